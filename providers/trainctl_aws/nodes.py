@@ -58,7 +58,6 @@ def node_of(settings: AwsSettings, instance: Instance) -> Node:
         "host_key": tags.get(HOST_KEY, ""),
         **({"jump": settings.jump} if settings.jump else {}),
         "notice": {"kind": "imds"},
-        "crontab": True,
     }
     shutdown = ("shutdown", "-h", "now")
     known = TYPES.get(instance["InstanceType"])

@@ -243,7 +243,8 @@ class AwsProvider:
             try:
                 return locate_with_own_key(account, found[0], node, self._located, self.transport)
             except NodeUnreachable as error:
-                refusals += error.code == "ssh-key-changed"  # it may just have been replaced
+                # the machine's key may just have been replaced; that of the jump host is unknown
+                refusals += error.code in ("ssh-key-changed", "ssh-unknown-key")
                 if refusals > 2 or time.monotonic() > end:
                     raise
             wait(cluster, pause)

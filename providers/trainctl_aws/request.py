@@ -51,8 +51,8 @@ class RunInstancesRequest:
             NODE: self._node,
             KEY: self._key,
         }
-        price = "" if offer.price_per_hour is None else f"{offer.price_per_hour:g}"
-        own = {**tags, HOST_KEY: host.public, PRICE: price}
+        price = {} if offer.price_per_hour is None else {PRICE: f"{offer.price_per_hour:g}"}
+        own = {**tags, HOST_KEY: host.public, **price}
         return {
             **launch_parameters(settings, offer),
             **self._image(),

@@ -70,7 +70,7 @@ _MACHINES: JsonObject = {
     "volume": _whole("Size of the root volume in GB.", minimum=8, default=200),
     "placement_group": {
         "anyOf": [{"type": "boolean"}, {"type": "string", "pattern": _NAME}],
-        "description": "Place the machines close to each other: true for a group of its own, or the name of a group; default: with efa.",
+        "description": "Place the machines close to each other: true for a group of its own, or the name of a group; default: true with efa, unless capacity is reserved.",
     },
     "efa": {
         "type": "boolean",

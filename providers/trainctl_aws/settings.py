@@ -58,6 +58,7 @@ def read_settings(cluster: ClusterSettings) -> AwsSettings:
     """Return the settings of a cluster that the schema accepts."""
     own: Mapping[str, Any] = cluster.settings
     subnet, efa = own.get("subnet"), bool(own.get("efa"))
+    reserved = own.get("capacity_block") or own.get("capacity_reservation")
     return AwsSettings(
         region=str(own["region"]),
         instance_types=_instance_types(own),
@@ -70,7 +71,7 @@ def read_settings(cluster: ClusterSettings) -> AwsSettings:
         capacity_reservation=str(own.get("capacity_reservation") or ""),
         capacity_block=str(own.get("capacity_block") or ""),
         volume=int(own.get("volume") or 200),
-        placement_group=own.get("placement_group", efa),
+        placement_group=own.get("placement_group", efa and not reserved),
         efa=efa,
         instance_profile=str(own.get("instance_profile") or ""),
         tags=tuple(sorted((own.get("tags") or {}).items())),

@@ -79,6 +79,15 @@ def key_unknown_error(node_label: str, login: SshLogin, fingerprint: str) -> Nod
     )
 
 
+def jump_key_error(node_label: str, jump: str) -> NodeUnreachable:
+    """Return the error for a jump host whose key ssh doesn't accept."""
+    return NodeUnreachable(
+        f"{node_label}: host key verification of the jump host {jump} failed",
+        "Connect to it once with ssh, and confirm its key.",
+        code="ssh-unknown-key",
+    )
+
+
 def key_mismatch_error(node_label: str, now: str, before: str, fix: str) -> NodeUnreachable:
     """Return the error for a changed host key."""
     was = f", before {before}" if before else ""

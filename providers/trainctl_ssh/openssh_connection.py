@@ -29,6 +29,7 @@ from trainctl_ssh.connection_errors import (
     CHANGED_KEY,
     UNKNOWN_KEY,
     SharedAttempt,
+    jump_key_error,
     key_unknown_error,
     login_error,
 )
@@ -247,6 +248,8 @@ class OpenSshConnection:
 
     def _refusal(self, stderr: bytes) -> Exception:
         text = stderr.decode(errors="replace")
+        if self.login.jump and UNKNOWN_KEY in text and "kex_exchange_identification" in text:
+            return jump_key_error(self.node_label, self.login.jump)
         if CHANGED_KEY in text or (UNKNOWN_KEY in text and self.login.host_key):
             return host_keys.key_changed_error(self.node_label, self.login, text)
         if UNKNOWN_KEY in text:

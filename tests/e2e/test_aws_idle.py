@@ -68,6 +68,20 @@ def test_an_idle_instance_turns_itself_off(fresh: ProjectHarness, ec2: Ec2Server
 
 
 @one_day_in(3)
+def test_a_rebooted_instance_turns_itself_off(fresh: ProjectHarness, ec2: Ec2Server) -> None:
+    """Nobody logs in after the boot, whose scripts start the watch again."""
+    write(fresh, ec2, "20s", "echo trained")
+    fresh.run("apply", "--auto-approve", "--wait")
+    (instance,) = instances(ec2)
+
+    ec2.client().reboot_instances(InstanceIds=[instance["InstanceId"]])
+
+    wait_for(lambda: not instances(ec2), 60)
+    (instance,) = instances(ec2, "terminated")
+    assert instance["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+
+
+@one_day_in(3)
 def test_a_run_on_an_interrupted_instance_resumes_on_another(
     fresh: ProjectHarness, ec2: Ec2Server
 ) -> None:

@@ -57,17 +57,19 @@ class Node:
     gpus: int | None = 0
     """Number of GPUs that jobs may use; None means those reported by the machine."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """The provider's own. Two keys matter to trainctl on machines with ``shutdown``.
+    """The provider's own, but for ``notice``: where the platform announces that it takes a machine with ``shutdown`` back.
 
-    ``notice``: where the platform announces that it takes the machine back: ``{"kind": "imds"}``, with ``url`` if it is
-    not that of the environment. ``crontab``: whether a line for boot may be added to the crontab of the node's user.
+    ``{"kind": "imds"}``, with ``url`` if it is not that of the environment.
     """
     price_per_hour: float | None = None
     """Price in the currency of the manifest; None means that of the cluster."""
     ports: str = ""
     """``FIRST-LAST``: ports reachable from other machines; empty for any."""
     shutdown: tuple[str, ...] = ()
-    """Command, run on the machine, that ends it for good when it is idle; empty: only ``delete`` ends it."""
+    """Command, run on the machine, that ends it for good when it is idle; empty: only ``delete`` ends it.
+
+    The provider's machines run ``sh ROOT/at_boot`` as the node's user after a boot, if it exists.
+    """
     stop: tuple[str, ...] = ()
     """Command that stops the machine but keeps its disk, for checkpoints not uploaded; empty: ``shutdown``."""
     idle_timeout: float | None = None

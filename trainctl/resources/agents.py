@@ -16,7 +16,7 @@ from trainctl.base.protocol.method import Method
 from trainctl.base.protocol.wire import error_to_json
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import RecordedResource
-from trainctl.plugin_api.provider import Node, Provider, Transport
+from trainctl.plugin_api.provider import Node, Provider, ResourceStatus, Transport
 from trainctl.plugin_api.scheduler import SchedulesJobs
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import load_bytecode, node_archive
@@ -115,6 +115,11 @@ class Agents:
     def creates_machines(self, provider: str) -> bool:
         """Whether the provider's nodes exist from their creation to their deletion only."""
         return self._providers(provider).capabilities.creates_machines
+
+    def was_taken_back(self, provider: str, node: Node) -> bool:
+        """Whether the machine of a node is gone, of a platform that takes machines back."""
+        status = self._providers(provider).read(node) if node.details.get("notice") else None
+        return status is ResourceStatus.MISSING
 
     def sees(self, provider: str, node: Node, mirror: HostMirrorLocation | None) -> bool:
         """Whether a node sees the directory of a mirror; None for a mirror on the client."""

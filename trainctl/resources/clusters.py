@@ -88,7 +88,6 @@ def idle_shutdown_request(node: Node) -> IdleShutdownRequest:
             "stop": [*node.stop],
             "idle_timeout": timeout,
             "notice": node.details.get("notice"),
-            "crontab": bool(node.details.get("crontab")),
         },
     )
 

@@ -61,6 +61,7 @@ trap 'exit 10' USR1
 trap 'exit 11' USR2
 /usr/sbin/sshd -D -e -f /etc/ssh/sshd_config &
 {
+    for script in /var/lib/cloud/scripts/per-boot/*; do [ ! -x "$script" ] || "$script"; done
     if [ ! -e "$ended" ]; then
         sh /opt/ec2/final.sh
         touch "$ended"

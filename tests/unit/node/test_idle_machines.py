@@ -24,10 +24,9 @@ from trainctl.base.protocol.idle_shutdown import IdleShutdownSettings, NoticeSou
 from trainctl.base.system.processes import process_record
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
 from trainctl.node.scheduling.claims import is_held
-from trainctl.node.supervision import idle_shutdown, idle_watcher
-from trainctl.node.supervision.idle_shutdown import MachineUse
+from trainctl.node.supervision import idle_watcher, machine_use
 from trainctl.node.supervision.idle_watcher import IdleWatcher
-from trainctl.node.system import daemon
+from trainctl.node.supervision.machine_use import MachineUse
 from trainctl.node.system.layout import Layout
 from trainctl.node.system.notices import NoticeReader
 
@@ -37,7 +36,7 @@ END, STOP, IDLE = ["end"], ["stop"], 100.0
 
 def settings_of(**changes: Any) -> dict[str, Any]:
     """Settings of a machine whose commands only name themselves."""
-    usual = {"shutdown": END, "stop": STOP, "idle_timeout": IDLE, "notice": None, "crontab": False}
+    usual = {"shutdown": END, "stop": STOP, "idle_timeout": IDLE, "notice": None}
     return {**usual, **changes}
 
 
@@ -187,7 +186,7 @@ def test_a_full_disk_prevents_nothing(machine: Machine, monkeypatch: pytest.Monk
 
     machine.use.path.unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(idle_shutdown, "write_json", fail)
+        patch.setattr(machine_use, "write_json", fail)
         assert machine.after(IDLE - 1) == []
         assert machine.after(1) == [END]
     machine.after(1)
@@ -313,21 +312,3 @@ def test_uploads_of_an_ended_job_are_not_interrupted(
     machine.after(1)
 
     assert run.interruption is None
-
-
-def test_a_watcher_starts_at_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one line of the crontab, which keeps its other lines."""
-    table, program = tmp_path / "table", tmp_path / "crontab"
-    program.write_text(f'#!/bin/sh\nif [ "$1" = -l ]; then cat {table}; else cat > {table}; fi\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    table.write_text("@daily true\n")
-
-    assert daemon.start_at_boot(["python3", "old.pyz"], Path("/r/idle_shutdown.json"))
-    assert daemon.start_at_boot(["python3", "it's.pyz"], Path("/r/idle_shutdown.json"))
-
-    first, second = table.read_text().splitlines()
-    assert first == "@daily true"
-    assert second.startswith(
-        "@reboot test ! -e /r/idle_shutdown.json || python3 'it'\"'\"'s.pyz' <"
-    )

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from trainctl.base.protocol.runs import RunReport
+from trainctl.errors import NodeUnreachable
 from trainctl.jobs.environment import run_paths
+from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.model.specs.resource import ClusterSpec, DesiredResource
-from trainctl.plugin_api.provider import Node
+from trainctl.plugin_api.provider import Capabilities, Node, Provider, ResourceStatus
 from trainctl.remote.agent import NodeAgent
+from trainctl.resources.agents import Agents
 from trainctl.resources.delivery import RankAssignment
 from trainctl.resources.runs.launch import PlacedRank, PreparedRank, build_run_spec
+from trainctl.resources.runs.run_control import RunControl
 from trainctl.resources.runs.run_status import are_lost, with_partial_status, with_status
 
 JOB = Address.parse("job.sft")
@@ -159,6 +164,41 @@ def test_a_rank_whose_node_is_silent_is_lost_once_the_others_say_so() -> None:
     assert are_lost({1}, [answer(S.STOPPED, root_cause=cause), None])
     assert not are_lost({1}, [answer(S.RUNNING), None])
     assert not are_lost({0}, [None, answer(S.STOPPED, root_cause={**cause, "rank": 1})])
+
+
+@pytest.mark.parametrize(
+    ("notice", "status", "interrupted"),
+    [
+        ({"kind": "imds"}, ResourceStatus.MISSING, True),
+        ({"kind": "imds"}, ResourceStatus.UNREACHABLE, False),
+        (None, ResourceStatus.MISSING, False),
+    ],
+)
+def test_a_gang_whose_machine_vanished_was_interrupted(
+    notice: object, status: ResourceStatus, interrupted: bool
+) -> None:
+    """If its platform takes machines back, and says that this one is gone."""
+    cause = {"rank": 1, "status": S.LOST.value, "exit_code": None, "error": "was lost: silence"}
+    details = {"notice": notice} if notice else {}
+    nodes = [Node("lab", f"lab-{n}", "a", "/r", "/d", "python3", details=details) for n in (0, 1)]
+    outputs = {"nodes": [node.to_json() for node in nodes]}
+    cluster = RecordedResource(Address.parse("cluster.lab"), "rented", {}, outputs)
+    provider = SimpleNamespace(
+        read=lambda node: status, capabilities=Capabilities(), transport=lambda node: node
+    )
+
+    def call(self: NodeAgent, *_: object, **__: object) -> object:
+        if self._node.name == "lab-1":
+            raise NodeUnreachable("lab/lab-1 is unreachable")
+        return {"runs": {"key": answer(S.STOPPED, root_cause=cause)}}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NodeAgent, "call", call)
+        agents = Agents(lambda _: cast(Provider, provider))
+        control = RunControl(agents, {cluster.address: cluster}.get)
+        run, error = control.statuses([run_of(S.RUNNING, S.RUNNING)])["key"]
+
+    assert (error, run.status, run.interrupted) == (None, S.LOST, interrupted)
 
 
 def test_a_run_without_ranks_is_what_it_was() -> None:

@@ -20,14 +20,13 @@ class NoticeSource(_NoticeSource, total=False):
 class IdleShutdownSettings(TypedDict):
     """``shutdown``: command that ends the machine. ``stop``: command that keeps its disk, for checkpoints not uploaded.
 
-    ``idle_timeout`` in seconds. ``crontab``: add a line to the user's crontab that starts the watcher at boot.
+    ``idle_timeout`` in seconds.
     """
 
     shutdown: List[str]
     stop: List[str]
     idle_timeout: float
     notice: Optional[NoticeSource]
-    crontab: bool
 
 
 class IdleShutdownRequest(RootRequest):

@@ -3,6 +3,6 @@
 - ``start_methods``: start a run; ``supervisor`` is the process that then runs it
 - ``run_methods``: status, stop, remove; imports nothing that only a supervisor needs
 - ``inspection``: report GPUs, disks, caches and mount support
-- ``idle_shutdown``: start and renew ``idle_watcher``, the process that ends an idle machine
+- ``idle_shutdown``: start and renew ``idle_watcher``, which ends the machine by ``machine_use``
 - ``garbage_collection``: remove what a lineage leaves behind
 """

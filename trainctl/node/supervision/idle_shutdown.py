@@ -1,116 +1,49 @@
-"""Start, renew and report the process that ends an idle machine. See DESIGN.md, "Idle machines"."""
+"""Start and renew the process that ends an idle machine. See DESIGN.md, "Idle machines"."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
+import shlex
 import sys
-import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict
 
-from trainctl.base.failure import Failure
-from trainctl.base.filesystem.files import list_names, make_directory, read_json, write_json
-from trainctl.base.protocol import idle_shutdown as protocol
-from trainctl.base.system.processes import is_alive
-from trainctl.node.runs.record import NodeRun
-from trainctl.node.scheduling.claims import Claims, is_held
-from trainctl.node.system.daemon import detach, start_at_boot
+from trainctl.base.filesystem.files import write_atomic
+from trainctl.base.protocol.idle_shutdown import (
+    IdleShutdownReport,
+    IdleShutdownRequest,
+    IdleShutdownSettings,
+)
+from trainctl.node.scheduling.claims import Claims
+from trainctl.node.supervision.machine_use import MachineUse
+from trainctl.node.system.daemon import detach
 from trainctl.node.system.host import leave_session
 from trainctl.node.system.layout import Layout
 
-Emit = Callable[[Dict[str, Any]], None]
-Settings = protocol.IdleShutdownSettings
 
-
-class MachineUse:
-    """Who uses a machine: live runs, calls in progress, and the time of the last use.
-
-    ``idle_shutdown.json`` is the request that started the watcher; its mtime is the last use. A call holds a shared
-    lock on it. Renewing writes no data, so that it works with a full disk.
-    """
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self.path = layout.root / "idle_shutdown.json"
-        self.notices_path = layout.root / "notices.json"
-        self.claim = f"idle/{hashlib.sha256(str(layout.root).encode()).hexdigest()[:32]}"
-
-    @property
-    def settings(self) -> Optional[Settings]:
-        """The stored settings; None if there are none."""
-        return (read_json(self.path) or {}).get("settings")
-
-    def store(self, settings: Settings) -> None:
-        """Store the request with these settings; does nothing if the disk is full."""
-        with contextlib.suppress(OSError):
-            make_directory(self.path.parent)
-            write_json(self.path, {"root": str(self.layout.root), "settings": settings})
-
-    @property
-    def last_used(self) -> int:
-        """Time of the last use in nanoseconds; 0 if unknown."""
-        try:
-            return self.path.stat().st_mtime_ns
-        except OSError:
-            return 0
-
-    def renew(self) -> None:
-        """Count this moment as use."""
-        with contextlib.suppress(OSError):
-            os.utime(str(self.path))
-
-    def is_called(self) -> bool:
-        """Check whether a call is in progress."""
-        with contextlib.suppress(OSError), self.path.open("rb") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
-
-    def live_runs(self) -> List[NodeRun]:
-        """Runs with a living supervisor, which ends after the upload of checkpoints."""
-        live = []
-        for name in list_names(self.layout.runs):
-            with contextlib.suppress(Failure):  # the name isn't that of a run
-                run = NodeRun(self.layout, name)
-                if is_alive(run.supervisor):
-                    live.append(run)
-        return live
-
-    def notices(self) -> protocol.MachineNotices:
-        """Notices of the platform that the watcher has read."""
-        found = read_json(self.notices_path) or {}
-        return {"taken_back": found.get("taken_back"), "at_risk": found.get("at_risk")}
-
-    def report(self) -> protocol.IdleShutdownReport:
-        """Report how long the machine has been idle, and when it ends."""
-        settings, used = self.settings, self.last_used / 1e9
-        watched = bool(settings and used) and is_held(self.claim)
-        live = bool(self.live_runs())
-        left = settings["idle_timeout"] if settings else 0.0
-        return {
-            "idle_since": None if live or not used else used,
-            "seconds_left": max(0.0, left - (0.0 if live else time.time() - used))
-            if watched
-            else None,
-            **self.notices(),
-        }
-
-
-def idle_shutdown(request: protocol.IdleShutdownRequest, emit: Emit) -> protocol.IdleShutdownReport:
+def idle_shutdown(
+    request: IdleShutdownRequest, emit: Callable[[Dict[str, Any]], None]
+) -> IdleShutdownReport:
     """Store the settings, start the watcher unless it runs, and count the call as use."""
     use, settings = MachineUse(Layout(request["root"])), request["settings"]
     if use.settings != settings:
         use.store(settings)
-    if settings["crontab"]:
-        _start_at_boot(use)
+    _write_boot_script(use)
     _watch(use, settings)
     use.renew()
     return use.report()
+
+
+def _write_boot_script(use: MachineUse) -> None:
+    """Write the script that starts the watcher after a boot, with the installed program."""
+    program = next((word for word in sys.argv if word.endswith(".pyz")), "")
+    argv = (sys.executable, "-I", "-S", program, "idle_shutdown")
+    script = f"exec {' '.join(map(shlex.quote, argv))} < {shlex.quote(str(use.path))}\n"
+    with contextlib.suppress(OSError):
+        if program:
+            write_atomic(use.layout.root / "at_boot", script.encode())
 
 
 def mark_use(root: str, *, counts: bool) -> None:
@@ -127,7 +60,7 @@ def mark_use(root: str, *, counts: bool) -> None:
         use.renew()
 
 
-def _watch(use: MachineUse, settings: Settings) -> None:
+def _watch(use: MachineUse, settings: IdleShutdownSettings) -> None:
     """Start a detached watcher unless one runs. It inherits the claim, so that two calls start one."""
     claims = Claims()
     if not claims.acquire(use.claim):
@@ -149,10 +82,3 @@ def _watch(use: MachineUse, settings: Settings) -> None:
             os._exit(0)
     claims.release()
     os.waitpid(child, 0)
-
-
-def _start_at_boot(use: MachineUse) -> None:
-    """Start the watcher at boot with the installed program, if the user has a crontab."""
-    program = next((word for word in sys.argv if word.endswith(".pyz")), "")
-    if program and Path(program).is_file():
-        start_at_boot((sys.executable, "-I", "-S", program, "idle_shutdown"), use.path)

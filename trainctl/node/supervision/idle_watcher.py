@@ -1,7 +1,7 @@
 """Watcher of a machine that costs money: ends it when idle, and stops runs when the platform takes it back.
 
 One detached process, which needs no client. It writes nothing that it needs, so that it works with a full disk. After
-a boot, a line of the crontab starts it if the provider allows one; otherwise the next call does.
+a boot, the provider's ``at_boot`` starts it, or the next call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainctl.base.system.processes import find_by_environment
 from trainctl.node.checkpoints.upload_journal import COMPLETED
 from trainctl.node.checkpoints.uploader_process import UPLOAD_SECONDS, keeps_checkpoints
 from trainctl.node.runs.record import RUNNING, NodeRun, list_specs, upload_status
-from trainctl.node.supervision.idle_shutdown import MachineUse
+from trainctl.node.supervision.machine_use import MachineUse
 from trainctl.node.system.layout import Layout
 from trainctl.node.system.notices import NoticeReader
 from trainctl.node.system.process_tree import send_signal

@@ -35,7 +35,7 @@ from trainctl.node.runs.record import (
 )
 from trainctl.node.scheduling.claims import holder_pid, is_held
 from trainctl.node.scheduling.gpus import usable_gpus
-from trainctl.node.supervision.idle_shutdown import MachineUse
+from trainctl.node.supervision.machine_use import MachineUse
 from trainctl.node.system import layout
 from trainctl.node.system.gpus import GpuDevice, ListGpusFn, gpu_users, list_gpus
 from trainctl.node.system.host import cpu_count, logout_rules, memory_bytes

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from trainctl.base.parallel import each
+from trainctl.base.protocol import INTERRUPTED
 from trainctl.base.protocol import runs as protocol
 from trainctl.base.protocol.code import READ_CODE, CodeRequest
 from trainctl.base.protocol.method import RunRequest
@@ -77,10 +79,39 @@ class RunControl:
                 keys.setdefault(rank.node, set()).add(run.key)
         replies = dict(zip(keys, each(self._query_status, keys.items(), _AT_ONCE), strict=True))
         batched = {run.key for of_cluster in batches.values() for run in of_cluster}
-        observed = {run.key: _observed(run, replies) for run in runs if run.key not in batched}
+        observed = {run.key: self._observed(run, replies) for run in runs if run.key not in batched}
         for of_cluster in each(self._observe_batch, batches.values(), _AT_ONCE):
             observed |= of_cluster
         return observed
+
+    def _observed(
+        self, run: RunRecord, replies: Mapping[str, RunReports | NodeError]
+    ) -> ObservedRun:
+        """Return a run as its nodes' replies report it."""
+        of_ranks = [replies[rank.node] for rank in run.ranks]
+        reports = [
+            None if isinstance(reply, NodeError) else reply.get(run.key) for reply in of_ranks
+        ]
+        by_rank = {
+            rank.rank: report
+            for rank, reply, report in zip(run.ranks, of_ranks, reports, strict=True)
+            if not isinstance(reply, NodeError)
+        }
+        error = _first_error(of_ranks)
+        if error is None:
+            return ObservedRun(with_status(run, reports), None)
+        unreachable = {rank.rank: rank.node for rank in run.ranks if rank.rank not in by_rank}
+        if not are_lost(unreachable.keys(), reports):
+            return ObservedRun(with_partial_status(run, by_rank), error)
+        lost = with_status(run, reports)
+        if all(map(self._was_taken_back, unreachable.values())):
+            lost = replace(lost, error=f"{INTERRUPTED}{lost.error}")
+        return ObservedRun(lost, None)
+
+    def _was_taken_back(self, node_id: str) -> bool:
+        cluster = self._lookup(Address(Kind.CLUSTER, node_id.partition("/")[0]))
+        node = node_named(cluster, node_id) if cluster else None
+        return bool(cluster and node and self._agents.was_taken_back(cluster.provider, node))
 
     def _observe_batch(self, runs: Sequence[RunRecord]) -> dict[str, ObservedRun]:
         """Query runs of one batch system, and it, once."""
@@ -263,18 +294,3 @@ class RunControl:
 
 def _first_error(replies: Iterable[object]) -> NodeError | None:
     return next((reply for reply in replies if isinstance(reply, NodeError)), None)
-
-
-def _observed(run: RunRecord, replies: Mapping[str, RunReports | NodeError]) -> ObservedRun:
-    """Return a run as its nodes' replies report it."""
-    of_ranks = [replies[rank.node] for rank in run.ranks]
-    reports = [None if isinstance(reply, NodeError) else reply.get(run.key) for reply in of_ranks]
-    by_rank = {
-        rank.rank: report
-        for rank, reply, report in zip(run.ranks, of_ranks, reports, strict=True)
-        if not isinstance(reply, NodeError)
-    }
-    error = _first_error(of_ranks)
-    if error is None or are_lost({rank.rank for rank in run.ranks} - by_rank.keys(), reports):
-        return ObservedRun(with_status(run, reports), None)
-    return ObservedRun(with_partial_status(run, by_rank), error)
