@@ -70,12 +70,15 @@ def test_a_plan_is_a_comment_for_a_pull_request(fresh: ProjectHarness) -> None:
     """In Markdown the counts come first and the digest last, live or from a file; what is wrong is on standard error, too."""
     write_manifest(fresh, {"a": job("echo ```</details>@all")})
     planned = fresh.run("plan", "--out", "p.bin", "--format", "markdown")
-    first, *_, last = planned.stdout.splitlines()
+    mark, _, first, *_, last = planned.stdout.splitlines()
     assert first == "### Plan: 3 to add, 0 to change, 0 to destroy."
     assert last == f"Plan digest: `{fresh.json('show', 'p.bin')['plan_digest']}`"
     assert "\n````diff\n" in planned.stdout
     assert fresh.run("show", "p.bin", "--format", "markdown").stdout == planned.stdout
-    assert fresh.run("show", "--format", "markdown").stdout == "```text\nThe state is empty.\n```\n"
+    assert (
+        fresh.run("show", "--format", "markdown").stdout
+        == f"{mark}\n\n```text\nThe state is empty.\n```\n"
+    )
     assert "<pre>The state is empty.</pre>" in fresh.run("show", "--format", "html").stdout
     page = fresh.run("plan", "--out", "p.bin", "--format", "html").stdout
     assert fresh.run("show", "p.bin", "--format", "html").stdout == page
@@ -180,11 +183,29 @@ def test_code_that_changed_since_the_plan_is_refused(fresh: ProjectHarness) -> N
     fresh.write({"src/notes.txt": "second"})
     refused = fresh.run("apply", "p.bin", code=11)
 
-    assert "job.a: its code has changed since the plan was made" in refused.stderr
+    assert (
+        "job.a: its code has changed since the plan was made: notes.txt (changed)" in refused.stderr
+    )
     assert fresh.run("state", "list").stdout == ""
     fresh.write({"src/notes.txt": "first"})
     fresh.run("apply", "p.bin", "--wait")
     assert log(fresh, "a") == ["first"]
+
+
+def test_what_trainctl_was_given_and_wrote_is_no_code(fresh: ProjectHarness) -> None:
+    """With the manifest's directory as code: files of variables, comments and renderings of the plan don't make it stale."""
+    write_manifest(fresh, {"a": job("echo ${{ var.word }}", code=".")}, vars={"word": "none"})
+    fresh.write({"prod.yaml": "word: hello"})
+    fresh.run("plan", "--var-file", "prod.yaml", "--out", "p.bin")
+    for format_ in ("text", "json", "markdown", "html"):
+        fresh.run("show", "p.bin", "--format", format_, "--out", f"plan.{format_}")
+    fresh.write({"comment.md": fresh.run("show", "p.bin", "--format", "markdown").stdout})
+    fresh.run("apply", "p.bin", "--wait")
+
+    assert log(fresh, "a") == ["hello"]
+    assert stat.S_IMODE((fresh.directory / "plan.text").stat().st_mode) == 0o600
+    assert json.loads((fresh.directory / "plan.json").read_text()) == fresh.json("show", "p.bin")
+    fresh.run("plan", "--var-file", "prod.yaml", "--detailed-exitcode")
 
 
 @one_day_in(4)

@@ -51,6 +51,11 @@ class SourceFile:
         return value if scheme == "sha256" else None
 
     @property
+    def is_local(self) -> bool:
+        """Whether the validator holds on one machine only."""
+        return self.validator.startswith("mtime:")
+
+    @property
     def identified(self) -> bool:
         """Whether the validator distinguishes contents of the same size."""
         return not self.validator.startswith("size:")

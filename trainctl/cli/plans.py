@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from trainctl import __version__
 from trainctl.cli.options import PlanFormat, PlanningFlags
@@ -17,7 +19,7 @@ from trainctl.errors import StorageError, UsageError
 from trainctl.operations.preconnect import connect_early
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.values import Plan, PlanOptions
+from trainctl.plan.values import OUTPUT_MARK, Plan, PlanOptions
 from trainctl.views.problems import diagnostic_lines, explain_hint_lines
 
 if TYPE_CHECKING:
@@ -88,6 +90,8 @@ def show_plan(
 
         width = shutil.get_terminal_size().columns
         lines = plan_text(plan, style=output.style, width=width, now=time.time(), concise=concise)
+        if output.is_file_in(session.directory):
+            lines = [f"# {OUTPUT_MARK}", *lines]
     text = "\n".join(lines)
     if format_ is PlanFormat.TEXT:
         output.prose(text)
@@ -102,22 +106,30 @@ def show_plan(
 
 
 def save_plan(path: Path, plan: Plan, desired: DesiredState) -> None:
-    """Write a plan file atomically, readable by its owner only."""
+    """Write a plan file."""
     from trainctl.plan import plan_file
 
     text = plan_file.write_plan(plan, desired, __version__)
+    with written_file(path) as stream:
+        stream.write(text)
+
+
+@contextmanager
+def written_file(path: Path) -> Iterator[TextIO]:
+    """Write a file that is complete or absent, and readable by its owner only."""
     unfinished: Path | None = None
     try:
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, prefix=".plan-", delete=False
         ) as stream:
             unfinished = Path(stream.name)
-            stream.write(text)
+            yield stream  # type: ignore[misc]
         unfinished.replace(path)
     except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+    finally:
         if unfinished is not None:
             unfinished.unlink(missing_ok=True)
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def load_plan(path: Path) -> SavedPlan:

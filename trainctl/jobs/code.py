@@ -10,7 +10,7 @@ import subprocess
 import tarfile
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from trainctl.base.json import digest
 from trainctl.errors import TrainctlError
-from trainctl.plan.values import CodeTree
+from trainctl.plan.values import OUTPUT_MARK, CodeTree
 from trainctl.remote.responses import format_exit_status
 
 DEFAULT_EXCLUDES = (
@@ -35,7 +35,9 @@ _ALWAYS_EXCLUDED = (
     "*.trainctl.yaml", "*.trainctl.yml", "*.trainctl.toml",
 )  # fmt: skip
 _IGNORE_FILES = (".trainctlignore", ".truss_ignore")
-_PLAN_MARK = b'"trainctl_plan"'
+_OWN_MARKS = (OUTPUT_MARK.encode(), b'"trainctl_plan"', b'"trainctl_version"')
+_MARK_BYTES = 80
+"""Files that trainctl wrote: one of the marks is in their first bytes."""
 _GIT_HOOK_VARIABLES = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"})
 """Set by git for hooks; they may refer to another repository."""
 
@@ -65,6 +67,26 @@ class CodeSource:
         return CodeTree(
             digest(entries), len(self.files), sum(f.size for f in self.files), self.excluded
         )
+
+    @property
+    def blobs(self) -> dict[str, str]:
+        """Kind and git id of each file, by path."""
+        return {file.path: f"{file.kind} {file.blob}" for file in self.files}
+
+
+def changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Name the first files that differ between two sets of ``CodeSource.blobs``."""
+    names = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+    words = [
+        f"{path} ({'changed' if path in before and path in after else 'new' if path in after else 'removed'})"
+        for path in names[:_MOST_NAMED]
+    ]
+    return ", ".join(words) + (
+        f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    )
+
+
+_MOST_NAMED = 5
 
 
 def scan(directory: Path, code: str, reserved: Sequence[Path] = ()) -> CodeSource:
@@ -111,7 +133,7 @@ def _scan(directory: Path, code: str, reserved: Sequence[Path]) -> CodeSource:
             continue
         if is_sensitive(path) and not is_negated(path):
             excluded.add(path)
-        elif not _is_saved_plan(root / path):
+        elif not _is_own_output(root / path):
             included.append(path)
     files = _describe(root, sorted(included, key=_nfc), use_git=listed is not None)
     return CodeSource(root, tuple(files), tuple(sorted(p for p in excluded if not is_ignored(p))))
@@ -256,11 +278,12 @@ def _ignore_rules(root: Path) -> tuple[Callable[[str], object], Callable[[str], 
     return _pattern_matcher(()), _pattern_matcher(())
 
 
-def _is_saved_plan(path: Path) -> bool:
+def _is_own_output(path: Path) -> bool:
     if path.is_symlink():
         return False
     with path.open("rb") as stream:
-        return _PLAN_MARK in stream.read(64)
+        head = stream.read(_MARK_BYTES)
+    return any(mark in head for mark in _OWN_MARKS)
 
 
 def _describe(root: Path, paths: list[str], *, use_git: bool) -> Iterator[CodeFile]:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from trainctl.errors import NodeError, StalePlan, TrainctlError
+from trainctl.jobs.code import changed_files
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
@@ -19,7 +20,7 @@ from trainctl.operations.secrets import trust_violations
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.survey.batch import survey_batch_systems
 from trainctl.operations.survey.checks import mirror_overlaps, secret_leaks, unsupported
-from trainctl.operations.survey.code import CodeSurveyResult, scan_tree, survey_code
+from trainctl.operations.survey.code import CodeSurveyResult, scan_code, survey_code
 from trainctl.operations.survey.nodes import survey_nodes
 from trainctl.operations.survey.offers import offer_problems, offered_prices, survey_offers
 from trainctl.operations.survey.storage import MirrorSurveyResult, survey_caches, survey_mirror
@@ -110,7 +111,13 @@ def create_plan(
         diagnostics=(*diagnostics, *code.problems, *nodes.diagnostics),
         unreachable_nodes=frozenset(nodes.unreachable_nodes),
     )
-    return make_plan(inputs)
+    plan = make_plan(inputs)
+    digests = {tree.digest for tree in plan.code.values()}
+    return replace(
+        plan,
+        code_files={key: files for key, files in code.files.items() if key in digests},
+        var_files=tuple(map(str, workspace.settings.var_files)),
+    )
 
 
 def _survey_diagnostics(
@@ -206,11 +213,13 @@ def _changed_code(workspace: Workspace, plan: Plan) -> Iterator[str]:
     for change in plan.changes:
         if change.address not in plan.code or change.action is Action.NOOP:
             continue
-        tree = scan_tree(workspace, change.job_spec.code.path)
-        if isinstance(tree, TrainctlError):
-            yield f"{change.address}: {tree.summary}"
-        elif tree.digest != plan.code[change.address].digest:
-            yield f"{change.address}: its code has changed since the plan was made"
+        code, planned = scan_code(workspace, change.job_spec.code.path), plan.code[change.address]
+        if isinstance(code, TrainctlError):
+            yield f"{change.address}: {code.summary}"
+        elif code.tree.digest != planned.digest:
+            before = plan.code_files.get(planned.digest)
+            names = f": {changed_files(before, code.blobs)}" if before is not None else ""
+            yield f"{change.address}: its code has changed since the plan was made{names}"
 
 
 def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Address, Observation]:

@@ -279,9 +279,11 @@ class Workspace:
 
     @cached_property
     def excluded_paths(self) -> tuple[Path, ...]:
-        """Paths that are never code: secrets, trainctl's directories, its output."""
-        directories = own_directories(self.desired, self._state_url, self.settings.environ)
-        return (*self.secrets.files(), *directories, *output_files())
+        """Paths that are never code: secrets, variables, trainctl's directories, its output."""
+        settings = self.settings
+        directories = own_directories(self.desired, self._state_url, settings.environ)
+        var_files = ((settings.directory / path).resolve() for path in settings.var_files)
+        return (*self.secrets.files(), *var_files, *directories, *output_files())
 
     @property
     def owner(self) -> str:

@@ -41,6 +41,10 @@ class Observation:
     other_mirror: str = ""
 
 
+OUTPUT_MARK = "Output of trainctl, not code"
+"""In the first line of plans and states in files, which are never code."""
+
+
 @dataclass(frozen=True, slots=True)
 class CodeTree:
     """Source code of a job; ``excluded`` by the built-in list."""
@@ -409,6 +413,10 @@ class Plan:
     resolved: Mapping[Address, ResolvedSource] = field(default_factory=dict)
     code: Mapping[Address, CodeTree] = field(default_factory=dict)
     """Source code of new runs, by job."""
+    code_files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Files of each code tree, by its digest, so that changes can be named; not of large trees."""
+    var_files: tuple[str, ...] = ()
+    """Files of variables, which are not code."""
     hourly_cost: float = 0.0
     expected_seconds: Mapping[Address, float] = field(default_factory=dict)
     """Duration of the newest completed run of each job that starts a run."""

@@ -76,7 +76,9 @@ def _iter_bytes(source: str, file: SourceFile, descriptor: int, offset: int) -> 
 
 
 def _check_unchanged(source: str, file: SourceFile, status: os.stat_result) -> None:
-    if (status.st_size, _validator(status)) != (file.size, file.validator):
+    # The reader compares a sha256.
+    validator = file.validator if file.sha256 else _validator(status)
+    if (status.st_size, validator) != (file.size, file.validator):
         change = "same size, different time or inode"
         if file.size != status.st_size:
             change = f"{file.size} bytes before, {status.st_size} now"

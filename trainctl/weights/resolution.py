@@ -28,6 +28,7 @@ from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.plugin_api.sources import PagedSource, SourceCredential, WeightSource
 from trainctl.sources import source_for
 from trainctl.store.store import MirrorStore
+from trainctl.weights.file_digests import by_content
 from trainctl.weights.lock import LockEntry, LockKey
 from trainctl.weights.lock_fallback import fall_back_to_locked, version_from_lock, version_size_text
 from trainctl.weights.patterns import nearest_pattern, select
@@ -143,8 +144,11 @@ def resolve(
     retry: RetryPolicy | None = None,
     open_source: Callable[[str], WeightSource] = source_for,
     once: SingleFlight[ResolvedSource] | None = None,
+    memory: Path | None = None,
 ) -> Resolution:
     """Resolve the selected files by metadata; ``once`` shares requests.
+
+    Local files inside the manifest's directory are read, and their digests stored in ``memory``.
 
     With a lock entry, and without ``upgrade``, the result is the locked version: from the mirror, if upstream differs or is
     unreachable. SourceMismatch if the locked version is unavailable.
@@ -161,7 +165,7 @@ def resolve(
             (uri.text, pinned, credential),
             lambda: query_source(source, uri.text, pinned, credential, each),
         )
-        resolved, unmatched = _apply_patterns(request, all_files)
+        resolved, unmatched = _apply_patterns(request, all_files, memory)
     except (SourceError, SecretUnavailable) as error:
         if not _is_unavailable(error):
             raise
@@ -240,7 +244,7 @@ def _resolve_locked(
 
 
 def _apply_patterns(
-    request: SourceRequest, all_files: ResolvedSource
+    request: SourceRequest, all_files: ResolvedSource, memory: Path | None
 ) -> tuple[ResolvedSource, Mapping[str, str | None]]:
     """Return the selected files, with a revision, and the patterns without a match."""
     files, unmatched_patterns = select(all_files.files, request.allow, request.ignore)
@@ -251,8 +255,10 @@ def _apply_patterns(
         raise _no_files_error(request, all_files, unmatched)
     check_paths(request.source, files)
     resolved = replace(all_files, files=files)
+    if request.uri.scheme == "file":
+        resolved = by_content(resolved, request.directory, memory)
     if not resolved.revision:
-        revision = files[0].validator if len(files) == 1 else resolved.pin
+        revision = resolved.files[0].validator if len(files) == 1 else resolved.pin
         resolved = replace(resolved, revision=revision)
     return resolved, unmatched
 

@@ -10,7 +10,13 @@ import pytest
 
 from tests.golden.plan.test_screens import NOW, PLANS, hostile
 from trainctl.plan.values import Plan
-from trainctl.views.plan.pages import html_page, plan_html, plan_markdown, preformatted
+from trainctl.views.plan.pages import (
+    HTML_MARK,
+    html_page,
+    plan_html,
+    plan_markdown,
+    preformatted,
+)
 
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body"),
@@ -67,7 +73,7 @@ def words(text: str) -> set[str]:
 def test_a_page_says_what_the_comment_says(make: Callable[[], Plan]) -> None:
     """Each word of the comment stands on the page, which has no script, no link and nothing from elsewhere."""
     plan = make()
-    comment = "\n".join(plan_markdown(plan, NOW))
+    comment = "\n".join(plan_markdown(plan, NOW)).removeprefix(HTML_MARK)
     found = Reader(written(plan))
 
     assert words(comment) - words(found.text) <= {"!"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import tarfile
@@ -11,8 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.projects.plans import PlanScenario
 from trainctl.errors import TrainctlError
-from trainctl.jobs.code import CodeSource, pack, scan
+from trainctl.jobs.code import CodeSource, changed_files, pack, scan
+from trainctl.plan.plan_file import write_plan
+from trainctl.plan.planner import make_plan
+from trainctl.plan.values import OUTPUT_MARK
+from trainctl.views.plan.json import plan_json
+from trainctl.views.plan.pages import plan_html, plan_markdown
+from trainctl.views.plan.text import plan_text
 
 
 def archive(code: CodeSource) -> list[bytes]:
@@ -173,6 +181,39 @@ def test_what_is_never_code(any_tree: Path) -> None:
     code = scan(any_tree, ".", [(any_tree / "aws.json").resolve()])
     assert paths(code) == ["lib/model.py", "train.py"]
     assert code.excluded == ()
+
+
+def test_output_of_trainctl_is_no_code(any_tree: Path) -> None:
+    """Plans and states in each form are recognized by their first line, under any name; a file that only mentions them is code."""
+    plan = make_plan(PlanScenario().inputs())
+    outputs = {
+        "comment.md": plan_markdown(plan),
+        "out/plan.html": plan_html(plan),
+        "plan.json": [json.dumps(plan_json(plan), indent=2)],
+        "plan.txt": [f"# {OUTPUT_MARK}", *plan_text(plan)],
+        "p.bin": [write_plan(plan, PlanScenario().inputs().desired, "0.1.0")],
+    }
+    before = scan(any_tree, ".").tree
+    write(any_tree, {name: "\n".join(lines) for name, lines in outputs.items()})
+    after = scan(any_tree, ".").tree
+    write(any_tree, {"doc.md": "# Plans\n" * 20 + outputs["comment.md"][0]})
+
+    assert before == after
+    assert "doc.md" in paths(scan(any_tree, "."))
+
+
+def test_files_that_differ_are_named(any_tree: Path) -> None:
+    """New, changed and removed files, the first five."""
+    before = scan(any_tree, ".").blobs
+    (any_tree / "train.py").unlink()
+    write(any_tree, {"lib/model.py": "other", **{f"new{n}.py": "" for n in range(6)}})
+
+    names = changed_files(before, scan(any_tree, ".").blobs)
+
+    assert names == (
+        "lib/model.py (changed), new0.py (new), new1.py (new), new2.py (new), new3.py (new) and 3 more"
+    )
+    assert changed_files(before, before) == ""
 
 
 def test_a_link_to_a_secret_is_no_way_around(any_tree: Path) -> None:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -181,3 +184,52 @@ def test_the_mirror_is_a_copy(place: Path, tmp_path: Path) -> None:
     listing = ingest(mirror, listed(place), FileSource())
     (place / "w.bin").write_bytes(b"##########")
     assert contents(mirror, listing) == {"w.bin": b"0123456789", "sub/c.json": b"{}"}
+
+
+def test_files_inside_the_directory_are_identified_by_content(place: Path, tmp_path: Path) -> None:
+    """Another checkout has the same pin although times differ; other content of the same size hasn't; the digests are remembered until a time moves."""
+    memory = tmp_path / "cache" / "digests.sqlite"
+    other = Path(shutil.copytree(place, tmp_path / "other"))
+    for path in (place / "w.bin", other / "w.bin"):
+        os.utime(path, (1, 1))
+    first = resolve(SourceRequest("file:.", place), memory=memory).resolved
+    second = resolve(SourceRequest("file:.", other), memory=memory).resolved
+    again = resolve(SourceRequest("file:.", place), memory=memory).resolved
+    (place / "w.bin").write_bytes(b"9876543210")
+    os.utime(place / "w.bin", (1, 1))
+    changed = resolve(SourceRequest("file:.", place), memory=memory).resolved
+
+    assert first.pin == second.pin == again.pin != changed.pin
+    assert first.files[1].sha256 == hashlib.sha256(b"0123456789").hexdigest()
+    assert (
+        contents(
+            mirror_at(tmp_path / "mirror"),
+            ingest(mirror_at(tmp_path / "mirror"), changed, FileSource()),
+        )["w.bin"]
+        == b"9876543210"
+    )
+
+
+def test_digests_are_read_from_memory(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A settled file is read once; without a usable memory it is read each time."""
+    memory = tmp_path / "digests.sqlite"
+    monkeypatch.setattr("trainctl.weights.file_digests._SETTLED_NS", -(10**12))
+    first = resolve(SourceRequest("file:.", place), memory=memory).resolved
+    with closing(sqlite3.connect(memory)) as database, database:
+        database.execute("UPDATE files SET sha256 = ?", ("ab" * 32,))
+    remembered = resolve(SourceRequest("file:.", place), memory=memory).resolved
+    memory.write_bytes(b"not a database" * 100)
+
+    assert {file.sha256 for file in remembered.files} == {"ab" * 32}
+    assert resolve(SourceRequest("file:.", place), memory=memory).resolved == first
+
+
+def test_files_outside_the_directory_are_identified_by_time(place: Path, tmp_path: Path) -> None:
+    """Also behind a link; such a plan is only for this machine."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "link").symlink_to(place)
+    for source in (f"file://{place}", "file:./link"):
+        found = resolve(SourceRequest(source, tmp_path / "here")).resolved
+        assert all(file.is_local for file in found.files)

@@ -116,8 +116,8 @@ def _apply_saved(
         require_digest(saved.plan, expect)
         named = frozenset(change.stops.id for change in saved.plan.changes if change.stops)
         agreed = with_(execution_flags, named_runs=named)
-        trust = PlanningFlags(trust=flags.trust)
-        with open_workspace(session, trust, saved.desired) as workspace:
+        own = PlanningFlags(trust=flags.trust, var_files=[*map(Path, saved.plan.var_files)])
+        with open_workspace(session, own, saved.desired) as workspace:
             plan = refuse_stale(workspace, saved.plan)
             return execute_plan(session, workspace, plan, agreed, flags.parallelism)
 

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from trainctl import __version__
 from trainctl.cli import options
 from trainctl.cli.options import PlanFormat, PlanFormatOption, PlanningFlags, option
-from trainctl.cli.plans import load_plan, plan_from_flags, save_plan, show_plan
-from trainctl.cli.session import session_of
+from trainctl.cli.plans import load_plan, plan_from_flags, save_plan, show_plan, written_file
+from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
+from trainctl.plan.values import OUTPUT_MARK
 
 CHANGES = 2
 """The exit code of ``--detailed-exitcode`` if there are changes."""
@@ -67,25 +69,42 @@ def show_command(
     ctx: typer.Context,
     planfile: options.PlanFileArgument = None,
     format_: PlanFormatOption = PlanFormat.TEXT,
+    out: Annotated[
+        Path | None, option("--out FILE", "Write to this file, which is never code", options.OUTPUT)
+    ] = None,
 ) -> int:
     """Show a saved plan, or without PLANFILE the current state."""
     session = session_of(ctx)
+    if out is None:
+        return _show(session, planfile, format_)
+    terminal = session.output
+    with written_file(out) as stream:
+        session.output = terminal.redirected(stream)
+        try:
+            return _show(session, planfile, format_)
+        finally:
+            session.output = terminal
+
+
+def _show(session: CliSession, planfile: Path | None, format_: PlanFormat) -> int:
     if planfile is not None:
         show_plan(session, load_plan(planfile).plan, format_)
         return 0
     from trainctl.ledger.codec import state_to_json
-    from trainctl.views.plan.pages import code_block, html_page, preformatted
+    from trainctl.views.plan.pages import HTML_MARK, code_block, html_page, preformatted
     from trainctl.views.state import state_lines
 
     with open_workspace(session) as workspace:
         state = workspace.ledger.state()
     if format_ is PlanFormat.JSON:
-        session.output.json(state_to_json(state))
+        session.output.json({"trainctl_version": __version__, **state_to_json(state)})
         return 0
     lines = state_lines(state)
     if format_ is PlanFormat.MARKDOWN:
-        lines = code_block(lines)
+        lines = [HTML_MARK, "", *code_block(lines)]
     elif format_ is PlanFormat.HTML:
         lines = html_page("State", [preformatted(lines)])
+    elif session.output.is_file_in(session.directory):
+        lines = [f"# {OUTPUT_MARK}", *lines]
     session.output.print("\n".join(lines))
     return 0

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trainctl import __version__
 from trainctl.cli.options import FormatOption, OutputFormat, argument, option, print_result
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import addresses, open_workspace
@@ -54,7 +55,8 @@ def pull_command(ctx: typer.Context) -> int:
     """Print the state as JSON."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
-        session.output.json(state_to_json(workspace.ledger.state()))
+        state = state_to_json(workspace.ledger.state())
+        session.output.json({"trainctl_version": __version__, **state})
     return 0
 
 

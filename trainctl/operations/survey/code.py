@@ -21,32 +21,41 @@ class CodeSurveyResult:
     trees: dict[Address, CodeTree] = field(default_factory=dict)
     needs: dict[Address, HostRequirements] = field(default_factory=dict)
     missing_requirements: dict[Address, tuple[str, ...]] = field(default_factory=dict)
+    files: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """Files by the digest of their tree, with kind and git id."""
     problems: list[Diagnostic] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class _ScannedCode:
-    """A code directory, which several jobs may share."""
+class ScannedCode:
+    """A code directory, which several jobs may share; ``blobs`` are kind and git id by path."""
 
     tree: CodeTree
-    files: Mapping[str, str]
+    blobs: Mapping[str, str]
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Kinds of the files by path."""
+        return {path: blob[0] for path, blob in self.blobs.items()}
 
 
 def survey_code(workspace: Workspace) -> CodeSurveyResult:
     """Scan the code of each job, each directory once."""
     result = CodeSurveyResult()
-    scans: dict[str, _ScannedCode | TrainctlError] = {}
+    scans: dict[str, ScannedCode | TrainctlError] = {}
     for address, resource in workspace.desired.resources.items():
         if address.kind is not Kind.JOB:
             continue
         path = resource.job_spec.code.path
         if path not in scans:
-            scans[path] = _scan(workspace, path)
+            scans[path] = scan_code(workspace, path)
         code = scans[path]
         if isinstance(code, TrainctlError):
             result.problems.append(of_error(code, str(address)))
             continue
         result.trees[address] = code.tree
+        if len(code.blobs) <= _MOST_LISTED:
+            result.files[code.tree.digest] = code.blobs
         job = resource.job_spec
         if not job.in_container:
             needs = result.needs[address] = host_requirements(job, code.files)
@@ -56,18 +65,17 @@ def survey_code(workspace: Workspace) -> CodeSurveyResult:
     return result
 
 
-def scan_tree(workspace: Workspace, path: str) -> CodeTree | TrainctlError:
-    """Return the current code tree of a directory, or the error of scanning it."""
-    code = _scan(workspace, path)
-    return code.tree if isinstance(code, _ScannedCode) else code
+_MOST_LISTED = 5_000
+"""Larger trees are not listed in plan files, and their changes are not named."""
 
 
-def _scan(workspace: Workspace, path: str) -> _ScannedCode | TrainctlError:
+def scan_code(workspace: Workspace, path: str) -> ScannedCode | TrainctlError:
+    """Return the current code of a directory, or the error of scanning it."""
     try:
         code: CodeSource = scan(workspace.settings.directory, path, workspace.excluded_paths)
     except TrainctlError as failure:
         return failure
-    return _ScannedCode(code.tree, {file.path: file.kind for file in code.files})
+    return ScannedCode(code.tree, code.blobs)
 
 
 def _missing_files(

@@ -17,6 +17,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, of_error, warning
 from trainctl.model.single_flight import SingleFlight
 from trainctl.model.specs.resource import DesiredResource
+from trainctl.operations.directories import cache_home
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.survey.storage import MirrorSurveyResult, survey_mirror
 from trainctl.operations.workspace import Workspace
@@ -203,6 +204,7 @@ def _resolve(
                 store=workspace.mirror.store,
                 retry=workspace.retry,
                 once=once,
+                memory=cache_home(workspace.settings.environ) / "file-digests.sqlite",
             )
         source = source_for(query.request.uri.scheme)
         if workspace.mirror.in_a_bucket:

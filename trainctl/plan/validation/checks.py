@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 
 from trainctl.desired.values import find_cycle
 from trainctl.model.action import Action
@@ -194,9 +195,10 @@ def _unmet_dependency(change: Change, needed: ResourceContext | None, its: Chang
     return ""
 
 
-def source_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
+def source_problems(inputs: PlanInputs, changes: Collection[Change]) -> Iterator[Diagnostic]:
     """Warn about patterns without match and unpinned sources."""
     unpinned: list[Address] = []
+    local: list[Address] = []
     for change in changes:
         facts = inputs.weights.get(change.address)
         if facts is None or change.action in REMOVES:
@@ -211,6 +213,17 @@ def source_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[D
             )
         if facts.resolved is not None and not facts.locked:
             unpinned.append(change.address)
+        if facts.resolved is not None and any(
+            file.is_local for file in islice(facts.resolved.files, 1)
+        ):
+            local.append(change.address)
+    if local and any(change.action is not Action.NOOP for change in changes):
+        yield warning(
+            f"the plan is only for this machine: {', '.join(map(str, local))}",
+            "Local files outside the manifest's directory are identified by their times. Move them into the directory, or use another source.",
+            address=str(local[0]) if len(local) == 1 else None,
+            code="local-source",
+        )
     if unpinned:
         names = ", ".join(map(str, unpinned))
         advice = (

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape as escape_html
 
-from trainctl.plan.values import Plan
+from trainctl.plan.values import OUTPUT_MARK, Plan
 from trainctl.views.plan.text import (
     PAGE,
     PlanSection,
@@ -48,6 +48,7 @@ def _longest_run(lines: Sequence[str]) -> int:
     return max((len(run) for line in lines for run in _TICKS.findall(line)), default=0)
 
 
+HTML_MARK = f"<!-- {OUTPUT_MARK} -->"
 LIMIT = 65_536
 """GitHub's limit of a comment, in characters."""
 
@@ -60,7 +61,7 @@ _TAIL = 1_000
 
 def plan_markdown(plan: Plan, now: float | None = None, *, concise: bool = False) -> list[str]:
     """Return Markdown below GitHub's size limit; ``concise`` omits the changes."""
-    lines = [f"### {heading(plan, PAGE)}", ""]
+    lines = [HTML_MARK, "", f"### {heading(plan, PAGE)}", ""]
     for section in sections(plan, now):
         lines += [f"**{section.title}:**", "", *_content(section), ""]
     lines += [line for cost in cost_lines(plan, PAGE) for line in (cost, "")]
@@ -161,6 +162,7 @@ def html_page(title: str, body: Sequence[str]) -> list[str]:
     """Return a complete HTML page; ``body`` is HTML."""
     return [
         "<!doctype html>",
+        HTML_MARK,
         '<html lang="en">',
         "<head>",
         '<meta charset="utf-8">',

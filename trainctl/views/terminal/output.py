@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TextIO
 
 from trainctl.model.redaction import Redactor
@@ -74,6 +76,20 @@ class TerminalOutput:
     @cached_property
     def _is_terminal(self) -> bool:
         return self._stdout.isatty()
+
+    def is_file_in(self, directory: Path) -> bool:
+        """Whether stdout is a regular file below a directory; proc(5)."""
+        try:
+            number = self._stdout.fileno()
+            is_file = stat.S_ISREG(os.fstat(number).st_mode)
+            path = Path(f"/proc/self/fd/{number}").readlink()
+        except (OSError, ValueError):
+            return False
+        return is_file and path.is_relative_to(directory.resolve())
+
+    def redirected(self, stream: TextIO) -> TerminalOutput:
+        """Return an output that writes results to another stream."""
+        return TerminalOutput(stream, self._stderr, self._redactor)
 
     @property
     def width(self) -> int | None:
