@@ -124,6 +124,7 @@ COMMANDS = {"make": create_marker, "marks": read_markers, "remove": remove_marke
 
 def main() -> None:
     """Run the command in the arguments."""
+    os.umask(0o077)
     try:
         response = COMMANDS[sys.argv[1]](json.loads(sys.argv[2]))
     except OSError as error:

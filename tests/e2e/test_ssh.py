@@ -77,6 +77,34 @@ def test_a_job_runs_on_a_host_and_nothing_is_left_of_it(
     assert wait_for(lambda: not hosts[0].connections())
 
 
+def test_files_are_private_whatever_the_umask(tmp_path: Path, fresh: ProjectHarness) -> None:
+    """With umask 000 here and on the host, nobody else reads or writes what an apply makes; the jobs' own files are as ever."""
+    require_sshd()
+    user = SshUser(tmp_path / "user")
+    fresh.variables.update(user.environment)
+    fresh.forks = False
+    with sshds(tmp_path, user, 1, 'ForceCommand umask 000; eval "$SSH_ORIGINAL_COMMAND"') as found:
+        user.known_hosts.write_text(found[0].known)
+        fresh.write({"src/nothing.txt": "", "weights/word": "hello from weights\n"})
+        write(fresh, found)
+        manifest = fresh.directory / "trainctl.yaml"
+        here = "  here: {code: ./src, runtime: {start_commands: ['umask; touch made']}}\n"
+        manifest.write_text(manifest.read_text() + here)
+        before = {*tmp_path.rglob("*")}
+        for arguments in (("apply", "--auto-approve", "--wait"), ("plan", "--out", "saved.plan")):
+            with fresh.start(*arguments, umask=0) as process:
+                process.communicate()
+        made = {path for path in tmp_path.rglob("*") if not path.is_symlink()} - before
+        read = [path for path in made if path.stat().st_mode & 0o077]
+        content = {"blobs", "trees", "work"}  # read-only content, and what jobs write
+
+        assert [path for path in read if not content & {*path.parts}] == []
+        assert [path for path in read if path.stat().st_mode & 0o022] == []
+        assert {"saved.plan", "trainctl.lock", "made"} <= {path.name for path in made}
+        assert fresh.run("logs", "job.here").stdout == "0022\n"
+        fresh.run("destroy", "--auto-approve")
+
+
 @one_day_in(3)
 def test_a_live_run_is_seen_and_stopped_through_the_host(
     fresh: ProjectHarness, hosts: list[Sshd]

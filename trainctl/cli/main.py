@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments in _VERSION_FLAGS and _print_version():
         return 0
     gc.set_threshold(*_GC_THRESHOLDS)
+    os.umask(0o077)  # files are private; shared caches set modes explicitly
     try:
         from trainctl.base.system.syscalls import limit_malloc_arenas
         from trainctl.cli.invoke import invoke

@@ -83,6 +83,7 @@ _COPY_BYTES = 2**20
 
 def main() -> int:
     """Run the method named by the last argument; exit code 1 if an error was reported."""
+    os.umask(0o077)  # files are private; shared caches set modes explicitly
     method = sys.argv[-1]
     request: Mapping[str, Any] = {}
     failure: Mapping[str, Any]

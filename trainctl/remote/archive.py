@@ -181,6 +181,7 @@ except OSError:
 
 INSTALL = """\
 import hashlib, os, sys, zlib
+os.umask(0o077)
 path, digest, size = sys.argv[1:4]
 folder = os.path.dirname(path)
 try:

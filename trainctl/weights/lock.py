@@ -106,6 +106,8 @@ class LockFile:
                 stream.write(text)
                 stream.flush()
                 os.fsync(stream.fileno())
+            if self.path.exists():
+                temporary.chmod(self.path.stat().st_mode)  # others may share the checkout
             temporary.replace(self.path)
         finally:
             temporary.unlink(missing_ok=True)

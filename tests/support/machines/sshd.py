@@ -160,11 +160,11 @@ def sshd(
 
 
 @contextmanager
-def sshds(place: Path, user: SshUser, count: int) -> Iterator[list[Sshd]]:
-    """So many, ``gpu-0`` and on, each at an address of its own."""
+def sshds(place: Path, user: SshUser, count: int, *lines: str) -> Iterator[list[Sshd]]:
+    """So many, ``gpu-0`` and on, each at an address of its own and with these lines."""
     with ExitStack() as stack:
         yield [
-            stack.enter_context(sshd(place / f"gpu-{n}", user, address=f"127.0.0.{n + 2}"))
+            stack.enter_context(sshd(place / f"gpu-{n}", user, *lines, address=f"127.0.0.{n + 2}"))
             for n in range(count)
         ]
 
