@@ -87,12 +87,13 @@ class ApplyEngine:
         self._why_not_yet = why_not_yet
         self._seconds: dict[Address, float] = {}
         self._forecasts: dict[Address, dict[tuple[int, str], TransferForecast]] = {}
+        self._by_others: dict[Address, str] = {}
         self._lease_lost = False
 
     def run(self, plan: Plan, permit: ApplyPermissions) -> ApplyResult:
         """Apply the plan; failures are in the result. Raises only StateError."""
         changes = effective_changes(plan.changes)
-        result = ApplyResult()
+        result = ApplyResult(by_others=self._by_others)
         for row in plan.deliveries:
             forecasts = self._forecasts.setdefault(row.job, {})
             missing = row.tiers.missing if row.tiers else None
@@ -228,7 +229,11 @@ class ApplyEngine:
         if recorded and recorded.outputs.get("runs"):
             run = recorded.outputs["runs"][-1]
             data |= {"run": run["id"], "status": run["status"]}
-        self._emit(Event(EventType.STEP_DONE, _PAST_VERBS[change.action], change.address, data))
+        text = _PAST_VERBS[change.action]
+        if change.address in self._by_others:
+            text += f" by {self._by_others[change.address]} meanwhile"
+            data["by"] = self._by_others[change.address]
+        self._emit(Event(EventType.STEP_DONE, text, change.address, data))
 
     def _apply_change(
         self, change: Change, plan: Plan, permit: ApplyPermissions, renewer: LeaseRenewer
@@ -244,6 +249,7 @@ class ApplyEngine:
         except StalePlan as error:
             recorded = self._ledger.state().resources.get(change.address)
             if is_already_recorded(change, recorded) or is_concurrent_apply(change, error):
+                self._by_others[change.address] = self._ledger.last_actor(change.address)
                 return recorded
             raise
         with renewer.holding(intent):

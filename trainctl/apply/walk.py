@@ -48,7 +48,8 @@ def change_dependencies(
 class ApplyResult:
     """Result of an apply; ``skipped`` has the unmet dependency of each address.
 
-    ``left_alone``: changes that would stop a live run. ``interrupted``: stopped by the user.
+    ``left_alone``: changes that would stop a live run. ``interrupted``: stopped by the user. ``by_others``: who made
+    a change of ``done`` meanwhile.
     """
 
     done: list[Change] = field(default_factory=list)
@@ -57,6 +58,7 @@ class ApplyResult:
     left_alone: list[Change] = field(default_factory=list)
     deferred: dict[Address, DeferredStep] = field(default_factory=dict)
     not_started: list[Address] = field(default_factory=list)
+    by_others: dict[Address, str] = field(default_factory=dict)
     interrupted: bool = False
 
     def merge(self, later: ApplyResult) -> None:
@@ -71,6 +73,7 @@ class ApplyResult:
         self.skipped |= later.skipped
         self.deferred |= later.deferred
         self.not_started += later.not_started
+        self.by_others |= later.by_others
         self.interrupted = self.interrupted or later.interrupted
 
     @property

@@ -305,6 +305,11 @@ class Ledger:
         self.state()  # refuses a state that moved
         return history_rows(map(from_json, self._head.log.replay()), address)
 
+    def last_actor(self, address: Address) -> str:
+        """Return who made the newest change of an address."""
+        rows = [row.actor for row in self.history(address) if row.action != "observe"]
+        return rows[-1] if rows else "another command"
+
     def state_at(self, serial: int) -> State:
         """Return the state at a serial; raise UsageError if it doesn't exist."""
         self.state()  # refuses a state that moved

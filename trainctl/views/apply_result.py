@@ -21,8 +21,8 @@ _NONE: FollowedRuns = {}
 
 
 def counts(result: ApplyResult) -> dict[str, int]:
-    """Count changes as plans do: a replacement adds and destroys."""
-    actions = [change.action for change in result.done]
+    """Count changes of this command as plans do: a replacement adds and destroys."""
+    actions = [change.action for change in result.done if change.address not in result.by_others]
     replaced = actions.count(Action.REPLACE)
     return {
         "added": actions.count(Action.CREATE) + replaced,
@@ -68,14 +68,15 @@ def result_lines(
     text = ", ".join(
         f"{count} {word}" for word, count in counts(result).items() if count or word != "forgotten"
     )
-    problems = [
+    others = [
+        (len(result.by_others), "done by others"),
         (len(result.failed), "failed"),
         (len(result.skipped), "skipped"),
         (len(result.left_alone), "not stopped"),
         (len(result.deferred), "waiting"),
         (len(unsuccessful), "not completed"),
     ]
-    text += "".join(f", {count} {word}" for count, word in problems if count)
+    text += "".join(f", {count} {word}" for count, word in others if count)
     complete = result.complete and not unsuccessful
     headline = f"{'Destroy' if destroy else 'Apply'} {'complete' if complete else 'incomplete'}."
     return [*lines, "", output.style(f"{headline} {text}.", "green" if complete else "yellow")]
@@ -99,6 +100,7 @@ def summary_event(result: ApplyResult, exit_code: int, followed: FollowedRuns = 
             {"address": str(a), "code": e.code, "summary": e.summary, "detail": e.detail}
             for a, e in result.failed.items()
         ],
+        "by_others": [{"address": str(a), "actor": actor} for a, actor in result.by_others.items()],
         "skipped": [str(address) for address in result.skipped],
         "left_alone": [
             *({"address": str(c.address), "reason": "live_run"} for c in result.left_alone),

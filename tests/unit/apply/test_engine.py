@@ -26,6 +26,7 @@ from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
 from trainctl.model.events import EventType
 from trainctl.plan.values import AffectedRun, Plan
+from trainctl.views.apply_result import counts
 
 
 @pytest.fixture
@@ -222,7 +223,11 @@ def test_a_run_that_was_asked_for_is_not_anothers(desk: FakeEngine) -> None:
     other = Plan("", 0, "", (late,), digest="sha256:other")
     kinds = dict.fromkeys(Kind, desk.fake)
     engine = ApplyEngine(desk.ledger, kinds, desk.events.append, desk.interrupt, desk.given_up.set)
-    assert engine.run(other, ApplyPermissions()).complete
+    beaten = engine.run(other, ApplyPermissions())
+    actor = desk.ledger.header().actor
+    assert (beaten.complete, beaten.by_others) == (True, {SFT: actor})
+    assert desk.said(EventType.STEP_DONE)[-1] == f"job.sft: created by {actor} meanwhile"
+    assert counts(beaten)["added"] == 0
     asked = replace(late, reason=ActionReason.BY_REQUEST, action=Action.REPLACE)
     result = engine.run(replace(other, changes=(asked,)), ApplyPermissions())
     assert isinstance(result.failed[SFT], StalePlan)

@@ -35,7 +35,7 @@ def plan_command(
     offline: options.Offline = False,
     upgrade: options.Upgrade = False,
     concise: Annotated[
-        bool, option("--concise", "Show only the counts and destroyed resources", options.OUTPUT)
+        bool, option("--concise", "Show only counts, destroyed and replaced resources", options.OUTPUT)
     ] = False,
     target: options.Targets = None,
     exclude: options.Excludes = None,
@@ -62,7 +62,8 @@ def plan_command(
         show_plan(session, plan, format_, concise=concise, saved=saved)
         if not plan.usable:
             return plan.exit_code
-    return CHANGES if detailed_exitcode and plan.has_changes else 0
+    changes = plan.has_changes or (refresh_only and bool(plan.drift))
+    return CHANGES if detailed_exitcode and changes else 0
 
 
 def show_command(

@@ -145,7 +145,7 @@ def plan_text(
     blocks = [
         _section_lines(_drift(plan, page), page),
         _legend(plan, page),
-        _destruction_lines(plan.changes, page, now),
+        _destruction_lines(plan.changes, page, now, concise=concise),
         [] if concise else _changes(plan, page),
         *(_section_lines(section, page) for section in _tables(plan, page)),
         cost_lines(plan, page),
@@ -171,8 +171,10 @@ def _legend(plan: Plan, page: PageStyle) -> list[str]:
     return ["   ".join(f"{page.style(sign, COLOURS[sign])} {word}" for sign, word in signs)]
 
 
-def _destruction_lines(changes: Iterable[Change], page: PageStyle, now: float | None) -> list[str]:
-    """Return live runs to be stopped and resources to be destroyed."""
+def _destruction_lines(
+    changes: Iterable[Change], page: PageStyle, now: float | None, *, concise: bool
+) -> list[str]:
+    """Return live runs to be stopped, resources to be destroyed, and if ``concise`` replaced ones."""
     in_order = list(changes)
     lines: list[str] = []
     for change in in_order:
@@ -184,14 +186,13 @@ def _destruction_lines(changes: Iterable[Change], page: PageStyle, now: float | 
             page.style("Stops live runs (requires --stop-running or a saved plan):", "bold"),
             *lines,
         ]
-    destroyed = [change for change in in_order if change.action is Action.DELETE]
-    if destroyed and len(destroyed) < len(
-        [change for change in in_order if change.action is not Action.NOOP]
-    ):
-        lines += (
-            ["", page.style("Destroys:", "bold")] if lines else [page.style("Destroys:", "bold")]
-        )
-        lines += [f"  - {change.address}" for change in destroyed]
+    named = (Action.DELETE, Action.REPLACE) if concise else (Action.DELETE,)
+    destroyed = [change for change in in_order if change.action in named]
+    effective = [change for change in in_order if change.action is not Action.NOOP]
+    if destroyed and (concise or len(destroyed) < len(effective)):
+        title = "Destroys or replaces:" if concise else "Destroys:"
+        lines += [*([""] if lines else []), page.style(title, "bold")]
+        lines += [f"  {LEGEND[change.action][0]} {change.address}" for change in destroyed]
     return [page.style(line, "red") if line.startswith("  ") else line for line in lines]
 
 
