@@ -23,12 +23,12 @@ from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Plan
 from trainctl.views.apply_result import (
     FollowedRuns,
-    failure_lines,
     follow_lines,
     result_lines,
     summary_event,
 )
 from trainctl.views.events import JsonEventPrinter, TextEventPrinter
+from trainctl.views.problems import explain_hint_lines
 from trainctl.views.terminal.progress import ProgressDisplay
 
 QUESTION = "Do you want to perform these actions?"
@@ -98,7 +98,7 @@ def execute_plan(
             interrupt,
         )
     output = session.output
-    output.note(*failure_lines(result, output))
+    output.note(*explain_hint_lines(result.failed.values(), output.error_style))
     output.prose(*result_lines(result, output, followed, destroy=plan.options.destroy))
     if not (execution_flags.wait or execution_flags.follows):
         output.note(*follow_lines(live_started_jobs(workspace, result)))

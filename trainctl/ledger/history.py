@@ -19,13 +19,16 @@ from trainctl.ledger.state import Intent, State
 from trainctl.model.address import Address
 from trainctl.model.delivery import DeliveryRecord, MirroringRecord
 from trainctl.model.json_codec import JsonSerializable
+from trainctl.model.run import RunStatus
+
+_LIVE = frozenset(status.value for status in RunStatus if status.live)
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow(JsonSerializable):
     """One row of the history; ``serial`` is that after it, ``time`` in Unix seconds.
 
-    ``status``: that of the run, if there is one; else done, removed, failed, released, observed or commented.
+    ``status``: that of the run, if there is one (``started`` while it is live); else done, removed, failed, released, observed or commented.
     ``deliveries`` are in the first row of the run that has them.
     """
 
@@ -113,14 +116,15 @@ def _build(
 
 
 def _with_run(row: HistoryRow, reducer: StateReducer) -> HistoryRow:
-    """Add the newest run of the resource and its status."""
+    """Add the newest run of the resource and its status; a live one is ``started``, as it may have ended since."""
     recorded = reducer.resources.get(Address.parse(row.address or ""))
     run = newest_run(recorded.outputs) if recorded else None
     if run is None:
         return row
+    status = str(run.get("status", row.status))
     return replace(
         row,
         run=str(run.get("id")),
-        status=str(run.get("status", row.status)),
+        status="started" if status in _LIVE else status,
         deliveries=tuple(map(DeliveryRecord.from_json, run.get("deliveries") or ())),
     )

@@ -11,7 +11,6 @@ from trainctl.model.address import Address
 from trainctl.model.events import Event, EventType
 from trainctl.model.reports import RetainedData
 from trainctl.model.run import RunRecord, RunStatus
-from trainctl.views.problems import error_lines, explain_hint_lines
 from trainctl.views.terminal.output import TerminalOutput
 
 FollowedRuns = Mapping[Address, RunRecord]
@@ -30,14 +29,6 @@ def counts(result: ApplyResult) -> dict[str, int]:
         "destroyed": actions.count(Action.DELETE) + replaced,
         "forgotten": actions.count(Action.FORGET),
     }
-
-
-def failure_lines(result: ApplyResult, output: TerminalOutput) -> list[str]:
-    """Return the errors of failed steps, for standard error."""
-    lines = []
-    for address, error in result.failed.items():
-        lines += ["", *error_lines(error, str(address), output.error_style)]
-    return [*lines, *explain_hint_lines(result.failed.values(), output.error_style)]
 
 
 def result_lines(
@@ -61,6 +52,8 @@ def result_lines(
     ]
     if not all(reason.lapses for reason in result.deferred.values()):
         lines.append("To start jobs that wait, apply again later or run: trainctl reconcile")
+    if result.failed:
+        lines.append(f"Failed: {', '.join(map(str, result.failed))}. The errors are above.")
     if result.not_started:
         lines.append(
             f"Not started: {', '.join(map(str, result.not_started))}. Apply again to continue."

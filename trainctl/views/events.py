@@ -13,7 +13,9 @@ from trainctl.errors import ManifestError, TrainctlError, TrustError
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.events import Event, EventType
 from trainctl.views.terminal.output import TerminalOutput
+from trainctl.views.problems import error_lines
 from trainctl.views.terminal.progress import ProgressDisplay
+from trainctl.views.terminal.text import Style
 
 _PROGRESS_SECONDS = 1.0
 """Seconds between two progress events of one address."""
@@ -98,9 +100,7 @@ def _event_json(event: Event, now: float) -> dict[str, Any]:
     }
 
 
-_UNCOLORED_EVENTS = frozenset(
-    {EventType.STEP_STARTED, EventType.STEP_FAILED, EventType.DIAGNOSTIC, EventType.LOG}
-)
+_UNCOLORED_EVENTS = frozenset({EventType.STEP_STARTED, EventType.DIAGNOSTIC, EventType.LOG})
 """Printed to stderr; all others go to stdout."""
 
 _COLORS = {
@@ -136,7 +136,9 @@ class TextEventPrinter:
     def _line(self, event: Event) -> None:
         text = _event_text(event)
         with self._progress.suspended():
-            if event.type in _UNCOLORED_EVENTS:
+            if event.type is EventType.STEP_FAILED:
+                self._output.note(*_failure_lines(event, self._output.error_style))
+            elif event.type in _UNCOLORED_EVENTS:
                 self._output.note(text)
             else:
                 self._output.print(self._colored(event, text))
@@ -147,11 +149,15 @@ class TextEventPrinter:
         return self._output.style(text, color) if color else text
 
 
+def _failure_lines(event: Event, style: Style) -> list[str]:
+    data = event.data
+    error = TrainctlError(event.message, str(data.get("detail") or ""), code=data.get("code"))
+    return error_lines(error, str(event.address), style)
+
+
 def _event_text(event: Event) -> str:
     text = f"{event.address}: {event.message}" if event.address else event.message
     data = event.data
-    if event.type is EventType.STEP_FAILED:
-        return f"{event.address}: failed: {event.message}"  # the detail is printed at the end
     if event.type is EventType.STEP_STARTED:
         text += "…"
     if data.get("seconds") is not None:

@@ -42,9 +42,9 @@ def problem_lines(
 
 
 def error_lines(error: TrainctlError, address: str | None, style: Style = plain) -> list[str]:
-    """Return the lines of an error about an address."""
+    """Return the lines of an error about an address, which its summary may name."""
     label = style("error:", "red")
-    prefix = f"{address}: " if address else ""
+    prefix = f"{address}: " if address and address not in error.summary else ""
     summary = escape(prefix + error.summary)
     return [f"{label} {summary}{_code(error.code, style)}", *_indented(error.detail)]
 

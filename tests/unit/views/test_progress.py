@@ -244,11 +244,13 @@ def test_lines_for_people() -> None:
         listen = TextEventPrinter(output, progress)
         listen(started(JOB))
         listen(done(JOB, seconds=3.2, run="abc1234"))
-        listen(
-            Event(EventType.STEP_FAILED, "no such branch", WEIGHTS, {"detail": "Write a branch."})
-        )
+        why = {"detail": "Write a branch.", "code": "gone"}
+        listen(Event(EventType.STEP_FAILED, "no such branch", WEIGHTS, why))
         listen(Event(EventType.SUMMARY, "1 created, 1 failed"))
-    assert err.getvalue() == "job.sft: creating…\nweights.qwen3: failed: no such branch\n"
+    assert (
+        err.getvalue()
+        == "job.sft: creating…\nerror: weights.qwen3: no such branch [gone]\n  Write a branch.\n"
+    )
     assert out.getvalue() == "job.sft: created (3.2 s), run abc1234\n1 created, 1 failed\n"
 
 

@@ -35,7 +35,8 @@ def plan_command(
     offline: options.Offline = False,
     upgrade: options.Upgrade = False,
     concise: Annotated[
-        bool, option("--concise", "Show only counts, destroyed and replaced resources", options.OUTPUT)
+        bool,
+        option("--concise", "Show only counts, destroyed and replaced resources", options.OUTPUT),
     ] = False,
     target: options.Targets = None,
     exclude: options.Excludes = None,
