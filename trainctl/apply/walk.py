@@ -90,7 +90,7 @@ class ApplyResult:
             return 0
         if self.interrupted:
             return UserInterrupt.exit_code
-        if self.done or self.left_alone or self.deferred:
+        if len(self.done) > len(self.by_others) or self.left_alone or self.deferred:
             return PartialApply.exit_code
         codes = {error.exit_code for error in self.failed.values()}
         if len(codes) == 1 and codes <= {

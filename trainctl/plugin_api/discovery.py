@@ -45,8 +45,15 @@ def open_state(url: str) -> StateLog:
 
 def _load(group: str, name: str) -> Any:
     points = [point for point in _entry_points(group) if point.name == name]
+    kind = group.removeprefix("trainctl.").removesuffix("s")
+    if len(points) > 1:
+        packages = sorted(point.dist.name if point.dist else point.value for point in points)
+        raise UsageError(
+            f"{kind} plugin {name!r} is installed by several packages: {' and '.join(packages)}",
+            "Uninstall all but one of them.",
+            code="plugin-conflict",
+        )
     if not points:
-        kind = group.removeprefix("trainctl.").removesuffix("s")
         raise UsageError(
             f"{kind} plugin {name!r} is not installed",
             f"Installed: {', '.join(plugin_names(group)) or 'none'}. {installation_hint(name)}",
