@@ -282,6 +282,8 @@ def test_detailed_exit_codes_and_the_ways_to_look_less(fresh: ProjectHarness) ->
     assert [one["address"] for one in only["resource_drift"]] == ["weights.tiny"]
     assert {one["change"]["actions"][0] for one in only["resource_changes"]} == {"no-op"}
     assert "weights.tiny not found" in fresh.run("plan", "-refresh-only").stdout
+    fresh.run("plan", "-detailed-exitcode", "-refresh-only", code=2)
+    fresh.run("plan", "-detailed-exitcode", "-refresh-only", "-refresh=false", code=0)
 
     fresh.write({"trainctl.yaml": "jobs: {a: {}}"})
     fresh.run("plan", "-detailed-exitcode", code=1)

@@ -117,6 +117,7 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
                 CommandRow("list", "state", "List resources in the state"),
                 CommandRow("show", "state", "Show a resource in the state"),
                 CommandRow("pull", "state", "Print the state as JSON"),
+                CommandRow("leases", "state", "List changes in progress or interrupted"),
                 CommandRow("migrate", "state_changes", "Move the complete state to another place"),
             ),
         ),

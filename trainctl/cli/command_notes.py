@@ -133,6 +133,7 @@ NOTES: Mapping[str, CommandNotes] = {
         ("trainctl state migrate s3://acme-state/qwen3", "trainctl state migrate --abort"),
         {10: "Changes are in progress."},
     ),
+    "state leases": CommandNotes(("trainctl state leases",)),
     "history": CommandNotes(("trainctl history job.train",)),
     "force-unlock": CommandNotes(("trainctl force-unlock 5d1f0c3a-7a52-4be8-9d0e-1f6b2c3d4e5f",)),
     "explain": CommandNotes(

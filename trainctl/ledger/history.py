@@ -14,6 +14,7 @@ from trainctl.ledger.entries import (
     RefreshEntry,
     UnlockEntry,
 )
+from trainctl.ledger.leases import open_leases
 from trainctl.ledger.reducer import StateReducer, newest_run
 from trainctl.ledger.state import Intent, State
 from trainctl.model.address import Address
@@ -28,7 +29,8 @@ _LIVE = frozenset(status.value for status in RunStatus if status.live)
 class HistoryRow(JsonSerializable):
     """One row of the history; ``serial`` is that after it, ``time`` in Unix seconds.
 
-    ``status``: that of the run, if there is one (``started`` while it is live); else done, removed, failed, released, observed or commented.
+    ``status``: that of the run, if there is one (``started`` while it is live); else done, removed,
+    failed, released, observed, commented, interrupted or in progress.
     ``deliveries`` are in the first row of the run that has them.
     """
 
@@ -63,6 +65,24 @@ def history_rows(entries: Iterable[Entry], address: Address | None = None) -> li
             rows.append(row)
             reported |= {row.run} if row.deliveries else set()
     return rows
+
+
+def open_rows(state: State, address: Address | None = None) -> list[HistoryRow]:
+    """Return the changes that were started and have no outcome; ``status``: interrupted or in progress."""
+    return [
+        HistoryRow(
+            state.serial,
+            lease.intent.time,
+            lease.intent.holder.actor,
+            str(lease.intent.address),
+            lease.intent.action,
+            lease.intent.reason or None,
+            None,
+            "interrupted" if lease.interrupted else "in progress",
+        )
+        for lease in open_leases(state)
+        if address in (None, lease.intent.address, lease.intent.address.group)
+    ]
 
 
 def state_at(entries: Iterable[Entry], serial: int) -> State:

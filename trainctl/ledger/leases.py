@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Self
 
@@ -15,7 +16,7 @@ from trainctl.base.clock import Clock
 from trainctl.base.lease import Liveness
 from trainctl.base.system import processes
 from trainctl.errors import LockHeld, TrainctlError
-from trainctl.ledger.state import Intent, LeaseHolder
+from trainctl.ledger.state import Intent, LeaseHolder, State
 
 if TYPE_CHECKING:
     from trainctl.ledger.ledger import Ledger
@@ -31,6 +32,22 @@ def is_dead(holder: LeaseHolder) -> bool | None:
     return processes.is_dead(
         processes.Process(holder.machine, holder.boot, holder.pid, holder.started)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLease:
+    """A change without an outcome; ``interrupted``: whether its process has ended, None if unknown."""
+
+    intent: Intent
+    interrupted: bool | None
+
+
+def open_leases(state: State) -> list[OpenLease]:
+    """Return the open leases of a state by address."""
+    return [
+        OpenLease(intent, is_dead(intent.holder))
+        for _, intent in sorted(state.open_intents.items())
+    ]
 
 
 @cache

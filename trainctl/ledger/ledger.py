@@ -27,7 +27,7 @@ from trainctl.ledger.entries import (
     UnlockEntry,
     from_json,
 )
-from trainctl.ledger.history import HistoryRow, history_rows, state_at
+from trainctl.ledger.history import HistoryRow, history_rows, open_rows, state_at
 from trainctl.ledger.leases import LeaseMonitor, current_holder, lock_held_error
 from trainctl.ledger.reducer import StateReducer, merge_outputs
 from trainctl.ledger.state import Intent, LeaseHolder, RecordedResource, State
@@ -301,14 +301,15 @@ class Ledger:
         return self.known()
 
     def history(self, address: Address | None = None) -> list[HistoryRow]:
-        """Return the history, oldest first, optionally of one address."""
-        self.state()  # refuses a state that moved
-        return history_rows(map(from_json, self._head.log.replay()), address)
+        """Return the history, oldest first, then changes without outcome; optionally of one address."""
+        state = self.state()  # refuses a state that moved
+        rows = history_rows(map(from_json, self._head.log.replay()), address)
+        return rows + open_rows(state, address)
 
     def last_actor(self, address: Address) -> str:
         """Return who made the newest change of an address."""
-        rows = [row.actor for row in self.history(address) if row.action != "observe"]
-        return rows[-1] if rows else "another command"
+        rows = history_rows(map(from_json, self._head.log.replay()), address)
+        return next((row.actor for row in reversed(rows) if row.action != "observe"), "another")
 
     def state_at(self, serial: int) -> State:
         """Return the state at a serial; raise UsageError if it doesn't exist."""

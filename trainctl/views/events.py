@@ -12,8 +12,8 @@ from trainctl.base.units import format_duration
 from trainctl.errors import ManifestError, TrainctlError, TrustError
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.events import Event, EventType
-from trainctl.views.terminal.output import TerminalOutput
 from trainctl.views.problems import error_lines
+from trainctl.views.terminal.output import TerminalOutput
 from trainctl.views.terminal.progress import ProgressDisplay
 from trainctl.views.terminal.text import Style
 

@@ -8,6 +8,7 @@ from typing import Any
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.ledger.codec import recorded_to_json
 from trainctl.ledger.history import HistoryRow
+from trainctl.ledger.leases import OpenLease
 from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import DeliveryRecord
@@ -37,8 +38,70 @@ _HIDDEN = frozenset({"runs", "nodes", "created", "quarantine"})
 _BELOW = " " * 8
 
 
-def state_lines(state: State) -> list[str]:
-    """Return a table of resources, and the open intents."""
+LEASE_COLUMNS = ("address", "action", "actor", "since", "age_seconds", "interrupted", "id")
+_HOLDERS = {True: "ended", False: "running", None: "unknown"}
+_NEXT = (
+    "The next apply resumes what was interrupted, or first undoes it if the manifest has changed."
+)
+
+
+def lease_lines(leases: Sequence[OpenLease], now: float, width: int | None = None) -> list[str]:
+    """Return a table of open leases, and what the next apply does with them."""
+    if not leases:
+        return ["No open leases."]
+    rows = [
+        [
+            str(lease.intent.address),
+            lease.intent.action,
+            escape(lease.intent.holder.actor),
+            format_duration(max(0.0, now - lease.intent.time)),
+            _HOLDERS[lease.interrupted],
+            lease.intent.id,
+        ]
+        for lease in leases
+    ]
+    headers = ["ADDRESS", "ACTION", "WHO", "AGE", "HOLDER", "ID"]
+    lines = table(headers, rows, width=width, shrinks=frozenset({"ADDRESS", "WHO"}))
+    return [*lines, "", *_next_lines(leases)]
+
+
+def lease_rows(leases: Sequence[OpenLease], now: float) -> list[dict[str, Any]]:
+    """Return the rows of ``state leases`` as JSON or CSV; ages in seconds."""
+    return [
+        {
+            "address": str(lease.intent.address),
+            "action": lease.intent.action,
+            "actor": lease.intent.holder.actor,
+            "since": format_timestamp(lease.intent.time),
+            "age_seconds": round(max(0.0, now - lease.intent.time), 1),
+            "interrupted": lease.interrupted,
+            "id": lease.intent.id,
+        }
+        for lease in leases
+    ]
+
+
+def unfinished_lines(leases: Sequence[OpenLease]) -> list[str]:
+    """Return what was started and not finished, and what the next apply does with it."""
+    if not leases:
+        return []
+    lines = ["", "Started and not finished:"]
+    for lease in leases:
+        end = ", interrupted" if lease.interrupted else ""
+        lines.append(f"  {_intent(lease.intent)}{end}")
+    return [*lines, *_next_lines(leases)]
+
+
+def _next_lines(leases: Sequence[OpenLease]) -> list[str]:
+    found = {lease.interrupted for lease in leases}
+    lines = [_NEXT] if True in found else []
+    if None in found:
+        lines.append("Of other machines, it takes over what is not renewed for 30 s.")
+    return lines
+
+
+def state_lines(state: State, leases: Sequence[OpenLease] = ()) -> list[str]:
+    """Return a table of resources, and the open leases."""
     if not state.resources and not state.open_intents:
         return ["The state is empty."]
     rows = [
@@ -46,9 +109,7 @@ def state_lines(state: State) -> list[str]:
         for address, recorded in sorted(state.resources.items())
     ]
     lines = table(["RESOURCE", "PROVIDER", "STATE"], rows) if rows else []
-    intents = [intent for _, intent in sorted(state.open_intents.items())]
-    if intents:
-        lines += ["", "Started and not finished:", *(f"  {_intent(intent)}" for intent in intents)]
+    lines += unfinished_lines(leases)
     lines += ["", f"Serial {state.serial}, lineage {state.lineage}"]
     return lines
 
@@ -93,7 +154,8 @@ def history_lines(
         for row in _relevant_rows(rows)
     ]
     headers = ["SERIAL", "TIME (UTC)", "WHO", "ADDRESS", "ACTION", "STATUS", "REASON", "MOVED"]
-    return _fit_table(headers, cells, width)
+    lines = _fit_table(headers, cells, width)
+    return [*lines, "", _NEXT] if any(row.status == "interrupted" for row in rows) else lines
 
 
 def _fit_table(headers: list[str], cells: list[list[str]], width: int | None) -> list[str]:

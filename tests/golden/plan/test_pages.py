@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.golden.plan.test_screens import NOW, PLANS, hostile
+from trainctl.model.action import Action
 from trainctl.plan.values import Plan
 from trainctl.views.plan.pages import (
     HTML_MARK,
@@ -17,6 +18,7 @@ from trainctl.views.plan.pages import (
     plan_markdown,
     preformatted,
 )
+from trainctl.views.plan.text import plan_text
 
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body"),
@@ -104,3 +106,18 @@ def test_concise_leaves_out_the_changes() -> None:
     assert "<details>" not in short
     assert plan.digest in short
     assert "Destroys" in short
+
+
+def test_concise_text_names_what_is_destroyed_and_replaced() -> None:
+    """Also where everything is destroyed, which is said in full otherwise."""
+    by_name = {make.__name__: make() for make in PLANS}
+    lines = plan_text(by_name["destroyed"], now=NOW, concise=True)
+    gone = [c.address for c in by_name["destroyed"].changes if c.action is Action.DELETE]
+
+    assert gone
+    assert {f"  - {address}" for address in gone} <= set(lines)
+    plans = [(plan, c) for plan in by_name.values() for c in plan.changes]
+    replaced = [(plan, c.address) for plan, c in plans if c.action is Action.REPLACE]
+    assert replaced
+    for plan, address in replaced:
+        assert f"  -/+ {address}" in plan_text(plan, now=NOW, concise=True)

@@ -50,7 +50,7 @@ def test_a_directory_of_version_1(tmp_path: Path) -> None:
     ledger = Ledger(open_directory((tmp_path / "state").as_uri()), str)
     assert ledger.state() == state_from_json(load("state.v1.json"))
     assert [row.status for row in ledger.history()] == [
-        "done", "started", "TRAINING_JOB_COMPLETED", "commented", "failed", "released",
+        "done", "started", "TRAINING_JOB_COMPLETED", "commented", "failed", "released", "in progress",
     ]  # fmt: skip
     assert len(ledger.state_at(1).resources) == 1
     shutil.rmtree(tmp_path / "state" / "snapshots")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.memory_log import MemoryLog
 from tests.support.storage.ledgers import PREP, SFT, begin, elsewhere, ledger_on, record
 from trainctl.errors import UsageError
+from trainctl.ledger.leases import current_holder
 
 
 def test_everything_that_happened_is_a_row() -> None:
@@ -46,6 +49,25 @@ def test_everything_that_happened_is_a_row() -> None:
         "deliveries",
         "mirrored",
     }
+
+
+def test_what_a_killed_apply_left_is_at_the_end() -> None:
+    """Whoever is known to have died was interrupted; the others may be at it still. A live run is one that started."""
+    log = MemoryLog()
+    ledger = ledger_on(log)
+    run = {"id": "r1", "status": "TRAINING_JOB_RUNNING"}
+    ledger.finish(begin(ledger), record(outputs={"runs": [run]}))
+    gone = replace(current_holder(), started=1)
+    begin(ledger_on(log, holder=gone), PREP)
+    begin(ledger_on(log, holder=elsewhere("ann")))
+
+    assert [(row.address, row.status) for row in ledger.history()] == [
+        ("job.sft", "started"),
+        ("job.prep", "interrupted"),
+        ("job.sft", "in progress"),
+    ]
+    assert [row.status for row in ledger.history(PREP)] == ["interrupted"]
+    assert ledger.last_actor(SFT) == ledger.header().actor
 
 
 def test_what_was_delivered_stands_where_it_became_known() -> None:

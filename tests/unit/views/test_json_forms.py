@@ -216,7 +216,7 @@ def test_the_other_listings_hold_against_their_schemas() -> None:
     source = MirrorRow("file:./w", "mtime", None, 1, 2, 0, 2, 0, 3.0, ("demo",), ("ann@laptop",))
 
     assert problems("status", status_json(status)) == []
-    jobs = {"jobs": [status_json(status)], "pending_jobs": ["job.next"]}
+    jobs = {"jobs": [status_json(status)], "pending_jobs": ["job.next"], "leases": []}
     assert problems("status", jobs) == []
     assert problems("checkpoints", checkpoints_json((checkpoint,), (unreachable,))) == []
     assert problems("mirror", mirror_json(MirrorInventory((source,)))) == []

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jsonschema import validate
+
 from tests.support.projects.plans import PlanScenario, at, change_of, intent_of, state_after
 from trainctl.ledger.history import HistoryRow
+from trainctl.ledger.leases import OpenLease
 from trainctl.ledger.state import State
 from trainctl.model.address import Address
 from trainctl.model.delivery import DeliveryRecord, MirroringRecord
 from trainctl.plan.planner import make_plan
-from trainctl.views.state import history_lines, resource_lines, state_lines
+from trainctl.views.state import (
+    LEASE_COLUMNS,
+    history_lines,
+    lease_lines,
+    lease_rows,
+    resource_lines,
+    state_lines,
+)
+from trainctl_schemas import schema
 
 
 def test_a_state_is_a_line_for_each_resource() -> None:
@@ -19,7 +30,7 @@ def test_a_state_is_a_line_for_each_resource() -> None:
     intent = intent_of(change_of(plan, "job.sft"))
     state = replace(state_after(plan), open_intents={intent.address: intent})
 
-    assert state_lines(state) == [
+    assert state_lines(state, [OpenLease(intent, True)]) == [
         "RESOURCE       PROVIDER  STATE",
         "project.demo   trainctl",
         "cluster.lab    local     1 node",
@@ -27,10 +38,33 @@ def test_a_state_is_a_line_for_each_resource() -> None:
         "job.sft        trainctl  run 1 completed",
         "",
         "Started and not finished:",
-        '  create job.sft by "ana@laptop" since 1970-01-01 00:00:00 UTC',
+        '  create job.sft by "ana@laptop" since 1970-01-01 00:00:00 UTC, interrupted',
+        "The next apply resumes what was interrupted, or first undoes it if the manifest has changed.",
         "",
         f"Serial 1, lineage {state.lineage}",
     ]
+
+
+def test_leases_are_a_table_and_rows() -> None:
+    """Who is at what for how long, as far as that is known, with the id that force-unlock takes; it fits 80 columns."""
+    intent = intent_of(change_of(make_plan(PlanScenario().inputs()), "job.sft"))
+    leases = [OpenLease(intent, known) for known in (True, False, None)]
+
+    lines = lease_lines(leases, 90.0, 80)
+    rows = lease_rows(leases, 90.0)
+
+    assert [line.split()[:2] for line in lines[1:4]] == [["job.sft", "create"]] * 3
+    assert [line.split()[-2] for line in lines[1:4]] == ["ended", "running", "unknown"]
+    assert lines[1].endswith(intent.id)
+    assert len(lines[5:]) == 2
+    assert lease_lines([], 0.0) == ["No open leases."]
+    assert [(row["age_seconds"], row["interrupted"]) for row in rows] == [
+        (90.0, True),
+        (90.0, False),
+        (90.0, None),
+    ]
+    assert set(LEASE_COLUMNS) == set(rows[0])
+    validate({"leases": rows}, schema("leases"))
 
 
 def test_an_empty_state_says_so() -> None:

@@ -93,6 +93,7 @@ def _show(session: CliSession, planfile: Path | None, format_: PlanFormat) -> in
         show_plan(session, load_plan(planfile).plan, format_)
         return 0
     from trainctl.ledger.codec import state_to_json
+    from trainctl.ledger.leases import open_leases
     from trainctl.views.plan.pages import HTML_MARK, code_block, html_page, preformatted
     from trainctl.views.state import state_lines
 
@@ -101,7 +102,7 @@ def _show(session: CliSession, planfile: Path | None, format_: PlanFormat) -> in
     if format_ is PlanFormat.JSON:
         session.output.json({"trainctl_version": __version__, **state_to_json(state)})
         return 0
-    lines = state_lines(state)
+    lines = state_lines(state, open_leases(state))
     if format_ is PlanFormat.MARKDOWN:
         lines = [HTML_MARK, "", *code_block(lines)]
     elif format_ is PlanFormat.HTML:

@@ -22,6 +22,7 @@ from trainctl.cli.options import (
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import approve, open_workspace
 from trainctl.errors import PartialApply, UsageError
+from trainctl.ledger.leases import OpenLease, open_leases
 from trainctl.model.address import Address
 from trainctl.model.reports import JobStatus
 from trainctl.operations.jobs.code import download_code
@@ -37,6 +38,7 @@ from trainctl.operations.jobs.status import is_matrix, job_status, job_statuses,
 from trainctl.operations.jobs.stop import stop_run, stop_runs
 from trainctl.operations.survey.storage import full_cache_warnings
 from trainctl.operations.workspace import Workspace
+from trainctl.views.state import lease_rows, unfinished_lines
 from trainctl.views.status import status_json, status_lines
 from trainctl.views.status_tables import (
     pending_job_lines,
@@ -64,7 +66,9 @@ def status_command(
     with open_workspace(session) as workspace:
         if job is None or (run is None and is_matrix(workspace, job)):
             statuses = job_statuses(workspace, job)
-            _show_all(session, statuses, pending_jobs(workspace, statuses, job), job, format_)
+            pending = pending_jobs(workspace, statuses, job)
+            leases = open_leases(workspace.ledger.known()) if job is None else []
+            _show_all(session, statuses, pending, leases, job, format_)
         else:
             status = job_status(workspace, job, run)
             lines = status_lines(status, time.time(), named=run is not None)
@@ -78,6 +82,7 @@ def _show_all(
     session: CliSession,
     statuses: Sequence[JobStatus],
     pending: Sequence[Address],
+    leases: Sequence[OpenLease],
     matrix: Address | None,
     format_: OutputFormat,
 ) -> None:
@@ -85,14 +90,16 @@ def _show_all(
     output = session.output
     if format_ is OutputFormat.JSON:
         jobs = [status_json(status) for status in statuses]
-        output.json({"jobs": jobs, "pending_jobs": [str(status) for status in pending]})
+        names = [str(status) for status in pending]
+        rows = lease_rows(leases, time.time())
+        output.json({"jobs": jobs, "pending_jobs": names, "leases": rows})
         return
     lines = (
         sweep_lines(statuses, time.time(), output.width)
         if matrix
         else status_table(statuses, output.width)
     )
-    output.prose(*lines, *pending_job_lines(pending, statuses))
+    output.prose(*lines, *pending_job_lines(pending, statuses), *unfinished_lines(leases))
     output.note(*refresh_error_lines(statuses))
 
 

@@ -7,14 +7,26 @@ from typing import Annotated
 import typer
 
 from trainctl import __version__
-from trainctl.cli.options import FormatOption, OutputFormat, argument, option, print_result
+from trainctl.cli.options import (
+    FormatOption,
+    OutputFormat,
+    TableFormat,
+    TableFormatOption,
+    argument,
+    option,
+    print_result,
+)
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import addresses, open_workspace
 from trainctl.errors import UsageError
 from trainctl.ledger.codec import state_to_json
+from trainctl.ledger.leases import open_leases
 from trainctl.views.state import (
+    LEASE_COLUMNS,
     history_json,
     history_lines,
+    lease_lines,
+    lease_rows,
     resource_json,
     resource_lines,
 )
@@ -57,6 +69,17 @@ def pull_command(ctx: typer.Context) -> int:
     with open_workspace(session) as workspace:
         state = state_to_json(workspace.ledger.state())
         session.output.json({"trainctl_version": __version__, **state})
+    return 0
+
+
+def leases_command(ctx: typer.Context, format_: TableFormatOption = TableFormat.TEXT) -> int:
+    """List changes that are in progress or were interrupted, with the IDs for force-unlock."""
+    session = session_of(ctx)
+    with open_workspace(session) as workspace:
+        leases, now = open_leases(workspace.ledger.state()), workspace.ledger.clock.now()
+    lines = lease_lines(leases, now, session.output.width)
+    rows = lease_rows(leases, now)
+    print_result(session.output, format_, {"leases": rows}, lines, (LEASE_COLUMNS, rows))
     return 0
 
 
