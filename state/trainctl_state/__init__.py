@@ -1,7 +1,7 @@
-"""State logs in a directory and in memory.
+"""State logs in a directory, in a bucket and in memory.
 
-Begin with ``open_directory``. ``log`` implements the log over any object store, with snapshots and history; ``layout`` has
-names and formats of its objects. DESIGN.md lists the invariants.
+Begin with ``open_directory``. ``log`` implements the log over any object store, with snapshots and ``history``;
+``bucket_log`` needs few requests; ``layout`` has names and formats of the objects. DESIGN.md lists the invariants.
 """
 
 from __future__ import annotations
@@ -10,14 +10,22 @@ import errno
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-from trainctl.base.objects import is_key
+from trainctl.base.objects import ObjectStore, is_key
 from trainctl.errors import StateError, UsageError
 from trainctl.plugin_api.state import StateLog
 from trainctl.store.backends.directory import DirectoryObjects
 from trainctl.store.backends.memory import MemoryObjects
+from trainctl_state.bucket_log import BucketLog
 from trainctl_state.log import ObjectLog
 
-__all__ = ["ObjectLog", "directory_objects", "open_directory", "open_memory"]
+__all__ = [
+    "BucketLog",
+    "ObjectLog",
+    "directory_objects",
+    "open_bucket",
+    "open_directory",
+    "open_memory",
+]
 
 _in_memory: dict[str, MemoryObjects] = {}
 
@@ -37,6 +45,11 @@ def open_directory(url: str) -> StateLog:
 def directory_objects(root: Path) -> DirectoryObjects:
     """Return the objects of a state in a directory, which the first write creates."""
     return DirectoryObjects(root, is_key, _explained)
+
+
+def open_bucket(url: str, objects: ObjectStore) -> StateLog:
+    """Open the log in a bucket, through the opened objects below its URL."""
+    return BucketLog(objects, url)
 
 
 def open_memory(url: str) -> StateLog:

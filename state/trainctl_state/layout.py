@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainctl.base.json import JsonObject
 from trainctl.errors import StateError
 
 VERSION = 1
 LOG, SNAPSHOTS, HISTORY = "log", "snapshots", "history"
+TAIL, PROBE = "tail.json", "probe.json"
+Batch = list[dict[str, Any]]
 _NUMBERED = re.compile(r"[a-z]+/(\d{12})\.json")
 
 
@@ -79,3 +82,11 @@ def validate_batch(key: str, batch: object, url: str) -> list[dict[str, Any]]:
     if not all(isinstance(entry, dict) and isinstance(entry.get("id"), str) for entry in batch):
         raise CorruptStateObject(key, url, "contains an entry without an id")
     return batch
+
+
+def batch_ids(entries: Sequence[JsonObject]) -> list[str]:
+    """Return the ids of a batch; StateError if one has none."""
+    ids = [str(entry.get("id") or "") for entry in entries]
+    if not ids or "" in ids:
+        raise StateError("every entry of an append needs an id", "Nothing was written.")
+    return ids

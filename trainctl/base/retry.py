@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Callable, Protocol, TypeVar
 
+from trainctl.base.clock import elapsed
 from trainctl.base.units import format_duration
 from trainctl.errors import (
     SourceThrottled,
@@ -48,8 +49,8 @@ class RetryPolicy:
     """Exponential back-off with jitter, from ``base`` to ``longest`` seconds.
 
     A server that doesn't respond at all is tried ``unanswered`` times only, as its name may be wrong. Waits that a
-    server requests don't count as attempts; together they last ``patience`` seconds at most. ``notify`` is called
-    with waits that are worth reporting.
+    server requests don't count as attempts; together they last ``patience`` seconds at most. No attempt begins later
+    than ``within`` seconds after the first, suspend included. ``notify`` is called with waits that are worth reporting.
     """
 
     attempts: int = 6
@@ -60,6 +61,7 @@ class RetryPolicy:
     jitter: Callable[[], float] = random.random
     notify: Callable[[str], None] = _ignore
     unanswered: int = 2
+    within: float = float("inf")
 
     @property
     def patient(self) -> RetryPolicy:
@@ -97,6 +99,7 @@ class RetryState:
         self._failures = 0
         self._refusals = 0
         self._waited = 0.0
+        self._began = elapsed()
 
     def failed(self, error: TrainctlError) -> None:
         """Wait before the next attempt, or raise the error if it is final."""
@@ -104,6 +107,8 @@ class RetryState:
             raise error
         requested = error.retry_after if isinstance(error, SourceUnavailable) else None
         seconds = self._requested_wait(error, requested) if requested else self._backoff(error)
+        if elapsed() + seconds - self._began > self._retry.within:
+            raise _given_up(error, self._failures)
         if seconds >= _NOTICEABLE and not isinstance(error, SourceThrottled):
             self._retry.notify(f"{error.summary}; retrying in {format_duration(seconds)}")
         self._retry.wait(self._cancelled, seconds)
@@ -114,9 +119,7 @@ class RetryState:
         self._failures += 1
         no_response = isinstance(error, SourceUnreachable)
         if self._failures >= (self._retry.unanswered if no_response else self._retry.attempts):
-            advice = f"Gave up after {self._failures} attempts. Run the same command again later: it resumes."
-            error.detail = f"{error.detail} {advice}".strip()
-            raise error
+            raise _given_up(error, self._failures)
         return self._exponential(self._failures) * self._jitter()
 
     def _requested_wait(self, error: TrainctlError, requested: float) -> float:
@@ -139,3 +142,10 @@ class RetryState:
 
     def _jitter(self) -> float:
         return 0.5 + self._retry.jitter() / 2
+
+
+def _given_up(error: TrainctlError, failures: int) -> TrainctlError:
+    times = f" after {failures} attempts" if failures > 1 else ""
+    advice = f"Gave up{times}. Run the same command again later: it resumes."
+    error.detail = f"{error.detail} {advice}".strip()
+    return error

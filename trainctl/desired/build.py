@@ -140,7 +140,7 @@ def _desired(
         clusters=tuple(manifest.clusters),
         mirror=make.store_location(manifest.mirror),
         checkpoints=store,
-        state_url=manifest.state.url if manifest.state else None,
+        state=make.store_location(manifest.state),
         manifest_files=documents.files,
         manifest_digest=_digest(manifest, ordered, secrets),
         warnings=tuple(problems),

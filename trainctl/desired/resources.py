@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from trainctl.base.units import parse_duration, parse_size
@@ -16,7 +17,7 @@ from trainctl.manifest.types.base import SecretReference
 from trainctl.manifest.types.cluster import Cluster
 from trainctl.manifest.types.document import Manifest, Project, SingleProject
 from trainctl.manifest.types.job import Job, JobLifecycle
-from trainctl.manifest.types.location import Location
+from trainctl.manifest.types.location import Location, StateLocation
 from trainctl.manifest.types.weights import InlineWeights, Weights
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import from_json
@@ -123,7 +124,12 @@ def store_location(section: Location | None) -> StoreLocation:
     if section is None:
         return StoreLocation()
     secret = section.auth.auth_secret_name if section.auth else None
-    return StoreLocation(section.url, section.endpoint_url, secret)
+    location = StoreLocation(section.url, section.endpoint_url, secret)
+    if isinstance(section, StateLocation):
+        return replace(
+            location, encryption=section.server_side_encryption, kms_key=section.kms_key_id
+        )
+    return location
 
 
 def checkpoint_store(manifest: Manifest) -> CheckpointStoreSettings:

@@ -39,11 +39,16 @@ class SecretSpec:
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """Location of the mirror or the state; ``url`` None is the default location."""
+    """Location of the mirror or the state; ``url`` None is the default location.
+
+    ``encryption`` and ``kms_key``: S3's server-side encryption, for states.
+    """
 
     url: str | None = None
     endpoint_url: str | None = None
     secret: str | None = None
+    encryption: str | None = None
+    kms_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +78,17 @@ class DesiredState:
     """Names in the order of declaration."""
     mirror: StoreLocation = StoreLocation()
     checkpoints: CheckpointStoreSettings = CheckpointStoreSettings()
-    state_url: str | None = None
+    state: StoreLocation = StoreLocation()
     manifest_files: tuple[str, ...] = ()
     manifest_digest: str = ""
     warnings: tuple[Diagnostic, ...] = ()
     sources_vary: bool = False
     """Whether sources of weights contain expressions, so that variables change them."""
+
+    @property
+    def state_url(self) -> str | None:
+        """URL of the state; None is the default location."""
+        return self.state.url
 
     def jobs_on(self, cluster: Address) -> list[DesiredResource]:
         """The jobs of a cluster."""

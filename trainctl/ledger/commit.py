@@ -147,10 +147,8 @@ class Committer:
         self._head.snapshot_if_due()
 
     def _append(self, batch: list[AppendRequest]) -> None:
-        self._head.catch_up()
+        self._decide_all(batch)
         for attempt in range(MAX_CONFLICTS):
-            for request in batch:
-                self._decide(request)
             pending = [request for request in batch if not request.done]
             raw = [entry for request in pending for entry in request.raw]
             if not raw or self._try(raw):
@@ -160,9 +158,27 @@ class Committer:
                 return
             self._clock.sleep(random.uniform(0, min(MAX_PAUSE, 0.002 * 2**attempt)))  # noqa: S311
             self._head.catch_up()
+            for request in batch:
+                self._decide(request)
         raise LockHeld(
             f"too many concurrent writers of the state at {self._head.log.url}", "Try again later."
         )
+
+    def _decide_all(self, batch: list[AppendRequest]) -> None:
+        """Decide on the state as last read, or read first if that doesn't suffice.
+
+        Entries decided on an older state are refused when they are appended; errors and queries need the newest one.
+        """
+        if self._head.was_read:
+            for request in batch:
+                self._decide(request)
+            if not any(request.done for request in batch):
+                return
+        for request in batch:
+            request.error, request.done = None, False
+        self._head.catch_up()
+        for request in batch:
+            self._decide(request)
 
     def _decide(self, request: AppendRequest) -> None:
         if request.done:
@@ -183,15 +199,26 @@ class Committer:
             header = self._make_header()
             raw = [redact_entry(to_json(CreatedEntry(header, header.id)), self._redact), *raw]
         entries = list(map(from_json, raw))
+        position = self._head.reducer.position
         try:
-            self._head.log.append(self._head.reducer.position, raw)
-        except StateError as error:
+            self._head.log.append(position, raw)
+        except AppendConflict:
+            return False
+        except StateError:  # unknown: the response may be lost
             if entry_id(entries[0]) in self._head.catch_up():
-                return True  # written, but the response was lost
-            if isinstance(error, AppendConflict):
-                return False
-            raise
+                return True
+            if self._head.reducer.position == position:
+                raise
+            return self._is_at(position, raw)
         self._head.add(entries)
+        return True
+
+    def _is_at(self, position: int, raw: list[dict[str, Any]]) -> bool:
+        """Whether the batch is at a position that others appended after, and may have pruned."""
+        try:
+            self._head.log.append(position, raw)
+        except AppendConflict:
+            return False
         return True
 
 
@@ -257,6 +284,8 @@ def _check_unchanged(before: Mapping[str, Any], after: object, names: tuple[str,
 
 SNAPSHOT_APPENDS = 200
 """Appends between snapshots; the entries must also be half as many as the items of the state."""
+MAX_APPENDS = 2000
+"""Most appends between snapshots."""
 FLUSH_ENTRIES = 500
 """Entries since the last snapshot from which on a command takes one when it ends."""
 
@@ -271,6 +300,7 @@ class LogHead:
         """The newest complete state, for all threads."""
         self.read_at = 0.0
         """Start of the newest read by ``clock.elapsed()``, which counts sleep."""
+        self.was_read = False
         self._clock = clock
         self._snapshot_at = 0
 
@@ -284,7 +314,7 @@ class LogHead:
             self._snapshot_at = start.position
         entries = list(map(from_json, new.entries))
         self._apply(entries, new.next)
-        self.read_at = started
+        self.read_at, self.was_read = started, True
         return set(map(entry_id, entries))
 
     def add(self, entries: Iterable[Entry]) -> None:
@@ -297,17 +327,18 @@ class LogHead:
 
     def snapshot_if_due(self) -> None:
         """Take a snapshot after enough appends; failures are ignored, it is only a cache."""
-        if self.reducer.position - self._snapshot_at >= SNAPSHOT_APPENDS:
-            self._snapshot()
+        appends = self.reducer.position - self._snapshot_at
+        if appends >= SNAPSHOT_APPENDS:
+            self._snapshot(at_any_size=appends >= MAX_APPENDS)
 
     def flush(self) -> None:
         """Take a snapshot if replaying the entries since the last one takes long."""
         if self.reducer.entries >= FLUSH_ENTRIES:
             self._snapshot()
 
-    def _snapshot(self) -> None:
+    def _snapshot(self, *, at_any_size: bool = False) -> None:
         reducer = self.reducer
-        if 2 * reducer.entries >= len(reducer.resources) + len(reducer.versions):
+        if at_any_size or 2 * reducer.entries >= len(reducer.resources) + len(reducer.versions):
             with suppress(StateError):
                 self.log.snapshot(reducer.position, state_to_json(reducer.state()))
             self._snapshot_at, reducer.entries = reducer.position, 0

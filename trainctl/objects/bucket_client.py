@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypedDict, TypeVar
 from urllib.parse import quote
 
 from trainctl.base.pagination import CursorCycleDetector, PaginationCycle
 from trainctl.base.throughput import ThroughputMonitor
-from trainctl.errors import SourceError, SourceInterrupted, SourceMismatch
+from trainctl.errors import SourceError, SourceInterrupted, SourceMismatch, SourceUnavailable
 from trainctl.objects.credentials import (
     AwsKeys,
     AzureKey,
@@ -42,6 +43,8 @@ _PAGE = 1000
 _LIMIT_STEP = 2**24
 """Uploads of about the same size share a client and its connections."""
 _UNQUOTED = "/~"
+_IS_UNDECIDED = re.compile("<Code>(ConditionalRequestConflict|OperationAborted)</Code>")
+"""S3 answers 409 while it decides between concurrent requests."""
 
 
 @dataclass(frozen=True)
@@ -182,24 +185,36 @@ class Bucket:
 
     def put(self, key: str, data: bytes | bytearray | memoryview) -> None:
         """Create or replace an object atomically, in one request."""
-        long = len(data) > BUFFER_BYTES
-        sent = -(-len(data) // _LIMIT_STEP) * _LIMIT_STEP if long else 0
-        self._request(
-            key, lambda store: store.put(key, data, use_multipart=False), long=long, sent=sent
-        )
+        self._request(key, lambda store: store.put(key, data, use_multipart=False), **_limits(data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Create an object; return False if it exists, by the server's word."""
+        """Create an object; return False if it exists, by the server's word.
+
+        SourceUnavailable if the server is still deciding between concurrent requests.
+        """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         def request(store: ObstoreClient) -> bool:
             try:
                 store.put(key, data, mode="create", use_multipart=False)
-            except (AlreadyExistsError, PreconditionError):
+            except (AlreadyExistsError, PreconditionError) as error:
+                if _IS_UNDECIDED.search(str(error)):
+                    raise SourceUnavailable(
+                        f"{self._named(key)}: another client is creating the same object"
+                    ) from None
                 return False
             return True
 
-        return self._request(key, request)
+        return self._request(key, request, **_limits(data))
+
+    def directories(self, path: str = "") -> Sequence[str]:
+        """Return the names of the directories in ``path``, sorted."""
+
+        def request(store: ObstoreClient) -> Sequence[str]:
+            listed = store.list_with_delimiter(path or None)["common_prefixes"]
+            return sorted(name.rstrip("/").rpartition("/")[2] for name in listed)
+
+        return self._request(path, request)
 
     def delete(self, *keys: str) -> None:
         """Delete objects, by bulk requests if supported; ignore missing ones."""
@@ -321,6 +336,16 @@ class Bucket:
 
     def _named(self, key: str) -> str:
         return f"{self.location.url}: {_display_key(key)}" if key else self.location.url
+
+
+class _Limits(TypedDict):
+    long: bool
+    sent: int
+
+
+def _limits(data: bytes | bytearray | memoryview) -> _Limits:
+    long = len(data) > BUFFER_BYTES
+    return {"long": long, "sent": -(-len(data) // _LIMIT_STEP) * _LIMIT_STEP if long else 0}
 
 
 def _open_at(

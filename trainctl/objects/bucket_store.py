@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import BinaryIO, TypeVar
 
 from trainctl.base.objects import ObjectStat
 from trainctl.base.retry import RetryPolicy
-from trainctl.errors import SourceError, StorageError, TrainctlError
+from trainctl.errors import SourceError, StateError, StorageError, TrainctlError
 from trainctl.objects.bucket_client import Bucket, ObjectInfo, open_bucket
 from trainctl.objects.location import parse_bucket_location
 from trainctl.plugin_api.sources import SourceCredential
 
 _PAGE = 1000
 _DELETED_AT_ONCE = 1000
+STATE_SILENCE_SECONDS = 2.5
+"""Longest wait for a byte of a state; a small request may take twice that."""
+STATE_RETRY = RetryPolicy(attempts=20, base=0.1, longest=1.0, patience=5.0, within=5.0)
+"""Ends early enough that writing and two reads, each retried, end before a lease of 30 s."""
 T = TypeVar("T")
 
 
@@ -41,8 +46,35 @@ def open_bucket_store(
     return BucketObjects(url, connect, retry, is_own=is_own, refusal=refusal)
 
 
+def open_state_store(
+    url: str,
+    endpoint: str | None,
+    credential: Callable[[], SourceCredential | None],
+    *,
+    environ: Mapping[str, str] = os.environ,
+    encryption: tuple[str | None, str | None] = (None, None),
+    refusal: Callable[[SourceError], TrainctlError] = lambda error: error,
+    retry: RetryPolicy | None = None,
+) -> StateObjects:
+    """Return the object store of a state, opened on first use.
+
+    ``encryption``: S3's algorithm of server-side encryption and the id of a KMS key, for new objects.
+    """
+    algorithm, key = encryption
+
+    def connect() -> Bucket:
+        location = parse_bucket_location(url, endpoint, environ)
+        location = replace(location, encryption=algorithm, kms_key=key)
+        return open_bucket(location, credential(), environ, STATE_SILENCE_SECONDS)
+
+    return StateObjects(url, connect, retry or STATE_RETRY, refusal=refusal)
+
+
 class BucketObjects:
     """An ObjectStore; it lists only keys that are ``is_own``."""
+
+    _purpose = "mirror"
+    _failure: type[TrainctlError] = StorageError
 
     def __init__(
         self,
@@ -136,7 +168,7 @@ class BucketObjects:
             refused = self._refusal(error)
             if refused is not error:
                 raise refused from None
-            raise StorageError(error.summary, error.detail, code=error.code) from None
+            raise self._failure(error.summary, error.detail, code=error.code) from None
         self._retry = self._retry.patient
         return result
 
@@ -145,7 +177,8 @@ class BucketObjects:
             return act(self._opened())
         except SourceError as error:
             # hide the object's key, which users of a mirror don't know
-            error.summary = f"mirror {self.url}: {error.summary.split(f'{key}: ', 1)[-1]}"
+            summary = error.summary.split(f"{key}: ", 1)[-1]
+            error.summary = f"{self._purpose} {self.url}: {summary}"
             raise
 
     def _opened(self) -> Bucket:
@@ -153,6 +186,21 @@ class BucketObjects:
             if self._bucket is None:
                 self._bucket = self._open()
             return self._bucket
+
+
+class StateObjects(BucketObjects):
+    """The objects of a state; errors are StateError."""
+
+    _purpose = "state"
+    _failure = StateError
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """See ObjectStore. Relies on the server; False also if an earlier attempt created it."""
+        return self._do(key, lambda bucket: bucket.put_if_absent(key, data))
+
+    def directories(self, path: str) -> Sequence[str]:
+        """Return the names of the directories in ``path``, sorted."""
+        return self._do(path, lambda bucket: bucket.directories(path))
 
 
 def _object_stat(info: ObjectInfo) -> ObjectStat:

@@ -27,6 +27,7 @@ class BucketLocation:
 
     ``prefix``: directory in the bucket, without a ``/`` at either end, or empty. ``endpoint_source``: the environment
     variable that sets the endpoint, None if the caller does, ``PLATFORM`` if the caller sets the platform's default.
+    ``encryption`` and ``kms_key``: S3's server-side encryption of new objects, None for the bucket's default.
     """
 
     scheme: str
@@ -35,6 +36,8 @@ class BucketLocation:
     prefix: str = ""
     endpoint: str | None = None
     endpoint_source: str | None = None
+    encryption: str | None = None
+    kms_key: str | None = None
 
     @property
     def url(self) -> str:

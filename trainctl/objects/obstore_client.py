@@ -137,6 +137,10 @@ def _s3(
             "skip_signature": False,
             "credential_provider": _CredentialProvider(access, renew, _aws_options),
         }
+    if location.encryption:
+        auth["server_side_encryption"] = location.encryption
+    if location.kms_key:
+        auth["sse_kms_key_id"] = location.kms_key
     return S3Store(
         location.bucket,
         region=region,

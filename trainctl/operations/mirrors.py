@@ -167,7 +167,7 @@ def bucket_mirror(
     from trainctl.store.store import MirrorStore
     from trainctl.weights.mirrors import DirectMirror
 
-    access = _BucketAccess(location, secrets)
+    access = BucketAccess(location, secrets)
     objects = open_bucket_store(
         access.url,
         location.endpoint_url,
@@ -180,10 +180,13 @@ def bucket_mirror(
     return DirectMirror(MirrorStore(objects, retry), normalize_endpoint(location.endpoint_url))
 
 
-class _BucketAccess:
-    """Credential of a mirror's bucket."""
+class BucketAccess:
+    """Credential of a bucket of the mirror or a state, its ``purpose``."""
 
-    def __init__(self, location: StoreLocation, secrets: SecretResolver) -> None:
+    def __init__(
+        self, location: StoreLocation, secrets: SecretResolver, purpose: str = "mirror"
+    ) -> None:
+        self._purpose = purpose
         self.url = str(location.url).rstrip("/")
         method = "CUSTOM_SECRET" if location.secret else None
         auth = SourceAuthSpec(method, location.secret, endpoint_url=location.endpoint_url)
@@ -196,16 +199,16 @@ class _BucketAccess:
         try:
             declared = self._secrets.declared_credential(self._place)
         except PermissionDenied as error:
-            raise self._mirror_error(error) from None
+            raise self._denied(error) from None
         self._used = declared or self._secrets.default_bucket_credential(self._place)
         return self._used
 
     def refusal(self, error: SourceError) -> TrainctlError:
         """See ``bucket_credentials.explain_denial``."""
         explained = explain_denial(error, self._used)
-        return explained if explained is error else self._mirror_error(explained)
+        return explained if explained is error else self._denied(explained)
 
-    def _mirror_error(self, error: TrainctlError) -> PermissionDenied:
+    def _denied(self, error: TrainctlError) -> PermissionDenied:
         return PermissionDenied(
-            f"mirror {self.url}: {error.summary}", error.detail, code=error.code
+            f"{self._purpose} {self.url}: {error.summary}", error.detail, code=error.code
         )

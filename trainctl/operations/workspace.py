@@ -14,11 +14,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from trainctl.base.json import JsonObject
 from trainctl.desired.cache import open_cache
-from trainctl.desired.values import CheckpointStoreSettings, DesiredState, SecretSpec
+from trainctl.desired.values import (
+    CheckpointStoreSettings,
+    DesiredState,
+    SecretSpec,
+    StoreLocation,
+)
 from trainctl.errors import ManifestError, StorageError, TrainctlError
 from trainctl.manifest.files import manifest_files, read_all_files
 from trainctl.model.address import Kind
@@ -44,6 +49,8 @@ if TYPE_CHECKING:
     from trainctl.resources.agents import Agents
     from trainctl.resources.registry import Services
     from trainctl.weights.mirrors import Mirror
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +144,31 @@ class Workspace:
     def ledger_at(self, url: str) -> Ledger:
         """Open the state of a URL, once."""
         from trainctl.ledger.ledger import Ledger
+        from trainctl.operations import states
 
-        with self._lock:
-            if url not in self._ledgers:
-                log = discovery.open_state(url)
-                self._ledgers[url] = Ledger(log, self.settings.redactor.redact)
-            return self._ledgers[url]
+        if url not in self._ledgers:
+            log = self._with_state(states.open_state, url)
+            with self._lock:
+                self._ledgers.setdefault(url, Ledger(log, self.settings.redactor.redact))
+        return self._ledgers[url]
+
+    def list_states(self, prefix: str) -> list[str]:
+        """Return the URLs of the states in and below a directory or a prefix of a bucket."""
+        from trainctl.operations import states
+
+        return self._with_state(states.list_states, prefix)
+
+    def _with_state(
+        self,
+        act: Callable[[str, StoreLocation, SecretResolver, Mapping[str, str]], T],
+        url: str,
+    ) -> T:
+        """Call ``act`` with the manifest's state and secrets, none if the manifest is invalid."""
+        try:
+            declared, secrets = self.desired.state, self.secrets
+        except TrainctlError:
+            declared, secrets = StoreLocation(), self._secrets({})
+        return act(url, declared, secrets, self.settings.environ)
 
     @property
     def state_is_default(self) -> bool:

@@ -6,6 +6,7 @@ from functools import cache
 from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
+from trainctl.base.objects import ObjectStore
 from trainctl.errors import UsageError
 from trainctl.plugin_api.provider import Provider
 from trainctl.plugin_api.state import StateLog
@@ -36,10 +37,13 @@ def load_provider(name: str) -> Provider:
     return provider
 
 
-def open_state(url: str) -> StateLog:
-    """Open the state log at a URL with the plugin of its scheme."""
-    scheme = url.partition(":")[0]
-    log: StateLog = _load(STATE, scheme)(url)
+def open_state(url: str, objects: ObjectStore | None = None) -> StateLog:
+    """Open the state log at a URL with the plugin of its scheme.
+
+    ``objects``: the opened objects below the URL, for buckets.
+    """
+    plugin = _load(STATE, url.partition(":")[0])
+    log: StateLog = plugin(url) if objects is None else plugin(url, objects)
     return log
 
 

@@ -8,6 +8,9 @@ from typing import Protocol
 
 from trainctl.base.json import JsonObject
 
+FIRST_BATCH = "log/000000000000.json"
+"""Object that every state in a directory or bucket has; states are listed by it."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:

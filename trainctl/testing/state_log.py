@@ -1,10 +1,14 @@
-"""Conformance suite of state logs: provide two clients of one empty log."""
+"""Conformance suite of state logs: provide two clients of one empty log.
+
+Provide ``inject``, too, to test what the log does if a write is answered ambiguously.
+"""
 
 from __future__ import annotations
 
 import threading
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,10 +17,11 @@ from trainctl.base.json import JsonObject
 from trainctl.errors import AppendConflict, StateError
 from trainctl.plugin_api.state import StateLog
 
-APPENDERS = 8
-EACH = 12
-
 Logs = tuple[StateLog, StateLog]
+FAULTS = ("lost", "late", "409", "412", "429", "503")
+"""Faults of a write. ``lost``: done, without an answer. ``late``: no answer, done after the next request. ``412``: done, but
+refused by the answer. ``409``, ``429`` and ``503``: not done, to be repeated."""
+Inject = Callable[[str], None]
 
 
 def entry(text: str = "") -> dict[str, str]:
@@ -32,10 +37,84 @@ def texts(entries: tuple[JsonObject, ...]) -> list[object]:
 class StateLogConformance(ABC):
     """Inherit, define ``logs``, and pytest runs the rest."""
 
+    appenders = 8
+    """Threads that append at once."""
+    each = 12
+    """Appends of each."""
+
     @pytest.fixture
     @abstractmethod
     def logs(self) -> Logs:
         """Two clients of one empty log that nothing else uses."""
+
+    @pytest.fixture
+    def inject(self) -> Inject | None:
+        """Plant one of ``FAULTS`` into the next write of either client; None if that is impossible."""
+        return None
+
+    @pytest.mark.parametrize("fault", FAULTS)
+    @pytest.mark.parametrize("before", [0, 1])
+    def test_an_ambiguous_append_is_settled(
+        self, logs: Logs, inject: Inject | None, fault: str, before: int
+    ) -> None:
+        """After an unclear answer, repeating the append tells; the batch is there once."""
+        if inject is None:
+            pytest.skip("faults of writes can't be injected")
+        log, other_log = logs
+        for number in range(before):
+            other_log.append(number, [entry(str(number))])
+        log.read()
+        mine = [entry("mine")]
+        inject(fault)
+        for _ in range(3):
+            try:
+                log.append(before, mine)
+                break
+            except AppendConflict:
+                raise
+            except StateError:
+                continue
+        else:
+            pytest.fail("the append was never settled")
+        with pytest.raises(AppendConflict):
+            other_log.append(before, [entry("late")])
+        other_log.append(before + 1, [entry("next")])
+        assert texts(log.read().entries)[before:] == ["mine", "next"]
+
+    @pytest.mark.parametrize("fault", FAULTS)
+    def test_an_ambiguous_append_is_refused_if_others_won(
+        self, logs: Logs, inject: Inject | None, fault: str
+    ) -> None:
+        """A fault doesn't turn a lost race into a success."""
+        if inject is None:
+            pytest.skip("faults of writes can't be injected")
+        log, other_log = logs
+        log.append(0, [entry("first")])
+        other_log.append(1, [entry("second")])
+        inject(fault)
+        for _ in range(3):
+            try:
+                log.append(1, [entry("late")])
+            except AppendConflict:
+                break
+            except StateError:
+                continue
+            pytest.fail("the append at a taken position succeeded")
+        assert texts(other_log.read().entries) == ["first", "second"]
+
+    def test_a_repeated_append_is_recognised_after_pruning(self, logs: Logs) -> None:
+        """A writer can repeat an append however far others went on and pruned."""
+        log, other_log = logs
+        mine = [entry("mine")]
+        log.append(0, mine)
+        for number in range(1, 7):
+            other_log.append(number, [entry(str(number))])
+            log.append(0, mine)
+            other_log.snapshot(number + 1, {"at": number + 1})
+            log.append(0, mine)
+            with pytest.raises(AppendConflict):
+                log.append(0, [entry("late")])
+        assert [item["text"] for item in log.replay()] == ["mine", *map(str, range(1, 7))]
 
     def test_new_is_empty(self, logs: Logs) -> None:
         """No entries, no snapshot; the first append is at 0."""
@@ -101,12 +180,12 @@ class StateLogConformance(ABC):
 
     def test_racing_appenders_lose_nothing(self, logs: Logs) -> None:
         """Each position has one winner; no entry is lost or out of order."""
-        start = threading.Barrier(APPENDERS)
+        start = threading.Barrier(self.appenders)
 
         def run(racer: int) -> None:
             log, position = logs[racer % 2], 0
             start.wait()
-            for number in range(EACH):
+            for number in range(self.each):
                 while True:
                     position = log.read(position).next
                     try:
@@ -115,13 +194,13 @@ class StateLogConformance(ABC):
                     except AppendConflict:
                         continue
 
-        with ThreadPoolExecutor(APPENDERS) as pool:
-            list(pool.map(run, range(APPENDERS)))
+        with ThreadPoolExecutor(self.appenders) as pool:
+            list(pool.map(run, range(self.appenders)))
         state = logs[0].read()
-        assert state.next == APPENDERS * EACH
-        for racer in range(APPENDERS):
+        assert state.next == self.appenders * self.each
+        for racer in range(self.appenders):
             mine = [text for text in texts(state.entries) if str(text).startswith(f"{racer}:")]
-            assert mine == [f"{racer}:{number}" for number in range(EACH)]
+            assert mine == [f"{racer}:{number}" for number in range(self.each)]
 
     def test_a_snapshot_stands_for_what_is_before_it(self, logs: Logs) -> None:
         """Reading from the start returns the newest snapshot and later entries."""

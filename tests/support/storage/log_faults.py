@@ -24,6 +24,10 @@ class StoreFault(Enum):
     """Nothing is done, and StateError raised."""
     LOSE = auto()
     """It is done, and its answer lost: StateError is raised."""
+    REFUSE = auto()
+    """It is done, and reported as refused: False is returned."""
+    DELAY = auto()
+    """StateError is raised, and it is done at the next call but one."""
     STALL = auto()
     """It waits until ``Faults.release`` is called, then is done."""
     DIE = auto()
@@ -48,6 +52,11 @@ class StoreFaults:
         self.stalled = threading.Event()
         self._go_on = threading.Event()
         self._lock = threading.Lock()
+        self._delayed: list[tuple[int, Callable[[], Any]]] = []
+
+    def plant(self, fault: StoreFault) -> None:
+        """Let the next call go wrong."""
+        self._at[self.calls + 1] = fault
 
     def release(self) -> None:
         """Let what is stalled go on; nothing stalls any more."""
@@ -58,6 +67,10 @@ class StoreFaults:
         with self._lock:
             self.calls += 1
             fault = self._at.get(self.calls, self.always)
+        self._deliver()
+        if fault is StoreFault.DELAY:
+            self._delayed.append((self.calls + 1, call))
+            raise StateError("a planted fault: it is done later")
         if fault is StoreFault.FAIL:
             raise StateError("a planted fault: nothing was done")
         if fault is StoreFault.STALL:
@@ -70,7 +83,14 @@ class StoreFaults:
             die()
         if fault is StoreFault.LOSE:
             raise StateError("a planted fault: it was done, and the answer lost")
-        return answer
+        return False if fault is StoreFault.REFUSE else answer  # type: ignore[return-value]
+
+    def _deliver(self) -> None:
+        """Do what was delayed until this call."""
+        due = [call for at, call in self._delayed if at < self.calls]
+        self._delayed = [(at, call) for at, call in self._delayed if at >= self.calls]
+        for call in due:
+            call()
 
 
 def die() -> None:

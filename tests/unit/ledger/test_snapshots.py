@@ -64,7 +64,7 @@ def test_what_can_be_read_no_more_is_left_as_it_is() -> None:
     """Coming to an end fails nobody, whatever has become of the log meanwhile."""
     faults = StoreFaults()
     log = MemoryLog()
-    ledger = ledger_on(FaultyLog(log, faults, reads=True))
+    ledger = ledger_on(FaultyLog(log, faults, reads=True, snapshots=True))
     many = [Address.parse(f"project.p{number}") for number in range(300)]
     ledger.record([(IntentRequest(one, "create", "local", "k", {}), record(one)) for one in many])
     faults.always = StoreFault.FAIL

@@ -12,7 +12,7 @@ import pytest
 from tests.support.storage.log_faults import FaultyStore, StoreFault, StoreFaults
 from trainctl.errors import AppendConflict, StateError
 from trainctl.store.backends.memory import MemoryObjects
-from trainctl_state import log as log_module
+from trainctl_state import history
 from trainctl_state.log import ObjectLog
 
 
@@ -68,7 +68,7 @@ def test_pruning_empties_what_the_older_snapshot_covers() -> None:
 
 def test_packs_are_bounded_and_without_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long stretch is packed into several objects that follow one another."""
-    monkeypatch.setattr(log_module, "PACK_POSITIONS", 4)
+    monkeypatch.setattr(history, "PACK_POSITIONS", 4)
     store = MemoryObjects()
     log = filled(store, 20)
     log.snapshot(10, {"at": 10})

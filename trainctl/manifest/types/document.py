@@ -19,7 +19,7 @@ from trainctl.manifest.types.base import (
 )
 from trainctl.manifest.types.cluster import Cache, Cluster
 from trainctl.manifest.types.job import Job
-from trainctl.manifest.types.location import CheckpointsLocation, Location
+from trainctl.manifest.types.location import CheckpointsLocation, Location, StateLocation
 from trainctl.manifest.types.weights import DeclaredWeights
 
 Variable = str | int | float | bool
@@ -124,7 +124,7 @@ class Manifest(ManifestSection):
     """Location of the mirror; default: a directory of this machine."""
     checkpoints: CheckpointsLocation | None = None
     """Location of checkpoints; default: the data directory of each job's node."""
-    state: Location | None = None
+    state: StateLocation | None = None
     """Location of the state; default: ``.trainctl/state`` next to the manifest."""
     clusters: dict[Name, Cluster] = Field(default_factory=dict)
     """Clusters that jobs run on; default: one named ``local`` on this machine."""

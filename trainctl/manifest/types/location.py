@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import unquote
 
 from pydantic import AfterValidator, Field, model_validator
@@ -76,6 +76,38 @@ class Location(ManifestSection):
     @model_validator(mode="after")
     def _only_buckets_have_servers(self) -> Location:
         _check_server(self.url, self.endpoint_url, self.auth)
+        return self
+
+
+class StateLocation(Location):
+    """Location of the state."""
+
+    server_side_encryption: Literal["AES256", "aws:kms", "aws:kms:dsse"] | None = None
+    """S3's server-side encryption; default: that of the bucket."""
+    kms_key_id: str | None = None
+    """Id or ARN of the KMS key; default: that of AWS for S3."""
+
+    @model_validator(mode="after")
+    def _check_state(self) -> StateLocation:
+        if self.url.startswith("node:"):
+            raise validation_error(
+                "the state can't be on a node",
+                "Use file:///DIRECTORY or the URL of a bucket.",
+                code="invalid-location",
+            )
+        algorithm = self.server_side_encryption
+        if algorithm and not self.url.startswith("s3://"):
+            raise validation_error(
+                "server_side_encryption can be used with s3: only",
+                "Remove it, and set the encryption of the bucket on its platform.",
+                code="redundant-key",
+            )
+        if self.kms_key_id and not (algorithm or "").startswith("aws:kms"):
+            raise validation_error(
+                "kms_key_id needs server_side_encryption aws:kms",
+                "Add server_side_encryption: aws:kms.",
+                code="redundant-key",
+            )
         return self
 
 

@@ -1,0 +1,57 @@
+"""States in buckets of servers on this machine, each behind a ``FaultProxy``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.support.servers.bucket_stores import SERVERS, place_in
+from tests.support.servers.clouds import AzureAccount
+from tests.support.servers.fault_proxy import FaultProxy, fault_proxy
+from tests.support.servers.google_xml import GoogleXml
+from trainctl.objects.bucket_store import STATE_RETRY, StateObjects, open_state_store
+from trainctl.plugin_api.sources import SourceCredential
+from trainctl_state import BucketLog
+
+RETRY = replace(STATE_RETRY, attempts=4, wait=lambda cancelled, seconds: None)
+"""Nothing waits between attempts."""
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """A server, reached through ``proxy``: the bucket's URL, the environment and the credential that lead there."""
+
+    proxy: FaultProxy
+    url: str
+    environ: Mapping[str, str]
+    credential: str
+
+    def objects(self, prefix: str) -> StateObjects:
+        """The objects below a prefix, for a state."""
+        credential = SourceCredential(self.credential, "the test")
+        return open_state_store(
+            f"{self.url}{prefix}", None, lambda: credential, environ=self.environ, retry=RETRY
+        )
+
+
+@contextmanager
+def clouds(name: str, work: Path) -> Iterator[Cloud]:
+    """A server of ``SERVERS``, for as long as the block lasts."""
+    with SERVERS[name](work) as server:
+        endpoint = server.url if isinstance(server, GoogleXml) else server.endpoint
+        with fault_proxy(endpoint) as proxy:
+            if isinstance(server, AzureAccount):
+                server = replace(server, endpoint=proxy.url)
+            elif isinstance(server, GoogleXml):
+                server = replace(server, url=proxy.url)
+            else:
+                server = replace(server, endpoint=proxy.url)
+            url, environ, credential = place_in(server, "")
+            yield Cloud(proxy, url, environ, credential)
+
+
+def bucket_log(cloud: Cloud, prefix: str) -> BucketLog:
+    """A client of the state below a prefix."""
+    return BucketLog(cloud.objects(prefix), f"{cloud.url}{prefix}")

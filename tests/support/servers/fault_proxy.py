@@ -1,0 +1,152 @@
+"""A server of buckets seen through a proxy: counts requests, answers late, loses answers, and serialises conditional writes.
+
+moto checks a condition and writes without a lock, so conditional writes pass one at a time.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+_CONDITIONS = ("If-None-Match", "x-goog-if-generation-match")
+_BODIES = {
+    409: b"<Error><Code>ConditionalRequestConflict</Code></Error>",
+    412: b"<Error><Code>PreconditionFailed</Code></Error>",
+    400: b"<Error><Code>ExpiredToken</Code></Error>",
+    429: b"<Error><Code>TooManyRequests</Code></Error>",
+    503: b"<Error><Code>SlowDown</Code></Error>",
+}
+Fault = str
+FAULTS: tuple[Fault, ...] = ("lost", "late", "409", "412", "429", "503")
+"""``lost``: done, and the connection closed. ``late``: the connection closed, done at the next request but one.
+``412``: done, and refused by the answer. The others: not done, and that status answered."""
+
+
+class FaultProxy:
+    """``faults`` are what happens to the next conditional writes, ``requests`` counts by method, ``latency`` is in seconds."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.upstream = urlsplit(endpoint)
+        self.faults: deque[Fault] = deque()
+        self.requests: Counter[str] = Counter()
+        self.latency = 0.0
+        self.decide: Callable[[], Fault | None] = self._next_fault
+        self.lock = threading.Lock()
+        self.delayed: deque[tuple[int, Callable[[], object]]] = deque()
+        self._server = _Server(self)
+        self.url = f"http://127.0.0.1:{self._server.server_port}{self.upstream.path}"
+
+    def _next_fault(self) -> Fault | None:
+        return self.faults.popleft() if self.faults else None
+
+    def start(self) -> None:
+        """Serve from now on."""
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextmanager
+def fault_proxy(endpoint: str) -> Iterator[FaultProxy]:
+    """A proxy, for as long as the block lasts."""
+    proxy = FaultProxy(endpoint)
+    proxy.start()
+    try:
+        yield proxy
+    finally:
+        proxy.stop()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, proxy: FaultProxy) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.proxy = proxy
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing: clients leave in the middle."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def handle_one_request(self) -> None:
+        self.raw_requestline = self.rfile.readline(65537)
+        if not self.raw_requestline or not self.parse_request():
+            self.close_connection = True
+            return
+        self._handle()
+
+    def _handle(self) -> None:
+        proxy = self.server.proxy
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        proxy.requests["LIST" if self._lists() else self.command] += 1
+        if proxy.latency:
+            time.sleep(proxy.latency)
+        is_conditional = self.command == "PUT" and any(map(self.headers.get, _CONDITIONS))
+        with proxy.lock:
+            _deliver(proxy)
+            fault = proxy.decide() if is_conditional else None
+            if fault == "late":
+                proxy.delayed.append((1, lambda: self._ask(body)))
+            held = self._ask(body) if is_conditional and fault in (None, "lost", "412") else None
+        if fault in ("lost", "late"):
+            self.close_connection = True
+            return
+        if fault is not None:
+            self._answer(int(fault), [], _BODIES[int(fault)])
+            return
+        self._answer(*(held or self._ask(body)))
+
+    def _lists(self) -> bool:
+        return self.command == "GET" and ("list-type=" in self.path or "comp=list" in self.path)
+
+    def _ask(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        upstream = self.server.proxy.upstream
+        connection = http.client.HTTPConnection(str(upstream.hostname), upstream.port, timeout=60)
+        headers = {name: value for name, value in self.headers.items() if name != "Connection"}
+        connection.request(self.command, self.path, body, headers)
+        answer = connection.getresponse()
+        found = answer.status, answer.getheaders(), answer.read()
+        connection.close()
+        return found
+
+    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        self.send_response_only(status)
+        for name, value in headers:
+            is_length = name.lower() == "content-length"
+            if name.lower() not in ("connection", "transfer-encoding") and not is_length:
+                self.send_header(name, value)
+            elif is_length and self.command == "HEAD":
+                self.send_header(name, value)
+        if self.command != "HEAD":
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+def _deliver(proxy: FaultProxy) -> None:
+    """Do what was delayed, each after so many other requests. Requires the lock."""
+    for _ in range(len(proxy.delayed)):
+        left, act = proxy.delayed.popleft()
+        if left:
+            proxy.delayed.append((left - 1, act))
+        else:
+            act()

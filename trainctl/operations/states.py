@@ -1,0 +1,82 @@
+"""Open and list states: in a directory, in a bucket, or of another plugin."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainctl.desired.values import StoreLocation
+from trainctl.operations.directories import directory_of
+from trainctl.operations.mirrors import BucketAccess, is_in_bucket
+from trainctl.plugin_api import discovery
+from trainctl.plugin_api.state import FIRST_BATCH, StateLog
+
+if TYPE_CHECKING:  # slow to import
+    from trainctl.jobs.secrets import SecretResolver
+    from trainctl.objects.bucket_store import StateObjects
+
+LISTED_LEVELS = 4
+"""Levels of directories below a prefix in which states are found."""
+
+Directories = Callable[[str], tuple[str, ...]]
+
+
+def open_state(
+    url: str, declared: StoreLocation, secrets: SecretResolver, environ: Mapping[str, str]
+) -> StateLog:
+    """Open the state of a URL; ``declared`` is the manifest's, with credentials for its scheme."""
+    if not is_in_bucket(url):
+        return discovery.open_state(url)
+    return discovery.open_state(url, _objects(url, declared, secrets, environ))
+
+
+def list_states(
+    prefix: str, declared: StoreLocation, secrets: SecretResolver, environ: Mapping[str, str]
+) -> list[str]:
+    """Return the URLs of the states in and below a directory or a prefix of a bucket, sorted."""
+    base = prefix.rstrip("/")
+    if is_in_bucket(base):
+        objects = _objects(base, declared, secrets, environ)
+        found = _states("", lambda path: tuple(objects.directories(path)), LISTED_LEVELS)
+        return [f"{base}/{path}".rstrip("/") for path in found]
+    root = directory_of(base, "state")
+    found = _states("", lambda path: _directories(root / path), LISTED_LEVELS)
+    return [(root / path).as_uri() for path in found]
+
+
+def _states(path: str, directories: Directories, levels: int) -> Iterator[str]:
+    names = directories(path)
+    if FIRST_BATCH.partition("/")[0] in names:
+        yield path
+    elif levels:
+        for name in names:
+            yield from _states(f"{path}/{name}".lstrip("/"), directories, levels - 1)
+
+
+def _directories(path: Path) -> tuple[str, ...]:
+    try:
+        entries = sorted(os.scandir(path), key=lambda entry: entry.name)
+    except OSError:
+        return ()
+    return tuple(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+
+
+def _objects(
+    url: str, declared: StoreLocation, secrets: SecretResolver, environ: Mapping[str, str]
+) -> StateObjects:
+    from trainctl.objects.bucket_store import open_state_store
+
+    same_scheme = (declared.url or "").partition("://")[0] == url.partition("://")[0]
+    location = replace(declared, url=url) if same_scheme else StoreLocation(url)
+    access = BucketAccess(location, secrets, "state")
+    return open_state_store(
+        access.url,
+        location.endpoint_url,
+        access.credential,
+        environ=environ,
+        encryption=(location.encryption, location.kms_key),
+        refusal=access.refusal,
+    )
