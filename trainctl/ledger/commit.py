@@ -303,6 +303,7 @@ class LogHead:
         self.was_read = False
         self._clock = clock
         self._snapshot_at = 0
+        self._has_appended = False
 
     def catch_up(self) -> set[str]:
         """Read and apply new entries; return their ids."""
@@ -319,6 +320,7 @@ class LogHead:
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Apply entries that this process has appended."""
+        self._has_appended = True
         self._apply(entries, self.reducer.position + 1)
 
     def publish(self) -> None:
@@ -326,9 +328,9 @@ class LogHead:
         self.known = self.reducer.state()
 
     def snapshot_if_due(self) -> None:
-        """Take a snapshot after enough appends; failures are ignored, it is only a cache."""
+        """Take a snapshot after enough appends, some of this process; failures are ignored, it is only a cache."""
         appends = self.reducer.position - self._snapshot_at
-        if appends >= SNAPSHOT_APPENDS:
+        if self._has_appended and appends >= SNAPSHOT_APPENDS:
             self._snapshot(at_any_size=appends >= MAX_APPENDS)
 
     def flush(self) -> None:

@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 _CONDITIONS = ("If-None-Match", "x-goog-if-generation-match")
+_OWN = ("connection", "transfer-encoding", "content-length")
+"""Headers of the answer that are the proxy's own."""
 _BODIES = {
     409: b"<Error><Code>ConditionalRequestConflict</Code></Error>",
     412: b"<Error><Code>PreconditionFailed</Code></Error>",
@@ -130,10 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         self.send_response_only(status)
         for name, value in headers:
-            is_length = name.lower() == "content-length"
-            if name.lower() not in ("connection", "transfer-encoding") and not is_length:
-                self.send_header(name, value)
-            elif is_length and self.command == "HEAD":
+            if name.lower() not in _OWN or (self.command == "HEAD" and name == "Content-Length"):
                 self.send_header(name, value)
         if self.command != "HEAD":
             self.send_header("Content-Length", str(len(body)))
