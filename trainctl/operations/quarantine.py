@@ -59,10 +59,7 @@ def _record(ledger: Ledger, cluster: RecordedResource, node: Node, entry: Quaran
     known = {name.partition("/")[2]: value for name, value in entries(cluster).items()}
     recorded = {name: value.to_json() for name, value in {**known, node.name: entry}.items()}
     ledger.observe(cluster.address, {OUTPUT: recorded})
-    ledger.note(_note(node, entry), cluster.address)
-
-
-def _note(node: Node, entry: QuarantineEntry) -> str:
+    event = f"quarantined: {entry.reason}"
     if entry.released is not None:
-        return f"{node.id} released from quarantine"
-    return f"{node.id} quarantined: {entry.reason}"
+        event = "released from quarantine"
+    ledger.note(f"{node.id} {event}", cluster.address)

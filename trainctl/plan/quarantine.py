@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from trainctl.errors import NodeError
@@ -76,14 +77,16 @@ def lost_nodes(state: State) -> dict[str, str]:
         for node, time in _counted_since(cluster).items()
     }
     runs: dict[str, list[RunRecord]] = {}
-    for run in sorted(_ended_runs(state), key=_time):
+    recorded = map(RunRecord.from_json, _recorded_runs(state))
+    ended = [(run.created_at or 0.0, run) for run in recorded if not run.status.live]
+    for created_at, run in sorted(ended, key=lambda timed: timed[0]):
         for node in {rank.node for rank in run.ranks}:
-            if node in since and _time(run) > since[node] and not run.interrupted:
+            if created_at > since.get(node, inf) and not run.interrupted:
                 runs.setdefault(node, []).append(run)
     return {
         node: f"the last {LOST_RUNS} runs lost it"
-        for node, ended in runs.items()
-        if len(ended) >= LOST_RUNS and all(_lost(run, node) for run in ended[-LOST_RUNS:])
+        for node, of_node in runs.items()
+        if sum(_lost(run, node) for run in of_node[-LOST_RUNS:]) == LOST_RUNS
     }
 
 
@@ -102,15 +105,6 @@ def _recorded_runs(state: State) -> Iterator[Mapping[str, Any]]:
     for address, job in state.resources.items():
         if address.kind is Kind.JOB:
             yield from job.outputs.get("runs") or ()
-
-
-def _ended_runs(state: State) -> Iterator[RunRecord]:
-    runs = map(RunRecord.from_json, _recorded_runs(state))
-    return (run for run in runs if not run.status.live)
-
-
-def _time(run: RunRecord) -> float:
-    return run.created_at or 0.0
 
 
 def _lost(run: RunRecord, node: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from secrets import token_hex
 
 from trainctl.apply.step import ApplyStep
@@ -22,6 +21,7 @@ from trainctl.base.protocol.preflight import (
     PreflightPortsResponse,
     PreflightRequest,
     PreflightResponse,
+    make_finding,
 )
 from trainctl.errors import NodeError
 from trainctl.ledger.state import RecordedResource
@@ -40,15 +40,6 @@ _FRESH_SECONDS = 20.0
 
 Quarantine = Callable[[Address, str, str], None]
 """Quarantine a node: address of its cluster, node id, reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Report:
-    """Response of a node, and the client's time after it."""
-
-    response: PreflightResponse
-    received_at: float
-    sent_at: float
 
 
 class PreflightChecker:
@@ -80,17 +71,17 @@ class PreflightChecker:
         reports = each(
             lambda node: self._query(step, key, cluster, node, listings), nodes, _AT_ONCE
         )
-        if any(report.response["started"] for report in reports):
+        if any(report["started"] for report in reports):
             return {}
-        findings: dict[str, list[Finding]] = {
-            node.id: [*report.response["findings"], *_skew(report)]
-            for node, report in zip(nodes, reports, strict=True)
+        findings = {
+            node.id: report["findings"] for node, report in zip(nodes, reports, strict=True)
         }
         failed = any(
             finding["level"] != WARNING for each_ in findings.values() for finding in each_
         )
         if len(nodes) > 1 and not failed:
-            _add_driver_differences(findings, nodes, reports)
+            drivers = [report["driver"] for report in reports]
+            _add_differences("driver", "driver is", nodes, drivers, findings)
             self._check_ports(cluster, nodes, reports, findings)
         errors = self._errors(step, cluster, findings)
         self._passed.update(dict.fromkeys(checks if not errors else (), now))
@@ -103,7 +94,8 @@ class PreflightChecker:
         cluster: RecordedResource,
         node: Node,
         listings: Sequence[str],
-    ) -> _Report:
+    ) -> PreflightResponse:
+        """Query a node; add a finding if its clock differs."""
         compute = step.job_spec.compute
         sizes = (step.needed(item.address).weights_spec.bytes for item in step.job_spec.weights)
         size = sum(_PROBE_BYTES if size is None else size for size in sizes)
@@ -111,7 +103,6 @@ class PreflightChecker:
         request = PreflightRequest(
             **cache_target(node, cluster.cluster_spec),
             data=node.data,
-            time=sent_at,
             key=key,
             gpus={"count": compute.gpus, "kind": compute.gpu_kind, "declared": node.gpus},
             in_container=step.job_spec.in_container,
@@ -121,20 +112,21 @@ class PreflightChecker:
         )
         agent = self._agents.of(cluster.provider, node)
         response = agent.call(PREFLIGHT, request, timeout=QUERY_SECONDS)
-        return _Report(response, time.time(), sent_at)
+        response["findings"] += _skew(response["time"], sent_at)
+        return response
 
     def _check_ports(
         self,
         cluster: RecordedResource,
         nodes: Sequence[Node],
-        reports: Sequence[_Report],
+        reports: Sequence[PreflightResponse],
         findings: Mapping[str, list[Finding]],
     ) -> None:
         """Have each node connect to all others; blame those with the most failed connections."""
         token, hosts = token_hex(8), []
         for node, report in zip(nodes, reports, strict=True):
-            addresses = leader_addresses(node, report.response["addresses"])
-            hosts.append(PortOfRank(addresses=addresses, port=report.response["port"] or 0))
+            addresses = leader_addresses(node, report["addresses"])
+            hosts.append(PortOfRank(addresses=addresses, port=report["port"] or 0))
 
         def connect(rank: int) -> PreflightPortsResponse:
             node = nodes[rank]
@@ -151,12 +143,7 @@ class PreflightChecker:
             findings[nodes[worst].id].append(_unreached(worst, pairs, nodes, hosts))
             pairs = {pair for pair in pairs if worst not in pair}
         mtus = [response["mtu"] for response in responses]
-        for node, mtu in zip(nodes, mtus, strict=True):
-            if mtu and mtus[0] and mtu != mtus[0]:
-                summary = f"its interface has MTU {mtu}, that of {nodes[0].id} {mtus[0]}"
-                findings[node.id].append(
-                    _finding("mtu", WARNING, summary, "Set the same MTU on all nodes.")
-                )
+        _add_differences("mtu", "interface has MTU", nodes, mtus, findings)
 
     def _errors(
         self, step: ApplyStep, cluster: RecordedResource, findings: Mapping[str, list[Finding]]
@@ -181,31 +168,30 @@ class PreflightChecker:
         return errors
 
 
-def _finding(check: str, level: str, summary: str, remedy: str) -> Finding:
-    return {"check": check, "level": level, "summary": summary, "remedy": remedy}
-
-
-def _skew(report: _Report) -> list[Finding]:
+def _skew(now: float, sent_at: float) -> list[Finding]:
     """Compare the node's clock with the client's before and after the call."""
-    now = report.response["time"]
-    skew = max(report.sent_at - now, now - report.received_at)
+    skew = max(sent_at - now, now - time.time())
     if skew <= _MAX_SKEW_SECONDS:
         return []
-    summary = f"its clock is {skew:.0f} s {'behind' if now < report.sent_at else 'ahead'}"
-    return [_finding("clock", WARNING, summary, "Run chrony or ntpd: TLS and presigned URLs fail.")]
+    summary = f"its clock is {skew:.0f} s {'behind' if now < sent_at else 'ahead'}"
+    return [
+        make_finding("clock", WARNING, summary, "Run chrony or ntpd: TLS and presigned URLs fail.")
+    ]
 
 
-def _add_driver_differences(
-    findings: Mapping[str, list[Finding]], nodes: Sequence[Node], reports: Sequence[_Report]
+def _add_differences(
+    check: str,
+    subject: str,
+    nodes: Sequence[Node],
+    values: Sequence[object],
+    findings: Mapping[str, list[Finding]],
 ) -> None:
-    first = reports[0].response["driver"]
-    for node, report in zip(nodes, reports, strict=True):
-        driver = report.response["driver"]
-        if first and driver and driver != first:
-            summary = f"its driver is {driver}, that of {nodes[0].id} {first}"
-            findings[node.id].append(
-                _finding("driver", WARNING, summary, "Install the same driver on all nodes.")
-            )
+    """Add a warning for each node with another value than the first node's, if both are known."""
+    for node, value in zip(nodes, values, strict=True):
+        if values[0] and value and value != values[0]:
+            summary = f"its {subject} {value}, that of {nodes[0].id} {values[0]}"
+            remedy = f"Use the same {check.upper() if check == 'mtu' else check} on all nodes."
+            findings[node.id].append(make_finding(check, WARNING, summary, remedy))
 
 
 def _failed_pairs(
@@ -233,4 +219,4 @@ def _unreached(
     ports = host.ports or "all ports"
     remedy = f"Open {ports} of {host.id} in its firewall, or set ports: and address: of the host."
     summary = f"{by} cannot connect to {name} at port {port} ({tried})"
-    return _finding("ports", ERROR, summary, remedy)
+    return make_finding("ports", ERROR, summary, remedy)

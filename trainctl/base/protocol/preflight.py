@@ -14,14 +14,18 @@ Finding = TypedDict("Finding", {"check": str, "level": str, "summary": str, "rem
 """``summary`` continues "NODE: ", ``remedy`` is an imperative sentence."""
 
 
+def make_finding(check: str, level: str, summary: str, remedy: str) -> Finding:
+    """Return a finding."""
+    return {"check": check, "level": level, "summary": summary, "remedy": remedy}
+
+
 class PreflightRequest(NodeCacheRequest):
-    """``time``: the client's clock. ``key``: the run. ``listings``: its weights, of ``probe_bytes`` bytes in total.
+    """``key``: the run. ``listings``: its weights, of ``probe_bytes`` bytes in total.
 
     ``ports``: range of the host's ports for a gang, ``FIRST-LAST`` or empty: any; null: no gang.
     """
 
     data: str
-    time: float
     key: str
     gpus: RunGpus
     in_container: bool

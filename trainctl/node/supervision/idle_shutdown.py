@@ -18,8 +18,7 @@ from trainctl.base.protocol.idle_shutdown import (
 )
 from trainctl.node.scheduling.claims import Claims
 from trainctl.node.supervision.machine_use import MachineUse
-from trainctl.node.system.daemon import detach
-from trainctl.node.system.host import leave_session
+from trainctl.node.system.host import detach, leave_session
 from trainctl.node.system.layout import Layout
 
 

@@ -16,6 +16,7 @@ from trainctl.base.protocol.preflight import (
     Finding,
     PreflightRequest,
     PreflightResponse,
+    make_finding,
 )
 from trainctl.base.protocol.spec import RunGpus
 from trainctl.node.cache.trees import ListingTrees
@@ -25,7 +26,6 @@ from trainctl.node.scheduling.gpus import usable_gpus
 from trainctl.node.system.gang_ports import free_port
 from trainctl.node.system.gpus import (
     GpuDevice,
-    GpuHealth,
     ToolTimeout,
     list_gpus,
     nvidia_health,
@@ -35,8 +35,6 @@ from trainctl.node.system.health import (
     disk_findings,
     gpu_errors,
     limit_findings,
-    make_finding,
-    tool_finding,
     xid_errors,
 )
 from trainctl.node.system.layout import Layout, check_absolute, layout_of
@@ -90,21 +88,20 @@ def _disks(request: PreflightRequest, layout: Layout) -> List[Finding]:
 def _gpus(wanted: RunGpus) -> _GpuReport:
     """Compare the GPUs with those that the run needs; return the driver's version, too."""
     required = wanted["count"]
-    health: Dict[str, GpuHealth] = {}
-    users: Dict[str, str] = {}
-    tools: List[Callable[[], None]] = [
-        lambda: gpus.extend(usable_gpus(wanted["declared"], lambda: list_gpus(_TOOL_SECONDS))),
-        lambda: health.update(nvidia_health(_TOOL_SECONDS)),
-        lambda: users.update(nvidia_users(_TOOL_SECONDS)),
+    tools: List[Callable[[], Any]] = [
+        lambda: usable_gpus(wanted["declared"], lambda: list_gpus(_TOOL_SECONDS)),
+        lambda: nvidia_health(_TOOL_SECONDS),
+        lambda: nvidia_users(_TOOL_SECONDS),
     ]
-    gpus: List[GpuDevice] = []
     try:
-        each(lambda tool: tool(), tools, len(tools))
+        gpus, health, users = each(lambda tool: tool(), tools, len(tools))
     except ToolTimeout as error:
         remedy = "Enable the driver's persistence mode."
         return None, [make_finding("driver", WARNING, error.summary, remedy)]
     except Failure as error:
-        return None, [tool_finding(error, bool(required))]
+        remedy = "Check nvidia-smi on the host: repair the driver, or reboot."
+        level = FAULT if required else WARNING
+        return None, [make_finding("driver", level, error.summary, remedy)]
     matching = [gpu for gpu in gpus if gpu.matches_kind(wanted["kind"])]
     findings = [*gpu_errors({gpu.id: gpu.number for gpu in matching}, health)]
     findings += xid_errors() if matching and matching[0].vendor else ()

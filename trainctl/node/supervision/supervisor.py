@@ -45,8 +45,7 @@ from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.allocation import Allocation
 from trainctl.node.scheduling.gpus import NO_GPUS
 from trainctl.node.scheduling.rank_coordination import RankCoordination, RunOutcome
-from trainctl.node.system.daemon import detach
-from trainctl.node.system.host import leave_session
+from trainctl.node.system.host import detach, leave_session
 from trainctl.node.training.cache import update_summary
 from trainctl.node.training.preparation import prepare_cache
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import select
 import socket
-import struct
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Set, Tuple
 
 from trainctl.base.failure import Failure
 from trainctl.base.network.listener import bind_first_free, listen, parse_port_range
@@ -28,8 +26,8 @@ _ANY_PORT = range(20000, 32000)
 
 _CONNECT_SECONDS = 0.3
 _RETRY_SECONDS = 0.05
-_SIOCGIFADDR, _SIOCGIFMTU = 0x8915, 0x8921
-"""linux/sockios.h: address and MTU of an interface."""
+_IP_MTU = 14
+"""linux/in.h: MTU of the route of a connected socket."""
 
 
 def free_port(text: str) -> int:
@@ -61,13 +59,13 @@ def preflight_ports(
     )
     answering.start()
 
-    def reach(other: int) -> Optional[str]:
+    def reach(other: int) -> Optional[int]:
         return _reach(hosts[other], rank, _reply(request, other), deadline)
 
-    local = each(reach, others, len(others))
+    mtus = each(reach, others, len(others))
     answering.join()
-    unreached = [other for other, address in zip(others, local) if address is None]
-    return {"unreached": unreached, "mtu": _mtu(local[0]) if local else None, "problem": ""}
+    unreached = [other for other, mtu in zip(others, mtus) if mtu is None]
+    return {"unreached": unreached, "mtu": next(iter(mtus), None) or None, "problem": ""}
 
 
 def _reply(request: PreflightPortsRequest, rank: int) -> bytes:
@@ -91,8 +89,8 @@ def _answer(
                     connection.sendall(reply)
 
 
-def _reach(host: PortOfRank, rank: int, reply: bytes, deadline: float) -> Optional[str]:
-    """Return the local address of the connection to a host; None if there is none in time."""
+def _reach(host: PortOfRank, rank: int, reply: bytes, deadline: float) -> Optional[int]:
+    """Return the MTU to a host, 0 if unknown; None if there is no connection in time."""
     while time.monotonic() < deadline:
         for address in host["addresses"]:
             target: Tuple[str, int] = (address, host["port"])
@@ -101,22 +99,7 @@ def _reach(host: PortOfRank, rank: int, reply: bytes, deadline: float) -> Option
                 with socket.create_connection(target, seconds) as connection:
                     connection.sendall(f"{rank:<8}".encode())
                     if connection.recv(len(reply)) == reply:
-                        return str(connection.getsockname()[0])
+                        is_v4 = connection.family is socket.AF_INET
+                        return connection.getsockopt(socket.IPPROTO_IP, _IP_MTU) if is_v4 else 0
         time.sleep(_RETRY_SECONDS)
     return None
-
-
-def _mtu(address: Optional[str]) -> Optional[int]:
-    """Return the MTU of the interface with an IPv4 address; None if unknown."""
-    if address is None or ":" in address:
-        return None
-    mtus: List[int] = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # it has no address
-                interface = struct.pack("256s", name.encode()[:15])
-                found = fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, interface)[20:24]
-                if socket.inet_ntoa(found) == address:
-                    answer = fcntl.ioctl(sock.fileno(), _SIOCGIFMTU, interface)
-                    mtus.append(int(struct.unpack_from("i", answer, 16)[0]))
-    return mtus[0] if mtus else None

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Dict, Iterator, Mapping, Optional, Set
 
-from trainctl.base.failure import Failure, free_space
-from trainctl.base.protocol.preflight import ERROR, FAULT, WARNING, Finding
+from trainctl.base.failure import free_space
+from trainctl.base.protocol.preflight import ERROR, FAULT, WARNING, Finding, make_finding
 from trainctl.base.units import format_bytes
 from trainctl.node.system.gpus import GpuHealth
 
@@ -28,11 +28,6 @@ _FAULTY_XIDS = frozenset({48, 62, 64, 74, 79, 94, 95, 109, 119, 120, 140, 143})
 
 _RECENT_SECONDS = 24 * 3600.0
 _RESET = "Reset the GPU or reboot the host, then release the node."
-
-
-def make_finding(check: str, level: str, summary: str, remedy: str) -> Finding:
-    """Return a finding."""
-    return {"check": check, "level": level, "summary": summary, "remedy": remedy}
 
 
 def gpu_errors(numbers: Mapping[str, int], health: Mapping[str, GpuHealth]) -> Iterator[Finding]:
@@ -146,14 +141,3 @@ def _existing(path: Path) -> Path:
     while not path.is_dir() and path != path.parent:
         path = path.parent
     return path
-
-
-def tool_finding(error: Failure, required: bool) -> Finding:
-    """Return the finding for a failed tool such as ``nvidia-smi``."""
-    level = FAULT if required else WARNING
-    return make_finding(
-        "driver",
-        level,
-        error.summary,
-        "Check nvidia-smi on the host: repair the driver, or reboot.",
-    )

@@ -1,4 +1,4 @@
-"""CPUs, memory, and survival of processes after logout: logind.conf(5)."""
+"""CPUs, memory, and processes that survive their caller and its logout: logind.conf(5)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Dict, Iterator, Tuple
 
 from trainctl.base.protocol.host import LogoutPolicy
+from trainctl.base.system.syscalls import close_other_descriptors
 
 _CONFIGURATION = ("/usr/lib/systemd", "/usr/local/lib/systemd", "/run/systemd", "/etc/systemd")
 _SETTING = re.compile(
@@ -111,3 +113,19 @@ def memory_bytes() -> int:
 def cpu_count() -> int:
     """Number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def detach(log: Path, *kept: int) -> None:
+    """Detach from terminal and caller's files but ``kept``; write errors to ``log`` if it can be opened."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    try:
+        errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError:
+        errors = nothing
+    for number, source in enumerate((nothing, nothing, errors)):
+        os.dup2(source, number)
+    close_other_descriptors(*kept)
+    os.chdir("/")
+    os.umask(0o077)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
