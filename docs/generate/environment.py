@@ -19,6 +19,8 @@ INSIDE_JOBS: Mapping[str, str] = {
     "HF_HOME": "Hub cache below the training cache, with `enable_legacy_hf_mount`",
 }
 COMMAND: Mapping[str, str] = {
+    "TRAINCTL_STATE": "Location of the state, unless `--state` names it",
+    "TRAINCTL_VAR_name": "Value of the variable `name`; `--var-file` and `--var` win",
     "NO_COLOR": "Print without color",
     "CI": "Suppress output that CI systems would interpret as commands",
     "GITHUB_ACTIONS": "Same as `CI`",
@@ -91,6 +93,16 @@ AZURE: Mapping[str, str] = {
 GITHUB: Mapping[str, str] = {
     "ACTIONS_ID_TOKEN_REQUEST_URL": "Source of identity tokens for `AWS_OIDC` and `GCP_OIDC`",
     "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "Token for that source",
+    "GITHUB_TRIGGERING_ACTOR": "User that `history` shows, else `GITHUB_ACTOR`",
+    "GITHUB_SHA": "Commit in `history --format json`",
+    "GITHUB_SERVER_URL": "With `GITHUB_REPOSITORY` and `GITHUB_RUN_ID`: URL of the run there",
+}
+GITLAB: Mapping[str, str] = {
+    "GITLAB_CI": "Use the variables below",
+    "GITLAB_USER_LOGIN": "User that `history` shows",
+    "CI_SERVER_URL": "Server of that user",
+    "CI_COMMIT_SHA": "Commit in `history --format json`",
+    "CI_JOB_URL": "URL of the run there",
 }
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Output, directories and network": COMMAND,
@@ -100,6 +112,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Google Cloud Storage": GOOGLE,
     "Azure Blob Storage": AZURE,
     "GitHub Actions": GITHUB,
+    "GitLab CI": GITLAB,
 }
 """Variables that the command reads, by what they are for."""
 _INTRODUCTION = """\

@@ -94,7 +94,7 @@ _VARIABLE = re.compile(
 _OTHERS = {
     "AWS_ASSUME_ROLE", "AWS_IAM", "AWS_OIDC", "GCP_OIDC", "GOOGLE_REGISTRY",  # methods and kinds
     "TRAINCTL_SECRETS",  # between programs of trainctl
-    "TRAINCTL_WEIGHTS_",  # the beginning of a name
+    "TRAINCTL_VAR_", "TRAINCTL_WEIGHTS_",  # the beginning of names
     "ACTIONS_ID_TOKEN_REQUEST_",
 }  # fmt: skip
 

@@ -148,7 +148,7 @@ def test_a_plan_is_stale_when_what_it_changes_has_moved_and_only_then(
 
 @one_day_in(5)
 def test_an_interrupted_apply_of_a_plan_file_resumes_with_it(fresh: ProjectHarness) -> None:
-    """Killed again and again until something is done, the same command ends it; once more there is nothing left to apply: exit 11."""
+    """Killed again and again until something is done, the same command ends it; once more there is nothing left to apply."""
     fresh.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
     ledger = fresh.directory.parent / "ledger"
     write_manifest(
@@ -167,7 +167,7 @@ def test_an_interrupted_apply_of_a_plan_file_resumes_with_it(fresh: ProjectHarne
         if begun:
             break
     fresh.run("apply", "p.bin", "--wait")
-    over = fresh.run("apply", "p.bin", code=11)
+    over = fresh.run("apply", "p.bin")
 
     assert begun
     assert "job.a" not in begun

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -209,7 +210,10 @@ def global_options(
     ctx: typer.Context,
     chdir: Annotated[Path | None, option("-C, --chdir DIR", "Run as if started in DIR")] = None,
     state: Annotated[
-        str | None, option("--state URL", "Location of the state [default: from the manifest]")
+        str | None,
+        option(
+            "--state URL", "Location of the state [default: TRAINCTL_STATE, or as in the manifest]"
+        ),
     ] = None,
     log_level: Annotated[
         LogLevel, option("--log-level LEVEL", "error, warning, info or debug")
@@ -220,7 +224,7 @@ def global_options(
     """Run training jobs on your own machines, planned and reviewed like infrastructure."""
     session = session_of(ctx)
     session.set_log_level(log_level)
-    session.state_url = state
+    session.state_url = state or os.environ.get("TRAINCTL_STATE") or None
     if no_color:
         session.output.color = False
     if chdir is not None:

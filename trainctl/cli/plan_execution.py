@@ -15,9 +15,10 @@ from trainctl.cli.options import OutputFormat, PlanFormat, PlanningFlags
 from trainctl.cli.plans import plan_from_flags, show_plan
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, require_terminal
-from trainctl.errors import StalePlan, TrainctlError
+from trainctl.errors import TrainctlError
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.operations.apply import ApplyOptions, apply
+from trainctl.operations.plan import approved_plan
 from trainctl.operations.reconcile import Reconciler, exit_code, follow_apply, live_started_jobs
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Plan
@@ -25,6 +26,7 @@ from trainctl.views.apply_result import (
     FollowedRuns,
     follow_lines,
     result_lines,
+    resumption_text,
     summary_event,
 )
 from trainctl.views.events import JsonEventPrinter, TextEventPrinter
@@ -71,8 +73,13 @@ def execute_plan(
     plan: Plan,
     execution_flags: ExecutionFlags,
     parallelism: int,
+    *,
+    resumed: bool = False,
 ) -> int:
-    """Apply an approved plan and print the result; return the exit code."""
+    """Apply an approved plan and print the result; return the exit code.
+
+    ``resumed``: an earlier apply of the plan made some of its changes, or all.
+    """
     permit = ApplyPermissions(
         execution_flags.stop_running, execution_flags.named_runs, execution_flags.lock_timeout
     )
@@ -80,6 +87,8 @@ def execute_plan(
     if execution_flags.format is OutputFormat.JSON:
         emit = JsonEventPrinter(session.output)
         workspace.notify = lambda text: emit(Event(EventType.DIAGNOSTIC, text))
+        if resumed:
+            workspace.notify(resumption_text(plan))
         with Interrupt(session.output.note) as interrupt:
             result, followed, code = _apply_and_follow(
                 workspace, plan, options, execution_flags, emit, interrupt
@@ -89,6 +98,8 @@ def execute_plan(
         return code
     with ProgressDisplay(session.output) as progress, Interrupt(progress.note) as interrupt:
         workspace.notify = progress.note
+        if resumed:
+            workspace.notify(resumption_text(plan))
         result, followed, code = _apply_and_follow(
             workspace,
             plan,
@@ -133,7 +144,9 @@ def plan_and_apply(
     """Plan, ask and apply; return the exit code."""
     with errors_as_events(session, execution_flags.format):
         plan = plan_from_flags(workspace, flags, writes_lock=not execution_flags.lockfile_readonly)
-        require_digest(plan, expect)
+        planned = plan.digest
+        if expect is not None:
+            plan = approved_plan(workspace, plan, expect)
         if execution_flags.format is OutputFormat.TEXT:
             show_plan(session, plan, PlanFormat.TEXT)
         elif not plan.usable:
@@ -143,14 +156,7 @@ def plan_and_apply(
         if plan.has_changes and not (execution_flags.auto_approve or approve(session, question)):
             session.output.note("Nothing was changed.")
             return 1
-        return execute_plan(session, workspace, plan, execution_flags, flags.parallelism)
-
-
-def require_digest(plan: Plan, expect: str | None) -> None:
-    """Raise StalePlan if the plan does not have the expected digest."""
-    if expect is not None and plan.digest != expect:
-        raise StalePlan(
-            f"plan digest is {plan.digest}, expected {expect}",
-            "Review the new plan, then pass its digest to --expect.",
-            code="not-the-reviewed-plan",
+        resumed = plan.digest != planned
+        return execute_plan(
+            session, workspace, plan, execution_flags, flags.parallelism, resumed=resumed
         )

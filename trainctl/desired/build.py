@@ -35,17 +35,19 @@ def build(
     *,
     variables: Mapping[str, str] | None = None,
     var_files: Sequence[Path] = (),
+    environ: Mapping[str, str] | None = None,
     provider_schema: Callable[[str], JsonObject | None],
     provider_check: CheckOf = accept_any,
     providers: Collection[str] = (),
 ) -> DesiredState:
     """Build the desired state; raise ManifestError with all problems if invalid.
 
-    ``variables`` are those of ``--var``. ``provider_schema`` returns the JSON Schema of a provider's settings, None
-    if it is not installed; ``provider_check`` reports further problems. ``providers`` are the names for suggestions.
+    ``variables`` are those of ``--var``, ``environ`` has others as ``TRAINCTL_VAR_name``. ``provider_schema`` returns
+    the JSON Schema of a provider's settings, None if it is not installed; ``provider_check`` reports further problems.
+    ``providers`` are the names for suggestions.
     """
     problems: list[Diagnostic] = []
-    known = read_variables(documents.root, variables or {}, var_files, problems)
+    known = read_variables(documents.root, variables or {}, var_files, problems, environ or {})
     expander = Expander(known, directory_name(documents.directory), problems)
     root = expander.manifest(documents.root)
     problems += credential_problems(root)

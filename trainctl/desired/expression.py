@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainctl.desired.values import VARIABLE_PREFIX
 from trainctl.manifest.credentials import looks_like_credential
 from trainctl.manifest.files import UnreadableManifest
 from trainctl.manifest.read import read_mapping
@@ -160,16 +161,17 @@ def _unknown(kind: str, reference: str) -> InvalidExpression:
     )
 
 
-_FLAG = Position("--var")
-
-
 def read_variables(
     root: ManifestNode,
     overrides: Mapping[str, str],
     files: Sequence[Path],
     problems: list[Diagnostic],
+    environ: Mapping[str, str],
 ) -> dict[str, Scalar]:
-    """Return all variables; files, in order, then flags override declared values."""
+    """Return all variables: declared values, overridden by the environment, then files in order, then flags.
+
+    Undeclared variables of the environment are ignored: they may be for another manifest.
+    """
     section = root.entries.get("vars")
     declared = {
         name: entry.value
@@ -177,6 +179,10 @@ def read_variables(
         if not isinstance(entry.value, dict | list)
     }
     result = dict(declared)
+    for name in declared:
+        source = f"{VARIABLE_PREFIX}{name}"
+        if source in environ:
+            result[name] = _read_text(name, environ[source], declared[name], source, problems)
     for file in files:
         result.update(_read_file(file, declared, problems))
     for name, text in overrides.items():
@@ -186,22 +192,26 @@ def read_variables(
                 error(
                     f"undeclared variable {name!r}",
                     f"Declare it under 'vars'. {hint}",
-                    where=_FLAG,
+                    where=Position("--var"),
                     code="undeclared-variable",
                 )
             )
-        elif looks_like_credential(text):
-            problems.append(_credential(name, _FLAG))
         else:
-            result[name] = _read_flag(name, text, declared[name], problems)
+            result[name] = _read_text(name, text, declared[name], "--var", problems)
     return result
 
 
-def _read_flag(name: str, text: str, declared: Scalar, problems: list[Diagnostic]) -> Scalar:
+def _read_text(
+    name: str, text: str, declared: Scalar, source: str, problems: list[Diagnostic]
+) -> Scalar:
+    where = Position(source)
+    if looks_like_credential(text):
+        problems.append(_credential(name, where))
+        return declared
     try:
         return require_encodable(text) if isinstance(declared, str) else resolve_scalar(text)
     except ValueError as why:
-        problems.append(error(f"variable {name}: {why}", where=_FLAG, code="invalid-variable"))
+        problems.append(error(f"variable {name}: {why}", where=where, code="invalid-variable"))
         return declared
 
 

@@ -13,6 +13,8 @@ from trainctl.model.diagnostics import Diagnostic, Position
 from trainctl.model.json_codec import OMIT_EMPTY, to_json
 from trainctl.model.specs.resource import DesiredResource
 
+VARIABLE_PREFIX = "TRAINCTL_VAR_"
+"""Prefix of environment variables that set variables of the manifest."""
 T = TypeVar("T", bound=Hashable)
 
 

@@ -31,7 +31,9 @@ def state_to_json(state: State) -> dict[str, Any]:
         ],
         "versions": {str(address): count for address, count in _by_address(state.versions)},
         "plans": {str(address): list(plan) for address, plan in _by_address(state.plans)},
-        "approved": {str(address): digest for address, digest in _by_address(state.approved)},
+        "approved": {
+            str(address): list(digests) for address, digests in _by_address(state.approved)
+        },
         **({"forgotten": _records(state.forgotten)} if state.forgotten else {}),
         **({"moved_to": state.moved_to} if state.moved_to else {}),
     }
@@ -90,7 +92,7 @@ def _read(raw: Json) -> State:
         versions={Address.parse(a): count for a, count in raw.get("versions", {}).items()},
         orphaned_intents=orphaned_intents,
         plans={Address.parse(a): (plan, base) for a, (plan, base) in raw.get("plans", {}).items()},
-        approved={Address.parse(a): digest for a, digest in raw.get("approved", {}).items()},
+        approved={Address.parse(a): (v, plan) for a, (v, plan) in raw.get("approved", {}).items()},
         forgotten=_read_records(raw.get("forgotten", ())),
         moved_to=raw.get("moved_to", ""),
     )

@@ -15,6 +15,7 @@ from trainctl.errors import (
     AppendConflict,
     LockHeld,
     PermissionDenied,
+    StalePlan,
     StateError,
     StateMoved,
     TrainctlError,
@@ -133,7 +134,7 @@ class Committer:
     def _commit(self, batch: list[AppendRequest]) -> None:
         try:
             self._append(batch)
-        except (StateError, LockHeld) as error:
+        except TrainctlError as error:
             for request in batch:
                 if not request.done:  # a copy each, because receivers may set the address
                     request.error, request.done = copy.copy(error), True
@@ -197,7 +198,8 @@ class Committer:
         """Append the batch; return False if another process was first."""
         if not self._head.reducer.lineage:
             header = self._make_header()
-            raw = [redact_entry(to_json(CreatedEntry(header, header.id)), self._redact), *raw]
+            created = CreatedEntry(header, self._head.lineage or header.id)
+            raw = [redact_entry(to_json(created), self._redact), *raw]
         entries = list(map(from_json, raw))
         position = self._head.reducer.position
         try:
@@ -296,6 +298,8 @@ class LogHead:
     def __init__(self, log: StateLog, clock: Clock) -> None:
         self.log = log
         self.reducer = StateReducer()
+        self.lineage = ""
+        """The only lineage that the state may have, or is created with; empty: any."""
         self.known = State()
         """The newest complete state, for all threads."""
         self.read_at = 0.0
@@ -306,7 +310,7 @@ class LogHead:
         self._has_appended = False
 
     def catch_up(self) -> set[str]:
-        """Read and apply new entries; return their ids."""
+        """Read and apply new entries; return their ids. StalePlan if the lineage is not the expected one."""
         started = self._clock.elapsed()
         new = self.log.read(self.reducer.position)
         if new.snapshot is not None or new.is_full_state:
@@ -316,6 +320,13 @@ class LogHead:
         entries = list(map(from_json, new.entries))
         self._apply(entries, new.next)
         self.read_at, self.was_read = started, True
+        found = self.reducer.lineage
+        if self.lineage and found and found != self.lineage:
+            raise StalePlan(
+                f"the state at {self.log.url} has the lineage {found}, but the plan is for {self.lineage}",
+                "The state was created by another command, or again. Plan again.",
+                code="plan-for-another-state",
+            )
         return set(map(entry_id, entries))
 
     def add(self, entries: Iterable[Entry]) -> None:

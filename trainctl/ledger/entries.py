@@ -18,11 +18,13 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class EntryHeader:
-    """UUID, time by the writer's clock (Unix seconds), and writer of an entry."""
+    """UUID, time by the writer's clock (Unix seconds), and writer of an entry; see ``provenance.py``."""
 
     id: str
     time: float
     actor: str
+    commit: str | None = field(default=None, metadata=OMIT_EMPTY)
+    pipeline: str | None = field(default=None, metadata=OMIT_EMPTY)
 
 
 @dataclass(frozen=True, slots=True)

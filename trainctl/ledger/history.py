@@ -31,7 +31,7 @@ class HistoryRow(JsonSerializable):
 
     ``status``: that of the run, if there is one (``started`` while it is live); else done, removed,
     failed, released, observed, commented, interrupted or in progress.
-    ``deliveries`` are in the first row of the run that has them.
+    ``deliveries`` are in the first row of the run that has them. ``plan`` is the digest of the applied plan.
     """
 
     serial: int
@@ -44,6 +44,9 @@ class HistoryRow(JsonSerializable):
     status: str
     deliveries: tuple[DeliveryRecord, ...] = ()
     mirrored: MirroringRecord | None = None
+    commit: str | None = None
+    pipeline: str | None = None
+    plan: str | None = None
 
 
 def history_rows(entries: Iterable[Entry], address: Address | None = None) -> list[HistoryRow]:
@@ -59,11 +62,13 @@ def history_rows(entries: Iterable[Entry], address: Address | None = None) -> li
         if not changed and not isinstance(entry, CommentEntry):
             continue
         row = _row(entry, intent, reducer)
-        if row is not None and row.deliveries and row.run in reported:
+        if row is None or isinstance(entry, Intent):
+            continue
+        if row.deliveries and row.run in reported:
             row = replace(row, deliveries=())
-        if row is not None:
-            rows.append(row)
-            reported |= {row.run} if row.deliveries else set()
+        header = entry.header
+        rows.append(replace(row, commit=header.commit, pipeline=header.pipeline))
+        reported |= {row.run} if row.deliveries else set()
     return rows
 
 
@@ -79,10 +84,26 @@ def open_rows(state: State, address: Address | None = None) -> list[HistoryRow]:
             lease.intent.reason or None,
             None,
             "interrupted" if lease.interrupted else "in progress",
+            commit=lease.intent.holder.commit,
+            pipeline=lease.intent.holder.pipeline,
+            plan=lease.intent.plan or None,
         )
         for lease in open_leases(state)
         if address in (None, lease.intent.address, lease.intent.address.group)
     ]
+
+
+def plan_outcomes(entries: Iterable[Entry], plan: str) -> dict[Address, tuple[Intent, str]]:
+    """Return intent and error of the outcomes of a plan on addresses that nothing changed later."""
+    reducer, found = StateReducer(), dict[Address, tuple[Intent, str]]()
+    for entry in entries:
+        intent = reducer.open.get(entry.address) if isinstance(entry, OutcomeEntry) else None
+        if not reducer.apply(entry) or not isinstance(entry, OutcomeEntry):
+            continue
+        found.pop(entry.address, None)
+        if intent is not None and entry.plan == plan:
+            found[entry.address] = intent, entry.error
+    return found
 
 
 def state_at(entries: Iterable[Entry], serial: int) -> State:
@@ -131,7 +152,15 @@ def _build(
     header, reason = entry.header, intent.reason if intent else ""
     where = str(entry.address)
     return HistoryRow(
-        reducer.serial, header.time, header.actor, where, action, reason or None, None, status
+        reducer.serial,
+        header.time,
+        header.actor,
+        where,
+        action,
+        reason or None,
+        None,
+        status,
+        plan=(intent.plan if intent else "") or None,
     )
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Self
 
 from trainctl.base.clock import Clock
 from trainctl.base.lease import Liveness
 from trainctl.base.system import processes
 from trainctl.errors import LockHeld, TrainctlError
+from trainctl.ledger.provenance import entry_author
 from trainctl.ledger.state import Intent, LeaseHolder, State
 
 if TYPE_CHECKING:
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
 
 def current_holder() -> LeaseHolder:
     """Return this process as a holder; not cached, as a forked child differs."""
-    return LeaseHolder(*processes.describe_process(), _current_user())
+    by = entry_author(os.environ)
+    return LeaseHolder(*processes.describe_process(), by.actor, by.commit, by.pipeline)
 
 
 def is_dead(holder: LeaseHolder) -> bool | None:
@@ -48,15 +48,6 @@ def open_leases(state: State) -> list[OpenLease]:
         OpenLease(intent, is_dead(intent.holder))
         for _, intent in sorted(state.open_intents.items())
     ]
-
-
-@cache
-def _current_user() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        user = str(os.getuid())
-    return f"{user}@{os.uname().nodename}"
 
 
 class LeaseMonitor:

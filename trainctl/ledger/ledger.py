@@ -27,7 +27,13 @@ from trainctl.ledger.entries import (
     UnlockEntry,
     from_json,
 )
-from trainctl.ledger.history import HistoryRow, history_rows, open_rows, state_at
+from trainctl.ledger.history import (
+    HistoryRow,
+    history_rows,
+    open_rows,
+    plan_outcomes,
+    state_at,
+)
 from trainctl.ledger.leases import LeaseMonitor, current_holder, lock_held_error
 from trainctl.ledger.reducer import StateReducer, merge_outputs
 from trainctl.ledger.state import Intent, LeaseHolder, RecordedResource, State
@@ -93,6 +99,10 @@ class Ledger:
         """Clock of the leases."""
         return self._clock
 
+    def require_lineage(self, lineage: str) -> None:
+        """Create a new state with this lineage; later reads of another raise StalePlan."""
+        self._head.lineage = lineage
+
     def state(self, *, even_moved: bool = False) -> State:
         """Read new entries and return the state; StateMoved if it moved to another place."""
         states: list[State] = []
@@ -119,7 +129,8 @@ class Ledger:
 
     def header(self) -> EntryHeader:
         """Create the header of a new entry."""
-        return EntryHeader(str(uuid.uuid4()), self._clock.now(), self._holder.actor)
+        by = self._holder
+        return EntryHeader(str(uuid.uuid4()), self._clock.now(), by.actor, by.commit, by.pipeline)
 
     def begin(self, start: IntentRequest) -> Intent:
         """Lock an address and record an intent before a change.
@@ -310,6 +321,10 @@ class Ledger:
         """Return who made the newest change of an address."""
         rows = history_rows(map(from_json, self._head.log.replay()), address)
         return next((row.actor for row in reversed(rows) if row.action != "observe"), "another")
+
+    def plan_outcomes(self, plan: str) -> dict[Address, tuple[Intent, str]]:
+        """Return intent and error of the outcomes of a plan on addresses that nothing changed later."""
+        return plan_outcomes(map(from_json, self._head.log.replay()), plan)
 
     def state_at(self, serial: int) -> State:
         """Return the state at a serial; raise UsageError if it doesn't exist."""

@@ -90,7 +90,7 @@ class StateReducer:
         self.versions: dict[Address, int] = dict(start.versions)
         self.plans: dict[Address, tuple[str, int]] = dict(start.plans)
         self.orphaned_intents: dict[Address, tuple[Intent, ...]] = dict(start.orphaned_intents)
-        self.approved: dict[Address, str] = dict(start.approved)
+        self.approved: dict[Address, tuple[str, str]] = dict(start.approved)
         self.forgotten: dict[Address, RecordedResource] = dict(start.forgotten)
         self.moved_to = start.moved_to
         self.entries = 0
@@ -171,7 +171,7 @@ class StateReducer:
         return bool(addresses)
 
     def _outcome(self, entry: OutcomeEntry) -> bool:
-        plan = entry.plan
+        plan = "" if entry.error else entry.plan  # a failed change is not applied
         if entry.intent:
             if self._by_id.get(entry.intent) != entry.address:
                 return False
@@ -216,7 +216,9 @@ class StateReducer:
         return True
 
     def _approved(self, entry: ApprovalEntry) -> bool:
-        self.approved.update(entry.changes)
+        self.approved.update(
+            {address: (values, entry.plan) for address, values in entry.changes.items()}
+        )
         return bool(entry.changes)
 
     def _moved(self, entry: MovedEntry) -> bool:

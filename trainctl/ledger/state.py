@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainctl.model.address import Address
+from trainctl.model.json_codec import OMIT_EMPTY
 from trainctl.model.specs.resource import LifecycleSpec, ResourceAttributes
 
 
@@ -15,7 +16,7 @@ class LeaseHolder:
     """The process that holds a lease, identified so that its death can be detected.
 
     ``machine`` and ``boot`` are ids of the machine and its boot, ``started`` is the start in clock ticks since boot
-    (``/proc/PID/stat``), ``actor`` is ``user@host``.
+    (``/proc/PID/stat``). ``actor``, ``commit`` and ``pipeline`` are those of ``provenance.py``.
     """
 
     machine: str
@@ -23,6 +24,8 @@ class LeaseHolder:
     pid: int
     started: int
     actor: str
+    commit: str | None = field(default=None, metadata=OMIT_EMPTY)
+    pipeline: str | None = field(default=None, metadata=OMIT_EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,8 @@ class State:
 
     Resume them with the same key, or undo them first; the next outcome of the address removes them.
     """
-    approved: Mapping[Address, str] = field(default_factory=dict)
-    """Digests of approved values that have no outcome yet."""
+    approved: Mapping[Address, tuple[str, str]] = field(default_factory=dict)
+    """Digests of approved values that have no outcome yet, and of the approved plan."""
     forgotten: Mapping[Address, RecordedResource] = field(default_factory=dict)
     """Last records of forgotten resources. They are not planned, but their runs can be inspected and continued."""
     moved_to: str = ""

@@ -27,7 +27,7 @@ from trainctl.operations.survey.storage import MirrorSurveyResult, survey_caches
 from trainctl.operations.survey.weights import WeightsSurveyResult, survey_weights
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.graph import planned_addresses
-from trainctl.plan.plan_file import remaining, staleness
+from trainctl.plan.plan_file import SavedPlan, remaining, resumed, staleness
 from trainctl.plan.planner import make_plan
 from trainctl.plan.quarantine import quarantined_nodes
 from trainctl.plan.values import (
@@ -198,14 +198,40 @@ def _local_state(workspace: Workspace, state: State) -> State:
     return replace(state, resources=local)
 
 
-def refuse_stale(workspace: Workspace, plan: Plan) -> Plan:
-    """Return the remaining changes of a saved plan; StalePlan if stale."""
+def refuse_stale(workspace: Workspace, saved: SavedPlan) -> Plan:
+    """Return a saved plan without finished changes; StalePlan if stale or for another state."""
+    planned_url = saved.desired.state_url
+    if planned_url and workspace.state_url.rstrip("/") != planned_url.rstrip("/"):
+        raise StalePlan(
+            f"the plan is for the state {planned_url}, not {workspace.state_url}",
+            "Remove --state and TRAINCTL_STATE, or plan again with them.",
+            code="plan-for-another-state",
+        )
+    workspace.ledger.require_lineage(saved.lineage)
     state = workspace.ledger.state()
-    rest = replace(plan, changes=remaining(plan, state))
-    reasons = [*map(str, staleness(plan, state)), *_changed_code(workspace, rest)]
+    rest = remaining(saved.plan, state)
+    reasons = [*map(str, staleness(saved.plan, state)), *_changed_code(workspace, rest)]
     if reasons:
         raise StalePlan("the saved plan is stale", "\n".join([*reasons, "Plan again."]))
     return rest
+
+
+def approved_plan(workspace: Workspace, plan: Plan, approved: str) -> Plan:
+    """Return a new plan as the rest of the approved one, unless it is that one; StalePlan if it is neither."""
+    if plan.digest != approved:
+        plan = resumed(plan, approved, workspace.ledger.plan_outcomes(approved)) or plan
+    require_digest(plan, approved)
+    return plan
+
+
+def require_digest(plan: Plan, expected: str) -> None:
+    """Raise StalePlan if the plan does not have the expected digest."""
+    if plan.digest != expected:
+        raise StalePlan(
+            f"plan digest is {plan.digest}, expected {expected}",
+            "Review the new plan, then pass its digest to --expect.",
+            code="not-the-reviewed-plan",
+        )
 
 
 def _changed_code(workspace: Workspace, plan: Plan) -> Iterator[str]:

@@ -51,8 +51,12 @@ class Reconciler:
         chosen = [change for change in chosen if change.address not in unknown]
         if starts:
             plan = self._plan(workspace, starts)
-            addresses = {change.address for change in chosen}
-            chosen = [change for change in plan.changes if change.address in addresses]
+            approved_in = {change.address: change.approved_in for change in chosen}
+            chosen = [
+                replace(change, approved_in=approved_in[change.address])
+                for change in plan.changes
+                if change.address in approved_in
+            ]
         if not chosen:
             return None
         return apply(
@@ -155,10 +159,16 @@ def follow_apply(
 
 
 def jobs_to_follow(workspace: Workspace, plan: Plan, result: ApplyResult) -> list[Address]:
-    """Return the plan's jobs that got a new run or have a live one."""
+    """Return the plan's jobs that have a live run, or got one now or by an earlier apply of the plan."""
     state = workspace.ledger.state()
     new = {
         change.address for change in result.done if change.action in (Action.CREATE, Action.REPLACE)
+    }
+    new |= {
+        change.address
+        for change in plan.changes
+        if change.action is Action.NOOP
+        and state.plans.get(change.address, ("", 0))[0] == plan.digest
     }
     jobs = []
     for address in (change.address for change in plan.changes if change.address.kind is Kind.JOB):

@@ -33,6 +33,12 @@ def open_state(
     return discovery.open_state(url, _objects(url, declared, secrets, environ))
 
 
+def location_at(url: str, declared: StoreLocation) -> StoreLocation:
+    """Return the location of a state, with the credentials of the declared one if they are for its scheme."""
+    same_scheme = (declared.url or "").partition("://")[0] == url.partition("://")[0]
+    return replace(declared, url=url) if same_scheme else StoreLocation(url)
+
+
 def list_states(
     prefix: str, declared: StoreLocation, secrets: SecretResolver, environ: Mapping[str, str]
 ) -> list[str]:
@@ -69,8 +75,7 @@ def _objects(
 ) -> StateObjects:
     from trainctl.objects.bucket_store import open_state_store
 
-    same_scheme = (declared.url or "").partition("://")[0] == url.partition("://")[0]
-    location = replace(declared, url=url) if same_scheme else StoreLocation(url)
+    location = location_at(url, declared)
     access = BucketAccess(location, secrets, "state")
     return open_state_store(
         access.url,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from trainctl.base.json import JsonObject
 from trainctl.desired.cache import open_cache
 from trainctl.desired.values import (
+    VARIABLE_PREFIX,
     CheckpointStoreSettings,
     DesiredState,
     SecretSpec,
@@ -107,7 +108,7 @@ class Workspace:
             cache_home(settings.environ),
             settings.directory,
             files,
-            settings.variables,
+            {**_environment_variables(settings.environ), **settings.variables},
             discovery.plugin_packages(discovery.PROVIDERS),
         )
         desired = cache.load(files)
@@ -125,6 +126,7 @@ class Workspace:
             read(self.settings.directory, files),
             variables=self.settings.variables,
             var_files=self.settings.var_files,
+            environ=self.settings.environ,
             provider_schema=self._provider_schema,
             provider_check=lambda name, cluster: self.provider(name).check(cluster),
             providers=discovery.plugin_names(discovery.PROVIDERS),
@@ -138,8 +140,7 @@ class Workspace:
         """
         with contextlib.suppress(TrainctlError):  # an invalid manifest declares no secrets
             self.secrets.register_known()
-        url = self._state_url or default_state_url(self.settings.directory)
-        return self.ledger_at(url)
+        return self.ledger_at(self.state_url)
 
     def ledger_at(self, url: str) -> Ledger:
         """Open the state of a URL, once."""
@@ -171,9 +172,14 @@ class Workspace:
         return act(url, declared, secrets, self.settings.environ)
 
     @property
+    def state_url(self) -> str:
+        """URL of the state of --state, of the manifest, or next to the manifest."""
+        return self._state_url or default_state_url(self.settings.directory)
+
+    @property
     def state_is_default(self) -> bool:
         """Whether the state is the default, next to the manifest."""
-        return self._state_url is None
+        return self.state_url == default_state_url(self.settings.directory)
 
     @cached_property
     def mirror(self) -> Mirror:
@@ -339,3 +345,7 @@ class Workspace:
             return self.desired.state_url
         except TrainctlError:
             return None
+
+
+def _environment_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in environ.items() if name.startswith(VARIABLE_PREFIX)}

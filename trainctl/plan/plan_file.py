@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -11,7 +12,7 @@ from typing import Any
 from trainctl.base.json import digest
 from trainctl.desired.values import DesiredState, desired_to_json
 from trainctl.errors import TrainctlError
-from trainctl.ledger.state import RecordedResource, State
+from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import STATE_ONLY_KINDS, Address, Kind
 from trainctl.model.json_codec import from_json, to_json
@@ -28,10 +29,15 @@ MAX_INTERRUPTIONS = 20
 
 @dataclass(frozen=True, slots=True)
 class SavedPlan:
-    """A saved plan with the desired state; ``written_by`` is the version of trainctl."""
+    """A saved plan with the desired state; ``written_by`` is the version of trainctl.
+
+    ``desired.state`` is the location of the plan's state, wherever it came from. ``lineage`` is the lineage of that
+    state; if the plan has none, the state didn't exist, and the first entry takes this one.
+    """
 
     plan: Plan
     desired: DesiredState
+    lineage: str
     written_by: str
 
 
@@ -51,6 +57,7 @@ def write_plan(plan: Plan, desired: DesiredState, version: str) -> str:
     body = {
         "plan": to_json(replace(plan, resolved=resolved)),
         "desired": desired_to_json(desired, included),
+        "lineage": plan.lineage or str(uuid.uuid4()),
     }
     head = {_MAGIC: {"major": _MAJOR, "minor": _MINOR}, "written_by": version}
     return json.dumps({**head, "checksum": digest(body), **body}, ensure_ascii=False) + "\n"
@@ -63,9 +70,10 @@ def read_plan(text: str, name: str) -> SavedPlan:
         saved = SavedPlan(
             from_json(Plan, document["plan"]),
             from_json(DesiredState, document["desired"]),
+            document["lineage"],
             document["written_by"],
         )
-        body = {"plan": document["plan"], "desired": document["desired"]}
+        body = {name: document[name] for name in ("plan", "desired", "lineage")}
         valid = digest(body) == document["checksum"] and (
             plan_digest(saved.plan.changes) == saved.plan.digest
         )
@@ -123,31 +131,14 @@ class StaleReason:
         return f"{self.address}: {self.reason}" if self.address else self.reason
 
 
-def staleness(plan: Plan, state: State) -> tuple[StaleReason, ...]:
-    """Return the reasons why a saved plan can't be applied; empty if it can.
+def staleness(plan: Plan, state: State) -> Iterator[StaleReason]:
+    """Yield the reasons why a saved plan can't be applied to its state; none if it can.
 
-    A plan made before its state was created has no lineage and fits any state.
+    Changes that the same plan made are none.
     """
-    if plan.lineage and plan.lineage != state.lineage:
-        return (StaleReason(None, "the plan was made for a different state"),)
-    reasons = tuple(_changed_since(plan, state))
-    left = (change for change in remaining(plan, state) if change.action is not Action.NOOP)
-    if not reasons and plan.has_changes and not any(left):
-        return (StaleReason(None, "the plan is already applied"),)
-    return reasons
-
-
-def remaining(plan: Plan, state: State) -> tuple[Change, ...]:
-    """Return the changes not yet finished by an earlier apply of the same plan."""
-    return tuple(
-        change
-        for change in plan.changes
-        if change.action is Action.NOOP
-        or state.plans.get(change.address) != (plan.digest, change.seen)
-    )
-
-
-def _changed_since(plan: Plan, state: State) -> Iterator[StaleReason]:
+    if plan.lineage and not state.lineage:
+        yield StaleReason(None, "the state that the plan was made for was deleted")
+        return
     versions = {change.address: change.seen for change in plan.changes}
     changes = [change for change in plan.changes if change.action is not Action.NOOP]
     relevant = {address for change in changes for address in (change.address, *change.depends_on)}
@@ -159,6 +150,44 @@ def _changed_since(plan: Plan, state: State) -> Iterator[StaleReason]:
         yield StaleReason(address, f"changed {often} since the plan was made")
 
 
+def remaining(plan: Plan, state: State) -> Plan:
+    """Return the plan without the changes that an earlier apply of it has finished."""
+    changes = (
+        replace(change, action=Action.NOOP)
+        if state.plans.get(change.address) == (plan.digest, change.seen)
+        else change
+        for change in plan.changes
+    )
+    return replace(plan, changes=tuple(changes))
+
+
+def resumed(
+    plan: Plan, approved: str, outcomes: Mapping[Address, tuple[Intent, str]]
+) -> Plan | None:
+    """Return a new plan as the rest of an approved one; None if it isn't exactly that.
+
+    ``outcomes`` are those of the approved plan: intents and errors. With them, the changes left must give the digest
+    of the approved plan. A failed change is left if its values are the same.
+    """
+    left = {change.address: change for change in plan.changes if change.action is not Action.NOOP}
+    changes = dict(left)
+    for address, (intent, error) in outcomes.items():
+        if address in left and not (
+            error and _values_digest(left[address].after) == _values_digest(intent.attributes)
+        ):
+            return None
+        changes[address] = Change(
+            address,
+            Action[intent.action.upper()],
+            intent.provider,
+            after=intent.inputs.get("attributes"),
+            replace_paths=tuple(map(tuple, intent.inputs.get("replace_paths", ()))),
+        )
+    if plan_digest(changes.values()) != approved:
+        return None
+    return replace(plan, digest=approved)
+
+
 _NEEDS_APPROVAL = frozenset({Action.CREATE, Action.UPDATE, Action.REPLACE})
 
 
@@ -168,6 +197,7 @@ def approval_digests(plan: Plan) -> dict[Address, str]:
         change.address: _values_digest(change.after)
         for change in plan.changes
         if change.action in _NEEDS_APPROVAL
+        and not change.approved_in
         and change.address.kind not in STATE_ONLY_KINDS
         and change.reason is not ActionReason.BY_REQUEST
     }
@@ -179,16 +209,17 @@ def resumable_changes(plan: Plan, state: State) -> tuple[Change, ...]:
     Never those that stop a live run or that differ from the approved values, including code.
     """
     resumable = [
-        change
+        replace(change, approved_in=_approving_plan(change, state))
         for change in plan.changes
         if change.action in _NEEDS_APPROVAL and change.stops is None and _can_resume(change, state)
     ]
     retried = [change for change in resumable if is_lost_run_retry(change)]
     clusters = {change.job_spec.cluster_address for change in retried}
+    by_address = {change.address: change for change in resumable}
     return tuple(
-        change
+        by_address.get(change.address, change)
         for change in plan.changes
-        if change in resumable
+        if change.address in by_address
         or (change.address in clusters and _creates_lost_machines(change, state))
     )
 
@@ -212,9 +243,15 @@ def _creates_lost_machines(change: Change, state: State) -> bool:
 def _can_resume(change: Change, state: State) -> bool:
     if change.resumes is not None:
         return True
-    if state.approved.get(change.address) == _values_digest(change.after):
+    if _approving_plan(change, state):
         return True
     return is_lost_run_retry(change) and _may_retry(change, state)
+
+
+def _approving_plan(change: Change, state: State) -> str:
+    """Return the digest of the plan that was approved with these values and has no outcome here; else an empty text."""
+    values, plan = state.approved.get(change.address, ("", ""))
+    return plan if values == _values_digest(change.after) else ""
 
 
 def _may_retry(change: Change, state: State) -> bool:

@@ -311,6 +311,8 @@ class Change:
     """Changes to apply before this one, though it doesn't depend on them."""
     resumes: str | None = None
     """Key of an interrupted attempt at the same change, which apply resumes."""
+    approved_in: str = ""
+    """Digest of the earlier plan that was approved with this change; empty: this plan."""
 
     @cached_property
     def job_spec(self) -> JobSpec:

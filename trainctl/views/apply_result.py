@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trainctl.apply.walk import ApplyResult
+from trainctl.apply.walk import ApplyResult, effective_changes
 from trainctl.base.units import format_bytes
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.events import Event, EventType
 from trainctl.model.reports import RetainedData
 from trainctl.model.run import RunRecord, RunStatus
+from trainctl.plan.values import Plan
 from trainctl.views.terminal.output import TerminalOutput
+from trainctl.views.terminal.text import pluralize
 
 FollowedRuns = Mapping[Address, RunRecord]
 """Runs that apply followed, as last observed."""
@@ -29,6 +31,14 @@ def counts(result: ApplyResult) -> dict[str, int]:
         "destroyed": actions.count(Action.DELETE) + replaced,
         "forgotten": actions.count(Action.FORGET),
     }
+
+
+def resumption_text(plan: Plan) -> str:
+    """Return how much an approved plan leaves to do after an earlier apply of it."""
+    left = len(effective_changes(plan.changes))
+    if not left:
+        return "The plan is already applied."
+    return f"Resuming the plan: {pluralize(left, 'change')} left."
 
 
 def result_lines(

@@ -137,11 +137,21 @@ sys.exit(code)
 
 @pytest.mark.parametrize("before", [True, False])
 def test_global_flags_reach_the_command(tmp_path: Path, before: bool) -> None:
-    """``-C``, ``--state`` and ``--log-level`` mean the same before and after the command; -C ends with the command."""
-    flags = ["-C", str(tmp_path), "--state=file:///s", "--log-level", "error"]
+    """``-C`` and ``--log-level`` mean the same before and after the command; -C ends with the command.
+
+    ``--state`` wins over ``TRAINCTL_STATE``.
+    """
+    flags = ["-C", str(tmp_path), "--log-level", "error"]
+    flags += ["--state=file:///s"] if before else []
     words = [*flags, "where"] if before else ["where", *flags]
     done = subprocess.run(
-        [sys.executable, "-c", _WHERE, *words], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", _WHERE, *words],
+        cwd=ROOT,
+        env={**os.environ, "TRAINCTL_STATE": "file:///e"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert json.loads(done.stdout) == [str(tmp_path), str(tmp_path), "file:///s", "error"]
+    url = "file:///s" if before else "file:///e"
+    assert json.loads(done.stdout) == [str(tmp_path), str(tmp_path), url, "error"]
     assert done.stderr == f"{ROOT}\n"

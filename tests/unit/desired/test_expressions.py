@@ -137,6 +137,25 @@ def test_flags_and_files_override(tmp_path: Path) -> None:
     assert [one.summary for one in wish.warnings] == ["undeclared variable 'other'"]
 
 
+def test_the_environment_is_below_files_and_flags(tmp_path: Path) -> None:
+    """As in Terraform: what the manifest doesn't declare is ignored."""
+    (tmp_path / "a.toml").write_text("lr = 2e-5\n")
+    names = ("lr", "n", "on", "quoted", "other")
+    wish = desired(
+        tmp_path,
+        job("${{ var.lr }} ${{ var.n }} ${{ var.on }} ${{ var.quoted }}"),
+        environ={f"TRAINCTL_VAR_{name}": "7" for name in names} | {"n": "8"},
+        variables={"on": "false"},
+        var_files=[tmp_path / "a.toml"],
+    )
+    assert attributes(wish, "job.j")["runtime"]["start_commands"] == ["2e-5 7 false 7"]
+    assert wish.warnings == ()
+    environ = {"TRAINCTL_VAR_lr": "hf_abcdefghijklmnopqrstuvwxyz012345"}
+    (one,) = problems(tmp_path, job(), environ=environ)
+    assert "this looks like a credential" in one.summary
+    assert str(one.where) == "TRAINCTL_VAR_lr"
+
+
 def test_a_variable_from_a_flag_has_the_type_of_its_word(tmp_path: Path) -> None:
     """``--var n=3`` is a number where one is wanted."""
     text = job(rest=", compute: {node_count: '${{ var.n }}'}")
@@ -174,7 +193,7 @@ def test_a_number_from_a_flag_is_spelled_as_given(number: float) -> None:
     section = mapping_node({"x": scalar_node(1.0, here)}, {}, here)
     found: list[Diagnostic] = []
     value = read_variables(
-        mapping_node({"vars": section}, {}, here), {"x": repr(number)}, [], found
+        mapping_node({"vars": section}, {}, here), {"x": repr(number)}, [], found, {}
     )["x"]
     assert isinstance(value, SourceFloat)
     assert (value.text, float(value), found) == (repr(number), number, [])

@@ -48,6 +48,9 @@ def test_everything_that_happened_is_a_row() -> None:
         "status",
         "deliveries",
         "mirrored",
+        "commit",
+        "pipeline",
+        "plan",
     }
 
 
@@ -68,6 +71,34 @@ def test_what_a_killed_apply_left_is_at_the_end() -> None:
     ]
     assert [row.status for row in ledger.history(PREP)] == ["interrupted"]
     assert ledger.last_actor(SFT) == ledger.header().actor
+
+
+def test_rows_name_plan_commit_and_pipeline() -> None:
+    """As in the log: of the holder of the intent, and of the plan that it was for."""
+    by = replace(elsewhere("ann"), commit="c0ffee1", pipeline="https://ci/1")
+    log = MemoryLog()
+    ledger = ledger_on(log, holder=by)
+    ledger.finish(begin(ledger, plan="sha256:p"), record())
+    ledger.note("hello")
+    done, noted = ledger_on(log).history()
+    assert (done.commit, done.pipeline, done.plan) == (by.commit, by.pipeline, "sha256:p")
+    assert (noted.actor, noted.commit, noted.plan) == ("ann@far", by.commit, None)
+    assert all(entry.get("commit", by.commit) == by.commit for entry in log.read().entries)
+
+
+def test_outcomes_of_a_plan() -> None:
+    """The newest of each address, with its error; none where something else came later."""
+    ledger = ledger_on(MemoryLog())
+    for plan in ("p", "q", "p"):
+        ledger.finish(begin(ledger, plan=plan), record())
+    ledger.finish(begin(ledger, PREP, plan="p"), record(PREP), error="half")
+    assert {a: error for a, (_, error) in ledger.plan_outcomes("p").items()} == {
+        SFT: "",
+        PREP: "half",
+    }
+    assert ledger.plan_outcomes("q") == {}
+    assert ledger.state().plans[SFT] == ("p", 2)
+    assert ledger.state().plans[PREP] == ("", 0)
 
 
 def test_what_was_delivered_stands_where_it_became_known() -> None:

@@ -48,6 +48,21 @@ def test_lineage_is_born_with_the_first_append() -> None:
     assert one.state().lineage == other.state().lineage != ""
 
 
+def test_a_state_takes_over_the_lineage_of_the_first_plan() -> None:
+    """A plan for another one is refused, also when the other entry was first by a moment; both are named."""
+    log = MemoryLog()
+    one, other, late = ledger_on(log), ledger_on(log, holder=elsewhere()), ledger_on(log)
+    one.require_lineage("mine")
+    other.require_lineage("yours")
+    assert one.state().lineage == other.state().lineage == ""
+    begin(one)
+    for act in (lambda: begin(other, PREP), other.state):
+        with pytest.raises(StalePlan, match="has the lineage mine, but the plan is for yours"):
+            act()
+    begin(late, PREP)
+    assert one.state().lineage == late.state().lineage == "mine"
+
+
 def test_an_effect_from_intent_to_outcome() -> None:
     """The intent is what was asked for; the outcome is what everyone reads."""
     log = MemoryLog()

@@ -126,9 +126,9 @@ def test_what_was_approved_stays_so_until_something_came_of_it() -> None:
         intent(),
         FailureEntry(header(), "i1", SFT, "no"),
     )
-    assert state.approved == {SFT: "d1"}
+    assert state.approved == {SFT: ("d1", "p1")}
     state = reduce_entries(state, [ApprovalEntry(header(), "p2", {SFT: "d2"})])
-    assert state.approved == {SFT: "d2"}
+    assert state.approved == {SFT: ("d2", "p2")}
     assert reduce_entries(state, [intent("i2", key="k2"), outcome("i2")]).approved == {}
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.projects.plans import EMPTY, LINEAGE, PlanScenario, at, state_after
+from tests.support.projects.plans import EMPTY, LINEAGE, PlanScenario, at, intent_of, state_after
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import State
+from trainctl.model.action import Action
 from trainctl.model.run import RunStatus
 from trainctl.model.specs.resource import LifecycleSpec
-from trainctl.plan.plan_file import read_plan, remaining, staleness, write_plan
+from trainctl.plan.plan_file import read_plan, remaining, resumed, staleness, write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Plan, PlanOptions
 
@@ -37,6 +38,7 @@ def test_a_plan_comes_back_as_it_was() -> None:
     assert saved.plan == plan
     assert saved.desired == inputs.desired
     assert saved.written_by == "0.1.0"
+    assert saved.lineage == plan.lineage
 
 
 def test_a_saved_plan_has_the_resources_of_its_plan_only() -> None:
@@ -64,6 +66,7 @@ def changed(text: str, **values: Any) -> str:
         (lambda text: text[:-100], "p.bin is truncated"),
         (lambda text: text.replace("train.py", "evil.py"), "p.bin is corrupt"),
         (lambda text: changed(text, plan={}), "p.bin is corrupt"),
+        (lambda text: changed(text, lineage="other"), "p.bin is corrupt"),
         (lambda text: changed(text, checksum=None), "p.bin is corrupt"),
         (
             lambda text: changed(text, trainctl_plan={"major": 2, "minor": 0}, written_by="9.0"),
@@ -97,23 +100,32 @@ def test_a_plan_is_fresh_until_an_address_moves() -> None:
     elsewhere = replace(state, versions={**state.versions, at("job.other"): 4})
     moved = replace(state, versions={**state.versions, at("cluster.lab"): 3})
 
-    assert staleness(plan, state) == ()
-    assert staleness(plan, elsewhere) == ()
+    assert list(staleness(plan, state)) == []
+    assert list(staleness(plan, elsewhere)) == []
     assert [str(one) for one in staleness(plan, moved)] == [
         "cluster.lab: changed 2 times since the plan was made"
     ]
 
 
-def test_another_state_is_stale() -> None:
-    """A plan is for one lineage."""
-    state = state_after(a_plan())
-    plan = a_plan(state)
+def test_a_deleted_state_is_stale() -> None:
+    """A plan for a state that is gone would start everything again."""
+    plan = a_plan(state_after(a_plan()))
 
-    assert [one.address for one in staleness(plan, replace(state, lineage="other"))] == [None]
+    assert [one.address for one in staleness(plan, State())] == [None]
+
+
+def test_a_plan_for_a_new_state_names_its_lineage() -> None:
+    """Two plans for a state that doesn't exist are for two states, of which only one can be created."""
+    inputs = PlanScenario().inputs()
+    plan = replace(make_plan(inputs), lineage="")
+    saved = [read_plan(write_plan(plan, inputs.desired, "0.1.0"), "p.bin") for _ in range(2)]
+
+    assert [one.plan.lineage for one in saved] == ["", ""]
+    assert "" != saved[0].lineage != saved[1].lineage != ""
 
 
 def test_an_interrupted_apply_of_the_same_plan_carries_on() -> None:
-    """Moves made under the plan itself leave it fresh; what is done is skipped; all done is stale."""
+    """Moves made under the plan itself leave it fresh; what is done is skipped, also when all is done."""
     plan = a_plan()
     project = at("project.demo")
     half = State(LINEAGE, 1, versions={project: 1}, plans={project: (plan.digest, 0)})
@@ -121,8 +133,64 @@ def test_an_interrupted_apply_of_the_same_plan_carries_on() -> None:
     whole = State(LINEAGE, 4, versions=dict.fromkeys(done, 1), plans=done)
     foreign = replace(half, plans={project: ("sha256:other", 0)})
 
-    assert staleness(plan, half) == ()
-    assert project not in {change.address for change in remaining(plan, half)}
-    assert len(remaining(plan, half)) == 3
-    assert [str(one) for one in staleness(plan, whole)] == ["the plan is already applied"]
+    assert list(staleness(plan, half)) == list(staleness(plan, whole)) == []
+    left = [one.address for one in remaining(plan, half).changes if one.action is not Action.NOOP]
+    assert left == [one.address for one in plan.changes if one.address != project]
+    assert not remaining(plan, whole).has_changes
     assert [one.address for one in staleness(plan, foreign)] == [project]
+
+
+def outcomes_of(plan: Plan, *addresses: str, error: str = "") -> Any:
+    """What the log has of an apply that made these changes."""
+    made = [change for change in plan.changes if str(change.address) in addresses]
+    return {
+        change.address: (
+            replace(
+                intent_of(change),
+                action=change.action.name.lower(),
+                inputs={"attributes": change.after, "replace_paths": change.replace_paths},
+            ),
+            error,
+        )
+        for change in made
+    }
+
+
+def test_a_new_plan_is_the_rest_of_an_approved_one() -> None:
+    """With what the log has of the approved plan it gives its digest: nothing more, nothing less, nothing else."""
+    plan = a_plan()
+    addresses = [str(change.address) for change in plan.changes]
+    job = addresses[-1]
+    half = make_plan(PlanScenario().inputs(state_after(replace(plan, changes=plan.changes[:-1]))))
+    whole = a_plan(state_after(plan))
+    done = outcomes_of(plan, *addresses)
+    all_but_the_job = outcomes_of(plan, *addresses[:-1])
+
+    assert job.startswith("job.")
+    assert whole.has_changes is False
+    rest = resumed(whole, plan.digest, done)
+    assert rest is not None
+    assert rest.digest == plan.digest
+    assert resumed(whole, plan.digest, all_but_the_job) is None
+    assert resumed(whole, "sha256:other", done) is None
+    assert resumed(plan, plan.digest, done) is None
+    left = resumed(half, half.digest, {})
+    assert left is not None
+    assert [one.address for one in left.changes if one.action is not Action.NOOP] == [at(job)]
+
+
+def test_a_failed_change_is_left_while_its_values_are_the_approved_ones() -> None:
+    """The job that could not be deployed is replaced, not created: still the change that was approved."""
+    plan = a_plan()
+    addresses = [str(change.address) for change in plan.changes]
+    failed = a_plan(state_after(plan, status=RunStatus.DEPLOY_FAILED))
+    log = outcomes_of(plan, *addresses[:-1]) | outcomes_of(plan, addresses[-1], error="no node")
+    (again,) = (one for one in failed.changes if one.action is not Action.NOOP)
+
+    assert again.action is Action.REPLACE
+    rest = resumed(failed, plan.digest, log)
+    assert rest is not None
+    assert rest.changes == failed.changes
+    other = replace(again, after={**(again.after or {}), "priority": 9})
+    changes = tuple(other if one is again else one for one in failed.changes)
+    assert resumed(replace(failed, changes=changes, digest="x"), plan.digest, log) is None

@@ -25,7 +25,6 @@ from trainctl.cli.plan_execution import (
     errors_as_events,
     execute_plan,
     plan_and_apply,
-    require_digest,
 )
 from trainctl.cli.plans import load_plan
 from trainctl.cli.session import CliSession, session_of
@@ -35,7 +34,7 @@ from trainctl.model.events import Emit
 from trainctl.operations.jobs.checkpoints import find_retained_data
 from trainctl.operations.jobs.logs import LogSelection
 from trainctl.operations.jobs.runs import JobRun, find_run, job_address, jobs_of_matrix
-from trainctl.operations.plan import refuse_stale
+from trainctl.operations.plan import refuse_stale, require_digest
 from trainctl.operations.reconcile import ReconcileLoop
 from trainctl.operations.workspace import Workspace
 from trainctl.views.apply_result import retained_lines
@@ -113,13 +112,17 @@ def _apply_saved(
     """Apply a saved plan; it may stop the live runs that it names."""
     with errors_as_events(session, execution_flags.format):
         saved = load_plan(path)
-        require_digest(saved.plan, expect)
+        if expect is not None:
+            require_digest(saved.plan, expect)
         named = frozenset(change.stops.id for change in saved.plan.changes if change.stops)
         agreed = with_(execution_flags, named_runs=named)
         own = PlanningFlags(trust=flags.trust, var_files=[*map(Path, saved.plan.var_files)])
         with open_workspace(session, own, saved.desired) as workspace:
-            plan = refuse_stale(workspace, saved.plan)
-            return execute_plan(session, workspace, plan, agreed, flags.parallelism)
+            plan = refuse_stale(workspace, saved)
+            resumed = plan != saved.plan
+            return execute_plan(
+                session, workspace, plan, agreed, flags.parallelism, resumed=resumed
+            )
 
 
 def destroy_command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as replace_
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from trainctl.cli.options import PlanFormat, PlanFormatOption, PlanningFlags, op
 from trainctl.cli.plans import load_plan, plan_from_flags, save_plan, show_plan, written_file
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
+from trainctl.operations.states import location_at
 from trainctl.plan.values import OUTPUT_MARK
 
 CHANGES = 2
@@ -59,7 +61,9 @@ def plan_command(
         plan = plan_from_flags(workspace, flags)
         saved = out if plan.usable else None
         if saved is not None:
-            save_plan(saved, plan, workspace.desired)
+            desired = workspace.desired
+            state = location_at(workspace.state_url, desired.state)
+            save_plan(saved, plan, replace_(desired, state=state))
         show_plan(session, plan, format_, concise=concise, saved=saved)
         if not plan.usable:
             return plan.exit_code

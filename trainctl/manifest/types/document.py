@@ -117,7 +117,7 @@ class Manifest(ManifestSection):
     projects: dict[Name, Project] = Field(default_factory=dict)
     """Several projects by name, instead of ``project``."""
     vars: dict[VariableName, Variable] = Field(default_factory=dict)
-    """Values of ``${{ var.NAME }}``; ``--var NAME=VALUE`` overrides them."""
+    """Values of ``${{ var.NAME }}``; ``--var NAME=VALUE`` and the environment variable ``TRAINCTL_VAR_NAME`` override them."""
     secrets: dict[Name, Secret] = Field(default_factory=dict)
     """Secrets and the sources of their values."""
     mirror: Location | None = None

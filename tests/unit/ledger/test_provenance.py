@@ -1,0 +1,58 @@
+"""The author of entries: of a pipeline, or of the machine."""
+
+from __future__ import annotations
+
+import getpass
+import os
+
+import pytest
+
+from trainctl.ledger.provenance import EntryAuthor, entry_author
+
+GITHUB = {
+    "GITHUB_ACTIONS": "true",
+    "GITHUB_ACTOR": "ann",
+    "GITHUB_TRIGGERING_ACTOR": "bob",
+    "GITHUB_SHA": "0" * 40,
+    "GITHUB_SERVER_URL": "https://github.com",
+    "GITHUB_REPOSITORY": "o/r",
+    "GITHUB_RUN_ID": "7",
+}
+GITLAB = {
+    "GITLAB_CI": "true",
+    "GITLAB_USER_LOGIN": "ann",
+    "CI_SERVER_URL": "https://git.example.com:8443",
+    "CI_COMMIT_SHA": "1" * 40,
+    "CI_JOB_URL": "https://git.example.com:8443/o/r/-/jobs/3",
+}
+HERE = f"{getpass.getuser()}@{os.uname().nodename}"
+
+
+@pytest.mark.parametrize(
+    ("environ", "author"),
+    [
+        ({}, EntryAuthor(HERE)),
+        ({"GITHUB_ACTOR": "ann", "CI_COMMIT_SHA": "1" * 40}, EntryAuthor(HERE)),
+        (
+            GITHUB,
+            EntryAuthor("bob@github.com", "0" * 40, "https://github.com/o/r/actions/runs/7"),
+        ),
+        (GITLAB, EntryAuthor("ann@git.example.com", "1" * 40, GITLAB["CI_JOB_URL"])),
+        ({"GITHUB_ACTIONS": "true"}, EntryAuthor(HERE)),
+    ],
+)
+def test_who_acts(environ: dict[str, str], author: EntryAuthor) -> None:
+    """The user that started the pipeline, with commit and run; elsewhere the user of this machine."""
+    assert entry_author(environ) == author
+
+
+@pytest.mark.parametrize("junk", ["a\x1b[31mb", "a\nb", "a" * 257, "\u202e"])
+def test_only_short_printable_values_are_taken(junk: str) -> None:
+    """Whatever the environment holds, an entry stays small and can be printed."""
+    for given in (GITHUB, GITLAB):
+        spoiled = {
+            name: junk if name not in ("GITHUB_ACTIONS", "GITLAB_CI") else "1" for name in given
+        }
+        assert entry_author(spoiled) == EntryAuthor(HERE)
+    assert entry_author({**GITLAB, "CI_JOB_URL": "javascript:alert(1)"}).pipeline is None
+    assert entry_author({**GITHUB, "GITHUB_SHA": "main; rm"}).commit is None

@@ -1,0 +1,66 @@
+"""Author of entries: the user and host, or the pipeline of a CI system."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+_MAX_LENGTH = 256
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_SERVER = re.compile(r"https?://([\w.-]+)")
+_PIPELINE = re.compile(r"https?://[^\s@]{1,300}\d")
+
+
+@dataclass(frozen=True, slots=True)
+class EntryAuthor:
+    """Author of entries: ``user@host``, or the user that started a pipeline ``@`` its server.
+
+    ``commit`` and ``pipeline``, the URL of the CI run, are None outside of CI.
+    """
+
+    actor: str
+    commit: str | None = None
+    pipeline: str | None = None
+
+
+def entry_author(environ: Mapping[str, str]) -> EntryAuthor:
+    """Return the author by the variables of GitHub Actions and GitLab CI, else the user and host.
+
+    Anyone can set these variables: they are for display only. Values that are not printable, or longer than 256
+    characters, are ignored.
+    https://docs.github.com/en/actions/reference/workflows-and-actions/variables
+    https://docs.gitlab.com/ci/variables/predefined_variables/
+    """
+
+    def get(name: str) -> str:
+        value = environ.get(name, "").strip()
+        return value if len(value) <= _MAX_LENGTH and value.isprintable() else ""
+
+    if get("GITHUB_ACTIONS"):
+        user = get("GITHUB_TRIGGERING_ACTOR") or get("GITHUB_ACTOR")
+        server, commit = get("GITHUB_SERVER_URL"), get("GITHUB_SHA")
+        pipeline = f"{server}/{get('GITHUB_REPOSITORY')}/actions/runs/{get('GITHUB_RUN_ID')}"
+    elif get("GITLAB_CI"):
+        user, server = get("GITLAB_USER_LOGIN"), get("CI_SERVER_URL")
+        commit, pipeline = get("CI_COMMIT_SHA"), get("CI_JOB_URL")
+    else:
+        return EntryAuthor(_user_at_host())
+    host = _SERVER.match(server)
+    return EntryAuthor(
+        f"{user}@{host[1]}" if user and host else _user_at_host(),
+        commit if _COMMIT.fullmatch(commit) else None,
+        pipeline if _PIPELINE.fullmatch(pipeline) else None,
+    )
+
+
+@cache
+def _user_at_host() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename}"
