@@ -265,10 +265,12 @@ def watcher_of(node: NodeHarness) -> int:
 
 
 def test_notices_are_read(metadata: InstanceMetadata) -> None:
-    """With a token, also after it expired."""
+    """With a token, and with a new one after it expired."""
     reader = NoticeReader(imds())
     assert reader.read() == {"taken_back": None, "at_risk": None}
     metadata.tokens.clear()
+    with pytest.raises(OSError, match="responded with 401"):
+        reader.read()
     metadata.notify_interruption(120)
     metadata.recommend_rebalance()
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from functools import lru_cache
+from http.client import HTTPException
 from typing import Callable, Dict, List, Optional, Sequence, Set
 
 from trainctl.base.filesystem.files import write_json
@@ -160,7 +161,8 @@ class RunInterrupter:
         if not settings["notice"]:
             return
         self._reader = self._reader or NoticeReader(settings["notice"])
-        with contextlib.suppress(OSError, ValueError, KeyError):  # the next step tries again
+        # the next step tries again
+        with contextlib.suppress(OSError, HTTPException, ValueError, KeyError):
             self._record(self._reader.read())
         at = self._notices["taken_back"]
         for run in live if at is not None else ():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import calendar
+import contextlib
 import http.client
 import json
 import os
 import time
-from typing import Dict, Optional, Tuple
+from typing import Dict, Optional
 from urllib.parse import urlsplit
 
 from trainctl.base.protocol.idle_shutdown import MachineNotices, NoticeSource
@@ -16,7 +17,6 @@ _IMDS = "http://169.254.169.254"
 _IMDS_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 _VALID_SECONDS = "21600"
 _SECONDS = 1.0
-_UNAUTHORIZED = 401
 
 
 class NoticeReader:
@@ -29,43 +29,37 @@ class NoticeReader:
         self._token = ""
 
     def read(self) -> MachineNotices:
-        """Return the notices; OSError or ValueError if the service doesn't answer properly."""
+        """Return the notices; OSError, HTTPException or ValueError without a proper response.
+
+        Then a new token is used the next time.
+        """
         if self._kind != "imds":
             return {"taken_back": None, "at_risk": None}
+        ttl = {"X-aws-ec2-metadata-token-ttl-seconds": _VALID_SECONDS}
+        self._token = self._token or self._request("PUT", "/latest/api/token", ttl) or ""
         return {
             "taken_back": _time(self._get("spot/instance-action"), "time"),
             "at_risk": _time(self._get("events/recommendations/rebalance"), "noticeTime"),
         }
 
     def _get(self, path: str) -> Optional[str]:
-        for _ in range(2):
-            if not self._token:
-                header = {"X-aws-ec2-metadata-token-ttl-seconds": _VALID_SECONDS}
-                status, self._token = self._request("PUT", "/latest/api/token", header)
-                if status != http.client.OK:
-                    self._token = ""
-                    raise OSError(f"the metadata service responded with {status}")
-            header = {"X-aws-ec2-metadata-token": self._token}
-            status, text = self._request("GET", f"/latest/meta-data/{path}", header)
-            if status == http.client.OK:
-                return text
-            if status != _UNAUTHORIZED:
-                break
-            self._token = ""
-        return None
+        header = {"X-aws-ec2-metadata-token": self._token}
+        return self._request("GET", f"/latest/meta-data/{path}", header)
 
-    def _request(self, method: str, path: str, headers: Dict[str, str]) -> Tuple[int, str]:
+    def _request(self, method: str, path: str, headers: Dict[str, str]) -> Optional[str]:
+        """Return the body; None if there is no such path."""
         connection = http.client.HTTPConnection(
             self._address.hostname or "", self._address.port, timeout=_SECONDS
         )
-        try:
+        with contextlib.closing(connection):
             connection.request(method, self._address.path.rstrip("/") + path, headers=headers)
             response = connection.getresponse()
-            return response.status, response.read(65536).decode("latin-1")
-        except http.client.HTTPException as error:
-            raise OSError(str(error)) from error
-        finally:
-            connection.close()
+            if response.status == http.client.OK:
+                return response.read(65536).decode("latin-1")
+            if response.status == http.client.NOT_FOUND:
+                return None
+            self._token = ""
+            raise OSError(f"the metadata service responded with {response.status}")
 
 
 def _time(text: Optional[str], key: str) -> Optional[float]:
