@@ -23,6 +23,7 @@ from trainctl.plugin_api.scheduler import (
     BatchJob,
     BatchMachine,
     BatchRequest,
+    BatchState,
     BatchVariables,
     PartitionFacts,
     SchedulesJobs,
@@ -42,7 +43,7 @@ from trainctl_slurm.queries import (
     squeue_arguments,
 )
 from trainctl_slurm.settings import SlurmSettings, hosts, schema
-from trainctl_slurm.submission import VARIABLES, job_name, sbatch_arguments, script
+from trainctl_slurm.submission import VARIABLES, job_name, order, sbatch_arguments, script
 from trainctl_ssh import SshProvider
 
 _SECONDS = 5
@@ -112,13 +113,24 @@ class SlurmProvider(SshProvider):
         jobs = sorted(self._jobs(node), key=lambda job: (job.state.ended is False, int(job.id)))
         found = {job.key: job for job in jobs if job.key in keys}
         forgotten = {job_name(key): key for key in keys if key not in found}
-        return found | (self._accounted_jobs(node, forgotten) if forgotten else {})
+        cancelled = {job.id: job.key for job in found.values() if job.state is BatchState.CANCELLED}
+        accounted = self._accounted_jobs(node, "name", forgotten)
+        return found | accounted | self._accounted_jobs(node, "jobs", cancelled)
 
     def cancel_job(self, cluster: ClusterSettings, node: Node, job: BatchJob) -> None:
         """See SchedulesJobs."""
         output = self._slurm(node, ["scancel", job.id])
         if output.exit_code != 0:
             raise NodeError(f"cannot cancel job {job.id}", _tail(output))
+        self._note_change(node)
+
+    def reorder_job(
+        self, cluster: ClusterSettings, node: Node, job: BatchJob, request: BatchRequest
+    ) -> None:
+        """See SchedulesJobs. The name is the slot; a job that has just started is left as it is."""
+        output = self._slurm(node, ["scontrol", "update", f"jobid={job.id}", *order(request)])
+        if output.exit_code != 0:
+            raise NodeError(f"cannot change job {job.id}", _tail(output))
         self._note_change(node)
 
     def machines(self, cluster: ClusterSettings, node: Node) -> Sequence[BatchMachine]:
@@ -137,7 +149,7 @@ class SlurmProvider(SshProvider):
         self, cluster: ClusterSettings, node: Node, request: BatchRequest
     ) -> BatchForecast:
         """See SchedulesJobs."""
-        argv = [*sbatch_arguments(SlurmSettings.of(cluster), request), "--test-only"]
+        argv = [*sbatch_arguments(SlurmSettings.of(cluster), request, ["TZ=UTC"]), "--test-only"]
         output = self._slurm(node, argv, "#!/bin/sh\n")
         text = (output.stderr or output.stdout).decode(errors="replace")
         return parse_forecast(text, refused=output.exit_code != 0)
@@ -167,16 +179,28 @@ class SlurmProvider(SshProvider):
 
     def _query_jobs(self, node: Node) -> list[BatchJob]:
         output = self._slurm(
-            node, ["sh", "-c", 'exec "$@" --user="$(id -un)"', "sh", *squeue_arguments()]
+            node, ["sh", "-c", 'TZ=UTC "$@" --user="$(id -un)"', "sh", *squeue_arguments()]
         )
         if output.exit_code != 0:
             raise NodeUnreachable(f"squeue failed on {node.id}", _tail(output))
         return [*parse_jobs(output.stdout.decode(errors="replace"))]
 
-    def _accounted_jobs(self, node: Node, keys: Mapping[str, str]) -> dict[str, BatchJob]:
-        """Return jobs that only the accounting remembers; none without accounting."""
-        output = self._slurm(node, sacct_arguments([*keys]))
-        return parse_accounting(output.stdout.decode(errors="replace"), keys)
+    def _accounted_jobs(
+        self, node: Node, option: str, keys: Mapping[str, str]
+    ) -> dict[str, BatchJob]:
+        """Return jobs as the accounting remembers them, with who cancelled them; none without accounting."""
+        if not keys:
+            return {}
+        output = self._slurm(node, sacct_arguments(option, keys))
+        jobs = parse_accounting(output.stdout.decode(errors="replace"), keys)
+        return {
+            key: replace(job, reason=self._canceller(node, job.reason)) if job.reason else job
+            for key, job in jobs.items()
+        }
+
+    def _canceller(self, node: Node, uid: str) -> str:
+        output = self._slurm(node, ["id", "-un", uid])
+        return f"by {output.stdout.decode(errors='replace').strip() or f'user {uid}'}"
 
     def _slurm(self, node: Node, argv: Sequence[str], text: str = "") -> CommandOutput:
         """Run a command of Slurm; NodeUnreachable if its controller is silent."""

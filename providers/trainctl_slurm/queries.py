@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import accumulate
 
 from trainctl.plugin_api.scheduler import (
@@ -16,7 +16,7 @@ from trainctl.plugin_api.scheduler import (
 )
 from trainctl_slurm.submission import KEY
 
-_COLUMNS = {"JobID": 24, "State": 24, "RestartCnt": 12, "Reason": 80, "NodeList": 400, "Comment": 600}  # fmt: skip
+_COLUMNS = {"JobID": 24, "State": 24, "RestartCnt": 12, "Reason": 80, "NodeList": 400, "EndTime": 24, "Comment": 600}  # fmt: skip
 
 
 def squeue_arguments() -> list[str]:
@@ -26,11 +26,12 @@ def squeue_arguments() -> list[str]:
 
 def parse_jobs(output: str) -> Iterator[BatchJob]:
     """Yield the jobs that trainctl submitted."""
-    for number, state, restarts, reason, nodes, comment in _rows(output, _COLUMNS):
+    for number, state, restarts, reason, nodes, ended_at, comment in _rows(output, _COLUMNS):
         if not comment.startswith(KEY):
             continue
         batch_state = STATES.get(state, BatchState.RUNNING)
-        known = "" if reason == "None" else REASONS.get(reason, reason)
+        word, _, detail = reason.partition(", ")  # ReqNodeNotAvail, UnavailableNodes:n4
+        known = ", ".join(filter(None, (REASONS.get(word, word), detail)))
         yield BatchJob(
             id=number,
             key=comment.removeprefix(KEY).partition(" ")[0],
@@ -38,6 +39,7 @@ def parse_jobs(output: str) -> Iterator[BatchJob]:
             reason=known if batch_state is BatchState.PENDING else "",
             restarts=int(restarts) if restarts.isdigit() else 0,
             nodes=(nodes,) if nodes else (),
+            ended_at=_unix_time(ended_at) if batch_state.ended else None,
         )
 
 
@@ -61,6 +63,7 @@ STATES = {
 """Job states of squeue(1); all others have resources."""
 
 REASONS = {
+    "None": "",
     "Resources": "waits for free nodes",
     "Priority": "waits for jobs with a higher priority",
     "Dependency": "waits for another job",
@@ -84,24 +87,32 @@ REASONS = {
 """Reasons of squeue(1) in words."""
 
 
-def sacct_arguments(names: Sequence[str]) -> list[str]:
-    """Return the command that lists jobs by name, of the last 30 days."""
-    format_ = "--format=JobIDRaw,JobName%100,State%40"
-    since = ("--starttime=now-30days", f"--name={','.join(names)}")
-    return ["sacct", "--allocations", "--noheader", "--parsable2", *since, format_]
+def sacct_arguments(option: str, values: Iterable[str]) -> list[str]:
+    """Return the command that lists jobs of the last 30 days by ``jobs`` or ``name``."""
+    selected = ("--starttime=now-30days", f"--{option}={','.join(values)}")
+    columns = "--format=JobIDRaw,JobName%100,State%40,End"
+    return ["env", "TZ=UTC", "sacct", "-X", "--noheader", "--parsable2", *selected, columns]
 
 
 def parse_accounting(output: str, keys: Mapping[str, str]) -> dict[str, BatchJob]:
-    """Return the jobs of sacct by key; ``keys`` are those of the names."""
+    """Return the jobs of sacct by key; ``keys`` are those of ids or names. ``reason``: UID of who cancelled it."""
     jobs: dict[str, BatchJob] = {}
     for line in output.splitlines():
-        number, name, state, *_ = [*line.split("|"), "", "", ""]
-        if name in keys and state:
+        number, name, state, end, *_ = [*line.split("|"), "", "", "", ""]
+        key = keys.get(number) or keys.get(name)
+        if key and state:
             word, _, user = state.partition(" by ")  # CANCELLED by 1000
-            reason = f"by user {user}" if user else ""
-            state_ = STATES.get(word, BatchState.RUNNING)
-            jobs[keys[name]] = BatchJob(number, keys[name], state_, reason)
+            batch_state = STATES.get(word, BatchState.RUNNING)
+            jobs[key] = BatchJob(number, key, batch_state, user, ended_at=_unix_time(end))
     return jobs
+
+
+def _unix_time(text: str) -> float | None:
+    """Read a time of a command that was called with ``TZ=UTC``; None if it is unknown."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    except ValueError:  # N/A, Unknown
+        return None
 
 
 PARTITIONS = {"PartitionName": 80, "Nodes": 12, "Gres": 200, "GresUsed": 300, "Time": 24, "StateLong": 24}  # fmt: skip
@@ -129,7 +140,7 @@ def _rows(output: str, columns: Mapping[str, int]) -> Iterator[list[str]]:
         ]
 
 
-_GPUS = re.compile(r"gpu(?::[A-Za-z][^:,()]*)?:(\d+)")
+_GPUS = re.compile(r"gpu(?::([A-Za-z][^:,()]*))?:(\d+)")
 _DOWN = ("down", "drain", "fail", "maint", "unknown", "inval")
 
 
@@ -165,6 +176,7 @@ def parse_machines(output: str) -> list[BatchMachine]:
             reason="" if reason == "none" else reason,
             gpus=_gpus(gres),
             gpus_used=_gpus(used),
+            gpu_type="/".join(sorted({kind for kind, _ in _GPUS.findall(gres) if kind})),
         )
         for name, state, gres, used, reason in _rows(output, MACHINES)
     }
@@ -172,16 +184,16 @@ def parse_machines(output: str) -> list[BatchMachine]:
 
 
 def _gpus(gres: str) -> int:
-    return sum(int(number) for number in _GPUS.findall(gres))
+    return sum(int(number) for _, number in _GPUS.findall(gres))
 
 
 _START = re.compile(r"to start at (\S+)")
 
 
 def parse_forecast(output: str, *, refused: bool) -> BatchForecast:
-    """Read the answer of ``sbatch --test-only``; its times are those of this machine's clock zone."""
+    """Read the answer of ``sbatch --test-only``, called with ``TZ=UTC``."""
     match = _START.search(output)
     if match is not None:
-        return BatchForecast(datetime.fromisoformat(match[1]).timestamp())
+        return BatchForecast(_unix_time(match[1]))
     text = " ".join(output.replace("allocation failure:", "").split()).removeprefix("sbatch: ")
     return BatchForecast(refusal=text if refused else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trainctl.base.protocol.batch import WAITING_EXIT_CODE
 from trainctl.plugin_api.scheduler import BatchRequest, BatchVariables
@@ -33,16 +33,29 @@ def job_name(key: str) -> str:
     return f"trainctl-{key}"
 
 
-def sbatch_arguments(settings: SlurmSettings, request: BatchRequest) -> list[str]:
-    """Return the command that submits the script on its standard input."""
-    return ["sh", "-c", _CLEAN, "sh", "sbatch", "--parsable", *_options(settings, request)]
+def sbatch_arguments(
+    settings: SlurmSettings, request: BatchRequest, variables: Sequence[str] = ()
+) -> list[str]:
+    """Return the command that submits the script on its standard input; ``variables`` are set for it."""
+    sbatch = ["sbatch", "--parsable", *_options(settings, request)]
+    return ["sh", "-c", _CLEAN, "sh", *variables, *sbatch]
+
+
+def order(request: BatchRequest) -> list[str]:
+    """Return the changes by which ``scontrol update`` gives a pending job the request's slot and priority."""
+    return [f"jobname={_name(request)}", f"nice={max(0, -request.priority)}"]
+
+
+def _name(request: BatchRequest) -> str:
+    """All jobs are singletons of their name, so that a limit can be set and removed while they are pending."""
+    return request.slot or job_name(request.key)
 
 
 def _options(settings: SlurmSettings, request: BatchRequest) -> Iterator[str]:
     for name, value in settings.sbatch.items():
         if value is not False:
             yield f"--{name}" if value is True else f"--{name}={value}"
-    yield f"--job-name={request.slot or job_name(request.key)}"
+    yield f"--job-name={_name(request)}"
     yield f"--comment={KEY}{request.key} {request.label}"
     yield f"--nodes={request.nodes}"
     yield "--ntasks-per-node=1"
@@ -73,8 +86,7 @@ def _options(settings: SlurmSettings, request: BatchRequest) -> Iterator[str]:
 def _dependencies(request: BatchRequest) -> Iterator[str]:
     if request.after:
         yield ":".join(["afterok", *request.after])
-    if request.slot:
-        yield "singleton"
+    yield "singleton"
 
 
 def script(request: BatchRequest) -> str:

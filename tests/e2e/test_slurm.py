@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.machines.containers import BUSYBOX, ContainerRegistry, EngineHarness
+from tests.support.machines.gpus import FakeNvidiaGpus
 from tests.support.machines.slurm import SlurmCluster
 from tests.support.projects.program import ROOT
 from tests.support.projects.project import ProjectHarness
@@ -176,6 +178,107 @@ def test_somebody_else_cancels_it(project: ProjectHarness, slurm: SlurmCluster) 
     assert status["error"].startswith("its job was cancelled")
 
 
+@one_day_in(3)
+@pytest.mark.parametrize("requeued", [True, False])
+def test_a_node_of_a_run_is_killed(
+    project: ProjectHarness, slurm: SlurmCluster, requeued: bool
+) -> None:
+    """Slurm starts the run again on other nodes, or it is lost."""
+    command = '"if [ $BT_RETRY_COUNT = 0 ]; then sleep 300; fi; echo done"'
+    write(project, slurm, command, ", node_count: 2")
+    manifest = project.directory / "trainctl.yaml"
+    setting = f"partition: gpu, requeue: {str(requeued).lower()}"
+    manifest.write_text(manifest.read_text().replace("partition: gpu", setting))
+    project.run("apply", "--auto-approve")
+    until(project, "TRAINING_JOB_RUNNING")
+    slurm.kill_node("n2", report=True)
+    try:
+        status = until(project, "TRAINING_JOB_COMPLETED" if requeued else "TRAINING_JOB_LOST")
+    finally:
+        slurm.restart_node("n2")
+    nodes = [rank["node"] for rank in status["ranks"]]
+    if requeued:
+        assert "hpc/n2" not in nodes
+        assert status["number"] == 1
+    else:
+        assert status["error"] == "a node of its job failed"
+
+
+@one_day_in(8)
+def test_a_run_reaches_slurms_time_limit(project: ProjectHarness, slurm: SlurmCluster) -> None:
+    """Slurm looks at limits every 30 s."""
+    write(project, slurm, '"sleep 300"', runtime="}\n    max_duration: 1h\n    labels: {a: b")
+    project.run("apply", "--auto-approve")
+    until(project, "TRAINING_JOB_RUNNING")
+    job = max(slurm.jobs())
+    assert slurm.jobs()[job]["time_limit"] == 60
+    slurm("scontrol", "update", f"jobid={job}", "EndTime=now+1")
+    slurm.await_state(job, "TIMEOUT", seconds=90)
+    status = until(project, "TRAINING_JOB_FAILED")
+    assert status["error"] == "its job reached the time limit"
+    assert status["ended_at"]
+
+
+@one_day_in(3)
+def test_apply_waits_for_a_controller_that_restarts(
+    project: ProjectHarness, slurm: SlurmCluster
+) -> None:
+    write(project, slurm, f'"while [ ! -e {slurm.shared_dir}/back ]; do sleep 0.1; done"')
+    with project.start("apply", "--auto-approve", "--wait") as waiting:
+        assert waiting.stdout
+        while not waiting.stdout.readline().startswith("job.train: created"):
+            assert waiting.poll() is None
+        slurm.stop_controller()
+        try:
+            assert "Slurm's controller doesn't respond" in project.run("status", "train").stdout
+        finally:
+            slurm.start_controller()
+        (slurm.shared_dir / "back").touch()
+        out, err = waiting.communicate(timeout=60)
+    assert waiting.returncode == 0, out + err
+
+
+@one_day_in(3)
+def test_priority_and_limit_of_pending_runs_change(
+    project: ProjectHarness, slurm: SlurmCluster
+) -> None:
+    """Without another submission; a run that started keeps what it has."""
+    shared = write(project, slurm, "")
+    manifest = (SWEEP % shared).replace("sleep 1", "sleep 300")
+    project.write({"trainctl.yaml": manifest.replace("max_parallel: 3", "max_parallel: 1")})
+    project.run("apply", "--auto-approve")
+    slurm.await_that(lambda: running(slurm) == 1, "the first does not run")
+    before = set(slurm.jobs())
+    changed = manifest.replace("max_parallel: 3", "max_parallel: 4\n    priority: -7")
+    project.write({"trainctl.yaml": changed})
+    assert "12 to change" in project.run("apply", "--auto-approve").stdout
+    slurm.await_that(lambda: running(slurm) >= 4, "no others run")
+    assert set(slurm.jobs()) == before
+    assert running(slurm) <= 5
+    assert slurm("squeue", "-h", "-t", "pending", "-O", "Nice").split().count("7") >= 7
+
+
+def running(slurm: SlurmCluster) -> int:
+    return slurm("squeue", "-h", "-o", "%T").split().count("RUNNING")
+
+
+@one_day_in(2)
+def test_a_machine_that_lacks_a_gpu_fails_the_run(
+    project: ProjectHarness, slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    """Checked in the allocation, before any rank starts its command."""
+    gpus = FakeNvidiaGpus.make(tmp_path / "tools", 1)
+    project.variables["PATH"] = f"{gpus.tools}:{project.variables['PATH']}"
+    write(project, slurm, '"echo started"', ", node_count: 2")
+    project.run("apply", "--auto-approve", "--wait", code=None)
+    status = project.json("status", "job.train")
+    assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
+    assert re.search(
+        r"node n[12]: 1 of 2 GPUs that the run needs. Check nvidia-smi", status["error"]
+    )
+    assert "started" not in project.run("logs", "train", code=None).stdout
+
+
 @one_day_in(2)
 def test_members_of_a_sweep_run_three_at_a_time(
     project: ProjectHarness, slurm: SlurmCluster
@@ -254,7 +357,12 @@ def test_weights_are_mirrored_before_the_job_exists(
     for rank in ("0", "1"):
         assert project.run("logs", "train", "--rank", rank).stdout.startswith("weights\ndr-xr")
     assert (tmp_path / "n1" / "trees").is_dir() == cached
-    assert len([*shared.glob("cache/trees/*")]) == 1
+    copied = "".join(log.read_text() for log in shared.glob("runs/*/batch.log"))
+    lines = {
+        "weights.base: copied 8 bytes, 0 from peers",
+        "weights.base: copied 0 bytes, 8 from peers",
+    }
+    assert lines & {*copied.splitlines()} == (lines if cached else set())
 
 
 def test_the_example(project: ProjectHarness, slurm: SlurmCluster) -> None:

@@ -53,12 +53,14 @@ class RankRecord:
     exit_code: int | None = None
     error: str | None = None
     host: str | None = field(default=None, metadata=OMIT_EMPTY)
-    """Machine that a batch system chose."""
+    """Machine that a batch system chose; empty before it has."""
 
     @property
     def place(self) -> str:
-        """Return where it runs, ``cluster/machine``."""
-        return f"{self.node.partition('/')[0]}/{self.host}" if self.host else self.node
+        """Return where it runs, ``cluster/machine``; ``cluster`` while a batch system has not chosen."""
+        if self.host is None:
+            return self.node
+        return "/".join(filter(None, (self.node.partition("/")[0], self.host)))
 
 
 @dataclass(frozen=True, slots=True)

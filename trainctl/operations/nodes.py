@@ -58,7 +58,11 @@ def _batch_machines(workspace: Workspace, state: State) -> Iterator[NodeReport]:
             continue  # the report of its node says why
         for machine in machines:
             gpus = [
-                {"index": index, "claimed_by": "another job" if index < machine.gpus_used else None}
+                {
+                    "index": index,
+                    "name": machine.gpu_type,
+                    "claimed_by": "another job" if index < machine.gpus_used else None,
+                }
                 for index in range(machine.gpus)
             ]
             found = {"gpus": gpus} if machine.usable else None

@@ -34,7 +34,8 @@ class BatchJob:
     """A job as the batch system reports it.
 
     ``key``: idempotency key of its run. ``reason``: in words, why it is pending or how it ended.
-    ``restarts``: how many times it was requeued and started again. ``nodes``: names in the batch system.
+    ``restarts``: how many times it was requeued and started again. ``nodes``: names in the batch system. ``ended_at``:
+    Unix time of its end if known.
     """
 
     id: str
@@ -43,6 +44,7 @@ class BatchJob:
     reason: str = ""
     restarts: int = 0
     nodes: tuple[str, ...] = ()
+    ended_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,10 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class BatchMachine:
-    """A machine of the batch system, with its ``state`` there and the ``reason`` if it gets no jobs."""
+    """A machine of the batch system, with its ``state`` there and the ``reason`` if it gets no jobs.
+
+    ``gpu_type`` is the batch system's name of it; empty: unknown.
+    """
 
     name: str
     state: str
@@ -114,6 +119,7 @@ class BatchMachine:
     reason: str = ""
     gpus: int = 0
     gpus_used: int = 0
+    gpu_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +153,12 @@ class SchedulesJobs(Protocol):
 
     def cancel_job(self, cluster: ClusterSettings, node: Node, job: BatchJob) -> None:
         """Ask for the end of a job: SIGTERM, later SIGKILL; no error if it has ended."""
+        ...
+
+    def reorder_job(
+        self, cluster: ClusterSettings, node: Node, job: BatchJob, request: BatchRequest
+    ) -> None:
+        """Give a pending job the slot and the priority of the request."""
         ...
 
     def partitions(self, cluster: ClusterSettings, node: Node) -> Sequence[PartitionFacts]:

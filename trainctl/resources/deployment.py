@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -95,6 +97,7 @@ class Deployment:
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self._apply = uuid.uuid4().hex
         self._queue_positions = {address: index for index, address in enumerate(planned)}
+        self._reordered: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
     def deploy(self, start: RunStart, run: RunRecord, replaced: ReplacedRun) -> RunRecord:
         """Deliver weights and code to the ranks' nodes and start the ranks.
@@ -115,7 +118,7 @@ class Deployment:
         batch = BatchCluster.of(self._agents, self._cluster(step))
         if batch is not None:
             follows = [request["key"] for request in requests[0]["run"]["follows"]]
-            slot = self._slot(step)
+            slot = self.slot(step)
             batch.submit(step.address, step.job_spec, run, requests, after=follows, slot=slot)
             return control.status(run)
         return start_together(step, control, run, ranks, requests, self._secrets.register)
@@ -272,13 +275,15 @@ class Deployment:
             return [replace(first, rank=rank) for rank in ranks]
         return each(lambda rank: self._prepare_rank(start, rank), ranks, len(ranks))
 
-    def _slot(self, step: ApplyStep) -> str | None:
-        """Return the name of the sweep's slot for the run; None without a limit."""
+    def slot(self, step: ApplyStep) -> str | None:
+        """Return the name of the sweep's slot for the run of a batch system; None without a limit."""
         count = step.job_spec.max_parallel
         if count is None:
             return None
-        number = self._queue_positions.get(step.address, 0) % count
-        return f"{self._context.lineage[:8]}-{step.address.name}-{number}"
+        number = self._queue_positions.get(step.address)
+        if number is None:  # it was submitted by an earlier apply
+            number = next(self._reordered[step.address.name])
+        return f"{self._context.lineage[:8]}-{step.address.name}-{number % count}"
 
     def _check(
         self,

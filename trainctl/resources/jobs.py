@@ -36,6 +36,7 @@ from trainctl.resources.agents import Agents, ProjectContext, nodes_of
 from trainctl.resources.checkpoints import CheckpointClient, checkpoint_store_error
 from trainctl.resources.clusters import cache_target
 from trainctl.resources.placement import taken_back_reason, unreachable_nodes_reason
+from trainctl.resources.runs.batch_runs import BatchCluster
 from trainctl.resources.runs.blocking_runs import (
     ReplacedRun,
     find_blocking_runs,
@@ -100,10 +101,7 @@ class JobHandler:
         earlier = tuple(run for run in runs_of(step.recorded) if run.key != step.key)
         if step.action is Action.UPDATE:
             if earlier and earlier[-1].status.live:
-                control = RunControl(self._agents, step.lookup)
-                control.set_queue_order(
-                    earlier[-1], queue_order(step.address, step.job_spec, self._context.lineage)
-                )
+                self._reorder(step, earlier[-1])
             return _outputs(*earlier)
         control = RunControl(self._agents, step.lookup)
         replaced = ReplacedRun(step, control, earlier)
@@ -133,6 +131,15 @@ class JobHandler:
         if run.status is RunStatus.DEPLOY_FAILED or _was_lost_before_start(run):
             raise StepFailed(_start_error(run), _outputs(*replaced.earlier, run))
         return _outputs(*replaced.earlier, run)
+
+    def _reorder(self, step: ApplyStep, run: RunRecord) -> None:
+        """Change the queue order of a live run."""
+        batch = BatchCluster.of(self._agents, step.needed(step.job_spec.cluster_address))
+        if batch is not None:
+            batch.reorder(step.address, step.job_spec, run, self._deployment.slot(step))
+            return
+        order = queue_order(step.address, step.job_spec, self._context.lineage)
+        RunControl(self._agents, step.lookup).set_queue_order(run, order)
 
     def delete(self, step: ApplyStep) -> None:
         """Stop live runs and delete every run's directory; checkpoints only on request."""

@@ -95,7 +95,7 @@ def _row(status: JobStatus) -> list[str]:
         str(status.address),
         f"{run.number} ({run.id})",
         state_text(status),
-        ", ".join(rank.place for rank in run.ranks),
+        ", ".join(dict.fromkeys(rank.place for rank in run.ranks)),
         format_minute(run.started_at),
         format_duration(run.phases["running"]) if "running" in run.phases else "",
         str(len(status.checkpoints)),

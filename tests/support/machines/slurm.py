@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-_PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 _PACKAGES = {"munged": "munge", "sbatch": "slurm-client"}
 """Debian packages whose names differ from those of their programs."""
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
@@ -35,7 +35,7 @@ _CONFIG = Path(__file__).with_suffix(".conf")
 
 def require_slurm() -> None:
     """Skip if a program of Slurm or munge is not installed."""
-    missing = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
+    missing = [name for name in _PROGRAMS if shutil.which(name, path=PATH) is None]
     if missing:
         packages = ", ".join(_PACKAGES.get(name, name) for name in missing)
         pytest.skip(f"needs {', '.join(missing)} (Debian: {packages})")
@@ -55,7 +55,7 @@ class SlurmCluster:
     @property
     def variables(self) -> dict[str, str]:
         """Variables that make ``sbatch``, ``squeue`` and the others use this cluster."""
-        return {"PATH": _PATH, "SLURM_CONF": str(self.top / "slurm.conf")}
+        return {"PATH": PATH, "SLURM_CONF": str(self.top / "slurm.conf")}
 
     @property
     def environment(self) -> dict[str, str]:
@@ -66,10 +66,16 @@ class SlurmCluster:
     def start(self) -> None:
         """Start the daemons and wait until all nodes are idle."""
         self._configure()
+        self._start_munge()
+        self._start_daemons()
+
+    def _start_munge(self) -> None:
         run = self.top / "run"
         munge = [f"--{kind}-file={run}/munge.{kind}" for kind in ("key", "pid", "log", "seed")]
         self._spawn("munged", "-F", f"--socket={run}/munge.sock", *munge)
         self.await_that((run / "munge.sock").is_socket, "munged does not answer")
+
+    def _start_daemons(self) -> None:
         self._spawn("slurmctld", "-D")
         for name in self.nodes:
             self._spawn("slurmd", "-D", "-N", name, name=name)
@@ -158,7 +164,7 @@ class SlurmCluster:
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o600)
         user, host = pwd.getpwuid(os.getuid()).pw_name, socket.gethostname().partition(".")[0]
-        port = _free_ports(1 + len(self.nodes))
+        port = free_ports(1 + len(self.nodes))
         ports = f"{port + 1}-{port + len(self.nodes)}"
         text = _CONFIG.read_text().format(
             host=host, port=port, ports=ports, user=user, top=self.top
@@ -172,7 +178,7 @@ class SlurmCluster:
         (self.top / "cgroup.conf").write_text("CgroupAutomount=no\n")
 
     def _spawn(self, program: str, *words: str, name: str = "") -> None:
-        found = shutil.which(program, path=_PATH)
+        found = shutil.which(program, path=PATH)
         with (self.top / "log" / f"{name or program}.out").open("ab") as out:
             self._daemons[name or program] = subprocess.Popen(
                 [found or program, *words], env={**self.environment, "SLURMD_NODENAME": name},
@@ -190,9 +196,11 @@ class SlurmCluster:
         A detached process whose environment was cleared is not found.
         """
         while found := self._processes(name):
-            for pid in found:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            # Stopped first, or slurmstepd reports the end of the job's processes.
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in found:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, number)
             time.sleep(0.02)
 
     def _processes(self, name: str) -> set[int]:
@@ -234,7 +242,7 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
             cluster.stop()
 
 
-def _free_ports(count: int) -> int:
+def free_ports(count: int) -> int:
     """The first of so many free ports in a row."""
     for first in secrets.SystemRandom().sample(_PORTS, 1000):
         with suppress(OSError), ExitStack() as stack:

@@ -15,12 +15,19 @@ from typing import Any, cast
 import pytest
 
 from tests.support.machines.gpus import FakeNvidiaGpus
+from trainctl.base.failure import Failure
 from trainctl.base.protocol.preflight import PreflightPortsRequest, PreflightRequest
 from trainctl.base.protocol.spec import RunGpus
-from trainctl.node.supervision.preflight import preflight
+from trainctl.node.supervision.preflight import check_allocation, preflight
 from trainctl.node.system import gang_ports, health
 from trainctl.node.system.gang_ports import free_port, preflight_ports
-from trainctl.node.system.health import disk_findings, limit_findings, probe_disk, xid_errors
+from trainctl.node.system.health import (
+    clock_findings,
+    disk_findings,
+    limit_findings,
+    probe_disk,
+    xid_errors,
+)
 from trainctl.node.system.layout import Layout
 
 MIB = 2**20
@@ -242,3 +249,47 @@ def test_a_host_that_does_not_listen_is_unreached(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(gang_ports, "_SECONDS", 0.5)
     answers = gang(*(free_port("") for _ in range(3)), deaf=1)
     assert [one.get("unreached") for one in answers] == [[1], None, [1]]
+
+
+def in_allocation(root: Path, gpus: RunGpus, granted: list[str]) -> str:
+    """The error of a machine that a batch system chose, with the GPUs that it granted."""
+    request: dict[str, Any] = {
+        "root": str(root), "data": str(root), "key": "key", "gpus": gpus, "in_container": True,
+        "listings": [], "probe_bytes": 0, "ports": None,
+    }  # fmt: skip
+    try:
+        check_allocation(cast(PreflightRequest, request), "n1", granted)
+    except Failure as error:
+        return error.summary
+    return ""
+
+
+def test_only_granted_gpus_of_a_machine_are_checked(
+    tmp_path: Path, gpus: FakeNvidiaGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first has errors. Their kind is the batch system's to know."""
+    gpus.report_health(errors=2)
+    one: RunGpus = {"count": 1, "kind": "BIG", "declared": None}
+    for number, expected in (("1", ""), ("0", "node n1: GPU 0 has 2 uncorrectable ECC errors")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", number)
+        assert in_allocation(tmp_path, one, [number]) == expected
+
+
+def test_a_machine_that_grants_too_few_gpus_fails(tmp_path: Path) -> None:
+    """Without a tool that reports them, too."""
+    summary = "node n1: 1 of 2 GPUs that the run needs were granted"
+    assert in_allocation(tmp_path, H100, ["0"]) == summary
+    assert in_allocation(tmp_path, H100, []) == ""
+
+
+def test_a_clock_is_compared_with_that_of_the_file_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways; the file is removed."""
+    assert [*clock_findings(tmp_path)] == []
+    now = time.time()
+    for skew, words in ((100, "100 s ahead"), (-100, "100 s behind")):
+        monkeypatch.setattr(time, "time", lambda skew=skew: now + skew)
+        (finding,) = clock_findings(tmp_path)
+        assert words in finding["summary"]
+    assert [*tmp_path.iterdir()] == []

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from trainctl.plugin_api.provider import ClusterSettings
 from trainctl.plugin_api.scheduler import BatchRequest, BatchState
 from trainctl_slurm.queries import parse_accounting, parse_forecast, parse_jobs, parse_partitions
 from trainctl_slurm.settings import SlurmSettings, hosts
-from trainctl_slurm.submission import sbatch_arguments, script
+from trainctl_slurm.submission import order, sbatch_arguments, script
 
 REQUEST = BatchRequest("key-1", "train", "job.train run 1 (abc)", ("python3", "a b"), "{}", "/log")
 
@@ -31,6 +33,7 @@ def row(number: int, state: str, reason: str = "None", restarts: int = 0, commen
         (12, restarts),
         (80, reason),
         (400, "n[1-2]"),
+        (24, "2026-11-26T15:49:30"),
         (600, comment),
     )
     return "".join(f"{value:<{width}}" for width, value in columns)
@@ -91,13 +94,15 @@ def test_the_login_host_is_a_host_with_the_shared_directory() -> None:
 def test_states_of_slurm(state: str, expected: BatchState) -> None:
     (job,) = parse_jobs(row(5, state, restarts=1) + "\n" + row(6, state, comment="somebody's"))
     assert (job.id, job.key, job.state, job.restarts) == ("5", "key-1", expected, 1)
+    assert job.ended_at == (1795708170 if expected.ended else None)
 
 
 def test_reasons_are_told_in_words_or_as_they_are() -> None:
-    reasons = [
-        next(parse_jobs(row(5, "PENDING", reason))).reason for reason in ("Resources", "New")
-    ]
-    assert reasons == ["waits for free nodes", "New"]
+    """Recorded from Slurm 22.05; a reason may have details."""
+    recorded = ("Resources", "New", "None", "ReqNodeNotAvail, UnavailableNodes:n4")
+    reasons = [next(parse_jobs(row(5, "PENDING", reason))).reason for reason in recorded]
+    down = "waits for a node that is down or reserved, UnavailableNodes:n4"
+    assert reasons == ["waits for free nodes", "New", "", down]
 
 
 def test_gpus_of_nodes_that_are_down_are_not_free() -> None:
@@ -121,11 +126,26 @@ def test_a_forecast_is_a_time_or_a_refusal() -> None:
 
 
 def test_the_accounting_remembers_jobs_and_who_cancelled_them() -> None:
-    keys = {"trainctl-a": "a", "trainctl-b": "b"}
-    jobs = parse_accounting(
-        "7|trainctl-a|CANCELLED by 1000\n8|trainctl-b|TIMEOUT\n9|other|FAILED\n", keys
-    )
-    assert [(job.key, job.state, job.reason) for job in jobs.values()] == [
-        ("a", BatchState.CANCELLED, "by user 1000"),
-        ("b", BatchState.TIME_LIMIT, ""),
+    """Recorded from sacct of 22.05.8 with slurmdbd; a slot's job is found by its id."""
+    output = """\
+1|trainctl-a|CANCELLED by 65534|2026-11-26T15:58:53
+2|trainctl-b|FAILED|2026-11-26T15:58:54
+3|team-train-0|TIMEOUT|2026-11-26T15:59:22
+4|trainctl-d|RUNNING|Unknown
+5|other|NODE_FAIL|2026-11-26T15:58:55
+"""
+    keys = {"trainctl-a": "a", "trainctl-b": "b", "3": "c", "trainctl-d": "d"}
+    jobs = parse_accounting(output, keys)
+    assert [(job.key, job.state, job.reason, job.ended_at) for job in jobs.values()] == [
+        ("a", BatchState.CANCELLED, "65534", 1795708733),
+        ("b", BatchState.FAILED, "", 1795708734),
+        ("c", BatchState.TIME_LIMIT, "", 1795708762),
+        ("d", BatchState.RUNNING, "", None),
     ]
+
+
+def test_the_order_of_a_pending_job_is_its_name_and_nice() -> None:
+    """A name of its own is no limit."""
+    lower = replace(REQUEST, priority=-7, slot="team-train-3")
+    assert order(lower) == ["jobname=team-train-3", "nice=7"]
+    assert order(replace(REQUEST, priority=2)) == ["jobname=trainctl-key-1", "nice=0"]

@@ -58,9 +58,9 @@ def deliver(request: DeliverRequest, emit: Emit, caller: BinaryIO) -> DeliverRes
     }
 
 
-def copy_listing(layout: Layout, listing: Listing, request: Mapping[str, Any]) -> None:
-    """Complete a listing's tree without a client, from a directory."""
-    _deliver_with_retries(layout, listing, request, lambda _: None, None)
+def copy_listing(layout: Layout, listing: Listing, request: Mapping[str, Any]) -> Mapping[str, int]:
+    """Complete a listing's tree without a client, from a directory and peers; bytes by source."""
+    return _deliver_with_retries(layout, listing, request, lambda _: None, None)
 
 
 def _deliver_with_retries(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
+from contextlib import contextmanager
+from secrets import token_urlsafe
 from typing import (  # fmt: skip
     TYPE_CHECKING,
     Any,
@@ -31,7 +33,12 @@ from trainctl.base.network.object_server import (
     serve_in_thread,
 )
 from trainctl.base.protocol.callbacks import CallbackClient, CallerGone
-from trainctl.base.protocol.weights import ServeMirrorRequest, ServeRequest, ServeResponse
+from trainctl.base.protocol.weights import (
+    PeerSpec,
+    ServeMirrorRequest,
+    ServeRequest,
+    ServeResponse,
+)
 from trainctl.node.cache.leases import reserved_listings
 from trainctl.node.cache.listings import receive_listings
 from trainctl.node.cache.trees import ListingTrees
@@ -63,6 +70,22 @@ def serve_mirror(request: ServeMirrorRequest, emit: Emit, caller: BinaryIO) -> S
     return _serve(
         MirrorObjectSource(check_absolute(request["path"], "mirror")), request, emit, caller, {}
     )
+
+
+@contextmanager
+def peer_server(layout: Layout, listings: Sequence[Listing]) -> Iterator[Optional[PeerSpec]]:
+    """Serve listings from this cache on private addresses; None if the host has none, as there is no TLS."""
+    addresses = [address for address in ServingAddresses.here().addresses if is_private(address)]
+    if not addresses:
+        yield None
+        return
+    token = token_urlsafe(32)
+    holds = {listing.id: _holdings(layout, listing) for listing in listings}
+    objects = CacheObjectSource(layout, listings)
+    with serve_in_thread(ObjectServer(objects, token, addresses)) as server:
+        peer: PeerSpec = {"urls": server.urls, "token": token, "holds": holds}
+        peer["loopback"] = shared_loopback_network(addresses)
+        yield peer
 
 
 class CacheObjectSource(ObjectSource):

@@ -8,28 +8,35 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import make_directory, read_json, write_json
+from trainctl.base.listing import Listing
 from trainctl.base.network.addresses import addresses
 from trainctl.base.protocol import batch as protocol
 from trainctl.base.protocol.batch import WAITING_EXIT_CODE, rank_root
 from trainctl.base.protocol.method import EmptyResponse, RunRequest
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.preflight import PreflightRequest
+from trainctl.base.protocol.spec import RunGpus, RunSpec
 from trainctl.node.cache.delivery import copy_listing
 from trainctl.node.cache.listings import load_listing
+from trainctl.node.cache.server import peer_server
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import AWAITED_SIGNALS
 from trainctl.node.runs.record import NodeRun
+from trainctl.node.supervision.preflight import check_allocation
 from trainctl.node.supervision.supervisor import LaunchRequest, run_in_foreground
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout
+from trainctl.node.transfer.fetch import PEERS
 
 Emit = Callable[[Dict[str, Any]], None]
 _SHARED = ("agent", "cache", "caches", "code", "environments", "images", "queue", "training")
 """Directories that all ranks share with rank 0."""
 _RENDEZVOUS_SECONDS = 600.0
+_PEER_SECONDS = 30.0
+_PROBE_BYTES = 64 * 2**20
 _POLL_SECONDS = 0.2
 
 
@@ -61,17 +68,15 @@ def run_rank(request: protocol.RunRankRequest, emit: Emit) -> protocol.RankRespo
     rendezvous = None
     if spec["gang"] and rank:
         leader = _rank_run(request["root"], request["key"], 0)
-        rendezvous = _wait_for_rendezvous(leader, restart)
+        rendezvous = _wait_for_rendezvous(run, leader, restart)
     elif spec["gang"]:
         rendezvous = {"addresses": addresses() or ["127.0.0.1"], "restart": restart}
-    spec = _granted(spec, request, restart, rendezvous)
+    wanted, spec = spec["gpus"], _granted(spec, request, restart, rendezvous)
     data = names.check_absolute(request["data"], "data")
     secrets = run.stored_secrets or {}
     run.retains_secrets = True
     launch = LaunchRequest(run, spec, secrets, data, rendezvous)
-    if request["node_cache"]:
-        launch = launch._replace(prepare=partial(_copy_weights, run, spec))
-    run_in_foreground(launch)
+    run_in_foreground(launch._replace(prepare=partial(_prepare, run, spec, wanted, request)))
     record = run.record
     status = str(record.get("status"))
     if status == runs.STOPPED and _was_interrupted(run):
@@ -157,28 +162,98 @@ def _granted(
     return changed
 
 
-def _copy_weights(run: NodeRun, spec: RunSpec) -> None:
-    """Copy the run's weights from the shared directory to the node's cache."""
+def _prepare(
+    run: NodeRun, spec: RunSpec, wanted: RunGpus, request: protocol.RunRankRequest
+) -> None:
+    """Check the machine, then copy the run's weights to its own disk if it has a cache."""
+    listings = dict(_listings(run, spec)) if request["node_cache"] else {}
+    check: PreflightRequest = {
+        "root": str(run.layout.root),
+        "cache": {"dir": str(run.layout.cache), "size": None},
+        "data": request["data"],
+        "key": run.key,
+        "gpus": wanted,
+        "in_container": bool(spec.get("container")),
+        "listings": [listing.id for listing in listings.values()],
+        "probe_bytes": min(_PROBE_BYTES, sum(listing.size for listing in listings.values())),
+        "ports": None,
+    }
+    granted = (spec.get("batch") or {}).get("gpus", [])
+    check_allocation(check, os.environ.get(request["host"], ""), granted)
+    if listings:
+        _copy_weights(run, spec, listings, _rank_run(request["root"], run.key, 0).directory)
+
+
+def _listings(run: NodeRun, spec: RunSpec) -> Iterator[Tuple[str, Listing]]:
     shared = Layout(str(run.layout.root))
     for weights in spec["weights"]:
         listing = load_listing(shared.listing(weights["listing"]))
         if listing is None:
             raise Failure("missing", f"{weights['name']} is not in {shared.cache}")
+        yield weights["name"], listing
+
+
+def _copy_weights(
+    run: NodeRun, spec: RunSpec, listings: Mapping[str, Listing], directory: Path
+) -> None:
+    """Copy weights from the shared directory; each byte leaves it once, the other ranks get it from peers.
+
+    ``directory``: where the ranks exchange the addresses of their servers.
+    """
+    rank, ranks = spec["rank"], range(spec["group_size"])
+    prefix = f"{run.batch_start['number']}-"
+    done = [directory / f"copied-{prefix}{number}" for number in ranks]
+    with peer_server(run.layout, [*listings.values()]) as own:
+        peers: List[Any] = []
+        if own and len(ranks) > 1:
+            write_json(directory / f"peer-{prefix}{rank}.json", {**own, "node": str(rank)})
+            _wait_for(
+                [directory / f"peer-{prefix}{number}.json" for number in ranks], _PEER_SECONDS
+            )
+            known = (read_json(directory / f"peer-{prefix}{number}.json") for number in ranks)
+            peers = [peer for peer in known if peer]
         request = {
             "root": str(run.layout.root),
             "lineage": spec["lineage"],
             "lease": run.key,
-            "mirror": {"type": "objects", "path": str(shared.cache)},
+            "mirror": {"type": "objects", "path": str(run.layout.root / "cache")},
+            "node": str(rank),
+            "peers": peers,
         }
-        copy_listing(run.layout, listing, request)
+        try:
+            for name, listing in listings.items():
+                moved = copy_listing(run.layout, listing, request)
+                from_peers = moved.get(PEERS, 0)
+                shared = sum(moved.values()) - from_peers
+                sys.stderr.write(f"{name}: copied {shared} bytes, {from_peers} from peers\n")
+        finally:
+            done[rank].touch()
+        if peers:
+            _wait_for(done, _RENDEZVOUS_SECONDS)
 
 
-def _wait_for_rendezvous(leader: NodeRun, restart: int) -> Mapping[str, Any]:
-    """Wait until rank 0 of this start listens; return its addresses, port and token."""
+def _wait_for(paths: Sequence[Path], seconds: float) -> None:
+    """Wait until all files exist, a signal arrives, or the time is over."""
+    deadline = time.monotonic() + seconds
+    while not all(path.exists() for path in paths):
+        if time.monotonic() > deadline or signal.SIGTERM in signal.sigpending():
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def _wait_for_rendezvous(run: NodeRun, leader: NodeRun, restart: int) -> Mapping[str, Any]:
+    """Wait until rank 0 of this start listens; return its addresses, port and token.
+
+    If rank 0 has ended, the rank ends with its outcome.
+    """
     deadline = time.monotonic() + _RENDEZVOUS_SECONDS
     while time.monotonic() < deadline and signal.SIGTERM not in signal.sigpending():
         rendezvous = read_json(leader.gang)
         if rendezvous and rendezvous.get("restart") == restart:
             return dict(rendezvous)
+        outcome = leader.record
+        if outcome.get("status") in runs.ENDED and leader.batch_start["number"] == restart:
+            run.write({**outcome, "exit_code": None})
+            sys.exit(1)
         time.sleep(_POLL_SECONDS)
     raise Failure("unreachable", f"rank 0 of run {leader.key} did not start")

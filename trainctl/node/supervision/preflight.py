@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import time
 from itertools import chain
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from trainctl.base.failure import Failure
 from trainctl.base.network.addresses import addresses
@@ -26,12 +30,15 @@ from trainctl.node.scheduling.gpus import usable_gpus
 from trainctl.node.system.gang_ports import free_port
 from trainctl.node.system.gpus import (
     GpuDevice,
+    ListGpusFn,
     ToolTimeout,
     list_gpus,
     nvidia_health,
     nvidia_users,
+    visible_gpus,
 )
 from trainctl.node.system.health import (
+    clock_findings,
     disk_findings,
     gpu_errors,
     limit_findings,
@@ -59,14 +66,7 @@ def preflight(
     }
     if response["started"]:
         return response
-    uses_gpus = request["gpus"]["count"] != 0 and request["gpus"]["declared"] != 0
-    gpus: Callable[[], _GpuReport] = lambda: _gpus(request["gpus"])  # noqa: E731
-    disks: Callable[[], _GpuReport] = lambda: (None, _disks(request, layout))  # noqa: E731
-    reports = each(lambda check: check(), [gpus, disks] if uses_gpus else [disks], 2)
-    response["driver"] = reports[0][0]
-    response["findings"] = [*chain.from_iterable(found for _, found in reports)]
-    has_gpus = uses_gpus and (bool(request["gpus"]["count"]) or response["driver"] is not None)
-    response["findings"] += limit_findings(has_gpus and not request["in_container"])
+    response["driver"], response["findings"] = _check(request, layout)
     if request["ports"] is not None:
         response["addresses"] = addresses()
         try:
@@ -77,6 +77,49 @@ def preflight(
     return response
 
 
+def check_allocation(request: PreflightRequest, host: str, granted: Sequence[str]) -> None:
+    """Check a machine of a batch system before a rank's gang starts; Failure if the rank can't run there.
+
+    ``granted``: numbers of its GPUs. GPUs that no tool reports are not checked. Warnings are printed.
+    """
+    gpus = request["gpus"]
+    has_tool = any(map(shutil.which, ("nvidia-smi", "rocm-smi")))
+    gpus = {"count": gpus["count"] if has_tool else 0, "kind": "", "declared": None}
+    _, findings = _check({**request, "gpus": gpus}, layout_of(request), _granted_gpus)
+    wanted = request["gpus"]["count"] or 0
+    if 0 < len(granted) < wanted:
+        summary = f"{len(granted)} of {wanted} GPUs that the run needs were granted"
+        findings.append(
+            make_finding("gpus", ERROR, summary, "Check the GPUs of the node in the batch system.")
+        )
+    for finding in [*findings, *clock_findings(Path(request["root"]))]:
+        if finding["level"] != WARNING:
+            raise Failure("failed", f"node {host}: {finding['summary']}", finding["remedy"])
+        sys.stderr.write(f"warning: node {host}: {finding['summary']}\n")
+
+
+def _granted_gpus() -> List[GpuDevice]:
+    return visible_gpus(_host_gpus(), os.environ)
+
+
+def _host_gpus() -> List[GpuDevice]:
+    return list_gpus(_TOOL_SECONDS)
+
+
+def _check(
+    request: PreflightRequest, layout: Layout, gpu_source: ListGpusFn = _host_gpus
+) -> _GpuReport:
+    """Check GPUs, disks and limits; return the driver's version, too."""
+    uses_gpus = request["gpus"]["count"] != 0 and request["gpus"]["declared"] != 0
+    gpus: Callable[[], _GpuReport] = lambda: _gpus(request["gpus"], gpu_source)  # noqa: E731
+    disks: Callable[[], _GpuReport] = lambda: (None, _disks(request, layout))  # noqa: E731
+    reports = each(lambda check: check(), [gpus, disks] if uses_gpus else [disks], 2)
+    driver = reports[0][0]
+    has_gpus = uses_gpus and (bool(request["gpus"]["count"]) or driver is not None)
+    limits = limit_findings(has_gpus and not request["in_container"])
+    return driver, [*chain.from_iterable(found for _, found in reports), *limits]
+
+
 def _disks(request: PreflightRequest, layout: Layout) -> List[Finding]:
     """Check the disks; write to them only if the run brings weights that the cache lacks."""
     trees = ListingTrees(layout)
@@ -85,11 +128,11 @@ def _disks(request: PreflightRequest, layout: Layout) -> List[Finding]:
     return [*disk_findings(layout.cache, check_absolute(request["data"], "data"), size)]
 
 
-def _gpus(wanted: RunGpus) -> _GpuReport:
+def _gpus(wanted: RunGpus, gpu_source: ListGpusFn) -> _GpuReport:
     """Compare the GPUs with those that the run needs; return the driver's version, too."""
     required = wanted["count"]
     tools: List[Callable[[], Any]] = [
-        lambda: usable_gpus(wanted["declared"], lambda: list_gpus(_TOOL_SECONDS)),
+        lambda: usable_gpus(wanted["declared"], gpu_source),
         lambda: nvidia_health(_TOOL_SECONDS),
         lambda: nvidia_users(_TOOL_SECONDS),
     ]

@@ -22,6 +22,7 @@ _SLOW_BYTES = 16 * 2**20
 _MIN_FREE = 64 * 2**20
 _MIN_FILES = 4096
 _MIN_SHM = 2**30
+_MAX_SKEW_SECONDS = 30.0
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+),")
 _FAULTY_XIDS = frozenset({48, 62, 64, 74, 79, 94, 95, 109, 119, 120, 140, 143})
 """Xids of hardware and firmware errors; others are often errors of the program."""
@@ -134,6 +135,18 @@ def limit_findings(uses_shm: bool, shm: str = "/dev/shm") -> Iterator[Finding]: 
         if uses_shm and size < _MIN_SHM:
             summary = f"{shm} has {format_bytes(size)}: data loaders and NCCL may fail"
             yield make_finding("shm", WARNING, summary, f"Mount a larger tmpfs on {shm}.")
+
+
+def clock_findings(directory: Path) -> Iterator[Finding]:
+    """Compare this clock with that of the directory's file server, which dates new files."""
+    path = directory / f".clock-{os.getpid()}"
+    with contextlib.suppress(OSError):
+        path.write_bytes(b".")
+        skew = time.time() - path.stat().st_mtime
+        path.unlink()
+        if abs(skew) > _MAX_SKEW_SECONDS:
+            summary = f"its clock is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}"
+            yield make_finding("clock", WARNING, summary, "Run chrony or ntpd.")
 
 
 def _existing(path: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -142,6 +143,13 @@ class BatchCluster:
             self.settings, self.node, replace(request, after=waits_for, slot=slot)
         )
 
+    def reorder(self, address: Address, job: JobSpec, run: RunRecord, slot: str | None) -> None:
+        """Change slot and priority of the run's job if it is pending."""
+        found = self.job(run.key)
+        if found is not None and found.state is BatchState.PENDING:
+            request = replace(batch_request(address, job, run), slot=slot)
+            self.scheduler.reorder_job(self.settings, self.node, found, request)
+
     def _request(
         self, address: Address, job: JobSpec, run: RunRecord, start: StartRequest
     ) -> BatchRequest:
@@ -182,7 +190,7 @@ def batch_request(address: Address, job: JobSpec, run: RunRecord) -> BatchReques
         memory=compute.memory_bytes,
         time_limit=job.max_duration_seconds,
         priority=job.priority,
-        grace=CHECKPOINT_GRACE_SECONDS,
+        grace=min(CHECKPOINT_GRACE_SECONDS, (job.max_duration_seconds or math.inf) / 2),
     )
 
 
@@ -207,7 +215,8 @@ def with_job(report: RunReport | None, job: BatchJob | None) -> RunReport | None
         return report if not status.live else _changed(report, RunStatus.LOST, None)
     if job.state is BatchState.PENDING:
         reason = job.reason or "waits to be scheduled"
-        return {**_changed(report, RunStatus.PENDING, None), "waiting": reason, "supervised": True}
+        pending = _changed(report, RunStatus.PENDING, None)
+        return {**pending, "waiting": reason, "supervised": True, "host": ""}
     if job.state is BatchState.RUNNING:
         is_current = report.get("restarts", 0) >= job.restarts
         if is_current and status is not RunStatus.CREATED:
@@ -216,7 +225,8 @@ def with_job(report: RunReport | None, job: BatchJob | None) -> RunReport | None
         return {**deploying, "waiting": f"starts on {', '.join(job.nodes)}", "supervised": True}
     ended, error = _ENDINGS[job.state]
     if status.live:
-        return _changed(report, ended, f"{error}{f': {job.reason}' if job.reason else ''}")
+        text = f"{error}{f' {job.reason}' if job.reason else ''}"
+        return {**_changed(report, ended, text), "ended_at": report.get("ended_at") or job.ended_at}
     return report
 
 
