@@ -28,6 +28,9 @@ class CorruptStateObject(StateError):
             f"Restore this object of {url}, or the complete state, from a backup. Nothing was changed.",
         )
 
+    def __copy__(self) -> CorruptStateObject:
+        return self  # copy.copy would call __init__ with the summary
+
 
 def key_of(kind: str, position: int) -> str:
     """Return the key of a position's object."""

@@ -70,7 +70,9 @@ NOTES: Mapping[str, CommandNotes] = {
         {12: "With --once: some of the work failed or was skipped."},
     ),
     "show": CommandNotes(("trainctl show", "trainctl show --format markdown plan.bin")),
-    "status": CommandNotes(("trainctl status", "trainctl status job.train --run 3")),
+    "status": CommandNotes(
+        ("trainctl status", "trainctl status job.train --run 3", "trainctl status --all")
+    ),
     "logs": CommandNotes(
         ("trainctl logs job.train --follow", "trainctl logs job.train --rank 0 --grep loss"),
         {1: "A node is unreachable, so that lines may be missing."},
@@ -90,7 +92,7 @@ NOTES: Mapping[str, CommandNotes] = {
     "checkpoints url": CommandNotes(("trainctl checkpoints url job.train --expires 1h",)),
     "checkpoints upload": CommandNotes(("trainctl checkpoints upload job.train --run 3",)),
     "nodes list": CommandNotes(
-        ("trainctl nodes list", "trainctl nodes list --watch", "trainctl nodes list --orphans")
+        ("trainctl nodes list", "trainctl nodes list --watch", "trainctl nodes list --all")
     ),
     "nodes quarantine": CommandNotes(
         ("trainctl nodes quarantine lab/gpu-03 --reason 'waits for a new GPU'",)
@@ -135,6 +137,9 @@ NOTES: Mapping[str, CommandNotes] = {
     ),
     "state leases": CommandNotes(("trainctl state leases",)),
     "history": CommandNotes(("trainctl history job.train",)),
+    "usage": CommandNotes(
+        ("trainctl usage --since 30d", "trainctl usage --all --by user --state file:///srv/states")
+    ),
     "force-unlock": CommandNotes(("trainctl force-unlock 5d1f0c3a-7a52-4be8-9d0e-1f6b2c3d4e5f",)),
     "explain": CommandNotes(
         ("trainctl explain jobs.*.runtime", "trainctl explain stale-plan"),

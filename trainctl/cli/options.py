@@ -130,6 +130,10 @@ TrustFile = Annotated[
 Parallelism = Annotated[int, option("--parallelism N", "Maximum concurrent operations", POLICY)]
 AutoApprove = Annotated[bool, option("--auto-approve", "Skip the confirmation prompt")]
 DryRun = Annotated[bool, option("--dry-run", "Show what would be deleted, without deleting it")]
+AllStates = Annotated[
+    bool,
+    option("--all", "Every state below --state [default: states this user changed]", SCOPE),
+]
 Follow = Annotated[bool, option("-f, --follow", "Stream new output until the run ends")]
 StopRunning = Annotated[bool, option("--stop-running", "Allow stopping live runs")]
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from trainctl.cli.options import PlanningFlags, invalid_value
 from trainctl.cli.session import CliSession
-from trainctl.errors import UsageError
+from trainctl.errors import TrainctlError, UsageError
 from trainctl.model.address import Address
+from trainctl.operations.state_queries import query_states
 from trainctl.operations.workspace import Workspace, WorkspaceSettings
+from trainctl.views.terminal.text import escape, warning_text
 
 if TYPE_CHECKING:
     from trainctl.desired.values import DesiredState
 
+T = TypeVar("T")
 _NO_FLAGS = PlanningFlags()
 
 
@@ -31,6 +34,7 @@ def open_workspace(
         variables=flags.assignments,
         var_files=tuple(flags.var_files or ()),
         trust_file=flags.trust,
+        offline=flags.offline,
     )
     return Workspace(
         settings, desired, session.output.note, lambda question: _confirm(session, question)
@@ -45,6 +49,24 @@ def open_with_trust(
     if trust is not None:
         _ = workspace.trust
     return workspace
+
+
+def query_all(
+    session: CliSession, query: Callable[[Workspace], T], *, every: bool = True
+) -> tuple[dict[str, T], int]:
+    """Query one state, or ``every`` one; return results by URL, and the exit code.
+
+    Prints a warning for each state that can't be read.
+    """
+    with open_workspace(session) as workspace:
+        if not every:
+            return {workspace.ledger.url: query(workspace)}, 0
+        replies = query_states(workspace, query)
+    results = {url: reply for url, reply in replies.items() if not isinstance(reply, TrainctlError)}
+    for url, reply in replies.items():
+        if isinstance(reply, TrainctlError):
+            session.output.note(warning_text(f"{escape(url)}: {reply.summary}", code=reply.code))
+    return results, 0 if len(results) == len(replies) else 1
 
 
 def _confirm(session: CliSession, question: str) -> bool:

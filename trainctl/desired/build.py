@@ -21,7 +21,7 @@ from trainctl.manifest.credentials import mask_credentials
 from trainctl.manifest.read import Documents
 from trainctl.manifest.tree import ManifestNode
 from trainctl.manifest.types.document import Manifest
-from trainctl.model.address import NAME, Address
+from trainctl.model.address import NAME, Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position, Severity
 from trainctl.model.json_codec import to_json
 from trainctl.model.specs.resource import DesiredResource
@@ -134,20 +134,42 @@ def _desired(
     )
     if any(problem.severity is Severity.ERROR for problem in problems):
         raise ManifestError(tuple(problems))
-    ordered = {address: resources[address] for address in sorted(resources, key=_group_key)}
+    used = _used(documents, manifest, resources)
+    ordered = {address: resources[address] for address in sorted(used, key=_group_key)}
     return DesiredState(
         directory=documents.directory,
         resources=ordered,
         secrets=secrets,
-        clusters=tuple(manifest.clusters),
+        clusters=tuple(
+            name for name in manifest.clusters if Address(Kind.CLUSTER, name) in ordered
+        ),
         mirror=make.store_location(manifest.mirror),
         checkpoints=store,
         state=make.store_location(manifest.state),
         manifest_files=documents.files,
         manifest_digest=_digest(manifest, ordered, secrets),
         warnings=tuple(problems),
+        extended=documents.extended,
         sources_vary=any(map(_has_expression, _weights_of(documents.root))),
     )
+
+
+def _used(
+    documents: Documents, manifest: Manifest, resources: Mapping[Address, DesiredResource]
+) -> list[Address]:
+    """Return the manifest's own resources and those of the extended file that these need."""
+    kinds = {"clusters": Kind.CLUSTER, "weights": Kind.WEIGHTS, "caches": Kind.CACHE}
+    shared = {Address(kinds[key], name) for key, name in documents.shared if key in kinds}
+    needed = [address for address in resources if address not in shared]
+    if manifest.mirror and manifest.mirror.url.startswith("node://"):
+        needed.append(Address(Kind.CLUSTER, manifest.mirror.url.split("/")[2]))
+    used: set[Address] = set()
+    while needed:
+        address = needed.pop()
+        if address in resources and address not in used:
+            used.add(address)
+            needed += resources[address].depends_on
+    return [address for address in resources if address in used]
 
 
 def _weights_of(root: ManifestNode) -> Iterator[ManifestNode]:

@@ -41,6 +41,8 @@ class ManifestCache:
             if entry["key"] != self.key:
                 return None
             cached = replace(from_json(DesiredState, entry["desired"]), directory=self.directory)
+            if cached.extended is not None:
+                files = {**files, cached.extended.name: cached.extended.read()}
             desired = _with_positions(cached, entry["places"], files)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None

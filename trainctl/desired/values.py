@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trainctl.manifest.extends import ExtendedFile
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position
 from trainctl.model.json_codec import OMIT_EMPTY, to_json
@@ -84,6 +85,7 @@ class DesiredState:
     manifest_files: tuple[str, ...] = ()
     manifest_digest: str = ""
     warnings: tuple[Diagnostic, ...] = ()
+    extended: ExtendedFile | None = field(default=None, metadata=OMIT_EMPTY)
     sources_vary: bool = False
     """Whether sources of weights contain expressions, so that variables change them."""
 

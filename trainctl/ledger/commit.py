@@ -305,9 +305,9 @@ class LogHead:
         self.read_at = 0.0
         """Start of the newest read by ``clock.elapsed()``, which counts sleep."""
         self.was_read = False
+        self.has_appended = False
         self._clock = clock
         self._snapshot_at = 0
-        self._has_appended = False
 
     def catch_up(self) -> set[str]:
         """Read and apply new entries; return their ids. StalePlan if the lineage is not the expected one."""
@@ -331,7 +331,7 @@ class LogHead:
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Apply entries that this process has appended."""
-        self._has_appended = True
+        self.has_appended = True
         self._apply(entries, self.reducer.position + 1)
 
     def publish(self) -> None:
@@ -341,7 +341,7 @@ class LogHead:
     def snapshot_if_due(self) -> None:
         """Take a snapshot after enough appends, some of this process; failures are ignored, it is only a cache."""
         appends = self.reducer.position - self._snapshot_at
-        if self._has_appended and appends >= SNAPSHOT_APPENDS:
+        if self.has_appended and appends >= SNAPSHOT_APPENDS:
             self._snapshot(at_any_size=appends >= MAX_APPENDS)
 
     def flush(self) -> None:

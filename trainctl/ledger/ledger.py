@@ -37,6 +37,7 @@ from trainctl.ledger.history import (
 from trainctl.ledger.leases import LeaseMonitor, current_holder, lock_held_error
 from trainctl.ledger.reducer import StateReducer, merge_outputs
 from trainctl.ledger.state import Intent, LeaseHolder, RecordedResource, State
+from trainctl.ledger.usage import RunUsage, run_usage
 from trainctl.model.address import Address
 from trainctl.plugin_api.state import StateLog
 
@@ -93,6 +94,11 @@ class Ledger:
     def url(self) -> str:
         """Location of the state, for messages."""
         return self._head.log.url
+
+    @property
+    def has_appended(self) -> bool:
+        """Whether this process changed the state."""
+        return self._head.has_appended
 
     @property
     def clock(self) -> Clock:
@@ -325,6 +331,10 @@ class Ledger:
     def plan_outcomes(self, plan: str) -> dict[Address, tuple[Intent, str]]:
         """Return intent and error of the outcomes of a plan on addresses that nothing changed later."""
         return plan_outcomes(map(from_json, self._head.log.replay()), plan)
+
+    def usage(self) -> list[RunUsage]:
+        """Return the usage of all runs that started."""
+        return run_usage(map(from_json, self._head.log.replay()))
 
     def state_at(self, serial: int) -> State:
         """Return the state at a serial; raise UsageError if it doesn't exist."""

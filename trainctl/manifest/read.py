@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainctl.errors import ManifestError
+from trainctl.errors import ManifestError, StorageError
 from trainctl.manifest.credentials import mask_credentials
+from trainctl.manifest.extends import ExtendedFile, Fetch, PinnedFile, load, merge
 from trainctl.manifest.files import UnreadableManifest, file_bytes, manifest_files, unreadable
 from trainctl.manifest.toml_text import parse_toml
 from trainctl.manifest.tree import ManifestNode, mapping_node
@@ -22,18 +23,30 @@ _MAPPING_SECTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """All files of a manifest as one tree; ``problems`` are repeated names."""
+    """All files of a manifest as one tree; ``problems`` are repeated names.
+
+    ``shared``: section and name of what only the ``extended`` file declares.
+    """
 
     directory: Path
     files: tuple[str, ...]
     root: ManifestNode
     problems: tuple[Diagnostic, ...] = ()
+    extended: ExtendedFile | None = None
+    shared: frozenset[tuple[str, str]] = frozenset()
 
 
-def read(directory: Path, known: Mapping[str, bytes] | None = None) -> Documents:
+def no_fetch(_: PinnedFile) -> Path:
+    """Refuse to fetch an extended file."""
+    raise StorageError("the extended file is not fetched", "Run trainctl plan.")
+
+
+def read(
+    directory: Path, known: Mapping[str, bytes] | None = None, fetch: Fetch = no_fetch
+) -> Documents:
     """Read all manifest files of a directory; raise ManifestError if any is invalid.
 
-    ``known``: content of the files by name if read before.
+    ``known``: content of the files by name if read before. ``fetch`` copies an extended file of another repository.
     """
     names = manifest_files(directory) if known is None else sorted(known)
     if not names:
@@ -56,10 +69,17 @@ def read(directory: Path, known: Mapping[str, bytes] | None = None) -> Documents
             roots.append(_mapping(data, name, problems))
         except UnreadableManifest as stop:
             unreadable.append(stop.diagnostic)
-    if unreadable:
+    root = _merge(roots, problems) if roots else None
+    extended, shared = None, frozenset[tuple[str, str]]()
+    if root is not None and not unreadable and (reference := root.entries.get("extends")):
+        try:
+            extended, data = load(reference, directory, fetch)
+            root, shared = merge(root, _mapping(data, extended.name, problems), problems)
+        except UnreadableManifest as stop:
+            unreadable.append(stop.diagnostic)
+    if unreadable or root is None:
         raise ManifestError(tuple(map(mask_credentials, (*unreadable, *problems))))
-    root = _merge(roots, problems)
-    return Documents(directory, tuple(names), root, tuple(problems))
+    return Documents(directory, tuple(names), root, tuple(problems), extended, shared)
 
 
 def read_mapping(path: Path, name: str, problems: list[Diagnostic]) -> ManifestNode:

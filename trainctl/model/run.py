@@ -54,6 +54,8 @@ class RankRecord:
     error: str | None = None
     host: str | None = field(default=None, metadata=OMIT_EMPTY)
     """Machine that a batch system chose; empty before it has."""
+    gpus: int = field(default=0, metadata=OMIT_EMPTY)
+    """Number of GPUs that it claimed."""
 
     @property
     def place(self) -> str:

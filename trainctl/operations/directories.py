@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
+from trainctl.base.filesystem.files import make_directory, read_json, write_json
 from trainctl.desired.values import DesiredState
 from trainctl.errors import UsageError
 from trainctl.model.address import Kind
@@ -77,6 +78,32 @@ _FILE = "file:///"
 def default_state_url(directory: Path) -> str:
     """Return the URL of the state next to the manifest."""
     return (directory.absolute() / ".trainctl" / "state").as_uri()
+
+
+_MOST_STATES = 500
+
+
+def used_states(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the directories of manifests by the state that this user changed with them, newest first.
+
+    Leaves out states in directories that no longer exist.
+    """
+    recorded = read_json(data_home(environ) / "states.json") or {}
+    pairs = [(str(item["url"]), str(item["manifest"])) for item in recorded.get("states", ())]
+    return {url: where for url, where in pairs if not url.startswith(_FILE) or _path(url).is_dir()}
+
+
+def record_used_state(environ: Mapping[str, str], url: str, directory: Path) -> None:
+    """Remember a state and its manifest's directory; write errors are ignored."""
+    used = used_states(environ)
+    where = str(directory.absolute())
+    if next(iter(used.items()), None) == (url, where):
+        return
+    used = {url: where, **{known: used[known] for known in used if known != url}}
+    rows = [{"url": known, "manifest": used[known]} for known in [*used][:_MOST_STATES]]
+    with contextlib.suppress(OSError):
+        path = make_directory(data_home(environ)) / "states.json"
+        write_json(path, {"states": rows}, durable=False)
 
 
 def directory_of(url: str, setting: str) -> Path:

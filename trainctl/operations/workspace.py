@@ -38,6 +38,7 @@ from trainctl.operations.directories import (
     load_trust,
     output_files,
     own_directories,
+    record_used_state,
 )
 from trainctl.plugin_api import discovery
 from trainctl.plugin_api.provider import Confirm, Provider, never_confirm
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from trainctl.jobs.checkpoints import CheckpointAccess
     from trainctl.jobs.secrets import SecretResolver
     from trainctl.ledger.ledger import Ledger
+    from trainctl.manifest.extends import PinnedFile
     from trainctl.resources.agents import Agents
     from trainctl.resources.registry import Services
     from trainctl.weights.mirrors import Mirror
@@ -65,6 +67,8 @@ class WorkspaceSettings:
     variables: Mapping[str, str] = field(default_factory=dict)
     var_files: tuple[Path, ...] = ()
     trust_file: Path | None = None
+    offline: bool = False
+    """Whether the manifest is read without the network."""
 
 
 class Workspace:
@@ -92,6 +96,9 @@ class Workspace:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+        for url, ledger in self._ledgers.items():
+            if ledger.has_appended:
+                record_used_state(self.settings.environ, url, self.settings.directory)
 
     @cached_property
     def desired(self) -> DesiredState:
@@ -123,7 +130,7 @@ class Workspace:
         from trainctl.manifest.read import read
 
         return build(
-            read(self.settings.directory, files),
+            read(self.settings.directory, files, self._fetch),
             variables=self.settings.variables,
             var_files=self.settings.var_files,
             environ=self.settings.environ,
@@ -131,6 +138,12 @@ class Workspace:
             provider_check=lambda name, cluster: self.provider(name).check(cluster),
             providers=discovery.plugin_names(discovery.PROVIDERS),
         )
+
+    def _fetch(self, file: PinnedFile) -> Path:
+        from trainctl.operations.extended_files import fetch
+
+        settings = self.settings
+        return fetch(file, settings.environ, self.trust, offline=settings.offline)
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -315,7 +328,9 @@ class Workspace:
         settings = self.settings
         directories = own_directories(self.desired, self._state_url, settings.environ)
         var_files = ((settings.directory / path).resolve() for path in settings.var_files)
-        return (*self.secrets.files(), *var_files, *directories, *output_files())
+        extended = self.desired.extended
+        shared = [Path(extended.path)] if extended else []
+        return (*self.secrets.files(), *var_files, *directories, *output_files(), *shared)
 
     @property
     def owner(self) -> str:

@@ -8,7 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from trainctl.cli.options import OUTPUT, FormatOption, OutputFormat, argument, option
+from trainctl.cli.options import (
+    OUTPUT,
+    FormatOption,
+    OutputFormat,
+    PlanningFlags,
+    argument,
+    option,
+)
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import ManifestError, UsageError
@@ -31,7 +38,7 @@ def validate_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TE
     """Check the manifest for errors. Doesn't read the state or use the network."""
     session = session_of(ctx)
     output = session.output
-    with open_workspace(session) as workspace:
+    with open_workspace(session, PlanningFlags(offline=True)) as workspace:
         try:
             diagnostics = [*workspace.desired.warnings, *_mirror_overlaps(workspace)]
         except ManifestError as error:

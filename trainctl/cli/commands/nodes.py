@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from trainctl.cli.options import (
+    AllStates,
     AutoApprove,
     TableFormat,
     TableFormatOption,
@@ -16,7 +17,7 @@ from trainctl.cli.options import (
     print_result,
 )
 from trainctl.cli.session import CliSession, session_of
-from trainctl.cli.workspaces import approve, open_workspace, require_terminal
+from trainctl.cli.workspaces import approve, open_workspace, query_all, require_terminal
 from trainctl.errors import UsageError
 from trainctl.operations.machines import end_machines, find_orphans, unlisted_providers
 from trainctl.operations.node_usage import report_nodes, watch_nodes
@@ -35,6 +36,7 @@ def list_command(
         bool, option("--orphans", "Machines in the account that the state doesn't have")
     ] = False,
     watch: Annotated[bool, option("--watch", "Refresh every 2 seconds until Ctrl-C")] = False,
+    every: AllStates = False,
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """List nodes with their GPUs, disk space, cached weights, runs, cost and idle time."""
@@ -44,19 +46,24 @@ def list_command(
         raise UsageError(
             f"--watch can't be used with {other}", "Use --watch alone, or --format json."
         )
+    if every and (watch or orphans):
+        other = "--watch" if watch else "--orphans"
+        raise UsageError(f"--all can't be used with {other}", "Use one of them.")
     if orphans:
         with open_workspace(session) as workspace:
             _note_unlisted(session, workspace)
             _print_machines(session, find_orphans(workspace), format_)
         return 0
-    with open_workspace(session) as workspace:
-        if watch:
+    if watch:
+        with open_workspace(session) as workspace:
             _watch(session, workspace, as_json=format_ is TableFormat.JSON)
-            return 0
-        reports = report_nodes(workspace)
+        return 0
+    found, code = query_all(session, report_nodes, every=every)
+    every_report = (report for reports in found.values() for report in reports)
+    reports = list({(report.id, report.address): report for report in every_report}.values())
     lines = nodes_lines(reports, session.output.width, now=time.time())
     print_result(session.output, format_, nodes_json(reports), lines, (COLUMNS, node_rows(reports)))
-    return 0
+    return code
 
 
 def _watch(session: CliSession, workspace: Workspace, *, as_json: bool) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -20,7 +20,7 @@ from trainctl.cli.options import (
     print_result,
 )
 from trainctl.cli.session import CliSession, session_of
-from trainctl.cli.workspaces import approve, open_workspace
+from trainctl.cli.workspaces import approve, open_workspace, query_all
 from trainctl.errors import PartialApply, UsageError
 from trainctl.ledger.leases import OpenLease, open_leases
 from trainctl.model.address import Address
@@ -47,7 +47,7 @@ from trainctl.views.status_tables import (
     sweep_lines,
 )
 from trainctl.views.terminal.progress import ProgressDisplay
-from trainctl.views.terminal.text import pluralize, warning_text
+from trainctl.views.terminal.text import escape, pluralize, warning_text
 
 
 def status_command(
@@ -56,10 +56,17 @@ def status_command(
         str | None, argument("ADDRESS", "Job or matrix, e.g. job.train [default: all jobs]")
     ] = None,
     run: RunOption = None,
+    every: options.AllStates = False,
     format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Show the status of jobs and their latest runs."""
     session = session_of(ctx)
+    if every:
+        if address is not None:
+            raise UsageError("--all can't be used with a job", "Use one of them.")
+        states, code = query_all(session, _all_jobs)
+        _show_states(session, states, format_)
+        return code
     if run is not None and address is None:
         raise UsageError("--run needs a job", "Use trainctl status ADDRESS --run RUN.")
     job = job_address(address) if address is not None else None
@@ -78,6 +85,42 @@ def status_command(
     return 0
 
 
+_Jobs: TypeAlias = tuple[list[JobStatus], list[Address], list[OpenLease]]
+
+
+def _all_jobs(workspace: Workspace) -> _Jobs:
+    statuses = job_statuses(workspace)
+    return statuses, pending_jobs(workspace, statuses), open_leases(workspace.ledger.known())
+
+
+def _show_states(session: CliSession, states: Mapping[str, _Jobs], format_: OutputFormat) -> None:
+    """Print the jobs of each state."""
+    output = session.output
+    if format_ is OutputFormat.JSON:
+        of_states = [(url, _jobs_json(*jobs)) for url, jobs in states.items()]
+        lists = {name: [row for _, form in of_states for row in form[name]] for name in _LISTS}
+        rows = [{**job, "state": url} for url, form in of_states for job in form["jobs"]]
+        output.json({**lists, "jobs": rows})
+        return
+    found = {url: jobs for url, jobs in states.items() if any(jobs)}
+    for number, (url, jobs) in enumerate(found.items()):
+        output.prose(*([""] if number else []), output.style(escape(url), "bold"))
+        _show_all(session, *jobs, None, format_)
+    if not found:
+        output.prose("No jobs have run yet.")
+
+
+_LISTS = ("jobs", "pending_jobs", "leases")
+
+
+def _jobs_json(
+    statuses: Sequence[JobStatus], pending: Sequence[Address], leases: Sequence[OpenLease]
+) -> dict[str, Any]:
+    jobs = [status_json(status) for status in statuses]
+    rows = lease_rows(leases, time.time())
+    return dict(zip(_LISTS, (jobs, [str(job) for job in pending], rows), strict=True))
+
+
 def _show_all(
     session: CliSession,
     statuses: Sequence[JobStatus],
@@ -89,10 +132,7 @@ def _show_all(
     """Print all jobs, or those of one matrix, and the pending jobs."""
     output = session.output
     if format_ is OutputFormat.JSON:
-        jobs = [status_json(status) for status in statuses]
-        names = [str(status) for status in pending]
-        rows = lease_rows(leases, time.time())
-        output.json({"jobs": jobs, "pending_jobs": names, "leases": rows})
+        output.json(_jobs_json(statuses, pending, leases))
         return
     lines = (
         sweep_lines(statuses, time.time(), output.width)

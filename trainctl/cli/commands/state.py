@@ -1,13 +1,17 @@
-"""``trainctl state``, ``history`` and ``force-unlock``."""
+"""``trainctl state``, ``history``, ``usage`` and ``force-unlock``."""
 
 from __future__ import annotations
 
+import time
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from trainctl import __version__
+from trainctl.cli.logs import parse_time
 from trainctl.cli.options import (
+    AllStates,
     FormatOption,
     OutputFormat,
     TableFormat,
@@ -17,10 +21,11 @@ from trainctl.cli.options import (
     print_result,
 )
 from trainctl.cli.session import session_of
-from trainctl.cli.workspaces import addresses, open_workspace
+from trainctl.cli.workspaces import addresses, open_workspace, query_all
 from trainctl.errors import UsageError
 from trainctl.ledger.codec import state_to_json
 from trainctl.ledger.leases import open_leases
+from trainctl.ledger.usage import usage_rows
 from trainctl.views.state import (
     LEASE_COLUMNS,
     history_json,
@@ -30,6 +35,15 @@ from trainctl.views.state import (
     resource_json,
     resource_lines,
 )
+from trainctl.views.usage import USAGE_COLUMNS, usage_json, usage_lines
+
+
+class UsageGrouping(StrEnum):
+    """Keys by which runs are summed up."""
+
+    PROJECT = "project"
+    LABEL = "label"
+    USER = "user"
 
 
 def list_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:
@@ -96,6 +110,31 @@ def history_command(
     lines = history_lines(rows, parsed, session.output.width)
     print_result(session.output, format_, history_json(rows), lines)
     return 0
+
+
+def usage_command(
+    ctx: typer.Context,
+    by: Annotated[UsageGrouping, option("--by KEY", "project, label or user")] = (
+        UsageGrouping.PROJECT
+    ),
+    since: Annotated[
+        str | None, option("--since TIME", "Date, or duration such as 30d [default: all runs]")
+    ] = None,
+    every: AllStates = False,
+    format_: TableFormatOption = TableFormat.TEXT,
+) -> int:
+    """Show GPU hours and cost of runs, from the history of the state."""
+    session = session_of(ctx)
+    now = time.time()
+    when = parse_time("--since", since)
+    start = None if when is None else now - when.seconds if when.ago else when.seconds
+    states, code = query_all(session, lambda state: state.ledger.usage(), every=every)
+    runs = {run.id: run for usage in states.values() for run in usage}  # copied states share runs
+    rows, total = (usage_rows(runs.values(), key, start or 0.0, now) for key in (by, "total"))
+    form = usage_json(rows, total, by, start, now)
+    lines = usage_lines(rows, total, by, session.output.width)
+    print_result(session.output, format_, form, lines, (USAGE_COLUMNS, form["rows"]))
+    return code
 
 
 def force_unlock_command(

@@ -112,6 +112,10 @@ class Manifest(ManifestSection):
 
     version: Literal[1] = 1
     """Version of the manifest format."""
+    extends: Text | None = None
+    """File of shared sections, whose names the manifest's own ones override: a path in this
+    repository, ``git::https://HOST/REPOSITORY.git//FILE?ref=COMMIT``, or
+    ``https://HOST/FILE?checksum=sha256:DIGEST``."""
     project: SingleProject | None = None
     """The only project; default: one named after the directory."""
     projects: dict[Name, Project] = Field(default_factory=dict)

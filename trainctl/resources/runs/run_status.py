@@ -143,5 +143,10 @@ def _rank(rank: RankRecord, report: RunReport | None) -> RankRecord:
     root_cause = report.get("root_cause")
     error = report.get("error") if root_cause and root_cause["rank"] != rank.rank else None
     return replace(
-        rank, status=status, exit_code=report.get("exit_code"), error=error, host=report.get("host")
+        rank,
+        status=status,
+        exit_code=report.get("exit_code"),
+        error=error,
+        host=report.get("host"),
+        gpus=len(report.get("gpus") or ()) or rank.gpus,
     )
