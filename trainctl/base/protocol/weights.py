@@ -8,7 +8,8 @@ from trainctl.base.protocol.method import LineageRequest, Method, NodeCacheReque
 
 MirrorLocation = Mapping[str, Any]
 """The mirror: ``{type: objects}`` with a ``path`` if the node sees its directory, with ``urls``, ``token``, ``loopback`` and
-``fingerprint`` of a server, or with neither for a bucket, whose objects' URLs the client presigns.
+``fingerprint`` of a server, or with neither for a bucket, whose objects' URLs the client presigns. ``is_cache``: the
+directory is another node's cache.
 """
 
 

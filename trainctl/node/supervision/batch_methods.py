@@ -216,7 +216,11 @@ def _copy_weights(
             "root": str(run.layout.root),
             "lineage": spec["lineage"],
             "lease": run.key,
-            "mirror": {"type": "objects", "path": str(run.layout.root / "cache")},
+            "mirror": {
+                "type": "objects",
+                "path": str(run.layout.root / "cache"),
+                "is_cache": True,
+            },
             "node": str(rank),
             "peers": peers,
         }

@@ -120,6 +120,27 @@ class DirectoryReader(ObjectReader):
         return stream
 
 
+class CacheReader(DirectoryReader):
+    """Chunks of a listing in the cache of another node, whose blobs are whole files."""
+
+    def __init__(self, path: Any, listing: Listing, rate_limiter: RateLimiter) -> None:
+        super().__init__(path, rate_limiter)
+        self._chunks = {
+            keys.blob(chunk.sha256): (keys.blob(file.sha256), chunk.offset)
+            for file in listing.unique_files
+            for chunk in file.chunk_ranges
+        }
+
+    def read(self, key: str, offset: int, view: memoryview) -> Iterator[int]:
+        """See ObjectReader."""
+        blob, start = self._chunks.get(key, (key, 0))
+        return super().read(blob, start + offset, view)
+
+    def clone(self, chunk: Chunk, clone: CloneFn) -> bool:
+        """See DirectoryReader: a reflink begins at the start of a file."""
+        return False
+
+
 class MirrorReader:
     """Blobs of one listing in the mirror; resumes interrupted reads. Thread-safe."""
 

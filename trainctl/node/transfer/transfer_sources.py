@@ -24,6 +24,7 @@ from trainctl.base.throughput import RateLimiter
 from trainctl.node.system import layout as names
 from trainctl.node.transfer.fetch_pool import MIRROR, ChunkBuffer, Fetcher, FetchResult, PassOnFn
 from trainctl.node.transfer.object_readers import (
+    CacheReader,
     CloneFn,
     DirectoryReader,
     MirrorReader,
@@ -57,7 +58,9 @@ class TransferSources:
         peers = request.get("peers") or []
         rate_limiter = RateLimiter(_parse_rate(request.get("max_rate")))
         self._mirror = MirrorReader(
-            self._reader(request.get("mirror"), callbacks, rate_limiter, evenly=bool(peers)),
+            self._reader(
+                request.get("mirror"), listing, callbacks, rate_limiter, evenly=bool(peers)
+            ),
             listing,
         )
         record_mirror_time = self._add_peers(peers, request, listing) if peers else _ignore
@@ -119,6 +122,7 @@ class TransferSources:
     def _reader(
         self,
         mirror: Any,
+        listing: Listing,
         callbacks: Optional[CallbackClient],
         rate_limiter: RateLimiter,
         *,
@@ -127,6 +131,8 @@ class TransferSources:
         if not isinstance(mirror, dict) or mirror.get("type") != "objects":
             kind = mirror.get("type") if isinstance(mirror, dict) else None
             raise Failure("request", f"unknown mirror type {kind!r}")
+        if mirror.get("is_cache"):
+            return CacheReader(mirror["path"], listing, rate_limiter)
         if "path" in mirror:
             return DirectoryReader(mirror["path"], rate_limiter)
         from trainctl.node.transfer.http_reader import (  # slow to import  # fmt: skip
