@@ -74,3 +74,12 @@ def test_a_stale_plan_after_a_change_of_the_shared_file(fresh: ProjectHarness) -
     fresh.write({"shared.yaml": SHARED + "vars: {steps: 4}\n"})
     assert "echo 4" in fresh.run("plan").stdout
     fresh.run("apply", "--auto-approve", "--expect", digest, code=11)
+
+
+def test_an_unreachable_shared_file_is_not_another_state(fresh: ProjectHarness) -> None:
+    """The state may be declared there; so that no other one is shown instead."""
+    reference = f"git::ssh://git@127.0.0.1/a.git//d.yaml?ref={40 * 'a'}"
+    fresh.write({"trainctl.yaml": f"extends: {reference}\njobs: {{}}\n"})
+    for command in ("plan", "status", "history"):
+        assert "untrusted-host" in fresh.run(command, code=13).stderr
+    assert "is not fetched yet" in fresh.run("validate", code=1).stderr

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainctl.errors import PermissionDenied, TrainctlError
+from trainctl.errors import StorageError
 from trainctl.manifest.credentials import url_has_credential
 from trainctl.manifest.files import UnreadableManifest, file_bytes, unreadable
 from trainctl.manifest.tree import ManifestNode, mapping_node
@@ -57,11 +57,11 @@ class ExtendedFile:
 
 
 Fetch = Callable[[PinnedFile], Path]
-"""Returns a local copy; raises TrainctlError."""
+"""Returns a local copy; raises StorageError offline, SourceError, or PermissionDenied."""
 
 
 def load(node: ManifestNode, directory: Path, fetch: Fetch) -> tuple[ExtendedFile, bytes]:
-    """Read the file that ``extends`` names; raise UnreadableManifest, or PermissionDenied of ``fetch``."""
+    """Read the file that ``extends`` names; raise UnreadableManifest, and errors of ``fetch`` if online."""
     text = node.value
     pinned = _parse(node, text) if "://" in str(text) or str(text).startswith("git:") else None
     file = (pinned.path or pinned.url) if pinned else text
@@ -70,9 +70,7 @@ def load(node: ManifestNode, directory: Path, fetch: Fetch) -> tuple[ExtendedFil
     if pinned:
         try:
             name, path = pinned.name, fetch(pinned)
-        except PermissionDenied:
-            raise
-        except TrainctlError as failure:
+        except StorageError as failure:
             raise UnreadableManifest(of_error(failure, where=node.where)) from None
     else:
         name, path = os.path.normpath(text), _local(node, text, directory)

@@ -25,7 +25,7 @@ from trainctl.desired.values import (
     SecretSpec,
     StoreLocation,
 )
-from trainctl.errors import ManifestError, StorageError, TrainctlError
+from trainctl.errors import ManifestError, StorageError, TrainctlError, UsageError
 from trainctl.manifest.files import manifest_files, read_all_files
 from trainctl.model.address import Kind
 from trainctl.model.delivery import MirrorSite
@@ -353,12 +353,15 @@ class Workspace:
 
     @cached_property
     def _state_url(self) -> str | None:
-        """The declared URL; None if the manifest is invalid."""
+        """The declared URL; None if the manifest is invalid.
+
+        Errors of fetching an extended file, which may declare it, are raised.
+        """
         if self.settings.state_url:
             return self.settings.state_url
         try:
             return self.desired.state_url
-        except TrainctlError:
+        except (ManifestError, UsageError, StorageError):
             return None
 
 

@@ -150,7 +150,7 @@ def test_another_repository_is_pinned(tmp_path: Path, reference: str) -> None:
     ],
 )
 def test_pinned_files_are_fetched(tmp_path: Path, reference: str, pinned: str) -> None:
-    """As Terraform writes them; a failure is a problem of that line."""
+    """As Terraform writes them; a file that may not be fetched is a problem of that line, a failure one of the command."""
     copy = tmp_path / "copy"
     copy.write_text("vars: {steps: 5}\nclusters: {lab: {provider: local}}\n")
     (tmp_path / "trainctl.yaml").write_text(
@@ -165,11 +165,14 @@ def test_pinned_files_are_fetched(tmp_path: Path, reference: str, pinned: str) -
     assert "cluster.lab" in map(str, read_with(tmp_path, fetch).resources)
     assert [file.name for file in asked] == [pinned]
 
+    problem = refused(tmp_path, reference)
+    assert (problem.code, str(problem.where)) == ("storage-failed", "trainctl.yaml:1:10")
+
     def unreachable(_: PinnedFile) -> Path:
         raise SourceError("connection refused")
 
-    problem = refused(tmp_path, reference, unreachable)
-    assert (problem.summary, str(problem.where)) == ("connection refused", "trainctl.yaml:1:10")
+    with pytest.raises(SourceError):
+        read(tmp_path, fetch=unreachable)
 
 
 def test_credentials_are_refused_before_anything_is_fetched(tmp_path: Path) -> None:
