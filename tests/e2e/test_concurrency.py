@@ -103,6 +103,10 @@ def test_the_same_address_is_one_commands_at_a_time(slow: ProjectHarness, hub: H
     """The other is refused, exit 10, with who, since when and until when; or waits with --lock-timeout; plans never fail."""
     first = hanging(slow, hub, *APPLY)
     refused = slow.run(*APPLY, "--target", "weights.m", code=10)
+    other_state = ("--state", (slow.directory.parent / "other").as_uri())
+    mirror_busy = slow.run(
+        *other_state, *APPLY, "--target", "weights.m", "--lock-timeout", "1s", code=10
+    )
     plans = [slow.start("plan", "--format", "json") for _ in range(3)]
     codes = [end(plan)[0] for plan in plans]
     waiting = slow.start(*WAIT, "--lock-timeout", "1m")
@@ -114,6 +118,7 @@ def test_the_same_address_is_one_commands_at_a_time(slow: ProjectHarness, hub: H
         refused.stderr,
     )
     assert "--lock-timeout" in refused.stderr
+    assert re.search(r"waits for .* who mirrors the same source", mirror_busy.stderr)
     assert codes == [0] * 3
     assert done[0] == 0
     assert waited[0] == 0, waited

@@ -13,6 +13,7 @@ from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.step import (
     ApplyStep,
     DeferredStep,
+    LockTimeout,
     StepFailed,
     StepHandler,
     is_already_recorded,
@@ -46,11 +47,11 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ApplyPermissions:
-    """Permission to stop any live run or those of a saved plan; lock timeout."""
+    """Permission to stop any live run or those of a saved plan; lock timeout, see LockTimeout."""
 
     stop_running: bool = False
     runs: frozenset[str] = frozenset()
-    lock_timeout: float = 0.0
+    lock_timeout: float | None = None
 
     def allows(self, change: Change) -> bool:
         """Whether a change is permitted with respect to the live run that it stops."""
@@ -88,11 +89,13 @@ class ApplyEngine:
         self._seconds: dict[Address, float] = {}
         self._forecasts: dict[Address, dict[tuple[int, str], TransferForecast]] = {}
         self._by_others: dict[Address, str] = {}
+        self._lock_timeout = LockTimeout(None)
         self._lease_lost = False
 
     def run(self, plan: Plan, permit: ApplyPermissions) -> ApplyResult:
         """Apply the plan; failures are in the result. Raises only StateError."""
         changes = effective_changes(plan.changes)
+        self._lock_timeout = LockTimeout(permit.lock_timeout)
         result = ApplyResult(by_others=self._by_others)
         for row in plan.deliveries:
             forecasts = self._forecasts.setdefault(row.job, {})
@@ -243,7 +246,7 @@ class ApplyEngine:
         try:
             intent = wait_for_lock(
                 lambda: self._ledger.begin(_start(change, change.resumes or new_key, plan)),
-                permit.lock_timeout,
+                self._lock_timeout,
                 self._interrupt,
             )
         except StalePlan as error:
@@ -335,6 +338,7 @@ class ApplyEngine:
             seconds_of=lambda address: self._seconds.get(address, 0.0),
             cancelled=self._interrupt.cancelled,
             forecasts=self._forecasts.get(change.address, {}),
+            spend_on_mirror=self._lock_timeout.spend_on_mirror,
             notify=lambda text: self._emit(Event(EventType.DIAGNOSTIC, text, change.address)),
         )
 

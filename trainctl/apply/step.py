@@ -51,6 +51,8 @@ class ApplyStep(ResourceAttributes):
     """Forecasts of deliveries by rank and weights."""
     notify: Callable[[str], None] = lambda _: None
     """Print a note."""
+    spend_on_mirror: Callable[[str], None] = lambda _: None
+    """Count a second of waiting for the mirror, with the reason; raises LockHeld if no time is left."""
 
     def needed(self, address: Address) -> RecordedResource:
         """Return the record of a dependency; raise TrainctlError if there is none."""
@@ -116,18 +118,50 @@ POLL_SECONDS = 1.0
 """Interval between attempts to take a lock."""
 
 
-def wait_for_lock(begin: Callable[[], Intent], seconds: float, interrupt: Interrupt) -> Intent:
-    """Begin when the lock is free; raise LockHeld after ``seconds``."""
-    deadline = time.monotonic() + seconds
+class LockTimeout:
+    """The time that a command may wait for locks of others; waits at the same time count once."""
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """``seconds`` None: don't wait for the state, and without limit for the mirror."""
+        self._left = seconds or 0.0
+        self._limits_mirror = seconds is not None
+        self._clock = clock
+        self._counted_until = clock()
+        self._lock = threading.Lock()
+
+    def spend(self, seconds: float) -> float:
+        """Count the last seconds, during which a step waited; return the time left."""
+        with self._lock:
+            now = self._clock()
+            self._left -= max(0.0, min(seconds, now - self._counted_until))
+            self._counted_until = now
+            return self._left
+
+    def spend_on_mirror(self, reason: str) -> None:
+        """Count a report of the mirror, which has one a second; raise LockHeld if no time is left."""
+        if self._limits_mirror and self.spend(POLL_SECONDS) <= 0:
+            raise LockHeld(
+                f"cannot mirror the source: {reason}",
+                "Wait longer with --lock-timeout, or apply again later.",
+            )
+
+
+def wait_for_lock(
+    begin: Callable[[], Intent], timeout: LockTimeout, interrupt: Interrupt
+) -> Intent:
+    """Begin when the lock is free; raise LockHeld when no time is left."""
+    waited = 0.0
     while True:
+        started = time.monotonic()
         try:
             return begin()
         except LockHeld:
-            remaining = deadline - time.monotonic()
+            remaining = timeout.spend(waited)
             if remaining <= 0:
                 raise
             if interrupt.stopping.wait(min(POLL_SECONDS, remaining)):
                 raise UserInterrupt("interrupted while waiting") from None
+            waited = time.monotonic() - started
 
 
 def is_already_recorded(change: Change, recorded: RecordedResource | None) -> bool:

@@ -45,7 +45,7 @@ class ExecutionFlags:
     wait: bool = False
     format: OutputFormat = OutputFormat.TEXT
     lockfile_readonly: bool = False
-    lock_timeout: float = 0.0
+    lock_timeout: float | None = None
     follows: bool = False
     named_runs: frozenset[str] = frozenset()
 

@@ -100,6 +100,10 @@ class WeightsHandler:
         upstream = SourceUpstream(source, resolved, credential)
         start_time = time.monotonic()
 
+        def report_wait(reason: str) -> None:
+            step.progress(reason, 0, 0)
+            step.spend_on_mirror(reason)
+
         def ingest() -> Listing:
             with explaining_denials(credential):
                 return store.ingest(
@@ -108,7 +112,7 @@ class WeightsHandler:
                     reference,
                     progress=lambda done, total, _files: step.progress("mirroring", done, total),
                     cancelled=step.cancelled,
-                    waiting=lambda text: step.progress(text, 0, 0),
+                    waiting=report_wait,
                 )
 
         try:

@@ -8,7 +8,12 @@ from dataclasses import replace
 import pytest
 
 from trainctl.apply.interrupt import Interrupt
-from trainctl.apply.step import is_already_recorded, is_concurrent_apply, wait_for_lock
+from trainctl.apply.step import (
+    LockTimeout,
+    is_already_recorded,
+    is_concurrent_apply,
+    wait_for_lock,
+)
 from trainctl.errors import AlreadyApplied, LockHeld, StalePlan, UserInterrupt
 from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model.action import Action, ActionReason
@@ -37,7 +42,7 @@ def test_waiting_ends_with_the_time_that_was_allowed() -> None:
         return busy()
 
     with pytest.raises(LockHeld):
-        wait_for_lock(begin, 0.0, Interrupt())
+        wait_for_lock(begin, LockTimeout(0.0), Interrupt())
     assert len(tries) == 1
 
 
@@ -46,7 +51,25 @@ def test_an_interrupt_ends_the_waiting() -> None:
     interrupt = Interrupt()
     threading.Timer(0.05, interrupt.stopping.set).start()
     with pytest.raises(UserInterrupt):
-        wait_for_lock(busy, 3600.0, interrupt)
+        wait_for_lock(busy, LockTimeout(3600.0), interrupt)
+
+
+def test_waits_of_a_command_count_together_and_at_the_same_time_once() -> None:
+    """Whether for the state or the mirror, so that a command ends in the time that it was given."""
+    now = 100.0
+    timeout = LockTimeout(10.0, lambda: now)
+    assert timeout.spend(0.0) == 10.0
+    now = 104.0
+    assert timeout.spend(4.0) == 6.0
+    assert timeout.spend(4.0) == 6.0  # another step in the same seconds
+    now = 200.0
+    timeout.spend_on_mirror("waits for ann, who mirrors the same source")
+    assert timeout.spend(0.0) == 5.0
+    now = 205.0
+    timeout.spend(5.0)
+    with pytest.raises(LockHeld, match="waits for ann, who mirrors the same source"):
+        timeout.spend_on_mirror("waits for ann, who mirrors the same source")
+    LockTimeout(None).spend_on_mirror("waits for ann, who mirrors the same source")
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,9 @@ def apply_command(
         str | None, option("--lockfile MODE", "readonly: don't write trainctl.lock")
     ] = None,
     lock_timeout: Annotated[
-        str, option("--lock-timeout DURATION", "Wait this long for a locked resource")
-    ] = "0s",
+        str | None,
+        option("--lock-timeout DURATION", "Wait this long in total for locks [default: 0s]"),
+    ] = None,
     format_: FormatOption = OutputFormat.TEXT,
     destroy: options.Destroy = False,
     refresh: options.Refresh = True,
@@ -91,7 +92,7 @@ def apply_command(
         refresh, refresh_only, offline, upgrade, destroy, target, exclude, replace, (), var, var_file,
         parallelism, trust=trust,
     )  # fmt: skip
-    timeout = duration("--lock-timeout", lock_timeout)
+    timeout = None if lock_timeout is None else duration("--lock-timeout", lock_timeout)
     execution_flags = ExecutionFlags(
         auto_approve, stop_running, wait, format_, lockfile is not None, timeout
     )
