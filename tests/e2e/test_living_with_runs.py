@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -299,3 +300,27 @@ def test_a_burst_is_followed_without_a_loss(fresh: ProjectHarness) -> None:
     found: list[dict[str, Any]] = fresh.events("logs", "burst", "--grep", "^0*(1|799999) ")
     assert [one["message"][:8] for one in found[:-1]] == ["00000001", "00799999"]
     assert found[-1]["type"] == "summary"
+
+
+def test_secrets_of_commands_are_masked_in_logs(fresh: ProjectHarness, tmp_path: Path) -> None:
+    """``logs`` reads them for that; if it can't, it says so and shows the log all the same."""
+    token = tmp_path / "token"
+    token.write_text("open-sesame-1234")
+    write_manifest(
+        fresh,
+        {
+            "a": job(
+                "echo key $TOKEN", runtime={"environment_variables": {"TOKEN": {"secret": "t"}}}
+            )
+        },
+        secrets={"t": {"from": "command", "command": ["cat", str(token)]}},
+    )
+    fresh.trust(f'secret = "t"\ncommands = [["cat", "{token}"]]')
+    fresh.run("apply", "--auto-approve", "--wait")
+    masked = fresh.run("logs", "a")
+    token.unlink()
+    warned = fresh.run("logs", "a")
+
+    assert (masked.stdout, masked.stderr) == ("key (redacted)\n", "")
+    assert warned.stdout == "key open-sesame-1234\n"
+    assert "Warning: secret t can't be masked" in warned.stderr

@@ -10,12 +10,13 @@ from trainctl.cli.options import OutputFormat, duration
 from trainctl.cli.session import CliSession
 from trainctl.errors import NodeError, NodeUnreachable, UsageError
 from trainctl.model.reports import UnreachableNode
+from trainctl.operations.jobs.follow import mask_secrets
 from trainctl.operations.jobs.logs import LogSelection, LogTime, read_log
 from trainctl.operations.jobs.runs import JobRun, refresh_run
 from trainctl.operations.workspace import Workspace
 from trainctl.views.events import JsonEventPrinter
 from trainctl.views.logs import JsonLogPrinter, TextLogPrinter
-from trainctl.views.terminal.text import unreachable_lines
+from trainctl.views.terminal.text import unreachable_lines, warning_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ def print_logs(
     else:
         several = selection.rank is None and len(run.record.ranks) > 1
         view = TextLogPrinter(session.output, several=several)
+    for problem in mask_secrets(workspace, run):
+        session.output.note(warning_text(problem, code="unmasked-secret"))
     unreachable: list[UnreachableNode] = []
     try:
         for batch in read_log(workspace, run, selection):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from trainctl.apply.interrupt import Interrupt
 from trainctl.base.protocol import WAITS_FOR_RESUME, WAITS_FOR_SECRETS
 from trainctl.errors import NodeUnreachable, TrainctlError
-from trainctl.ledger.state import RecordedResource
+from trainctl.jobs.secret_sources import is_local
 from trainctl.model.address import Address
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.operations.jobs.runs import (
@@ -91,7 +91,7 @@ def runs_waiting_for_secrets(workspace: Workspace, name: str | None = None) -> l
     with_secrets = [
         run
         for run in newest_runs(workspace.ledger.state())
-        if run.record.status.live and name in (None, *_secret_names(run.job, run))
+        if run.record.status.live and name in (None, *_secret_names(run))
     ]
     return filter_waiting([run for run, _ in refresh_runs(workspace, with_secrets)])
 
@@ -131,7 +131,21 @@ def _secret_values(workspace: Workspace, run: JobRun) -> dict[str, str]:
     return values
 
 
-def _secret_names(job: RecordedResource, run: JobRun) -> set[str]:
+def mask_secrets(workspace: Workspace, run: JobRun) -> Iterator[str]:
+    """Read secrets that need a command or request, to mask the log; yield which can't be masked."""
+    try:
+        specs = workspace.desired.secrets
+    except TrainctlError:  # an invalid manifest declares no secrets
+        return
+    for name in sorted(_secret_names(run) & specs.keys()):
+        if not is_local(specs[name]):
+            try:
+                workspace.secrets.value(name)
+            except TrainctlError as error:
+                yield f"secret {name} can't be masked in the log: {error.summary}"
+
+
+def _secret_names(run: JobRun) -> set[str]:
     """Return the names of the run's secrets."""
     store = (run.record.store or {}).get("secret")
-    return {*job.job_spec.runtime.secret_environment.values(), *([str(store)] if store else [])}
+    return {*run.job.job_spec.runtime.secret_environment.values(), *([str(store)] if store else [])}
