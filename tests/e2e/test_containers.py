@@ -86,6 +86,8 @@ def test_an_image_is_pulled_and_run_by_digest(
             "image": image,
             "engine": engine.name,
             "present": False,
+            "digest": digest,
+            "unresolved_reason": "",
         }
     ]
     assert {one["mount"] for one in planned["deliveries"]} == {"container"}
@@ -124,7 +126,7 @@ def test_what_a_registry_refuses_fails_the_deployment(
     refused = fresh.run(*APPLY, code=12)
     status = fresh.json("status", "sft")
     declare(fresh, f"{image}:2", auth=auth)
-    unknown = fresh.run(*APPLY, code=12)
+    unknown = fresh.run(*APPLY, code=1)  # nothing but the job was left to do
     declare(fresh, f"{image}:1", auth=auth)
     fresh.run(*APPLY)
 

@@ -238,6 +238,7 @@ def test_expect_applies_only_the_reviewed_plan(fresh: ProjectHarness) -> None:
 
     assert digest in refused.stderr
     assert other in refused.stderr
+    assert "job.a: create" in refused.stderr
     assert nothing == ""
     assert log(fresh, "a") == ["2"]
 

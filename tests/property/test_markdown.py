@@ -15,7 +15,14 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import warning
 from trainctl.plan.planner import make_plan
-from trainctl.views.plan.pages import LIMIT, code_block, code_span, collapsible, plan_markdown
+from trainctl.views.plan.pages import (
+    HTML_MARK,
+    LIMIT,
+    code_block,
+    code_span,
+    collapsible,
+    plan_markdown,
+)
 from trainctl.views.terminal.text import escape
 
 READER = MarkdownIt("commonmark", {"html": True})
@@ -83,7 +90,8 @@ def test_a_comment_fits_and_says_what_is_left_out(counts: tuple[int, int], text:
     shown = sum(line.startswith("<details>") for line in lines)
     left = re.search(r"\*\*(\d+) of (\d+) changes are not shown", comment)
     assert shown + (int(left[1]) if left else 0) == count
-    assert lines[0].startswith("### Plan: ")
+    assert lines[0] == HTML_MARK
+    assert lines[2].startswith("### Plan: ")
     ends = [token.type for token in READER.parse(comment) if token.type == "heading_open"]
     assert len(ends) == 1
 

@@ -37,6 +37,7 @@ from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import TransferForecast
 from trainctl.model.events import Emit, Event, EventType
+from trainctl.plan.diff import change_digest
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.runs import has_same_effect
 from trainctl.plan.values import Change, Plan
@@ -375,7 +376,7 @@ def _start(change: Change, key: str, plan: Plan) -> IntentRequest:
             "cluster": attributes.get("cluster"),
             "attributes": change.after,
             "depends_on": list(map(str, change.depends_on)),
-            **({"replace_paths": change.replace_paths} if change.replace_paths else {}),
+            "digest": change.approved_as or change_digest(change),
         },
         change.approved_in or plan.digest,
         change.reason or "",

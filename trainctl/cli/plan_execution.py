@@ -15,7 +15,7 @@ from trainctl.cli.options import OutputFormat, PlanFormat, PlanningFlags
 from trainctl.cli.plans import plan_from_flags, show_plan
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, require_terminal
-from trainctl.errors import TrainctlError
+from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.operations.apply import ApplyOptions, apply
 from trainctl.operations.plan import approved_plan
@@ -47,12 +47,23 @@ class ExecutionFlags:
     lockfile_readonly: bool = False
     lock_timeout: float | None = None
     follows: bool = False
+    allow_unresolved_images: bool = False
     named_runs: frozenset[str] = frozenset()
 
     def require_approval(self, session: CliSession) -> None:
         """Raise UsageError if confirmation is needed and there is no terminal."""
         if not self.auto_approve:
             require_terminal(session, ", or apply a plan saved by trainctl plan --out")
+
+    def require_images(self, plan: Plan) -> None:
+        """Raise PermissionDenied if a reviewed plan has images by name, unless they are allowed."""
+        unresolved = sorted({row.image for row in plan.images if row.digest is None})
+        if unresolved and not self.allow_unresolved_images:
+            raise PermissionDenied(
+                f"the digest of {unresolved[0]} is unknown, so another image may run than the reviewed one",
+                "Name the image by digest (NAME@sha256:…), make its registry reachable from here, or pass --allow-unresolved-images.",
+                code="unresolved-images",
+            )
 
 
 @contextmanager
@@ -147,6 +158,7 @@ def plan_and_apply(
         planned = plan.digest
         if expect is not None:
             plan = approved_plan(workspace, plan, expect)
+            execution_flags.require_images(plan)
         if execution_flags.format is OutputFormat.TEXT:
             show_plan(session, plan, PlanFormat.TEXT)
         elif not plan.usable:

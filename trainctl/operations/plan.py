@@ -21,11 +21,13 @@ from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.survey.batch import survey_batch_systems
 from trainctl.operations.survey.checks import mirror_overlaps, secret_leaks, unsupported
 from trainctl.operations.survey.code import CodeSurveyResult, scan_code, survey_code
+from trainctl.operations.survey.images import resolve_images
 from trainctl.operations.survey.nodes import survey_nodes
 from trainctl.operations.survey.offers import offer_problems, offered_prices, survey_offers
 from trainctl.operations.survey.storage import MirrorSurveyResult, survey_caches, survey_mirror
 from trainctl.operations.survey.weights import WeightsSurveyResult, survey_weights
 from trainctl.operations.workspace import Workspace
+from trainctl.plan.diff import summarize_changes
 from trainctl.plan.graph import planned_addresses
 from trainctl.plan.plan_file import SavedPlan, remaining, resumed, staleness
 from trainctl.plan.planner import make_plan
@@ -111,7 +113,7 @@ def create_plan(
         diagnostics=(*diagnostics, *code.problems, *nodes.diagnostics),
         unreachable_nodes=frozenset(nodes.unreachable_nodes),
     )
-    plan = make_plan(inputs)
+    plan = resolve_images(workspace, make_plan(inputs), offline=survey.offline)
     digests = {tree.digest for tree in plan.code.values()}
     return replace(
         plan,
@@ -219,7 +221,8 @@ def refuse_stale(workspace: Workspace, saved: SavedPlan) -> Plan:
 def approved_plan(workspace: Workspace, plan: Plan, approved: str) -> Plan:
     """Return a new plan as the rest of the approved one, unless it is that one; StalePlan if it is neither."""
     if plan.digest != approved:
-        plan = resumed(plan, approved, workspace.ledger.plan_outcomes(approved)) or plan
+        ledger = workspace.ledger
+        plan = resumed(plan, approved, ledger.plan_outcomes(approved), ledger.state()) or plan
     require_digest(plan, approved)
     return plan
 
@@ -227,9 +230,11 @@ def approved_plan(workspace: Workspace, plan: Plan, approved: str) -> Plan:
 def require_digest(plan: Plan, expected: str) -> None:
     """Raise StalePlan if the plan does not have the expected digest."""
     if plan.digest != expected:
+        lines = ["Review this plan, then pass its digest to --expect. It does:"]
+        lines += [f"  {line}" for line in summarize_changes(plan.changes)]
         raise StalePlan(
             f"plan digest is {plan.digest}, expected {expected}",
-            "Review the new plan, then pass its digest to --expect.",
+            "\n".join(lines),
             code="not-the-reviewed-plan",
         )
 

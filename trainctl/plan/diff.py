@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from trainctl.base.json import digest
+from trainctl.desired.values import CheckpointStoreSettings, DesiredState, StoreLocation
+from trainctl.errors import TrainctlError
 from trainctl.model.action import Action
-from trainctl.plan.values import Change
+from trainctl.model.address import Address, Kind
+from trainctl.model.json_codec import to_json
+from trainctl.model.specs.resource import WeightsSpec
+from trainctl.model.trust import PlanPolicy
+from trainctl.plan.values import Change, Plan
 
 Path = tuple[str | int, ...]
 
@@ -71,17 +78,115 @@ def _at(value: Any, part: str, missing: Any = None) -> Any:
 _MISSING = object()
 
 
-def plan_digest(changes: Iterable[Change]) -> str:
-    """Return the digest of all changes but no-ops, independent of their order."""
+def plan_digest(changes: Iterable[Change], lineage: str, policies: str) -> str:
+    """Return the digest of all changes but no-ops, independent of their order, in a state under these policies."""
     acting = [change for change in changes if change.action is not Action.NOOP]
+    return combined_digest(map(change_digest, acting), lineage, policies)
+
+
+def combined_digest(changes: Iterable[str], lineage: str, policies: str) -> str:
+    """Return the digest of a plan from those of its changes."""
+    digests = sorted(changes)
+    return digest({"lineage": lineage, "policies": policies, "changes": digests} if digests else {})
+
+
+def change_digest(change: Change) -> str:
+    """Return the digest of what a change does, to which version, and of all that it uses."""
     return digest(
-        [
-            {
-                "address": str(change.address),
-                "action": change.action.json_actions,
-                "after": plain(change.after),
-                "replace_paths": [list(path) for path in change.replace_paths],
-            }
-            for change in sorted(acting, key=lambda change: change.address.rank())
-        ]
+        {
+            "address": str(change.address),
+            "action": change.action.json_actions,
+            "provider": change.provider,
+            "after": plain(change.after),
+            "replace_paths": [list(path) for path in change.replace_paths],
+            "lifecycle": to_json(change.lifecycle),
+            "version": change.seen,
+            "stops": change.stops.id if change.stops else None,
+            "covers": plain(change.covers),
+        }
     )
+
+
+def policies_digest(policies: Collection[PlanPolicy]) -> str:
+    """Return the digest of a set of policies, wherever they are written; empty without any."""
+    return (
+        digest(sorted(digest(to_json(replace(rule, where=""))) for rule in policies))
+        if policies
+        else ""
+    )
+
+
+def with_coverage(desired: DesiredState, versions: Mapping[Address, int], change: Change) -> Change:
+    """Add to a change what its digest covers in addition to its values."""
+    if change.action is Action.NOOP:
+        return change
+    covers: dict[str, Any] = {
+        "reads": {str(address): versions.get(address, 0) for address in change.depends_on}
+    }
+    if change.after is not None:
+        covers |= _settings(desired, change)
+    return replace(change, covers=covers)
+
+
+def _settings(desired: DesiredState, change: Change) -> dict[str, Any]:
+    """Return the store and the secrets that a change uses, by name or source, without values."""
+    names: set[str | None] = set()
+    store: StoreLocation | CheckpointStoreSettings | None = None
+    if change.address.kind is Kind.WEIGHTS:
+        auth = WeightsSpec.from_attributes(change.after or {}).auth
+        names, store = {auth.auth_secret_name if auth else None}, desired.mirror
+    elif change.address.kind is Kind.JOB:
+        job = change.job_spec
+        login = job.image.docker_auth if job.image else None
+        names = {*job.runtime.secret_environment.values(), *(login.secrets if login else ())}
+        if job.runtime.checkpointing_config.enabled or job.runtime.loads:
+            store = desired.checkpoints
+    names.add(store.secret if store else None)
+    secrets = {name: to_json(spec) for name, spec in desired.secrets.items() if name in names}
+    return {"store": to_json(store), "secrets": secrets}
+
+
+def summarize_changes(changes: Iterable[Change]) -> list[str]:
+    """Return a line for each change but no-ops: address, actions and the paths that differ; the first of many."""
+    acting = [change for change in changes if change.action is not Action.NOOP]
+    lines = [
+        f"{change.address}: {' and '.join(change.action.json_actions)}"
+        + differing_paths(change.before, change.after)
+        for change in acting[:_MOST_NAMED]
+    ]
+    more = len(acting) - len(lines)
+    return [*lines, f"and {more} more"] if more else lines or ["nothing"]
+
+
+def differing_paths(before: Any, after: Any) -> str:
+    """Return the first paths that differ as `` (a.b, c)``; empty if one of the values is missing."""
+    if before is None or after is None:
+        return ""
+    paths = [".".join(map(str, path)) for path in changed_paths(plain(before), plain(after))]
+    more = ", …" if len(paths) > _MOST_PATHS else ""
+    return f" ({', '.join(paths[:_MOST_PATHS])}{more})" if paths else ""
+
+
+_MOST_NAMED, _MOST_PATHS = 20, 5
+
+
+def with_images(plan: Plan, found: Mapping[str, str | TrainctlError]) -> Plan:
+    """Add the digests of images, or the errors of their registries, to the rows and to what new runs cover."""
+    digests = {image: value for image, value in found.items() if isinstance(value, str)}
+    rows = tuple(
+        replace(row, digest=digests.get(row.image), unresolved_reason=_reason(found.get(row.image)))
+        for row in plan.images
+    )
+    images = {row.job: row.digest for row in rows}
+    changes = tuple(
+        replace(change, covers={**change.covers, "image_digest": images[change.address]})
+        if change.address in images
+        else change
+        for change in plan.changes
+    )
+    digest_ = plan_digest(changes, plan.lineage, plan.policies)
+    return replace(plan, images=rows, changes=changes, digest=digest_)
+
+
+def _reason(found: str | TrainctlError | None) -> str:
+    return found.summary if isinstance(found, TrainctlError) else ""

@@ -155,6 +155,7 @@ class PlannedRun:
 
     compute: ComputeSpec
     nodes: frozenset[str]
+    image_digest: str | None = None
 
 
 def planned_runs(plan: Plan) -> dict[Address, PlannedRun]:
@@ -164,7 +165,11 @@ def planned_runs(plan: Plan) -> dict[Address, PlannedRun]:
         if row.node is not None:
             nodes.setdefault(row.job, set()).add(row.node)
     return {
-        job.address: PlannedRun(job.job_spec.compute, frozenset(nodes.get(job.address, ())))
+        job.address: PlannedRun(
+            job.job_spec.compute,
+            frozenset(nodes.get(job.address, ())),
+            job.covers.get("image_digest"),
+        )
         for job in starting_changes(plan.changes)
     }
 

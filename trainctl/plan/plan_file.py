@@ -17,7 +17,13 @@ from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import STATE_ONLY_KINDS, Address, Kind
 from trainctl.model.json_codec import from_json, to_json
 from trainctl.model.run import RunRecord, RunStatus
-from trainctl.plan.diff import plain, plan_digest
+from trainctl.plan.diff import (
+    change_digest,
+    combined_digest,
+    differing_paths,
+    plain,
+    plan_digest,
+)
 from trainctl.plan.values import Change, Plan
 
 _MAGIC = "trainctl_plan"
@@ -73,9 +79,10 @@ def read_plan(text: str, name: str) -> SavedPlan:
             document["lineage"],
             document["written_by"],
         )
+        plan = saved.plan
         body = {name: document[name] for name in ("plan", "desired", "lineage")}
         valid = digest(body) == document["checksum"] and (
-            plan_digest(saved.plan.changes) == saved.plan.digest
+            plan_digest(plan.changes, plan.lineage, plan.policies) == plan.digest
         )
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise _invalid(name, "corrupt") from problem
@@ -140,6 +147,7 @@ def staleness(plan: Plan, state: State) -> Iterator[StaleReason]:
         yield StaleReason(None, "the state that the plan was made for was deleted")
         return
     versions = {change.address: change.seen for change in plan.changes}
+    before = {change.address: change.before for change in plan.changes}
     changes = [change for change in plan.changes if change.action is not Action.NOOP]
     relevant = {address for change in changes for address in (change.address, *change.depends_on)}
     for address in sorted(relevant & versions.keys()):
@@ -147,7 +155,9 @@ def staleness(plan: Plan, state: State) -> Iterator[StaleReason]:
             continue
         times = state.versions.get(address, 0) - versions[address]
         often = "once" if times == 1 else f"{times} times"
-        yield StaleReason(address, f"changed {often} since the plan was made")
+        recorded = state.resources.get(address)
+        how = differing_paths(before[address], recorded.attributes) if recorded else ""
+        yield StaleReason(address, f"changed {often} since the plan was made{how}")
 
 
 def remaining(plan: Plan, state: State) -> Plan:
@@ -162,30 +172,42 @@ def remaining(plan: Plan, state: State) -> Plan:
 
 
 def resumed(
-    plan: Plan, approved: str, outcomes: Mapping[Address, tuple[Intent, str]]
+    plan: Plan, approved: str, outcomes: Mapping[Address, tuple[Intent, str]], state: State
 ) -> Plan | None:
     """Return a new plan as the rest of an approved one; None if it isn't exactly that.
 
     ``outcomes`` are those of the approved plan: intents and errors. With them, the changes left must give the digest
     of the approved plan. A failed change is left if its values are the same.
     """
-    left = {change.address: change for change in plan.changes if change.action is not Action.NOOP}
-    changes = dict(left)
+    digests = {
+        change.address: change_digest(_as_approved(change, approved, state))
+        for change in plan.changes
+        if change.action is not Action.NOOP
+    }
+    values = {change.address: change.after for change in plan.changes}
     for address, (intent, error) in outcomes.items():
-        if address in left and not (
-            error and _values_digest(left[address].after) == _values_digest(intent.attributes)
+        if address in digests and not (
+            error and _values_digest(values[address]) == _values_digest(intent.attributes)
         ):
             return None
-        changes[address] = Change(
-            address,
-            Action[intent.action.upper()],
-            intent.provider,
-            after=intent.inputs.get("attributes"),
-            replace_paths=tuple(map(tuple, intent.inputs.get("replace_paths", ()))),
-        )
-    if plan_digest(changes.values()) != approved:
+        digests[address] = str(intent.inputs.get("digest"))
+    # The approved plan may be older than the state.
+    possible = (combined_digest(digests.values(), at, plan.policies) for at in (plan.lineage, ""))
+    if approved not in possible:
         return None
-    return replace(plan, digest=approved)
+    changes = (replace(each, approved_as=digests.get(each.address, "")) for each in plan.changes)
+    return replace(plan, digest=approved, changes=tuple(changes))
+
+
+def _as_approved(change: Change, approved: str, state: State) -> Change:
+    """Return a change as the approved plan had it: what that plan changed itself is as it was before."""
+    reads = {
+        str(address): state.plans[address][1]
+        for address in change.depends_on
+        if address in state.plans and state.plans[address][0] == approved
+    }
+    covered = change.covers.get("reads", {})
+    return replace(change, covers={**change.covers, "reads": {**covered, **reads}})
 
 
 _NEEDS_APPROVAL = frozenset({Action.CREATE, Action.UPDATE, Action.REPLACE})
@@ -209,9 +231,14 @@ def resumable_changes(plan: Plan, state: State) -> tuple[Change, ...]:
     Never those that stop a live run or that differ from the approved values, including code.
     """
     resumable = [
-        replace(change, approved_in=_approving_plan(change, state))
+        replace(
+            change,
+            approved_in=approved,
+            approved_as=change_digest(_as_approved(change, approved, state)),
+        )
         for change in plan.changes
         if change.action in _NEEDS_APPROVAL and change.stops is None and _can_resume(change, state)
+        for approved in [_approving_plan(change, state)]
     ]
     retried = [change for change in resumable if is_lost_run_retry(change)]
     clusters = {change.job_spec.cluster_address for change in retried}

@@ -10,7 +10,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.plan import caches, costs
 from trainctl.plan.batch import batch_problems, batch_rows
-from trainctl.plan.diff import plain, plan_digest
+from trainctl.plan.diff import plain, plan_digest, policies_digest, with_coverage
 from trainctl.plan.graph import REMOVES, expand_matrix_names, order_changes, select_addresses
 from trainctl.plan.jobs import desired_job_attributes, plan_job, plan_rerun
 from trainctl.plan.placement import likely_nodes, note_claimed_gpus, starting_changes
@@ -41,9 +41,11 @@ def make_plan(inputs: PlanInputs) -> Plan:
     inputs = replace(inputs, rank_placements=likely_nodes(inputs, changes))
     changes = [note_claimed_gpus(inputs, change) for change in changes]
     changes = [costs.note_cost(inputs, change) for change in changes]
+    changes = [with_coverage(inputs.desired, inputs.state.versions, change) for change in changes]
     weights = weights_rows(inputs, changes)
     deliveries = delivery_rows(inputs, changes, weights)
     cost = costs.hourly_cost(inputs, changes)
+    policies = policies_digest(inputs.policies)
     acting = {change.address for change in changes if change.action not in REMOVES}
     return Plan(
         lineage=inputs.state.lineage,
@@ -73,7 +75,8 @@ def make_plan(inputs: PlanInputs) -> Plan:
             *policy_violations(inputs.policies, inputs.desired.resources, cost),
         ),
         options=inputs.options,
-        digest=plan_digest(changes),
+        policies=policies,
+        digest=plan_digest(changes, inputs.state.lineage, policies),
     )
 
 

@@ -309,10 +309,14 @@ class Change:
     """Known outputs after the change; ``outputs`` are those before."""
     waits_for: tuple[Address, ...] = ()
     """Changes to apply before this one, though it doesn't depend on them."""
+    covers: Mapping[str, Any] = field(default_factory=dict)
+    """What the digest covers in addition: versions of resources that are read, stores, secrets, the image's digest."""
     resumes: str | None = None
     """Key of an interrupted attempt at the same change, which apply resumes."""
     approved_in: str = ""
     """Digest of the earlier plan that was approved with this change; empty: this plan."""
+    approved_as: str = ""
+    """Digest of this change in that plan."""
 
     @cached_property
     def job_spec(self) -> JobSpec:
@@ -395,6 +399,9 @@ class ImageRow:
     image: str
     engine: str | None
     present: bool | None
+    digest: str | None = None
+    """The digest in its registry; None if it is known by name only."""
+    unresolved_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,6 +431,8 @@ class Plan:
     """Duration of the newest completed run of each job that starts a run."""
     diagnostics: tuple[Diagnostic, ...] = ()
     options: PlanOptions = PlanOptions()
+    policies: str = ""
+    """Digest of the policies that the plan was checked against; empty without any."""
     digest: str = ""
 
     @property

@@ -92,6 +92,7 @@ class Deployment:
             mirror.store, context, mirror_access(agents, mirror, secrets.register)
         )
         self._placer = RunPlacer(agents, mirror.store, planned)
+        self._planned_runs = planned
         self._preflight = PreflightChecker(agents, quarantine)
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, str], threading.Lock] = {}
@@ -309,7 +310,15 @@ class Deployment:
         step = start.step
         archive = self._ship_code(start, rank)
         venv = self._environment(step, rank)
-        image = pull_image(step, rank.agent, rank.node.root, self._context.lineage, self._secrets)
+        planned = self._planned_runs.get(step.address)
+        image = pull_image(
+            step,
+            rank.agent,
+            rank.node.root,
+            self._context.lineage,
+            self._secrets,
+            planned.image_digest if planned else None,
+        )
         return PreparedRank(rank, archive, venv, image)
 
     def _ship_code(self, start: RunStart, rank: PlacedRank) -> str:

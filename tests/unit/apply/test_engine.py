@@ -25,6 +25,7 @@ from trainctl.ledger.state import Intent
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
 from trainctl.model.events import EventType
+from trainctl.plan.diff import change_digest
 from trainctl.plan.values import AffectedRun, Plan
 from trainctl.views.apply_result import counts
 
@@ -61,6 +62,7 @@ def test_the_intent_is_written_before_the_effect(desk: FakeEngine) -> None:
         "cluster": "lab",
         "attributes": {"v": 1, "cluster": "lab"},
         "depends_on": ["cluster.lab"],
+        "digest": change_digest(change(after={"v": 1, "cluster": "lab"}, depends_on=(LAB,))),
     }
     assert (intent.action, intent.plan) == ("create", DIGEST)
     assert intent.key == desk.fake.steps[SFT].key

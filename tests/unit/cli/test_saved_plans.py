@@ -12,7 +12,7 @@ from trainctl.errors import StorageError, UsageError
 from trainctl.plan.diff import plan_digest
 from trainctl.plan.values import Plan
 
-PLAN = Plan("lineage", 3, "sha256:m", (), digest=plan_digest(()))
+PLAN = Plan("lineage", 3, "sha256:m", (), digest=plan_digest((), "lineage", ""))
 
 
 def test_a_plan_comes_back_as_it_was(tmp_path: Path) -> None:

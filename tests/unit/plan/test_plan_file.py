@@ -14,6 +14,7 @@ from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.run import RunStatus
 from trainctl.model.specs.resource import LifecycleSpec
+from trainctl.plan.diff import change_digest
 from trainctl.plan.plan_file import read_plan, remaining, resumed, staleness, write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Plan, PlanOptions
@@ -148,7 +149,7 @@ def outcomes_of(plan: Plan, *addresses: str, error: str = "") -> Any:
             replace(
                 intent_of(change),
                 action=change.action.name.lower(),
-                inputs={"attributes": change.after, "replace_paths": change.replace_paths},
+                inputs={"attributes": change.after, "digest": change_digest(change)},
             ),
             error,
         )
@@ -161,21 +162,24 @@ def test_a_new_plan_is_the_rest_of_an_approved_one() -> None:
     plan = a_plan()
     addresses = [str(change.address) for change in plan.changes]
     job = addresses[-1]
-    half = make_plan(PlanScenario().inputs(state_after(replace(plan, changes=plan.changes[:-1]))))
+    half_done = state_after(replace(plan, changes=plan.changes[:-1]))
+    half_done = replace(half_done, plans=dict.fromkeys(half_done.resources, (plan.digest, 0)))
+    half = a_plan(half_done)
     whole = a_plan(state_after(plan))
     done = outcomes_of(plan, *addresses)
     all_but_the_job = outcomes_of(plan, *addresses[:-1])
 
     assert job.startswith("job.")
     assert whole.has_changes is False
-    rest = resumed(whole, plan.digest, done)
+    rest = resumed(whole, plan.digest, done, EMPTY)
     assert rest is not None
     assert rest.digest == plan.digest
-    assert resumed(whole, plan.digest, all_but_the_job) is None
-    assert resumed(whole, "sha256:other", done) is None
-    assert resumed(plan, plan.digest, done) is None
-    left = resumed(half, half.digest, {})
+    assert resumed(whole, plan.digest, all_but_the_job, EMPTY) is None
+    assert resumed(whole, "sha256:other", done, EMPTY) is None
+    assert resumed(plan, plan.digest, done, EMPTY) is None
+    left = resumed(half, plan.digest, all_but_the_job, half_done)
     assert left is not None
+    assert resumed(half, plan.digest, all_but_the_job, replace(half_done, plans={})) is None
     assert [one.address for one in left.changes if one.action is not Action.NOOP] == [at(job)]
 
 
@@ -188,9 +192,11 @@ def test_a_failed_change_is_left_while_its_values_are_the_approved_ones() -> Non
     (again,) = (one for one in failed.changes if one.action is not Action.NOOP)
 
     assert again.action is Action.REPLACE
-    rest = resumed(failed, plan.digest, log)
+    rest = resumed(failed, plan.digest, log, EMPTY)
     assert rest is not None
-    assert rest.changes == failed.changes
+    assert [replace(one, approved_as="") for one in rest.changes] == list(failed.changes)
+    approved_as = {one.approved_as for one in rest.changes if one.action is not Action.NOOP}
+    assert approved_as == {change_digest(plan.changes[-1])}
     other = replace(again, after={**(again.after or {}), "priority": 9})
     changes = tuple(other if one is again else one for one in failed.changes)
-    assert resumed(replace(failed, changes=changes, digest="x"), plan.digest, log) is None
+    assert resumed(replace(failed, changes=changes, digest="x"), plan.digest, log, EMPTY) is None

@@ -54,6 +54,10 @@ def apply_command(
     expect: Annotated[
         str | None, option("--expect DIGEST", "Fail unless the plan has this digest")
     ] = None,
+    allow_unresolved_images: Annotated[
+        bool,
+        option("--allow-unresolved-images", "With --expect, accept images without a known digest"),
+    ] = False,
     lockfile: Annotated[
         str | None, option("--lockfile MODE", "readonly: don't write trainctl.lock")
     ] = None,
@@ -94,7 +98,13 @@ def apply_command(
     )  # fmt: skip
     timeout = None if lock_timeout is None else duration("--lock-timeout", lock_timeout)
     execution_flags = ExecutionFlags(
-        auto_approve, stop_running, wait, format_, lockfile is not None, timeout
+        auto_approve,
+        stop_running,
+        wait,
+        format_,
+        lockfile is not None,
+        timeout,
+        allow_unresolved_images=allow_unresolved_images,
     )
     if planfile is not None:
         return _apply_saved(session, planfile, execution_flags, expect, flags)
@@ -115,6 +125,7 @@ def _apply_saved(
         saved = load_plan(path)
         if expect is not None:
             require_digest(saved.plan, expect)
+            execution_flags.require_images(saved.plan)
         named = frozenset(change.stops.id for change in saved.plan.changes if change.stops)
         agreed = with_(execution_flags, named_runs=named)
         own = PlanningFlags(trust=flags.trust, var_files=[*map(Path, saved.plan.var_files)])

@@ -18,6 +18,7 @@ from trainctl.base.protocol.code import (
     CodeRequest,
     HasCodeRequest,
     PullImageRequest,
+    PullImageResponse,
 )
 from trainctl.base.protocol.runs import START, STOP, StartRequest, StartResponse, StopRequest
 from trainctl.base.protocol.spec import (
@@ -30,6 +31,7 @@ from trainctl.base.protocol.spec import (
 from trainctl.base.units import parse_duration, parse_size
 from trainctl.errors import LockHeld, NodeError, NodeUnreachable, TrainctlError
 from trainctl.jobs.environment import RunPaths, caches, directory_links, environment
+from trainctl.jobs.image_digests import by_digest
 from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord, RunStatus
@@ -92,11 +94,16 @@ class PulledImage:
 
 
 def pull_image(
-    step: ApplyStep, agent: NodeAgent, root: str, lineage: str, secrets: SecretResolver
+    step: ApplyStep,
+    agent: NodeAgent,
+    root: str,
+    lineage: str,
+    secrets: SecretResolver,
+    digest: str | None,
 ) -> PulledImage | None:
     """Pull the job's image on the node; None for a job that runs on the host.
 
-    Raise NodeError with the message of the registry or the engine.
+    It has the plan's ``digest``, if that is known. Raise NodeError with the message of the registry or the engine.
     """
     job = step.job_spec
     if job.image is None or not job.in_container:
@@ -107,16 +114,23 @@ def pull_image(
         line = str(event["line"])
         step.progress(f"{phase}: {line}" if line else phase, 0, 0)
 
-    request = PullImageRequest(
-        root=root,
-        lineage=lineage,
-        image=job.image.base_image,
-        engine=job.runtime.engine,
-        login=secrets.registry_login(job.image),
-    )
-    response = agent.call(PULL_IMAGE, request, on_event=on_event)
-    if response["note"]:
-        step.progress(response["note"], 0, 0)
+    def pull(image: str) -> PullImageResponse:
+        request = PullImageRequest(
+            root=root,
+            lineage=lineage,
+            image=image,
+            engine=job.runtime.engine,
+            login=login,
+        )
+        response = agent.call(PULL_IMAGE, request, on_event=on_event)
+        if response["note"]:
+            step.progress(response["note"], 0, 0)
+        return response
+
+    login = secrets.registry_login(job.image)
+    response = pull(job.image.base_image)
+    if digest not in (None, response["digest"]):  # the tag has moved since the plan was made
+        response = pull(by_digest(job.image.base_image, digest))
     container = RunContainer(
         engine=response["engine"]["name"],
         image=response["id"],

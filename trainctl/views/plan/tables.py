@@ -152,9 +152,19 @@ def images_table(lines: Sequence[ImageRow], page: PageStyle) -> list[str]:
         **_owner_columns(lines, jobs),
         "IMAGE": [escape(line.image) for line in lines],
         "ENGINE": [line.engine or _UNKNOWN for line in lines],
+        "DIGEST": [_short_digest(line) for line in lines],
         "STATUS": [_PRESENT[line.present] for line in lines],
     }
-    return _rows(columns, page, frozenset({"RANK"}), ("ENGINE",))
+    table_lines = _rows(columns, page, frozenset({"RANK"}), ("ENGINE", "DIGEST"))
+    reasons = {line.image: line.unresolved_reason for line in lines if line.unresolved_reason}
+    return table_lines + [
+        f"  {escape(image)} is known by name only: {escape(reason)}"
+        for image, reason in reasons.items()
+    ]
+
+
+def _short_digest(line: ImageRow) -> str:
+    return line.digest.removeprefix("sha256:")[:12] if line.digest else "by name"
 
 
 def _rows(

@@ -1,0 +1,45 @@
+"""Resolve the container images of new runs to digests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from trainctl.errors import SourceError, TrainctlError
+from trainctl.jobs.image_digests import image_digest, registry_client
+from trainctl.model.specs.job_spec import ImageSpec
+from trainctl.operations.workspace import Workspace
+from trainctl.plan.diff import with_images
+from trainctl.plan.values import Plan
+
+_PARALLEL = 10
+
+
+def resolve_images(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
+    """Return a plan with the digests of its images, each asked for once."""
+    jobs = {row.job for row in plan.images}
+    images = {
+        image.base_image: image
+        for change in plan.changes
+        if change.address in jobs and (image := change.job_spec.image)
+    }
+    return (
+        with_images(plan, _digests(workspace, images.values(), offline=offline)) if images else plan
+    )
+
+
+def _digests(
+    workspace: Workspace, images: Iterable[ImageSpec], *, offline: bool
+) -> dict[str, str | TrainctlError]:
+    client = registry_client()
+
+    def find(image: ImageSpec) -> tuple[str, str | TrainctlError]:
+        if offline and "@" not in image.base_image:
+            return image.base_image, SourceError("offline")
+        try:
+            return image.base_image, image_digest(image, workspace.secrets, client)
+        except TrainctlError as error:
+            return image.base_image, error
+
+    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="registry") as pool:
+        return dict(pool.map(find, images))
