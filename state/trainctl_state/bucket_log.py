@@ -24,7 +24,7 @@ from trainctl_state.layout import (
 )
 from trainctl_state.log import READ_AT_ONCE, ObjectLog
 
-TAIL_EVERY = 8
+TAIL_EVERY = 4
 """Positions between two writes of the tail, which bounds the requests of a reader."""
 TAIL_BYTES = 4 * 2**20
 """Most bytes of a tail; beyond, readers load the entries until the next snapshot."""

@@ -95,7 +95,7 @@ def test_a_tail_is_only_a_hint() -> None:
 
 def test_a_large_tail_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the next snapshot; what is read stays right."""
-    monkeypatch.setattr(bucket_log, "TAIL_BYTES", 500)
+    monkeypatch.setattr(bucket_log, "TAIL_BYTES", 200)
     store = MemoryObjects()
     log = BucketLog(store, "x")
     for number in range(16):

@@ -1,0 +1,91 @@
+"""Commands whose state is in a bucket: killed at random, and with a server that loses answers, refuses and throttles."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.projects.kill_storm import KillStorm
+from tests.support.projects.manifest_files import job, write_manifest
+from tests.support.projects.project import ProjectHarness, processes, project
+from tests.support.servers.bucket_states import Cloud, bucket_log, clouds
+from tests.support.servers.buckets import KEY_ID, SECRET
+from tests.support.servers.fault_proxy import FAULTS
+from tests.support.tiers import SEED, one_day_in
+from trainctl.ledger.entries import entry_id, from_json
+from trainctl.ledger.reducer import StateReducer
+from trainctl.ledger.state import Intent
+
+APPLY = ("apply", "--auto-approve", "--wait", "--lock-timeout", "2m", "--format", "json")
+STATE = "team/demo"
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[Cloud]:
+    """A server of S3."""
+    with clouds("s3", tmp_path) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def made(tmp_path: Path, cloud: Cloud) -> Iterator[ProjectHarness]:
+    """A project of two jobs whose state is in the bucket; each run writes its id into a file outside."""
+    with project(tmp_path) as one:
+        one.variables |= {
+            **cloud.environ,
+            "AWS_ACCESS_KEY_ID": KEY_ID,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+        }
+        write_manifest(
+            one,
+            {name: job(f"echo $BT_TRAINING_JOB_ID >> {tmp_path}/diary") for name in ("a", "b")},
+            state={"url": f"{cloud.url}{STATE}"},
+        )
+        yield one
+
+
+@one_day_in(3)
+@pytest.mark.parametrize(
+    "kills", [pytest.param(2, id="short"), pytest.param(60, id="long", marks=pytest.mark.long)]
+)
+def test_two_applies_and_a_killer(
+    made: ProjectHarness, cloud: Cloud, tmp_path: Path, kills: int
+) -> None:
+    """Each job runs once however often both applies are killed and whatever the server answers; nobody needs force-unlock."""
+    chance = random.Random(SEED)
+    cloud.proxy.decide = lambda: chance.choice(FAULTS) if chance.random() < 0.2 else None
+    storm = KillStorm(made, SEED)
+    while storm.kills < kills:
+        storm.run_all([APPLY, APPLY])
+        cloud.proxy.decide = lambda: None
+        made.run("plan", "--detailed-exitcode")
+        state = made.json("show")
+        assert (state["open_intents"], state["orphaned_intents"]) == ([], [])
+        runs = [
+            run
+            for one in state["resources"]
+            if one["address"].startswith("job.")
+            for run in one["outputs"]["runs"]
+        ]
+        diary = (tmp_path / "diary").read_text().split()
+        assert sorted(diary) == sorted(run["id"] for run in runs)
+        assert len(runs) == 2
+        check_log(cloud, state["serial"])
+        made.run("destroy", "--auto-approve")
+        (tmp_path / "diary").unlink()
+    assert processes(str(made.nodes)) == []
+
+
+def check_log(cloud: Cloud, serial: int) -> None:
+    """No entry is there twice, and nobody took what another held but the dead."""
+    fold, seen = StateReducer(), set()
+    for entry in map(from_json, bucket_log(cloud, STATE).replay()):
+        assert entry_id(entry) not in seen
+        seen.add(entry_id(entry))
+        holding = fold.open.get(entry.address) if isinstance(entry, Intent) else None
+        fold.apply(entry)
+        assert holding is None or holding.holder != entry.holder  # type: ignore[union-attr]
+    assert fold.serial == serial
