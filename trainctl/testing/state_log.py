@@ -18,9 +18,9 @@ from trainctl.errors import AppendConflict, StateError
 from trainctl.plugin_api.state import StateLog
 
 Logs = tuple[StateLog, StateLog]
-FAULTS = ("lost", "late", "409", "412", "429", "503")
+FAULTS = ("lost", "late", "409", "412", "429", "503", "expired")
 """Faults of a write. ``lost``: done, without an answer. ``late``: no answer, done after the next request. ``412``: done, but
-refused by the answer. ``409``, ``429`` and ``503``: not done, to be repeated."""
+refused by the answer. ``409``, ``429`` and ``503``: not done, to be repeated. ``expired``: refused, as the token has expired."""
 Inject = Callable[[str], None]
 
 

@@ -25,18 +25,22 @@ _BODIES = {
     503: b"<Error><Code>SlowDown</Code></Error>",
 }
 Fault = str
-FAULTS: tuple[Fault, ...] = ("lost", "late", "409", "412", "429", "503")
+FAULTS: tuple[Fault, ...] = ("lost", "late", "409", "412", "429", "503", "expired")
 """``lost``: done, and the connection closed. ``late``: the connection closed, done at the next request but one.
-``412``: done, and refused by the answer. The others: not done, and that status answered."""
+``412``: done, and refused by the answer. The others: not done, and that status answered, 400 for an expired token."""
 
 
 class FaultProxy:
-    """``faults`` are what happens to the next conditional writes, ``requests`` counts by method, ``latency`` is in seconds."""
+    """``faults`` are what happens to the next conditional writes, ``requests`` counts by method, ``latency`` is in seconds.
+
+    ``encryption`` counts writes by the server-side encryption that they ask for.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self.upstream = urlsplit(endpoint)
         self.faults: deque[Fault] = deque()
         self.requests: Counter[str] = Counter()
+        self.encryption: Counter[str | None] = Counter()
         self.latency = 0.0
         self.decide: Callable[[], Fault | None] = self._next_fault
         self.lock = threading.Lock()
@@ -99,6 +103,8 @@ class _Handler(BaseHTTPRequestHandler):
         proxy = self.server.proxy
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         proxy.requests["LIST" if self._lists() else self.command] += 1
+        if self.command == "PUT":
+            proxy.encryption[self.headers.get("x-amz-server-side-encryption")] += 1
         if proxy.latency:
             time.sleep(proxy.latency)
         is_conditional = self.command == "PUT" and any(map(self.headers.get, _CONDITIONS))
@@ -112,7 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if fault is not None:
-            self._answer(int(fault), [], _BODIES[int(fault)])
+            status = 400 if fault == "expired" else int(fault)
+            self._answer(status, [], _BODIES[status])
             return
         self._answer(*(held or self._ask(body)))
 

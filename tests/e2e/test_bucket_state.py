@@ -1,0 +1,97 @@
+"""A state in a bucket as a user has it: with a secret for its server, encrypted there, on a server that throttles, on one that can't decide."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.projects.manifest_files import job, write_manifest
+from tests.support.projects.project import ProjectHarness, project
+from tests.support.servers.bucket_states import Cloud, clouds
+from tests.support.servers.buckets import KEY_ID, SECRET, rclone
+from trainctl.model.redaction import Redactor
+from trainctl.operations.workspace import Workspace, WorkspaceSettings
+
+APPLY = ("apply", "--auto-approve")
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[Cloud]:
+    """A server of S3."""
+    with clouds("s3", tmp_path) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[ProjectHarness]:
+    """A project, whose manifest a test writes."""
+    with project(tmp_path) as one:
+        yield one
+
+
+def in_environment(made: ProjectHarness, endpoint: str) -> None:
+    """A server and a credential in the environment."""
+    made.variables |= {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": KEY_ID,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+    }
+
+
+def test_a_server_and_a_secret_of_the_manifest(made: ProjectHarness, cloud: Cloud) -> None:
+    """The secret needs trust for that host. Each object is written encrypted; a server that throttles is asked again."""
+    made.variables["STATE_KEY"] = cloud.credential
+    write_manifest(
+        made,
+        {"a": job("true")},
+        secrets={"states": {"from": "env", "name": "STATE_KEY"}},
+        state={
+            "url": "s3://models/team/a",
+            "endpoint_url": cloud.proxy.url,
+            "auth": {"auth_method": "CUSTOM_SECRET", "auth_secret_name": "states"},
+            "server_side_encryption": "aws:kms",
+            "kms_key_id": "alias/states",
+        },
+    )
+    refused = made.run(*APPLY, code=13)
+    assert "state s3://models/team/a: " in refused.stderr
+    assert not cloud.proxy.requests
+
+    host = cloud.proxy.url.removeprefix("http://")
+    made.trust(f'secret = "states"\nhosts = ["{host}"]')
+    cloud.proxy.faults.extend(["503", "503", "409", "lost", "429"])
+    made.run(*APPLY, "--wait")
+    made.run("plan", "--detailed-exitcode")
+    assert set(cloud.proxy.encryption) == {"aws:kms"}
+    assert not cloud.proxy.faults
+
+
+def test_a_server_that_ignores_conditions(made: ProjectHarness, tmp_path: Path) -> None:
+    """One sentence, and nothing was done."""
+    with rclone(tmp_path / "s3") as server:
+        in_environment(made, server.endpoint)
+        write_manifest(made, {"a": job("true")}, state={"url": "s3://models/a"})
+        refused = made.run(*APPLY, code=None)
+        assert refused.returncode != 0
+        assert "s3://models/a can't hold a state" in refused.stderr + refused.stdout
+        assert [path.name for path in server.directory.rglob("*.json")] == ["probe.json"]  # type: ignore[union-attr]
+
+
+def test_the_states_below_a_prefix(made: ProjectHarness, cloud: Cloud, tmp_path: Path) -> None:
+    """Found in a bucket and in a directory, by what every state has, at any depth up to four."""
+    in_environment(made, cloud.proxy.url)
+    made.write({"trainctl.yaml": json.dumps({"project": {"name": "a"}})})
+    directory = (tmp_path / "states dir").as_uri()
+    for base in ("s3://models/states", directory):
+        for name in ("lm/prod", "lm/dev", "vision"):
+            made.run("--state", f"{base}/{name}", *APPLY)
+    settings = WorkspaceSettings(made.directory, made.environment, Redactor())
+    with Workspace(settings) as workspace:
+        for base in ("s3://models/states", directory):
+            expected = [f"{base}/{name}" for name in ("lm/dev", "lm/prod", "vision")]
+            assert workspace.list_states(f"{base}/") == expected
+            assert workspace.list_states(f"{base}/vision") == [f"{base}/vision"]
+            assert workspace.list_states(f"{base}/none") == []
