@@ -42,6 +42,8 @@ def image_digest(image: ImageSpec, secrets: SecretResolver, client: HttpClient) 
     if digest:
         return digest
     host, path = _location(repository)
+    if host == "localhost":  # the name of images that were built on a node
+        raise SourceError("it is a local image")
     server = "registry-1.docker.io" if host in _HUB else host
     url = f"{_scheme(host)}://{server}/v2/{path}/manifests/{tag}"
     try:
@@ -86,8 +88,7 @@ def _location(repository: str) -> tuple[str, str]:
 
 def _scheme(host: str) -> str:
     """Engines use plain HTTP on this machine only."""
-    name = host.partition(":")[0]
-    return "http" if name == "localhost" or name.startswith("127.") else "https"
+    return "http" if host.startswith(("localhost:", "127.")) else "https"
 
 
 def _head(client: HttpClient, url: str, secret: Mapping[str, str]) -> tuple[int, Headers]:

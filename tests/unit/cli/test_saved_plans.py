@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from trainctl.cli.plan_execution import ExecutionFlags
 from trainctl.cli.plans import load_plan, save_plan
 from trainctl.desired.values import DesiredState
-from trainctl.errors import StorageError, UsageError
+from trainctl.errors import PermissionDenied, StorageError, UsageError
+from trainctl.model.address import Address
 from trainctl.plan.diff import plan_digest
-from trainctl.plan.values import Plan
+from trainctl.plan.values import ImageRow, Plan
 
 PLAN = Plan("lineage", 3, "sha256:m", (), digest=plan_digest((), "lineage", ""))
 
@@ -42,3 +45,17 @@ def test_what_is_not_there_or_unreadable_is_wrong_usage(tmp_path: Path) -> None:
     assert "trainctl plan --out" in caught.value.detail
     with pytest.raises(UsageError, match="cannot read"):
         load_plan(tmp_path)
+
+
+def test_a_reviewed_plan_needs_the_digests_of_its_images() -> None:
+    """An image by name is refused with exit 13, unless that is allowed."""
+    by_name = ImageRow(Address.parse("job.a"), 0, None, "acme/x:1", None, None)
+    plan = replace(PLAN, images=(by_name,))
+
+    with pytest.raises(PermissionDenied, match="the digest of acme/x:1 is unknown") as caught:
+        ExecutionFlags().require_images(plan)
+    assert caught.value.exit_code == 13
+    ExecutionFlags(allow_unresolved_images=True).require_images(plan)
+    ExecutionFlags().require_images(
+        replace(plan, images=(replace(by_name, digest="sha256:" + "a" * 64),))
+    )

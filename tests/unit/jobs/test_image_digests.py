@@ -155,6 +155,8 @@ def test_without_an_answer_there_is_no_digest(registry: Registry) -> None:
     }.items():
         with pytest.raises(SourceError, match=cause):
             resolved(f"{host}/{name}/train:1")
+    with pytest.raises(SourceError, match="a local image"):
+        resolved("localhost/train:1")
     with pytest.raises(SourceError, match=r"cannot reach 127\.0\.0\.1:1 "):
         resolved("127.0.0.1:1/acme/train:1")
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from tests.support.projects.plans import EMPTY, LINEAGE, PlanScenario, at, intent_of, state_after
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.run import RunStatus
 from trainctl.model.specs.resource import LifecycleSpec
-from trainctl.plan.diff import change_digest
+from trainctl.plan.diff import change_digest, summarize_changes
 from trainctl.plan.plan_file import read_plan, remaining, resumed, staleness, write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Plan, PlanOptions
@@ -200,3 +201,33 @@ def test_a_failed_change_is_left_while_its_values_are_the_approved_ones() -> Non
     other = replace(again, after={**(again.after or {}), "priority": 9})
     changes = tuple(other if one is again else one for one in failed.changes)
     assert resumed(replace(failed, changes=changes, digest="x"), plan.digest, log, EMPTY) is None
+
+
+def test_what_moved_is_named_by_its_paths() -> None:
+    """A stale plan says which values of an address it didn't see, and a new plan what it does."""
+    state = state_after(a_plan())
+    plan = a_plan(state, run=(at("job.sft"),))
+    lab = at("cluster.lab")
+    recorded = state.resources[lab]
+    other = replace(recorded, attributes={**recorded.attributes, "gpus": 8, "nodes": 2})
+    moved = replace(
+        state, resources={**state.resources, lab: other}, versions={**state.versions, lab: 2}
+    )
+
+    assert [str(one) for one in staleness(plan, moved)] == [
+        "cluster.lab: changed once since the plan was made (gpus, nodes)"
+    ]
+    assert summarize_changes(plan.changes) == ["job.sft: delete and create"]
+    assert summarize_changes(()) == ["nothing"]
+
+
+@pytest.mark.parametrize(("validator", "said"), [("mtime:1:2", True), ("sha256:ab", False)])
+def test_files_identified_by_time_are_for_this_machine(validator: str, said: bool) -> None:
+    """The plan warns once, and not if it changes nothing."""
+    file = SourceFile("w.bin", 3, validator)
+    world = PlanScenario(resolved=ResolvedSource("file:///data/w", "r", (file,)))
+    plan = make_plan(world.inputs())
+    done = make_plan(world.inputs(state_after(plan)))
+
+    assert ("local-source" in {one.code for one in plan.diagnostics}) is said
+    assert "local-source" not in {one.code for one in done.diagnostics}
