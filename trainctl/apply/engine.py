@@ -32,7 +32,7 @@ from trainctl.errors import (
 from trainctl.ledger.leases import LeaseRenewer
 from trainctl.ledger.ledger import IntentRequest, Ledger
 from trainctl.ledger.reducer import merge_outputs
-from trainctl.ledger.state import Intent, RecordedResource
+from trainctl.ledger.state import ORIGIN, Intent, RecordedResource
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import TransferForecast
@@ -386,11 +386,12 @@ def _start(change: Change, key: str, plan: Plan) -> IntentRequest:
 
 
 def _record(change: Change, key: str, outputs: Mapping[str, object]) -> RecordedResource:
+    kept = {name: change.outputs[name] for name in (ORIGIN,) if name in change.outputs}
     return RecordedResource(
         address=change.address,
         provider=change.provider,
         attributes=change.after or {},
-        outputs=outputs,
+        outputs={**kept, **outputs},
         depends_on=change.depends_on,
         lifecycle=change.lifecycle,
         key=key,

@@ -11,16 +11,13 @@ from typing import Any, Protocol
 from trainctl.apply.interrupt import Interrupt
 from trainctl.base.listing import ResolvedSource
 from trainctl.errors import AlreadyApplied, LockHeld, StalePlan, TrainctlError, UserInterrupt
-from trainctl.ledger.state import Intent, RecordedResource
+from trainctl.ledger.state import Intent, Lookup, RecordedResource
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address
 from trainctl.model.delivery import TransferForecast
 from trainctl.model.specs.resource import ResourceAttributes
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.values import Change
-
-Lookup = Callable[[Address], RecordedResource | None]
-"""Return the current record of another resource."""
 
 MayStop = Callable[[str], bool]
 """Whether the live run with this id may be stopped."""

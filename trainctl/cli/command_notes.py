@@ -131,6 +131,13 @@ NOTES: Mapping[str, CommandNotes] = {
     "state list": CommandNotes(("trainctl state list",)),
     "state show": CommandNotes(("trainctl state show job.train --at 5",)),
     "state pull": CommandNotes(("trainctl state pull > state.json",)),
+    "import": CommandNotes(
+        ("trainctl import cluster.lab", "trainctl import job.train --run nuui5lk --on lab/gpu-01"),
+        {10: _CHANGES[10], 12: _CHANGES[12]},
+    ),
+    "state push": CommandNotes(("trainctl state push state.json",), {10: _CHANGES[10]}),
+    "state mv": CommandNotes(("trainctl state mv job.sft job.tune",), {10: _CHANGES[10]}),
+    "state rm": CommandNotes(("trainctl state rm --dry-run job.sft",), {10: _CHANGES[10]}),
     "state migrate": CommandNotes(
         ("trainctl state migrate s3://acme-state/qwen3", "trainctl state migrate --abort"),
         {10: "Changes are in progress."},

@@ -129,7 +129,7 @@ TrustFile = Annotated[
 ]
 Parallelism = Annotated[int, option("--parallelism N", "Maximum concurrent operations", POLICY)]
 AutoApprove = Annotated[bool, option("--auto-approve", "Skip the confirmation prompt")]
-DryRun = Annotated[bool, option("--dry-run", "Show what would be deleted, without deleting it")]
+DryRun = Annotated[bool, option("--dry-run", "Show what would be done, without doing it")]
 AllStates = Annotated[
     bool,
     option("--all", "Every state below --state [default: states this user changed]", SCOPE),

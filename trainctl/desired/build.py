@@ -12,9 +12,15 @@ from trainctl.desired import resources as make
 from trainctl.desired.expand import Expander
 from trainctl.desired.expression import OPEN, read_variables
 from trainctl.desired.jobs import JobBuilder
+from trainctl.desired.moves import moves
 from trainctl.desired.names import DeclaredNames, find_cycles
 from trainctl.desired.provider_settings import CheckOf, ProviderSettings, accept_any
-from trainctl.desired.values import CheckpointStoreSettings, DesiredState, SecretSpec
+from trainctl.desired.values import (
+    CheckpointStoreSettings,
+    DesiredMoves,
+    DesiredState,
+    SecretSpec,
+)
 from trainctl.errors import ManifestError
 from trainctl.manifest.check import check, credential_problems
 from trainctl.manifest.credentials import mask_credentials
@@ -91,9 +97,11 @@ def build(
         jobs.cache(name, cache)
     for name, job in manifest.jobs.items():
         jobs.job(name, job)
-    problems += [*names.problems, *settings.warnings, *jobs.warnings]
+    problems += [*settings.warnings, *jobs.warnings]
     problems += find_cycles(manifest.jobs, names)
-    return _desired(documents, manifest, resources, secrets, store, problems)
+    moved = moves(manifest, resources, names)
+    problems += names.problems
+    return _desired(documents, manifest, resources, secrets, store, moved, problems)
 
 
 def directory_name(directory: Path) -> str:
@@ -126,6 +134,7 @@ def _desired(
     resources: Mapping[Address, DesiredResource],
     secrets: Mapping[str, SecretSpec],
     store: CheckpointStoreSettings,
+    moved: DesiredMoves,
     reported: list[Diagnostic],
 ) -> DesiredState:
     problems = sorted(
@@ -147,7 +156,8 @@ def _desired(
         checkpoints=store,
         state=make.store_location(manifest.state),
         manifest_files=documents.files,
-        manifest_digest=_digest(manifest, ordered, secrets),
+        manifest_digest=_digest(manifest, ordered, secrets, moved),
+        moves=moved,
         warnings=tuple(problems),
         extended=documents.extended,
         sources_vary=any(map(_has_expression, _weights_of(documents.root))),
@@ -207,12 +217,14 @@ def _digest(
     manifest: Manifest,
     resources: Mapping[Address, DesiredResource],
     secrets: Mapping[str, SecretSpec],
+    moved: DesiredMoves,
 ) -> str:
     """Compute the digest of all values; independent of text, file names and directory."""
     locations = manifest.model_dump(mode="json", include={"mirror", "checkpoints", "state"})
     return digest(
         {
             **locations,
+            **({"moves": to_json(moved)} if moved != DesiredMoves() else {}),
             "resources": {
                 str(address): {
                     "provider": resource.provider,

@@ -71,6 +71,16 @@ class CheckpointStoreSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DesiredMoves:
+    """Old and new addresses of renamed resources, undeclared ones and whether to destroy them, runs to import."""
+
+    renamed: Mapping[Address, Address] = field(default_factory=dict)
+    removed: Mapping[Address, bool] = field(default_factory=dict)
+    imported: Mapping[Address, str] = field(default_factory=dict)
+    """``CLUSTER/NODE/RUN`` by the address of the job."""
+
+
+@dataclass(frozen=True, slots=True)
 class DesiredState:
     """The desired state; ``directory`` is that of the manifest."""
 
@@ -86,6 +96,7 @@ class DesiredState:
     manifest_digest: str = ""
     warnings: tuple[Diagnostic, ...] = ()
     extended: ExtendedFile | None = field(default=None, metadata=OMIT_EMPTY)
+    moves: DesiredMoves = DesiredMoves()
     sources_vary: bool = False
     """Whether sources of weights contain expressions, so that variables change them."""
 

@@ -12,7 +12,8 @@ from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.jobs.destinations import bucket_destination
 from trainctl.jobs.environment import file_name
 from trainctl.jobs.secrets import SecretResolver
-from trainctl.model.address import Address
+from trainctl.ledger.state import Lookup, origin_of
+from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.trust import SecretDestination
@@ -39,7 +40,9 @@ class CheckpointAccess:
         self._secrets = secrets
         self._environ = environ
 
-    def place(self, address: Address, project: str, run: RunRecord) -> dict[str, Any]:
+    def place(
+        self, lookup: Lookup, address: Address, project: str, run: RunRecord
+    ) -> dict[str, Any]:
         """Return the location of a new run's checkpoints, for its record."""
         settings = self._settings
         bucket = settings.url is not None and not settings.url.startswith("file:")
@@ -47,7 +50,7 @@ class CheckpointAccess:
             "url": settings.url,
             "endpoint_url": self._endpoint if bucket else None,
             "secret": (settings.secret or ENVIRONMENT) if bucket else None,
-            "prefix": f"{project}/{file_name(address)}/{run.number}-{run.id}",
+            "prefix": f"{_folder(lookup, project)}/{_job_folder(lookup, address)}/{run.number}-{run.id}",
         }
 
     def store(self, job: JobSpec, place: Mapping[str, Any]) -> CheckpointStoreSpec:
@@ -116,15 +119,23 @@ class CheckpointAccess:
         return json.dumps({key: value for key, value in values.items() if value})
 
 
-def references(job: JobSpec) -> list[CheckpointLoad]:
+def references(job: JobSpec, lookup: Lookup) -> list[CheckpointLoad]:
     """Return the checkpoints to start from, as in a run's specification."""
     return [
         {
-            "project": load.project,
-            "job": file_name(Address.parse(load.job)) if load.job else None,
+            "project": _folder(lookup, load.project),
+            "job": _job_folder(lookup, Address.parse(load.job)) if load.job else None,
             "run": load.run,
             "name": load.name,
             "optional": load.optional,
         }
         for load in job.runtime.loads
     ]
+
+
+def _folder(lookup: Lookup, project: str) -> str:
+    return origin_of(lookup, Address(Kind.PROJECT, project)).name
+
+
+def _job_folder(lookup: Lookup, job: Address) -> str:
+    return file_name(origin_of(lookup, job))

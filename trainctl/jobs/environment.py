@@ -53,7 +53,6 @@ class RunPaths:
 
 def run_paths(
     node: Node,
-    address: Address,
     project: str,
     run: RunRecord,
     rank: int,
@@ -69,7 +68,7 @@ def run_paths(
         work=str(work_directory(node, run)),
         scratch=str(directory / "scratch"),
         loaded=str(directory / "loaded"),
-        checkpoints=str(checkpoint_directory(node, address, project, run) / f"rank-{rank}"),
+        checkpoints=str(checkpoint_directory(node, run) / f"rank-{rank}"),
         project_cache=cache or str(root / "caches" / project),
         team_cache=team or team_cache(node),
     )
@@ -90,12 +89,9 @@ def team_cache(node: Node) -> str:
     return str(PurePosixPath(node.root) / "caches" / ".team")
 
 
-def checkpoint_directory(
-    node: Node, address: Address, project: str, run: RunRecord
-) -> PurePosixPath:
+def checkpoint_directory(node: Node, run: RunRecord) -> PurePosixPath:
     """Return the directory of a run's checkpoints on a node, for all ranks."""
-    checkpoints = PurePosixPath(node.data) / "checkpoints"
-    return checkpoints / project / file_name(address) / f"{run.number}-{run.id}"
+    return PurePosixPath(node.data) / "checkpoints" / run.checkpoint_prefix
 
 
 def file_name(address: Address) -> str:

@@ -196,7 +196,7 @@ class Committer:
 
     def _try(self, raw: list[dict[str, Any]]) -> bool:
         """Append the batch; return False if another process was first."""
-        if not self._head.reducer.lineage:
+        if not self._head.reducer.lineage and raw[0]["type"] != "created":
             header = self._make_header()
             created = CreatedEntry(header, self._head.lineage or header.id)
             raw = [redact_entry(to_json(created), self._redact), *raw]

@@ -114,6 +114,23 @@ class MovedEntry:
     to: str
 
 
+@dataclass(frozen=True, slots=True)
+class RenamedEntry:
+    """New addresses of resources, all at once."""
+
+    header: EntryHeader
+    addresses: Mapping[Address, Address]
+    plan: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PushedEntry:
+    """A state by hand, as JSON, which replaces the current one."""
+
+    header: EntryHeader
+    state: Mapping[str, Any]
+
+
 Entry: TypeAlias = (
     Intent
     | CreatedEntry
@@ -125,6 +142,8 @@ Entry: TypeAlias = (
     | CommentEntry
     | ApprovalEntry
     | MovedEntry
+    | RenamedEntry
+    | PushedEntry
 )
 
 
@@ -143,6 +162,8 @@ _KINDS: Mapping[str, type] = {
     "comment": CommentEntry,
     "approved": ApprovalEntry,
     "moved": MovedEntry,
+    "renamed": RenamedEntry,
+    "pushed": PushedEntry,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 

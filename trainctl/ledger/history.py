@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from trainctl.errors import UsageError
@@ -11,7 +11,9 @@ from trainctl.ledger.entries import (
     Entry,
     FailureEntry,
     OutcomeEntry,
+    PushedEntry,
     RefreshEntry,
+    RenamedEntry,
     UnlockEntry,
 )
 from trainctl.ledger.leases import open_leases
@@ -50,14 +52,18 @@ class HistoryRow(JsonSerializable):
 
 
 def history_rows(entries: Iterable[Entry], address: Address | None = None) -> list[HistoryRow]:
-    """Return the history, oldest first, optionally of one address or matrix."""
+    """Return the history, oldest first, optionally of one address or matrix and its earlier names."""
     reducer, rows = StateReducer(), []
     reported: set[str | None] = set()
+    entries = [*entries]
+    names = set() if address is None else _all_names(entries, address)
     for entry in entries:
         subject: Address | None = getattr(entry, "address", None)
         intent = reducer.open.get(subject) if subject is not None else None
         changed = reducer.apply(entry)
-        if address is not None and (subject is None or address not in (subject, subject.group)):
+        if isinstance(entry, RenamedEntry) and changed:
+            rows += _renamed_rows(entry, reducer, names)
+        if names and (subject is None or names.isdisjoint((subject, subject.group))):
             continue
         if not changed and not isinstance(entry, CommentEntry):
             continue
@@ -120,6 +126,27 @@ def state_at(entries: Iterable[Entry], serial: int) -> State:
     )
 
 
+def _all_names(entries: Sequence[Entry], address: Address) -> set[Address]:
+    names = {address}
+    for entry in reversed(entries):
+        if isinstance(entry, RenamedEntry):
+            names |= {old for old, new in entry.addresses.items() if new in names}
+    return names
+
+
+def _renamed_rows(
+    entry: RenamedEntry, reducer: StateReducer, names: set[Address]
+) -> list[HistoryRow]:
+    header = entry.header
+    return [
+        HistoryRow(
+            reducer.serial, header.time, header.actor, str(new), "move", f"from {old}", None, "done"
+        )
+        for old, new in sorted(entry.addresses.items())
+        if not names or not names.isdisjoint((new, new.group))
+    ]
+
+
 def _row(entry: Entry, intent: Intent | None, reducer: StateReducer) -> HistoryRow | None:
     action = intent.action if intent else ""
     if isinstance(entry, OutcomeEntry):
@@ -133,6 +160,11 @@ def _row(entry: Entry, intent: Intent | None, reducer: StateReducer) -> HistoryR
         return _build(entry, reducer, "release", intent, "released")
     if isinstance(entry, RefreshEntry):
         return _with_run(_build(entry, reducer, "observe", None, "observed"), reducer)
+    if isinstance(entry, PushedEntry):
+        header = entry.header
+        return HistoryRow(
+            reducer.serial, header.time, header.actor, None, "push", None, None, "done"
+        )
     if isinstance(entry, CommentEntry):
         where = None if entry.address is None else str(entry.address)
         header = entry.header

@@ -35,6 +35,7 @@ from trainctl.ledger.history import (
     state_at,
 )
 from trainctl.ledger.leases import LeaseMonitor, current_holder, lock_held_error
+from trainctl.ledger.planned_edits import StateEdits, plan_edits
 from trainctl.ledger.reducer import StateReducer, merge_outputs
 from trainctl.ledger.state import Intent, LeaseHolder, RecordedResource, State
 from trainctl.ledger.usage import RunUsage, run_usage
@@ -335,6 +336,10 @@ class Ledger:
     def usage(self) -> list[RunUsage]:
         """Return the usage of all runs that started."""
         return run_usage(map(from_json, self._head.log.replay()))
+
+    def plan_edits(self, plan: str) -> StateEdits:
+        """Return the resources that a plan renamed and imported."""
+        return plan_edits(map(from_json, self._head.log.replay()), plan)
 
     def state_at(self, serial: int) -> State:
         """Return the state at a serial; raise UsageError if it doesn't exist."""

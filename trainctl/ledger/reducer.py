@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from trainctl.ledger.codec import state_from_json
 from trainctl.ledger.entries import (
     ApprovalEntry,
     CommentEntry,
@@ -16,9 +17,12 @@ from trainctl.ledger.entries import (
     LeaseRenewedEntry,
     MovedEntry,
     OutcomeEntry,
+    PushedEntry,
     RefreshEntry,
+    RenamedEntry,
     UnlockEntry,
 )
+from trainctl.ledger.renaming import renamed_record
 from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.address import Address, Kind
 
@@ -82,9 +86,13 @@ class StateReducer:
     """
 
     def __init__(self, start: State = State()) -> None:  # noqa: B008 (immutable)
+        self.entries = 0
+        self.position = start.position
+        self._load(start)
+
+    def _load(self, start: State) -> None:
         self.lineage = start.lineage
         self.serial = start.serial
-        self.position = start.position
         self.resources: dict[Address, RecordedResource] = dict(start.resources)
         self.open: dict[Address, Intent] = dict(start.open_intents)
         self.versions: dict[Address, int] = dict(start.versions)
@@ -93,7 +101,6 @@ class StateReducer:
         self.approved: dict[Address, tuple[str, str]] = dict(start.approved)
         self.forgotten: dict[Address, RecordedResource] = dict(start.forgotten)
         self.moved_to = start.moved_to
-        self.entries = 0
         self._by_id = {intent.id: address for address, intent in self.open.items()}
         self._state: State | None = None
 
@@ -171,7 +178,8 @@ class StateReducer:
         return bool(addresses)
 
     def _outcome(self, entry: OutcomeEntry) -> bool:
-        plan = "" if entry.error else entry.plan  # a failed change is not applied
+        # A failed change is not applied, and a plan with an import is made for the version after it.
+        plan = entry.plan if entry.intent and not entry.error else ""
         if entry.intent:
             if self._by_id.get(entry.intent) != entry.address:
                 return False
@@ -225,6 +233,57 @@ class StateReducer:
         self.moved_to = entry.to
         return True
 
+    def _renamed(self, entry: RenamedEntry) -> bool:
+        names = {old: new for old, new in entry.addresses.items() if old in self.resources}
+        if not names:
+            return False
+        orphans = {new: self.orphaned_intents.pop(old, ()) for old, new in names.items()}
+        for address in {*names, *names.values()}:
+            self.approved.pop(address, None)
+            self.forgotten.pop(address, None)
+        versions = {
+            new: max(self.versions.get(old, 0), self.versions.get(new, 0)) + 1
+            for old, new in names.items()
+        }
+        records = [renamed_record(recorded, names) for recorded in self.resources.values()]
+        self.resources = {
+            record.address: replace(record, version=versions.get(record.address, record.version))
+            for record in records
+        }
+        for old, new in names.items():
+            self._set_version(old, versions[new])
+            self._set_version(new, versions[new])
+            self._set_orphans(new, tuple(replace(item, address=new) for item in orphans[new]))
+        self.serial += 1
+        return True
+
+    def _pushed(self, entry: PushedEntry) -> bool:
+        """Replace the state; all addresses whose record changes count as changed."""
+        pushed, before, versions = state_from_json(entry.state), self.resources, self.versions
+        attempts = {address: pushed.attempts(address)[::-1] for address in pushed.open_intents}
+        self._load(
+            replace(
+                pushed,
+                lineage=self.lineage,
+                open_intents={},
+                orphaned_intents={**pushed.orphaned_intents, **attempts},
+                versions={**pushed.versions, **versions},
+                moved_to="",
+            )
+        )
+        for address in versions.keys() | pushed.versions.keys() | pushed.resources.keys():
+            version = max(versions.get(address, 0), pushed.versions.get(address, 0))
+            old, new = before.get(address), pushed.resources.get(address)
+            if new is None or old is None or replace(old, version=new.version) != new:
+                version += new is not old
+                self._set_version(address, version)
+            if new is not None:
+                self.resources[address] = replace(new, version=self.versions[address])
+        return True
+
+    def _set_version(self, address: Address, version: int) -> None:
+        self.versions[address], self.plans[address] = version, ("", version - 1)
+
     def _remove(self, entry: OutcomeEntry) -> None:
         record = self.find_record(entry.address) if entry.action == FORGET else None
         self.resources.pop(entry.address, None)
@@ -276,6 +335,8 @@ _RULES: dict[type, Callable[[StateReducer, Any], bool]] = {
     CommentEntry: lambda _reducer, _entry: False,
     ApprovalEntry: StateReducer._approved,
     MovedEntry: StateReducer._moved,
+    RenamedEntry: StateReducer._renamed,
+    PushedEntry: StateReducer._pushed,
 }
 
 

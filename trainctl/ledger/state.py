@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainctl.model.address import Address
 from trainctl.model.json_codec import OMIT_EMPTY
 from trainctl.model.specs.resource import LifecycleSpec, ResourceAttributes
+
+ORIGIN = "origin"
+"""Output of a renamed resource: the address at which it was created."""
+FOLDER = "folder"
+"""Output of a cache of a renamed project: the name of the project when the cache was created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,16 @@ class RecordedResource(ResourceAttributes):
     lifecycle: LifecycleSpec = LifecycleSpec()
     version: int = 1
     key: str = ""
+
+
+Lookup = Callable[[Address], RecordedResource | None]
+"""Return the current record of a resource."""
+
+
+def origin_of(lookup: Lookup, address: Address) -> Address:
+    """Return the address at which a resource was created; its directories have that name."""
+    recorded = lookup(address)
+    return Address.parse(str(recorded.outputs.get(ORIGIN, address))) if recorded else address
 
 
 @dataclass(frozen=True, slots=True)

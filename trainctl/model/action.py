@@ -51,3 +51,4 @@ class ActionReason(StrEnum):
     CODE_CHANGED = "code_changed"
     WEIGHTS_CHANGED = "weights_changed"
     ENDED = "forget_because_ended"
+    REMOVED = "forget_because_removed"

@@ -112,6 +112,11 @@ class RunRecord(JsonSerializable):
     """Whether a user stopped it; then it is never restarted."""
 
     @property
+    def checkpoint_prefix(self) -> str:
+        """Name of its directory of checkpoints, which stays if the job is renamed."""
+        return str((self.store or {}).get("prefix", f"{self.number}-{self.id}"))
+
+    @property
     def interrupted(self) -> bool:
         """Whether the run was lost because the platform took a machine back."""
         return self.status is RunStatus.LOST and INTERRUPTED in (self.error or "")

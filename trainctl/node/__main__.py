@@ -35,6 +35,7 @@ _METHODS = {
     "expect_stop": "supervision.batch_methods.expect_stop",
     "end_batch_run": "supervision.batch_methods.end_batch_run",
     "get_run_inputs": "supervision.run_methods.get_run_inputs",
+    "find_run": "supervision.run_methods.find_run",
     "remove": "supervision.run_methods.remove",
     "release": "supervision.run_methods.release",
     "forget": "supervision.garbage_collection.forget",

@@ -11,9 +11,10 @@ from trainctl.apply.engine import ApplyEngine, ApplyPermissions
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.walk import ApplyResult, effective_changes
 from trainctl.errors import PermissionDenied, TrainctlError
+from trainctl.ledger.edits import edit
 from trainctl.model.action import Action
 from trainctl.model.address import Kind
-from trainctl.model.events import Emit
+from trainctl.model.events import Emit, Event, EventType
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.operations.jobs.follow import runs_waiting_for_secrets, send_secrets
@@ -51,6 +52,9 @@ def apply(
     if not workspace.ledger.state().lineage:
         # The first entry gives the state its lineage, which all names contain.
         workspace.ledger.note("a new state")
+    edit(workspace.ledger, plan.edits, plan.digest)
+    for address, text in plan.edits.addresses.items():
+        emit(Event(EventType.DIAGNOSTIC, text, address))
     approved = approval_digests(plan)
     if approved:
         workspace.ledger.approve(plan.digest, approved)

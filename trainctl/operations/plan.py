@@ -15,6 +15,7 @@ from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.run import RunRecord
 from trainctl.operations.jobs.runs import unrecorded_runs
 from trainctl.operations.mirrors import is_present
+from trainctl.operations.moves import planned_edits
 from trainctl.operations.preconnect import connect
 from trainctl.operations.secrets import trust_violations
 from trainctl.operations.survey import SurveyOptions
@@ -56,6 +57,8 @@ def create_plan(
 ) -> Plan:
     """Survey everything and create a plan. Writes nothing."""
     state = workspace.ledger.state()
+    edits = planned_edits(workspace, state, options)
+    state = edits.applied_to(state)
     desired = workspace.desired
     # An unreadable trust file fails here, before the first request.
     violations = [] if options.destroy else trust_violations(workspace)
@@ -105,6 +108,7 @@ def create_plan(
         scheduled=frozenset(nodes.scheduled),
         missing_requirements=code.missing_requirements,
         caches=caches,
+        edits=edits,
         options=options,
         lock_readonly=survey.writes_lock is False,
         quarantined=quarantined_nodes(state),
@@ -222,7 +226,10 @@ def approved_plan(workspace: Workspace, plan: Plan, approved: str) -> Plan:
     """Return a new plan as the rest of the approved one, unless it is that one; StalePlan if it is neither."""
     if plan.digest != approved:
         ledger = workspace.ledger
-        plan = resumed(plan, approved, ledger.plan_outcomes(approved), ledger.state()) or plan
+        edits = ledger.plan_edits(approved).addresses
+        plan = (
+            resumed(plan, approved, ledger.plan_outcomes(approved), ledger.state(), edits) or plan
+        )
     require_digest(plan, approved)
     return plan
 

@@ -80,8 +80,15 @@ _MISSING = object()
 
 def plan_digest(changes: Iterable[Change], lineage: str, policies: str) -> str:
     """Return the digest of all changes but no-ops, independent of their order, in a state under these policies."""
-    acting = [change for change in changes if change.action is not Action.NOOP]
-    return combined_digest(map(change_digest, acting), lineage, policies)
+    changes = [*changes]
+    digests = [change_digest(change) for change in changes if change.action is not Action.NOOP]
+    digests += [edit_digest(change.address, change.edit) for change in changes if change.edit]
+    return combined_digest(digests, lineage, policies)
+
+
+def edit_digest(address: Address, edit: str) -> str:
+    """Return the digest of an edit of a record."""
+    return digest({"address": str(address), "edit": edit})
 
 
 def combined_digest(changes: Iterable[str], lineage: str, policies: str) -> str:
@@ -148,9 +155,9 @@ def _settings(desired: DesiredState, change: Change) -> dict[str, Any]:
 
 def summarize_changes(changes: Iterable[Change]) -> list[str]:
     """Return a line for each change but no-ops: address, actions and the paths that differ; the first of many."""
-    acting = [change for change in changes if change.action is not Action.NOOP]
+    acting = [change for change in changes if change.acts]
     lines = [
-        f"{change.address}: {' and '.join(change.action.json_actions)}"
+        f"{change.address}: {change.edit or ' and '.join(change.action.json_actions)}"
         + differing_paths(change.before, change.after)
         for change in acting[:_MOST_NAMED]
     ]

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from types import MappingProxyType
 from typing import Any
 
 from trainctl.base.json import digest
@@ -21,6 +22,7 @@ from trainctl.plan.diff import (
     change_digest,
     combined_digest,
     differing_paths,
+    edit_digest,
     plain,
     plan_digest,
 )
@@ -146,9 +148,10 @@ def staleness(plan: Plan, state: State) -> Iterator[StaleReason]:
     if plan.lineage and not state.lineage:
         yield StaleReason(None, "the state that the plan was made for was deleted")
         return
+    state = plan.edits.applied_to(state)
     versions = {change.address: change.seen for change in plan.changes}
     before = {change.address: change.before for change in plan.changes}
-    changes = [change for change in plan.changes if change.action is not Action.NOOP]
+    changes = [change for change in plan.changes if change.action is not Action.NOOP or change.edit]
     relevant = {address for change in changes for address in (change.address, *change.depends_on)}
     for address in sorted(relevant & versions.keys()):
         if not state.moved(address, versions[address], plan.digest):
@@ -162,22 +165,28 @@ def staleness(plan: Plan, state: State) -> Iterator[StaleReason]:
 
 def remaining(plan: Plan, state: State) -> Plan:
     """Return the plan without the changes that an earlier apply of it has finished."""
+    edits = plan.edits.left(state)
     changes = (
         replace(change, action=Action.NOOP)
         if state.plans.get(change.address) == (plan.digest, change.seen)
         else change
         for change in plan.changes
     )
-    return replace(plan, changes=tuple(changes))
+    left = (replace(item, edit=edits.addresses.get(item.address, "")) for item in changes)
+    return replace(plan, changes=tuple(left), edits=edits)
 
 
 def resumed(
-    plan: Plan, approved: str, outcomes: Mapping[Address, tuple[Intent, str]], state: State
+    plan: Plan,
+    approved: str,
+    outcomes: Mapping[Address, tuple[Intent, str]],
+    state: State,
+    edits: Mapping[Address, str] = MappingProxyType({}),
 ) -> Plan | None:
     """Return a new plan as the rest of an approved one; None if it isn't exactly that.
 
-    ``outcomes`` are those of the approved plan: intents and errors. With them, the changes left must give the digest
-    of the approved plan. A failed change is left if its values are the same.
+    ``outcomes`` are those of the approved plan: intents and errors; ``edits`` its edits of records. With them, the
+    changes left must give the digest of the approved plan. A failed change is left if its values are the same.
     """
     digests = {
         change.address: change_digest(_as_approved(change, approved, state))
@@ -191,8 +200,12 @@ def resumed(
         ):
             return None
         digests[address] = str(intent.inputs.get("digest"))
+    edited = [edit_digest(*edit) for edit in {**plan.edits.addresses, **edits}.items()]
     # The approved plan may be older than the state.
-    possible = (combined_digest(digests.values(), at, plan.policies) for at in (plan.lineage, ""))
+    possible = (
+        combined_digest([*digests.values(), *edited], at, plan.policies)
+        for at in (plan.lineage, "")
+    )
     if approved not in possible:
         return None
     changes = (replace(each, approved_as=digests.get(each.address, "")) for each in plan.changes)

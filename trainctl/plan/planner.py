@@ -36,6 +36,7 @@ def make_plan(inputs: PlanInputs) -> Plan:
         if inputs.options.refresh_only
         else _decide_all(inputs, contexts)
     )
+    changes = [_with_edit(inputs, change) for change in changes]
     changes = [costs.create_after_mirroring(inputs, change) for change in changes]
     changes = list(order_changes(changes, inputs.state.resources))
     inputs = replace(inputs, rank_placements=likely_nodes(inputs, changes))
@@ -74,6 +75,7 @@ def make_plan(inputs: PlanInputs) -> Plan:
             *_diagnostics(inputs, contexts, changes, weights, deliveries),
             *policy_violations(inputs.policies, inputs.desired.resources, cost),
         ),
+        edits=inputs.edits,
         options=inputs.options,
         policies=policies,
         digest=plan_digest(changes, inputs.state.lineage, policies),
@@ -90,6 +92,14 @@ def is_applyable(plan: Plan) -> bool:
     """Whether the plan has changes and can be applied."""
     records_drift = plan.options.refresh_only and bool(plan.drift)
     return plan.usable and (plan.has_changes or records_drift)
+
+
+def _with_edit(inputs: PlanInputs, change: Change) -> Change:
+    """Add how the record of the resource gets to its address."""
+    edit = inputs.edits.addresses.get(change.address, "")
+    renames = inputs.edits.renames.items()
+    previous = next((old for old, new in renames if new == change.address), None)
+    return replace(change, edit=edit, previous=previous) if edit else change
 
 
 def _record_observations(contexts: Iterable[ResourceContext]) -> list[Change]:
@@ -124,6 +134,10 @@ def _decide(
 ) -> Change | None:
     address = context.address
     if context.resource is None:
+        removed = inputs.desired.moves.removed
+        destroy = removed.get(address, removed.get(address.group))
+        if destroy is not None and context.recorded is not None and not context.destroying:
+            return plan_declared_removal(context, destroy=destroy)
         if caches.outlives_its_jobs(inputs, context):
             return caches.keep_cache(context)
         return plan_removal(context) if context.recorded is not None else plan_cleanup(context)
@@ -146,6 +160,7 @@ def _diagnostics(
     planned = [context for context in contexts if context.address in by_address]
     problems = [*inputs.desired.warnings, *inputs.diagnostics]
     problems += checks.unknown_addresses(inputs)
+    problems += checks.unselected_edits(inputs, by_address)
     problems += checks.unobserved_warnings(inputs, planned)
     if not inputs.options.refresh_only:
         problems += checks.protection_errors(inputs, changes)
@@ -179,6 +194,14 @@ def plan_removal(context: ResourceContext) -> Change:
     if context.address.kind is Kind.JOB and stops is None and not context.destroying:
         return context.remove(Action.FORGET, ActionReason.ENDED)
     return context.remove(Action.DELETE, reason, stops=stops)
+
+
+def plan_declared_removal(context: ResourceContext, *, destroy: bool) -> Change:
+    """Plan what ``removed`` says; without ``destroy`` a live run continues."""
+    if not destroy:
+        return context.remove(Action.FORGET, ActionReason.REMOVED)
+    stops = live_run(context) or unrecorded_run(context)
+    return context.remove(Action.DELETE, ActionReason.NO_CONFIG, stops=stops)
 
 
 def find_drift(contexts: Iterable[ResourceContext]) -> Iterator[Drift]:

@@ -10,6 +10,7 @@ from typing import Any
 from trainctl.base.listing import ResolvedSource
 from trainctl.desired.values import DesiredState
 from trainctl.errors import PermissionDenied, TrainctlError
+from trainctl.ledger.planned_edits import NO_EDITS, StateEdits
 from trainctl.ledger.state import State
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address
@@ -215,6 +216,8 @@ class PlanOptions:
     """Jobs to run again (``trainctl run``)."""
     delete_checkpoints: bool = False
     """Delete checkpoints of removed jobs."""
+    edits_state: bool = True
+    """Whether to rename and import resources as the manifest says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +257,8 @@ class PlanInputs:
     """Missing files in the code of each job, as sentences."""
     caches: Mapping[Address, tuple[CacheFacts, ...]] = field(default_factory=dict)
     """Directories of recorded training caches: the project's, then the team's."""
+    edits: StateEdits = NO_EDITS
+    """Edits that are applied to ``state`` already."""
     options: PlanOptions = PlanOptions()
     lock_readonly: bool = False
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -317,6 +322,15 @@ class Change:
     """Digest of the earlier plan that was approved with this change; empty: this plan."""
     approved_as: str = ""
     """Digest of this change in that plan."""
+    edit: str = ""
+    """How its record gets there: ``moved from job.sft``; empty if it is there."""
+    previous: Address | None = None
+    """Its address in the state, if it is moved."""
+
+    @property
+    def acts(self) -> bool:
+        """Whether the change does anything, if only to the record."""
+        return self.action not in (Action.NOOP, Action.READ) or bool(self.edit)
 
     @cached_property
     def job_spec(self) -> JobSpec:
@@ -430,6 +444,7 @@ class Plan:
     expected_seconds: Mapping[Address, float] = field(default_factory=dict)
     """Duration of the newest completed run of each job that starts a run."""
     diagnostics: tuple[Diagnostic, ...] = ()
+    edits: StateEdits = NO_EDITS
     options: PlanOptions = PlanOptions()
     policies: str = ""
     """Digest of the policies that the plan was checked against; empty without any."""
@@ -454,4 +469,4 @@ class Plan:
     @property
     def has_changes(self) -> bool:
         """Whether an apply does anything."""
-        return any(change.action not in (Action.NOOP, Action.READ) for change in self.changes)
+        return any(change.acts for change in self.changes)

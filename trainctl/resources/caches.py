@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from trainctl.apply.step import ApplyStep, Lookup, MayStop
+from trainctl.apply.step import ApplyStep, MayStop
 from trainctl.base.protocol.caches import MAKE_CACHE, REMOVE_CACHE, CacheOwnerRequest
 from trainctl.base.protocol.method import Method
 from trainctl.errors import NodeUnreachable, TrainctlError
 from trainctl.jobs.environment import team_cache
-from trainctl.ledger.state import Intent, RecordedResource
+from trainctl.ledger.state import FOLDER, Intent, Lookup, RecordedResource, origin_of
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.specs.resource import CacheSpec
@@ -45,18 +45,22 @@ class CacheHandler:
         """Create the directories; a replacement first deletes the old ones."""
         if step.action is Action.REPLACE:
             self.delete(step)
-        cluster = step.needed(step.cache_spec.cluster_address)
+        kept = step.recorded.outputs.get(FOLDER) if step.recorded else None
+        cache = _with_folder(step.cache_spec, None if step.action is Action.REPLACE else kept)
+        cluster = step.needed(cache.cluster_address)
         names: list[str] = []
         errors: list[NodeUnreachable] = []
-        for location in _cache_locations(cluster, step.cache_spec):
+        owner = origin_of(step.lookup, step.address)
+        for location in _cache_locations(cluster, cache):
             try:
-                self.make_on(step.address, location)
+                self.make_on(owner, location)
                 names.append(location.node.name)
             except NodeUnreachable as error:
                 errors.append(error)
         if not names and errors:
             raise errors[0]
-        return {"directory": _cache_directory(_first_node(cluster), step.cache_spec), "on": names}
+        outputs = {"directory": _cache_directory(_first_node(cluster), cache), "on": names}
+        return outputs if cache is step.cache_spec else {**outputs, FOLDER: kept}
 
     def delete(self, step: ApplyStep) -> None:
         """Drop the references to the directories; unreferenced directories are deleted."""
@@ -64,10 +68,9 @@ class CacheHandler:
         first = find_cache_location(recorded, step.lookup) if recorded else None
         if recorded is None or first is None:
             return
-        self._call_node(REMOVE_CACHE, step.address, first)
-        cluster = step.needed(recorded.cache_spec.cluster_address)
-        for location in _cache_locations(cluster, recorded.cache_spec)[1:]:
-            self._call_node(REMOVE_CACHE, step.address, location)
+        cluster, owner = step.needed(_spec(recorded).cluster_address), _origin(recorded)
+        for location in (first, *_cache_locations(cluster, _spec(recorded))[1:]):
+            self._call_node(REMOVE_CACHE, owner, location)
 
     def undo(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Do nothing: the next apply reuses the directory."""
@@ -100,14 +103,14 @@ def ensure_cache_on(
     """Create a cache on a node that was unreachable when it was created."""
     names = cache.outputs.get("on")
     if names is not None and node.name not in names:
-        directories = _with_team(node, _cache_directory(node, cache.cache_spec), cache.cache_spec)
+        directories = _with_team(node, _cache_directory(node, _spec(cache)), cache.cache_spec)
         location = CacheLocation(provider, node, directories)
-        CacheHandler(agents, lineage).make_on(cache.address, location)
+        CacheHandler(agents, lineage).make_on(_origin(cache), location)
 
 
 def directory_on(node: Node, cache: RecordedResource | None) -> str | None:
     """Return a recorded cache's directory on a node; None without a cache."""
-    return _cache_directory(node, cache.cache_spec) if cache else None
+    return _cache_directory(node, _spec(cache)) if cache else None
 
 
 def _cache_locations(cluster: RecordedResource, cache: CacheSpec) -> list[CacheLocation]:
@@ -118,6 +121,20 @@ def _cache_locations(cluster: RecordedResource, cache: CacheSpec) -> list[CacheL
         )
         for node in nodes_of(cluster)
     ]
+
+
+def _spec(cache: RecordedResource) -> CacheSpec:
+    return _with_folder(cache.cache_spec, cache.outputs.get(FOLDER))
+
+
+def _with_folder(cache: CacheSpec, folder: str | None) -> CacheSpec:
+    """Use the directory of the project's name when the cache was created."""
+    return replace(cache, project=folder) if folder else cache
+
+
+def _origin(cache: RecordedResource) -> Address:
+    """Return the address that the references in its directories have."""
+    return origin_of(lambda _: cache, cache.address)
 
 
 def _cache_directory(node: Node, cache: CacheSpec) -> str:
@@ -138,7 +155,7 @@ def other_cache_locations(cache: RecordedResource, lookup: Lookup) -> list[Cache
     """Return the cache's locations on the cluster's other nodes."""
     cluster = lookup(cache.cache_spec.cluster_address)
     names = cache.outputs.get("on")
-    others = _cache_locations(cluster, cache.cache_spec)[1:] if cluster else []
+    others = _cache_locations(cluster, _spec(cache))[1:] if cluster else []
     return [other for other in others if names is None or other.node.name in names]
 
 

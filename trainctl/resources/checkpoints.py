@@ -13,8 +13,7 @@ from trainctl.base.protocol import checkpoints as protocol
 from trainctl.base.protocol.runs import UploadStatus
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, UnknownOnNode
 from trainctl.jobs.checkpoints import CheckpointAccess
-from trainctl.jobs.environment import checkpoint_directory, file_name
-from trainctl.model.address import Address
+from trainctl.jobs.environment import checkpoint_directory
 from trainctl.model.reports import UnreachableNode, unreachable_nodes
 from trainctl.model.run import RankRecord, RunRecord
 from trainctl.resources.runs.run_control import QUERY_SECONDS, RunControl
@@ -34,16 +33,12 @@ class CheckpointClient:
         self,
         control: RunControl,
         access: CheckpointAccess,
-        address: Address,
-        project: str,
         run: RunRecord,
     ) -> None:
         self._control = control
         self._access = access
-        self._address = address
         self._run = run
-        self._prefix = f"{project}/{file_name(address)}/{run.number}-{run.id}"
-        self._project = project
+        self._prefix = run.checkpoint_prefix
         self._place = dict(run.store or {"url": None, "secret": None})
 
     @property
@@ -208,7 +203,7 @@ class CheckpointClient:
                 run_store.remove_all()
         for rank in self._run.ranks:
             agent, node = self._control.node_of_rank(self._run, rank.rank)
-            directory = checkpoint_directory(node, self._address, self._project, self._run)
+            directory = checkpoint_directory(node, self._run)
             place = None if self.in_bucket else self._place
             request = protocol.RemoveCheckpointsRequest(
                 data=node.data, directory=str(directory), prefix=self._prefix, place=place

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainctl.apply.step import ApplyStep, Lookup, MayStop, StepFailed
+from trainctl.apply.step import ApplyStep, MayStop, StepFailed
 from trainctl.base.parallel import each
 from trainctl.base.protocol.caches import REMOVE_CACHE, CacheOwnerRequest
 from trainctl.base.protocol.idle_shutdown import IDLE_SHUTDOWN, IdleShutdownRequest
@@ -17,7 +17,7 @@ from trainctl.base.protocol.weights import FORGET, FORGET_CACHE
 from trainctl.base.units import parse_size
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.jobs.environment import team_cache
-from trainctl.ledger.state import Intent, RecordedResource
+from trainctl.ledger.state import Intent, Lookup, RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.specs.resource import CacheTierSpec, ClusterSpec
 from trainctl.plan.quarantine import CREATED, OUTPUT

@@ -257,7 +257,6 @@ class Deployment:
                 ensure_cache_on(self._agents, self._context.lineage, cache, cluster.provider, node)
             paths = run_paths(
                 node,
-                step.address,
                 project,
                 run,
                 number,
@@ -397,7 +396,7 @@ class Deployment:
                 "turn": {"apply": self._apply, "index": self._queue_positions.get(step.address, 0)},
                 "cache": cache_settings(rank.rank.assignment.cluster)["dir"],
                 "store": self._checkpoints.store(step.job_spec, run.store or {}),
-                "load": references(step.job_spec),
+                "load": references(step.job_spec, step.lookup),
                 "gang": gang,
                 "container": rank.image.container if rank.image else None,
                 "batch": {} if batch else None,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from trainctl.apply.step import (
     ApplyStep,
     DeferredStep,
     LiveRunConflict,
-    Lookup,
     MayStop,
     StepFailed,
 )
@@ -25,7 +24,7 @@ from trainctl.errors import (
 )
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.secrets import SecretResolver
-from trainctl.ledger.state import Intent, RecordedResource
+from trainctl.ledger.state import Intent, Lookup, RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord, RunStatus, run_id
@@ -107,12 +106,12 @@ class JobHandler:
         replaced = ReplacedRun(step, control, earlier)
         run = RunRecord(
             run_id(step.key),
-            len(earlier) + 1,
+            max((run.number for run in earlier), default=0) + 1,
             step.key,
             created_at=time.time(),
             max_duration_seconds=step.job_spec.max_duration_seconds,
         )
-        store = self._checkpoints.place(step.address, step.job_spec.project, run)
+        store = self._checkpoints.place(step.lookup, step.address, step.job_spec.project, run)
         run = replace(run, store=store)
         try:
             start = prepare_start(control, self._mirror.store, step, earlier)
@@ -158,8 +157,7 @@ class JobHandler:
             control.stop(run)
         control.remove(run)
         if self._delete_checkpoints:
-            project = step.job_spec.project
-            CheckpointClient(control, self._checkpoints, step.address, project, run).remove()
+            CheckpointClient(control, self._checkpoints, run).remove()
 
     def undo(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Stop the run that an interrupted attempt may have started.
@@ -169,7 +167,9 @@ class JobHandler:
         cluster = lookup(Address(Kind.CLUSTER, str(intent.inputs.get("cluster"))))
         if cluster is None:
             return {}
-        (attempted,) = find_attempted_runs(self._agents, lookup, [intent], self._checkpoints.place)
+        (attempted,) = find_attempted_runs(
+            self._agents, lookup, [intent], partial(self._checkpoints.place, lookup)
+        )
         if attempted.node_error is not None:
             raise attempted.node_error
         run = attempted.run

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from trainctl.apply.step import ApplyStep, Lookup, MayStop, StepHandler
+from trainctl.apply.step import ApplyStep, MayStop, StepHandler
 from trainctl.errors import NodeUnreachable
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.secrets import SecretResolver
-from trainctl.ledger.state import Intent, RecordedResource
+from trainctl.ledger.state import Intent, Lookup, RecordedResource
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import MirrorSite
 from trainctl.plan.placement import PlannedRun

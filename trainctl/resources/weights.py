@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainctl.apply.step import ApplyStep, Lookup, MayStop
+from trainctl.apply.step import ApplyStep, MayStop
 from trainctl.base.listing import Listing, ResolvedSource
 from trainctl.errors import (
     SourceError,
@@ -22,7 +22,7 @@ from trainctl.errors import (
 )
 from trainctl.jobs.bucket_credentials import explaining_denials
 from trainctl.jobs.secrets import SecretResolver
-from trainctl.ledger.state import Intent, RecordedResource
+from trainctl.ledger.state import Intent, Lookup, RecordedResource, origin_of
 from trainctl.model.delivery import MirroringRecord, MirrorSite
 from trainctl.model.source_uri import parse_source
 from trainctl.model.specs.resource import WeightsSpec
@@ -70,7 +70,7 @@ class WeightsHandler:
             raise self._source_changed(step, None, resolved)
         reference = Reference(
             lineage=self._context.lineage,
-            address=str(step.address),
+            address=_origin(step),
             owner=self._context.owner,
             project=self._context.project,
         )
@@ -190,7 +190,7 @@ class WeightsHandler:
 
     def delete(self, step: ApplyStep) -> None:
         """Drop the reference; `mirror gc` deletes the files once unreferenced."""
-        self._mirror.store.drop_reference(self._context.lineage, str(step.address))
+        self._mirror.store.drop_reference(self._context.lineage, _origin(step))
         self._drop_old_reference(step)
 
     def _drop_old_reference(self, step: ApplyStep) -> bool:
@@ -205,7 +205,7 @@ class WeightsHandler:
             if before == here:
                 return False
             return self._mirror_at(before).store.drop_reference(
-                self._context.lineage, str(step.address)
+                self._context.lineage, _origin(step)
             )
         except UnknownOnNode:
             return False
@@ -265,3 +265,8 @@ def lock_entry(weights: WeightsSpec, directory: Path) -> LockEntry:
         bytes=weights.bytes or 0,
         endpoint_url=request.endpoint_url,
     )
+
+
+def _origin(step: ApplyStep) -> str:
+    """Return the address of the reference in the mirror, which stays if the weights are renamed."""
+    return str(origin_of(step.lookup, step.address))

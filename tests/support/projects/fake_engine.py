@@ -10,10 +10,10 @@ from tests.support.memory_log import MemoryLog
 from tests.support.storage.ledgers import ledger_on
 from trainctl.apply.engine import ApplyEngine, ApplyPermissions
 from trainctl.apply.interrupt import Interrupt
-from trainctl.apply.step import ApplyStep, LiveRunConflict, Lookup, MayStop, StepHandler
+from trainctl.apply.step import ApplyStep, LiveRunConflict, MayStop, StepHandler
 from trainctl.apply.walk import ApplyResult
 from trainctl.ledger.ledger import IntentRequest, Ledger
-from trainctl.ledger.state import Intent, LeaseHolder
+from trainctl.ledger.state import Intent, LeaseHolder, Lookup
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.events import Event, EventType

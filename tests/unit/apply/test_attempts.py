@@ -10,13 +10,13 @@ import pytest
 from tests.support.projects.fake_engine import SFT, FakeEngine, change
 from tests.support.storage.ledgers import dead_here, ledger_on
 from trainctl.apply.engine import ApplyPermissions
-from trainctl.apply.step import DeferredStep, Lookup, MayStop
+from trainctl.apply.step import DeferredStep, MayStop
 from trainctl.errors import (
     NodeUnreachable,
     TrainctlError,
 )
 from trainctl.ledger.ledger import IntentRequest
-from trainctl.ledger.state import Intent
+from trainctl.ledger.state import Intent, Lookup
 from trainctl.model.action import Action, ActionReason
 
 

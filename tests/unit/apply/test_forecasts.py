@@ -10,8 +10,8 @@ from tests.support.memory_log import MemoryLog
 from tests.support.storage.ledgers import ledger_on
 from trainctl.apply.engine import ApplyEngine, ApplyPermissions
 from trainctl.apply.interrupt import Interrupt
-from trainctl.apply.step import ApplyStep, Lookup, MayStop, StepHandler
-from trainctl.ledger.state import Intent
+from trainctl.apply.step import ApplyStep, MayStop, StepHandler
+from trainctl.ledger.state import Intent, Lookup
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import TransferForecast

@@ -25,8 +25,8 @@ from trainctl.plugin_api.provider import Node
 
 JOB = Address.parse("job.sft")
 NODE = Node("lab", "lab-0", "local", root="/cache/lab-0", data="/data", python="python3", gpus=2)
-RUN = RunRecord("abc1234", 3, "key", generation=2)
-WHERE = run_paths(NODE, JOB, "demo", RUN, 0)
+RUN = RunRecord("abc1234", 3, "key", generation=2, store={"prefix": "demo/sft/3-abc1234"})
+WHERE = run_paths(NODE, "demo", RUN, 0)
 
 
 def job(
@@ -147,11 +147,10 @@ def test_one_of_many_has_places_of_its_own() -> None:
     one, other = (Address.parse(f'job.sweep["lr=1/{n}"]') for n in (1, 2))
     assert made(job(), one)["BT_TRAINING_JOB_NAME"] == 'sweep["lr=1/1"]'
     assert re.fullmatch(r"sweep-[0-9a-f]{8}", file_name(one))
-    directories = {checkpoint_directory(NODE, each, "demo", RUN) for each in (one, other)}
-    assert len(directories) == 2
-    assert all(str(each).startswith("/data/checkpoints/demo/sweep-") for each in directories)
+    assert file_name(one) != file_name(other)
+    assert str(checkpoint_directory(NODE, RUN)) == "/data/checkpoints/demo/sft/3-abc1234"
 
 
 def test_a_declared_cache_directory_is_used() -> None:
     """The cache's own place, where the manifest names one."""
-    assert run_paths(NODE, JOB, "demo", RUN, 0, cache="/mnt/cache").project_cache == "/mnt/cache"
+    assert run_paths(NODE, "demo", RUN, 0, cache="/mnt/cache").project_cache == "/mnt/cache"

@@ -28,6 +28,7 @@ def test_entries_are_read_and_written_alike() -> None:
     entries = load("entries.v1.json")
     assert {raw["type"] for raw in entries} == {
         "created", "intent", "lease_renewed", "outcome", "failed", "unlocked", "refreshed", "comment", "approved",
+        "renamed", "moved",
     }  # fmt: skip
     assert [to_json(from_json(raw)) for raw in entries] == entries
 

@@ -16,7 +16,7 @@ from trainctl.errors import LockHeld, StateError, StateMoved, UsageError
 from trainctl.ledger.codec import state_to_json
 from trainctl.ledger.ledger import Ledger
 from trainctl.ledger.migration import abort_migration, migrate
-from trainctl_state import directory_objects, open_directory
+from trainctl_state import BucketLog, directory_objects, open_directory
 from trainctl_state.log import ObjectLog
 
 URL = "memory:new"
@@ -102,7 +102,8 @@ def repeated(command: Callable[[], object]) -> int:
 
 
 def _opened(place: Path, faults: StoreFaults) -> Ledger:
-    return ledger_on(ObjectLog(FaultyStore(directory_objects(place), faults), place.as_uri()))
+    log = BucketLog if place.name == "bucket" else ObjectLog
+    return ledger_on(log(FaultyStore(directory_objects(place), faults), place.as_uri()))
 
 
 def _move(places: list[Path], faults: StoreFaults) -> None:
@@ -115,10 +116,13 @@ def _abort(places: list[Path], faults: StoreFaults) -> None:
 
 @pytest.mark.parametrize("fault", [StoreFault.FAIL, StoreFault.LOSE])
 @pytest.mark.parametrize("abort", [False, True])
-def test_interrupted_at_every_write(tmp_path: Path, fault: StoreFault, abort: bool) -> None:
+@pytest.mark.parametrize("kind", ["directory", "bucket"])
+def test_interrupted_at_every_write(
+    tmp_path: Path, fault: StoreFault, abort: bool, kind: str
+) -> None:
     """After any write that fails, or is done and not answered, the same command again ends right, with nothing lost."""
     for at in range(1, 20):
-        places = [tmp_path / str(at) / name for name in ("old", "new")]
+        places = [tmp_path / str(at) / name for name in ("old", kind)]
         used(ledger_on(open_directory(places[0].as_uri())))
         faults = StoreFaults({at: fault})
 

@@ -13,7 +13,6 @@ from trainctl.base.protocol.method import UntypedMethod
 from trainctl.base.protocol.runs import StartRequest
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError
 from trainctl.jobs.environment import run_paths
-from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.resource import ClusterSpec
 from trainctl.plugin_api.provider import Node
@@ -41,7 +40,7 @@ def rank(
     return PlacedRank(
         0,
         RankAssignment(NODE, agent, ClusterSpec()),
-        run_paths(NODE, Address.parse("job.sft"), "demo", RUN, 0),
+        run_paths(NODE, "demo", RUN, 0),
     )
 
 

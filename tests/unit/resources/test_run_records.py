@@ -227,7 +227,7 @@ def test_a_node_is_told_everything_but_secret_values() -> None:
         },
     }
     run = run_of(S.DEPLOYING)
-    where = run_paths(node, JOB, "demo", run, 0)
+    where = run_paths(node, "demo", run, 0)
     seat = RankAssignment(node, cast(NodeAgent, None), ClusterSpec())
     told = build_run_spec(
         DesiredResource(JOB, "local", attributes),

@@ -101,7 +101,15 @@ def test_a_replacement_counts_twice() -> None:
         "summary"
     ]
 
-    assert summary == {"add": 1, "change": 0, "destroy": 1, "replace": 1, "forget": 0}
+    assert summary == {
+        "add": 1,
+        "change": 0,
+        "destroy": 1,
+        "replace": 1,
+        "forget": 0,
+        "move": 0,
+        "imports": 0,
+    }
 
 
 def test_no_ops_are_listed_with_their_outputs() -> None:

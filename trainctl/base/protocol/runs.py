@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, TypedDict
 
 from trainctl.base.protocol.method import Method, NodeCacheRequest, RootRequest, RunRequest
-from trainctl.base.protocol.spec import QueueOrder, RunInputs, RunSpec
+from trainctl.base.protocol.spec import CheckpointStoreSpec, QueueOrder, RunInputs, RunSpec
 
 RootCause = TypedDict(
     "RootCause",
@@ -137,6 +137,24 @@ MetricsResponse = TypedDict("MetricsResponse", {"samples": List[Dict[str, Any]]}
 RunInputsResponse = TypedDict(
     "RunInputsResponse", {"code": str, "code_present": bool, "run_inputs": RunInputs}
 )
+FindRunRequest = TypedDict("FindRunRequest", {"root": str, "id": str})
+
+
+class FoundRun(TypedDict):
+    """The parts of a run's specification that its record in a state has. ``nodes``: ids, by rank."""
+
+    key: str
+    number: int
+    generation: int
+    address: str
+    nodes: List[str]
+    created_at: Optional[float]
+    store: CheckpointStoreSpec
+    run_inputs: RunInputs
+    max_duration_seconds: Optional[float]
+
+
+FindRunResponse = TypedDict("FindRunResponse", {"run": Optional[FoundRun]})
 RemoveResponse = TypedDict("RemoveResponse", {"removed": bool})
 ReleaseResponse = TypedDict("ReleaseResponse", {"released": bool})
 """False if the run was started; its leases end with it."""
@@ -175,6 +193,12 @@ RELEASE = Method(
 )
 GET_RUN_INPUTS = Method(
     "get_run_inputs", RunRequest, RunInputsResponse, "Return the inputs of a run."
+)
+FIND_RUN = Method(
+    "find_run",
+    FindRunRequest,
+    FindRunResponse,
+    "Find a run by its ID or key; null: not on this node.",
 )
 METRICS = Method("metrics", MetricsRequest, MetricsResponse, "Return the samples of a run.")
 READ_LINES = Method(

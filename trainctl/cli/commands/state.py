@@ -22,8 +22,8 @@ from trainctl.cli.options import (
 )
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import addresses, open_workspace, query_all
-from trainctl.errors import UsageError
 from trainctl.ledger.codec import state_to_json
+from trainctl.ledger.edits import not_in_state_error
 from trainctl.ledger.leases import open_leases
 from trainctl.ledger.usage import usage_rows
 from trainctl.views.state import (
@@ -68,11 +68,7 @@ def show_command(
         state = workspace.ledger.state() if at is None else workspace.ledger.state_at(at)
     recorded = state.resources.get(parsed)
     if recorded is None:
-        raise UsageError(
-            f"{parsed} is not in the state",
-            "Run trainctl state list for the resources in the state.",
-            code="not-in-state",
-        )
+        raise not_in_state_error(parsed)
     print_result(session.output, format_, resource_json(recorded), resource_lines(recorded))
     return 0
 

@@ -1,16 +1,87 @@
-"""``trainctl state migrate``: changes of the state alone."""
+"""``trainctl state push``, ``mv``, ``rm`` and ``migrate``: changes of the state alone."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trainctl.cli.options import argument, option
+from trainctl.cli.options import DryRun, argument, option
 from trainctl.cli.session import session_of
-from trainctl.cli.workspaces import open_workspace
-from trainctl.errors import UsageError
+from trainctl.cli.workspaces import addresses, open_workspace
+from trainctl.errors import ManifestError, StateError, UsageError
+from trainctl.ledger import edits
 from trainctl.ledger.migration import abort_migration, migrate
+from trainctl.ledger.renaming import renames
+from trainctl.model.address import Address
+
+
+def push_command(
+    ctx: typer.Context, file: Annotated[Path, argument("FILE", "Output of trainctl state pull")]
+) -> int:
+    """Replace the state by a pulled one, whose serial was increased by hand.
+
+    Refuses a state of another lineage or an older one. An empty place takes over the lineage.
+    """
+    session = session_of(ctx)
+    try:
+        pushed = json.loads(file.read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from None
+    except ValueError:
+        pushed = None
+    if not isinstance(pushed, dict):
+        raise StateError(f"{file} is not a state", "Use the output of trainctl state pull.")
+    with open_workspace(session) as workspace:
+        state = edits.push(workspace.ledger, pushed)
+    session.output.print(f"The state has serial {state.serial} and lineage {state.lineage}.")
+    return 0
+
+
+def mv_command(
+    ctx: typer.Context,
+    source: Annotated[str, argument("SOURCE", "Recorded address, e.g. job.sft")],
+    destination: Annotated[str, argument("DESTINATION", "New address, e.g. job.tune")],
+    dry_run: DryRun = False,
+) -> int:
+    """Rename a resource in the state.
+
+    The manifest needs the new name, too; with `moved` there, the plan shows the change.
+    """
+    session = session_of(ctx)
+    old, new = addresses((source, destination), "SOURCE")
+    with open_workspace(session) as workspace:
+        state = workspace.ledger.state()
+        declared: Collection[Address] = ()
+        with suppress(ManifestError):
+            declared = workspace.desired.resources
+        names = renames(state, [(old, new)], declared)
+        if not names:
+            raise edits.not_in_state_error(old)
+        if not dry_run:
+            edits.rename(workspace.ledger, names)
+    verb = "Would rename" if dry_run else "Renamed"
+    session.output.print("\n".join(f"{verb} {old} to {new}." for old, new in names.items()))
+    return 0
+
+
+def rm_command(
+    ctx: typer.Context,
+    address: Annotated[list[str], argument("ADDRESS...", "Resources to remove")],
+    dry_run: DryRun = False,
+) -> int:
+    """Remove resources from the state, without touching what they stand for."""
+    session = session_of(ctx)
+    parsed = addresses(address, "ADDRESS")
+    with open_workspace(session) as workspace:
+        edits.remove(workspace.ledger, parsed, dry_run=dry_run)
+    verb = "Would remove" if dry_run else "Removed"
+    session.output.print("\n".join(f"{verb} {item} from the state." for item in parsed))
+    return 0
 
 
 def migrate_command(

@@ -20,6 +20,7 @@ from trainctl.manifest.types.base import (
 from trainctl.manifest.types.cluster import Cache, Cluster
 from trainctl.manifest.types.job import Job
 from trainctl.manifest.types.location import CheckpointsLocation, Location, StateLocation
+from trainctl.manifest.types.moves import ImportedRun, MovedResource, RemovedResource
 from trainctl.manifest.types.weights import DeclaredWeights
 
 Variable = str | int | float | bool
@@ -138,3 +139,9 @@ class Manifest(ManifestSection):
     """Settings of training caches."""
     jobs: dict[JobName, Job] = Field(default_factory=dict)
     """Training jobs."""
+    moved: list[MovedResource] = Field(default_factory=list)
+    """Resources that were renamed."""
+    removed: list[RemovedResource] = Field(default_factory=list)
+    """Resources that are no longer declared, and whether to destroy them."""
+    imports: list[ImportedRun] = Field(default_factory=list, alias="import")
+    """Existing runs to record in the state."""

@@ -60,6 +60,25 @@ def get_run_inputs(request: RunRequest, emit: Emit) -> protocol.RunInputsRespons
     return {"code": spec["code"], "code_present": present, "run_inputs": spec["run_inputs"]}
 
 
+def find_run(request: protocol.FindRunRequest, emit: Emit) -> protocol.FindRunResponse:
+    """Find a run by its ID or key, for importing it into a state."""
+    for run, spec in runs.list_specs(Layout(request["root"])):
+        if request["id"] in (spec["id"], spec["key"]):
+            found: protocol.FoundRun = {
+                "key": spec["key"],
+                "number": spec["number"],
+                "generation": spec["generation"],
+                "address": spec["address"],
+                "nodes": spec["nodes"],
+                "created_at": status_of(run)["created_at"],
+                "store": spec["store"],
+                "run_inputs": spec["run_inputs"],
+                "max_duration_seconds": spec["max_duration_seconds"],
+            }
+            return {"run": found}
+    return {"run": None}
+
+
 def stop(request: protocol.StopRequest, emit: Emit) -> protocol.RunReport:
     """Stop a run and wait for its end, with an event each second."""
     run = NodeRun(Layout(request["root"]), request["key"])

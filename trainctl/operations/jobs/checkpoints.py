@@ -40,9 +40,7 @@ _AT_ONCE = 8
 
 def checkpoints_of(workspace: Workspace, run: JobRun) -> CheckpointClient:
     """Return the client of a run's checkpoints."""
-    return CheckpointClient(
-        run_control(workspace), workspace.checkpoints, run.job.address, run.project, run.record
-    )
+    return CheckpointClient(run_control(workspace), workspace.checkpoints, run.record)
 
 
 def complete_rows(workspace: Workspace, run: JobRun) -> list[dict[str, Any]]:
@@ -294,4 +292,4 @@ def _checkpoint_location(workspace: Workspace, run: JobRun) -> str:
     node = node_named(cluster, node_id) if cluster else None
     if node is None:
         return node_id
-    return str(checkpoint_directory(node, run.job.address, run.project, run.record))
+    return str(checkpoint_directory(node, run.record))

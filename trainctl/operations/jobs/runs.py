@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from trainctl.errors import LockHeld, NodeError, NodeUnreachable, UsageError
@@ -86,7 +87,10 @@ def _find_attempted_runs(workspace: Workspace, state: State) -> tuple[AttemptedR
     if not attempts:
         return ()
     return find_attempted_runs(
-        workspace.agents, state.resources.get, attempts, workspace.checkpoints.place
+        workspace.agents,
+        state.resources.get,
+        attempts,
+        partial(workspace.checkpoints.place, state.resources.get),
     )
 
 
@@ -94,7 +98,8 @@ def _expected_run(
     attempted: AttemptedRun, state: State, known: RecordedResource | None
 ) -> RunRecord | None:
     """Return the run of an attempt that is starting, or may have started."""
-    attempt, number = attempted.attempt, len(runs_of(known)) + 1
+    attempt = attempted.attempt
+    number = max((run.number for run in runs_of(known)), default=0) + 1
     if attempt != state.open_intents.get(attempt.address):
         return None
     if _is_over(state, attempt) and attempted.node_error is None:

@@ -12,7 +12,7 @@ from trainctl.base.protocol.caches import CACHE_STATE, CacheStatesRequest
 from trainctl.base.protocol.method import NodeCacheRequest
 from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
 from trainctl.errors import NodeError, SourceInterrupted, SourceUnavailable, StorageError
-from trainctl.ledger.state import RecordedResource, State
+from trainctl.ledger.state import RecordedResource, State, origin_of
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import SERVES_ALL, MirrorSite, ServingCapability
 from trainctl.model.diagnostics import Diagnostic, warning
@@ -124,7 +124,7 @@ def _query_cache(
     location = find_cache_location(cache, state.resources.get)
     if location is None:
         return ()
-    owner = cache.address.name
+    owner = origin_of(state.resources.get, cache.address).name
     request = CacheStatesRequest(
         root=location.node.root,
         lineage=state.lineage,

@@ -47,6 +47,18 @@ def unknown_addresses(inputs: PlanInputs) -> Iterator[Diagnostic]:
             )
 
 
+def unselected_edits(inputs: PlanInputs, planned: Collection[Address]) -> Iterator[Diagnostic]:
+    """Report moved and imported resources outside of the selection: all are done at once."""
+    for address, edit in inputs.edits.addresses.items():
+        if address not in planned:
+            yield error(
+                f"{address} is {edit}, but not selected",
+                "Plan without --target and --exclude first.",
+                address=str(address),
+                code="invalid-move",
+            )
+
+
 def protection_errors(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
     """Report changes that destroy resources protected by ``prevent_destroy``."""
     for change in changes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trainctl.apply.step import ApplyStep, Lookup
+from trainctl.apply.step import ApplyStep
 from trainctl.errors import TrainctlError
-from trainctl.ledger.state import RecordedResource
+from trainctl.ledger.state import Lookup, RecordedResource
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.specs.job_spec import JobSpec

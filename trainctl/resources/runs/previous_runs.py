@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from trainctl.apply.step import ApplyStep, Lookup
+from trainctl.apply.step import ApplyStep
 from trainctl.base.parallel import each
 from trainctl.base.protocol.runs import STATUS, RunReport, StatusRequest
 from trainctl.errors import NodeError, TrainctlError, UnknownOnNode
-from trainctl.ledger.state import Intent, RecordedResource, State
+from trainctl.ledger.state import Intent, Lookup, RecordedResource, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
 from trainctl.model.specs.job_spec import CheckpointSelector, ImageSpec, JobSpec, LoadCheckpointSpec

@@ -228,6 +228,19 @@ class RunControl:
         request = RunRequest(root=node.root, key=run.key)
         return agent.call(protocol.GET_RUN_INPUTS, request, timeout=QUERY_SECONDS)
 
+    def find_run(self, node_id: str, run_id: str) -> protocol.FoundRun:
+        """Return a run by its ID, as stored on its node; UnknownOnNode if it isn't there."""
+        agent, node = self._find_node(node_id)
+        request = protocol.FindRunRequest(root=node.root, id=run_id)
+        found = agent.call(protocol.FIND_RUN, request, timeout=QUERY_SECONDS)["run"]
+        if found is None:
+            raise UnknownOnNode(
+                f"run {run_id} is not on {node_id}",
+                "Name the node and the ID of one of its runs, as shown by trainctl status.",
+                code="run-not-found",
+            )
+        return found
+
     def read_code(self, run: RunRecord, digest: str, on_bytes: Callable[[bytes], None]) -> None:
         """Pass the archive of a code tree on the run's first node to a callback."""
         agent, node = self.node_of_rank(run, 0)

@@ -47,6 +47,7 @@ _REASONS = {
     ActionReason.SOURCE_MOVED: "will be updated in place: new upstream revision",
     ActionReason.MIRROR_MOVED: "will be updated in place: the mirror has changed",
     ActionReason.NO_CONFIG: "will be destroyed: not in the manifest",
+    ActionReason.REMOVED: "will be removed from the state, but not destroyed",
     ActionReason.ENDED: "will be removed from the state: not in the manifest, last run has ended",
 }
 _JOBS = {
@@ -67,9 +68,16 @@ _ACTIONS = {
 }
 
 
+def shown_action(change: Change) -> Action:
+    """Return the action whose symbol a change has; an edit of the record is an update."""
+    return Action.UPDATE if change.action is Action.NOOP and change.edit else change.action
+
+
 def headline(change: Change) -> str:
     """Return the comment above a change: the action and its reason."""
     reason = change.reason
+    if change.action is Action.NOOP:
+        return change.edit
     if change.address.kind is Kind.JOB and change.action is Action.REPLACE and reason in _JOBS:
         return _JOBS[reason]
     if reason is ActionReason.BY_REQUEST:
@@ -225,8 +233,12 @@ _HIDDEN_ATTRIBUTES = frozenset(
 
 def change_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
     """Return a change with its reason and values."""
-    sign = LEGEND[change.action][0]
+    sign = LEGEND[shown_action(change)][0]
+    if change.action is Action.NOOP:
+        return [f"{page.style(f'{sign:>3}', COLOURS[sign])} {change.address} {change.edit}"]
     lines = [page.style(f"  # {change.address} {headline(change)}", "bold")]
+    if change.edit:
+        lines.append(page.style(f"  # ({change.edit})", "dim"))
     if change.note:
         lines.append(page.style(f"  # ({escape(change.note)})", "dim"))
     if change.action in (Action.CREATE, Action.REPLACE):

@@ -64,6 +64,7 @@ def _batch_system(row: BatchRow) -> dict[str, Any]:
 
 def _change(change: Change) -> dict[str, Any]:
     unknown = dict(change.after_unknown)
+    is_import = bool(change.edit) and change.previous is None
     before = None if change.before is None else {**change.outputs, **change.before}
     after = None
     if change.after is not None:
@@ -75,7 +76,9 @@ def _change(change: Change) -> dict[str, Any]:
             **_values(change.action, before, after),
             "after_unknown": unknown,
             "replace_paths": [list(path) for path in change.replace_paths],
+            **({"importing": {"id": change.outputs["runs"][-1]["id"]}} if is_import else {}),
         },
+        **({"previous_address": str(change.previous)} if change.previous else {}),
         "action_reason": change.reason.value if change.reason else None,
         "note": change.note or None,
         "stops": _stopped_run_json(change.stops),
@@ -159,6 +162,8 @@ class PlanCounts:
     destroy: int
     replace: int
     forget: int
+    move: int
+    imports: int
 
     @classmethod
     def of(cls, plan: Plan) -> PlanCounts:
@@ -171,8 +176,12 @@ class PlanCounts:
             destroy=counts[Action.DELETE] + replaced,
             replace=replaced,
             forget=counts[Action.FORGET],
+            move=len(plan.edits.renames),
+            imports=len(plan.edits.imports),
         )
 
     def __str__(self) -> str:
         text = f"Plan: {self.add} to add, {self.change} to change, {self.destroy} to destroy"
+        text += f", {self.move} to move" if self.move else ""
+        text += f", {self.imports} to import" if self.imports else ""
         return f"{text}, {self.forget} to remove from the state." if self.forget else f"{text}."

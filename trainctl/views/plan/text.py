@@ -19,6 +19,7 @@ from trainctl.views.plan.changes import (
     drift_lines,
     headline,
     live_run_text,
+    shown_action,
     similar_lines,
 )
 from trainctl.views.plan.json import PlanCounts
@@ -59,10 +60,12 @@ class DiffLine(NamedTuple):
 
 def sections(plan: Plan, now: float | None) -> list[PlanSection]:
     """Return the nonempty sections: stops and deletions, problems, tables."""
+    edits = plan.edits.addresses
     candidates = (
         _stop_items(plan.changes, now),
         _named_items("Destroys", plan.changes, Action.DELETE),
         _named_items("Replaces", plan.changes, Action.REPLACE),
+        PlanSection("Moves", [SectionItem(str(item), text) for item, text in edits.items()]),
         PlanSection("Problems", lines=diagnostic_lines(plan.diagnostics)),
         _drift(plan, PAGE),
         *_tables(plan, PAGE),
@@ -164,7 +167,7 @@ def _section_lines(section: PlanSection, page: PageStyle) -> list[str]:
 
 def _legend(plan: Plan, page: PageStyle) -> list[str]:
     """Return the legend of the symbols in the plan."""
-    present = {change.action for change in plan.changes}
+    present = {shown_action(change) for change in plan.changes}
     signs = [LEGEND[action] for action in LEGEND if action in present]
     if not signs:
         return []
@@ -200,15 +203,18 @@ def _changes(plan: Plan, page: PageStyle) -> list[str]:
     """Return the changes in full; similar new jobs of a matrix are shortened."""
     lines: list[str] = []
     full: dict[Address, Change] = {}
+    last: Action | None = None
     for change in plan.changes:
-        if change.action is Action.NOOP:
+        if not change.acts:
             continue
         is_new_matrix_job = change.action is Action.CREATE and change.address.key is not None
         first = full.setdefault(change.address.group, change) if is_new_matrix_job else change
         if first is not change:
             lines += similar_lines(change, first, page)
         else:
-            lines += [*([""] if lines else []), *change_lines(change, plan, page)]
+            follows = change.action is Action.NOOP and last is Action.NOOP
+            lines += [*([""] if lines and not follows else []), *change_lines(change, plan, page)]
+        last = change.action
     return lines
 
 

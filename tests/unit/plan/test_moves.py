@@ -1,0 +1,121 @@
+"""Resources that are moved, removed or imported: what the plan says, and when it is stale."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.support.projects.plans import PlanScenario, at, change_of, desired, state_after
+from trainctl.desired.values import DesiredMoves
+from trainctl.ledger.planned_edits import NO_EDITS, StateEdits
+from trainctl.ledger.state import State
+from trainctl.model.action import Action, ActionReason
+from trainctl.model.run import RunStatus
+from trainctl.plan.plan_file import read_plan, remaining, resumed, staleness, write_plan
+from trainctl.plan.planner import is_applyable, make_plan
+from trainctl.plan.values import Plan, PlanOptions
+from trainctl.views.plan.json import plan_json
+from trainctl.views.plan.pages import plan_markdown
+from trainctl.views.plan.text import plan_text
+
+OLD, JOB = at("job.old"), at("job.sft")
+BACK, FORTH = StateEdits({JOB: OLD}), StateEdits({OLD: JOB})
+
+
+def before_the_move(status: RunStatus = RunStatus.COMPLETED) -> State:
+    """The state of the scenario with its job under another name."""
+    return BACK.applied_to(state_after(make_plan(PlanScenario().inputs()), status=status))
+
+
+def moved(state: State, options: PlanOptions = PlanOptions()) -> Plan:
+    """The plan of a manifest that renames it."""
+    return make_plan(PlanScenario().inputs(FORTH.applied_to(state), options, edits=FORTH))
+
+
+def test_a_moved_job_is_no_new_run() -> None:
+    """It is a change to approve, with the old address; nothing runs; the digest names it."""
+    plan = moved(before_the_move())
+    change = change_of(plan, "job.sft")
+    assert (change.action, change.previous) == (Action.NOOP, OLD)
+    assert plan.has_changes
+    assert is_applyable(plan)
+    assert plan_text(plan)[2:] == [
+        "  ~ job.sft moved from job.old",
+        "",
+        "Plan: 0 to add, 0 to change, 0 to destroy, 1 to move.",
+    ]
+    assert "- `job.sft` moved from job.old" in plan_markdown(plan)
+    (row,) = [one for one in plan_json(plan)["resource_changes"] if "previous_address" in one]
+    assert (row["address"], row["previous_address"]) == ("job.sft", "job.old")
+    assert row["change"]["actions"] == ["no-op"]
+    assert (
+        plan.digest != make_plan(PlanScenario().inputs(FORTH.applied_to(before_the_move()))).digest
+    )
+
+
+def test_a_moved_job_may_change_too() -> None:
+    """Then the reason and the old address are both shown."""
+    world = PlanScenario()
+    state = before_the_move()
+    world.job["runtime"] = {"start_commands": ["other"]}
+    plan = make_plan(world.inputs(FORTH.applied_to(state), edits=FORTH))
+    assert change_of(plan, "job.sft").action is Action.REPLACE
+    assert "  # (moved from job.old)" in plan_text(plan)
+
+
+def test_a_saved_move_is_applied_once() -> None:
+    """Not stale before, done after, and stale if the job was changed meanwhile; the file has it."""
+    state = before_the_move()
+    world = PlanScenario()
+    plan = moved(state)
+    plan = read_plan(write_plan(plan, desired(*world.resources()), "1"), "p").plan
+    assert plan.edits == FORTH
+    assert not [*staleness(plan, state)]
+    assert remaining(plan, state) == plan
+    after = FORTH.applied_to(state)
+    assert not [*staleness(plan, after)]
+    assert not remaining(plan, after).has_changes
+    again = make_plan(PlanScenario().inputs(after))
+    assert again.digest != plan.digest
+    assert resumed(again, plan.digest, {}, after, FORTH.addresses) is not None
+    (reason,) = staleness(plan, replace(state, versions={**state.versions, OLD: 9}))
+    assert reason.address == JOB
+    assert FORTH.applied_to(FORTH.applied_to(state)) == FORTH.applied_to(state)
+    assert NO_EDITS.applied_to(state) is state
+
+
+def test_a_move_outside_of_the_selection() -> None:
+    """All moves are one entry, so a plan for a part refuses them."""
+    plan = moved(before_the_move(), PlanOptions(targets=(at("project.demo"),)))
+    assert not plan.usable
+    assert "job.sft is moved from job.old, but not selected" in {
+        one.summary for one in plan.diagnostics
+    }
+
+
+def test_removed_resources() -> None:
+    """Forgotten with its live run going on, or destroyed though it has ended."""
+    for destroy, status, action, reason in (
+        (False, RunStatus.RUNNING, Action.FORGET, ActionReason.REMOVED),
+        (True, RunStatus.COMPLETED, Action.DELETE, ActionReason.NO_CONFIG),
+    ):
+        state = before_the_move(status)
+        moves = DesiredMoves(removed={OLD: destroy})
+        inputs = PlanScenario().inputs(state)
+        plan = make_plan(replace(inputs, desired=replace(inputs.desired, moves=moves)))
+        change = change_of(plan, "job.old")
+        assert (change.action, change.reason, change.stops) == (action, reason, None)
+
+
+def test_an_imported_run() -> None:
+    """A declared job with a record from elsewhere is not created; its run is named."""
+    state = state_after(make_plan(PlanScenario().inputs()))
+    record = state.resources[JOB]
+    left = {address: one for address, one in state.resources.items() if address != JOB}
+    empty = replace(state, resources=left, versions={})
+    edits = StateEdits(imports=(record,))
+    plan = make_plan(PlanScenario().inputs(edits.applied_to(empty), edits=edits))
+    run = record.outputs["runs"][-1]["id"]
+    assert f"  ~ job.sft imported with run {run}" in plan_text(plan)
+    (row,) = [one for one in plan_json(plan)["resource_changes"] if one["address"] == "job.sft"]
+    assert row["change"]["importing"] == {"id": run}
+    assert plan_json(plan)["summary"]["imports"] == 1

@@ -1,0 +1,132 @@
+"""Changes of the state by hand, each in one append: rename, remove, push."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from trainctl.errors import StateError, UsageError
+from trainctl.ledger.codec import state_from_json, state_to_json
+from trainctl.ledger.entries import (
+    CreatedEntry,
+    Entry,
+    OutcomeEntry,
+    PushedEntry,
+)
+from trainctl.ledger.leases import lock_held_error
+from trainctl.ledger.ledger import Ledger
+from trainctl.ledger.planned_edits import StateEdits
+from trainctl.ledger.reducer import FORGET
+from trainctl.ledger.state import State
+from trainctl.model.address import Address, Kind
+
+
+def edit(ledger: Ledger, edits: StateEdits, plan: str = "") -> None:
+    """Rename and import what is left to do; LockHeld if one of the resources is being changed."""
+
+    def build(state: State) -> list[Entry]:
+        entries = edits.entries(state, ledger.header, plan)
+        if entries:
+            refuse_open_intents(state, [*edits.renames, *edits.addresses])
+        return entries
+
+    ledger.append(build)
+
+
+def rename(ledger: Ledger, names: Mapping[Address, Address]) -> None:
+    """Rename the resources that still have the old names; LockHeld if one is being changed."""
+    edit(ledger, StateEdits(names))
+
+
+def remove(ledger: Ledger, addresses: Sequence[Address], *, dry_run: bool = False) -> None:
+    """Remove resources from the state, without touching what they stand for.
+
+    The runs of a removed job can still be inspected. Raises UsageError if a resource isn't there, or others need it.
+    """
+
+    def build(state: State) -> list[Entry]:
+        refuse_open_intents(state, addresses)
+        for address in addresses:
+            if address not in state.resources:
+                raise not_in_state_error(address)
+        for recorded in state.resources.values():
+            needed = [address for address in recorded.depends_on if address in addresses]
+            if needed and recorded.address not in addresses:
+                raise UsageError(
+                    f"{recorded.address} needs {needed[0]}",
+                    f"Remove both with one command, or first: trainctl state rm {recorded.address.shell_quoted}.",
+                    address=str(needed[0]),
+                )
+        if dry_run:
+            return []
+        return [
+            OutcomeEntry(
+                ledger.header(),
+                "",
+                address,
+                None,
+                FORGET if address.kind is Kind.JOB else "remove",
+            )
+            for address in addresses
+        ]
+
+    ledger.append(build)
+
+
+def push(ledger: Ledger, pushed: Mapping[str, Any]) -> State:
+    """Replace the state by one in the form of ``state pull``; return it.
+
+    Raises StateError for another lineage or an older serial. An empty place takes over the lineage.
+    """
+    new = state_from_json(pushed)
+
+    def build(state: State) -> list[Entry]:
+        refuse_open_intents(state, state.open_intents)
+        if state.lineage and state.lineage != new.lineage:
+            raise _not_pushed_error(
+                f"its lineage is {new.lineage}, not {state.lineage}",
+                "It is the state of another project, or of another place.",
+            )
+        if new.serial < state.serial:
+            raise _not_pushed_error(
+                f"its serial is {new.serial}, older than {state.serial}",
+                "Pull the state again and repeat the change.",
+            )
+        if new.serial == state.serial and state.lineage:
+            if _content(state) == _content(new):
+                return []
+            raise _not_pushed_error(
+                f"another state has its serial {new.serial}",
+                "Pull the state again, repeat the change and increase the serial.",
+            )
+        header = ledger.header()
+        created = [] if state.lineage else [CreatedEntry(header, new.lineage)]
+        return [*created, PushedEntry(ledger.header(), pushed)]
+
+    return ledger.append(build)
+
+
+def refuse_open_intents(state: State, addresses: Iterable[Address]) -> None:
+    """Raise LockHeld if one of the addresses is being changed."""
+    for address in addresses:
+        if address in state.open_intents:
+            raise lock_held_error(state.open_intents[address])
+
+
+def not_in_state_error(address: Address) -> UsageError:
+    """Return the error for an address that isn't recorded."""
+    return UsageError(
+        f"{address} is not in the state",
+        "Run trainctl state list for the resources in the state.",
+        code="not-in-state",
+    )
+
+
+def _content(state: State) -> dict[str, Any]:
+    return {**state_to_json(state), "position": 0}
+
+
+def _not_pushed_error(why: str, detail: str) -> StateError:
+    return StateError(
+        f"the state was not replaced: {why}", f"{detail} Nothing was changed.", code="push-refused"
+    )
