@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +20,8 @@ _PIPELINE = re.compile(r"https?://[^\s@]{1,300}\d")
 class EntryAuthor:
     """Author of entries: ``user@host``, or the user that started a pipeline ``@`` its server.
 
-    ``commit`` and ``pipeline``, the URL of the CI run, are None outside of CI.
+    ``commit`` is the one that the CI system names, else the head of the work tree of git that the process is in;
+    ``pipeline``, the URL of the CI run, is None outside of CI.
     """
 
     actor: str
@@ -48,7 +50,7 @@ def entry_author(environ: Mapping[str, str]) -> EntryAuthor:
         user, server = get("GITLAB_USER_LOGIN"), get("CI_SERVER_URL")
         commit, pipeline = get("CI_COMMIT_SHA"), get("CI_JOB_URL")
     else:
-        return EntryAuthor(_user_at_host())
+        return EntryAuthor(_user_at_host(), _head_commit())
     host = _SERVER.match(server)
     return EntryAuthor(
         f"{user}@{host[1]}" if user and host else _user_at_host(),
@@ -64,3 +66,19 @@ def _user_at_host() -> str:
     except (KeyError, OSError, ImportError):
         user = str(os.getuid())
     return f"{user}@{os.uname().nodename}"
+
+
+@cache
+def _head_commit() -> str | None:
+    """Return the commit of the work tree; None without git or a commit."""
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "--verify", "--quiet", "HEAD"],
+            capture_output=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    commit = head.stdout.decode(errors="replace").strip()
+    return commit if _COMMIT.fullmatch(commit) else None

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import getpass
 import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from trainctl.ledger import provenance
 from trainctl.ledger.provenance import EntryAuthor, entry_author
 
 GITHUB = {
@@ -26,6 +30,15 @@ GITLAB = {
     "CI_JOB_URL": "https://git.example.com:8443/o/r/-/jobs/3",
 }
 HERE = f"{getpass.getuser()}@{os.uname().nodename}"
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory, outside of any work tree."""
+    monkeypatch.chdir(tmp_path)
+    provenance._head_commit.cache_clear()
+    yield tmp_path
+    provenance._head_commit.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -56,3 +69,17 @@ def test_only_short_printable_values_are_taken(junk: str) -> None:
         assert entry_author(spoiled) == EntryAuthor(HERE)
     assert entry_author({**GITLAB, "CI_JOB_URL": "javascript:alert(1)"}).pipeline is None
     assert entry_author({**GITHUB, "GITHUB_SHA": "main; rm"}).commit is None
+
+
+def test_outside_of_ci_the_commit_is_that_of_the_work_tree(directory: Path) -> None:
+    """None before there is one; a pipeline's own commit stands before it."""
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert entry_author({}).commit is None
+    provenance._head_commit.cache_clear()
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
+    head = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
+    (directory / "jobs").mkdir()
+    os.chdir(directory / "jobs")
+    assert entry_author({}).commit == head
+    assert entry_author(GITHUB).commit == "0" * 40
