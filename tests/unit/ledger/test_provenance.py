@@ -73,13 +73,24 @@ def test_only_short_printable_values_are_taken(junk: str) -> None:
 
 def test_outside_of_ci_the_commit_is_that_of_the_work_tree(directory: Path) -> None:
     """None before there is one; a pipeline's own commit stands before it."""
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run([*git, "init", "-q"], check=True)
+
+    def git(*arguments: str) -> str:
+        provenance._head_commit.cache_clear()
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+        return subprocess.check_output(command, text=True).strip()
+
+    git("init", "-q")
     assert entry_author({}).commit is None
-    provenance._head_commit.cache_clear()
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
-    head = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
+    git("commit", "-q", "--allow-empty", "-m", "one")
+    head = git("rev-parse", "HEAD")
     (directory / "jobs").mkdir()
     os.chdir(directory / "jobs")
     assert entry_author({}).commit == head
     assert entry_author(GITHUB).commit == "0" * 40
+    git("pack-refs", "--all")
+    assert entry_author({}).commit == head
+    git("worktree", "add", "-q", "other")
+    os.chdir("other")
+    assert entry_author({}).commit == head
+    git("checkout", "-q", "--detach")
+    assert entry_author({}).commit == head
