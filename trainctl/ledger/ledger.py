@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -321,30 +321,33 @@ class Ledger:
     def history(self, address: Address | None = None) -> list[HistoryRow]:
         """Return the history, oldest first, then changes without outcome; optionally of one address."""
         state = self.state()  # refuses a state that moved
-        rows = history_rows(map(from_json, self._head.log.replay()), address)
+        rows = history_rows(self._entries(), address)
         return rows + open_rows(state, address)
 
     def last_actor(self, address: Address) -> str:
         """Return who made the newest change of an address."""
-        rows = history_rows(map(from_json, self._head.log.replay()), address)
+        rows = history_rows(self._entries(), address)
         return next((row.actor for row in reversed(rows) if row.action != "observe"), "another")
 
     def plan_outcomes(self, plan: str) -> dict[Address, tuple[Intent, str]]:
         """Return intent and error of the outcomes of a plan on addresses that nothing changed later."""
-        return plan_outcomes(map(from_json, self._head.log.replay()), plan)
+        return plan_outcomes(self._entries(), plan)
 
     def usage(self) -> list[RunUsage]:
         """Return the usage of all runs that started."""
-        return run_usage(map(from_json, self._head.log.replay()))
+        return run_usage(self._entries())
 
     def plan_edits(self, plan: str) -> StateEdits:
         """Return the resources that a plan renamed and imported."""
-        return plan_edits(map(from_json, self._head.log.replay()), plan)
+        return plan_edits(self._entries(), plan)
 
     def state_at(self, serial: int) -> State:
         """Return the state at a serial; raise UsageError if it doesn't exist."""
+        return state_at(self._entries(), serial)
+
+    def _entries(self) -> Iterator[Entry]:
         self.state()  # refuses a state that moved
-        return state_at(map(from_json, self._head.log.replay()), serial)
+        return map(from_json, self._head.log.replay())
 
     def _check(self, reducer: StateReducer, start: IntentRequest) -> None:
         holder = reducer.open.get(start.address)
