@@ -26,8 +26,10 @@ from trainctl_state.log import READ_AT_ONCE, ObjectLog
 
 TAIL_EVERY = 4
 """Positions between two writes of the tail, which bounds the requests of a reader."""
-TAIL_BYTES = 4 * 2**20
+TAIL_BYTES = 2 * 2**20
 """Most bytes of a tail; beyond, readers load the entries until the next snapshot."""
+KNOWN_BYTES = 12 * TAIL_BYTES
+"""Most bytes of entries in memory, from which packs are made."""
 PACK_AFTER = 100
 """Fewest positions that are worth a pack of the history."""
 
@@ -49,8 +51,8 @@ class BucketLog(ObjectLog):
             self._prove_exclusive()
         self._create(position, data, ids)
         self._tail.add(position, [dict(entry) for entry in entries], len(data))
-        if position % TAIL_EVERY == TAIL_EVERY - 1:
-            self._write_tail(position + 1)
+        if position % TAIL_EVERY == TAIL_EVERY - 1 and self._tail.end == position + 1:
+            self._write_tail()
 
     def _prove_exclusive(self) -> None:
         """Create an object twice; StateError unless the server refuses the second time."""
@@ -65,21 +67,23 @@ class BucketLog(ObjectLog):
         """Pack what the newest snapshot covers, and delete old snapshots."""
         self._archive.extend(snapshots[-1], self._batches, at_least=PACK_AFTER)
         self._tail.rebase(snapshots[-1])
+        self._write_tail()  # leads readers to the snapshot
         self._drop_old(snapshots)
 
     def _read_whole(self) -> LogSlice:
-        start, fold, batches = self._read_tail()
-        if not batches:
-            start, fold = self._newest_fold()
-            self._tail.reset(start, [], 0)
+        found = self._read_tail()
+        if found is None:
+            found = (*self._newest_fold(), [])
+            self._tail.reset(found[0], [], 0)
+        start, fold, batches = found
         begin = start + len(batches)
         later = self._unpruned(range(begin, self._end_of_listing(begin)))
         if not all(later):  # emptied, as in a copy of a directory
             return super()._read_whole()
         return self._slice([*batches, *later], start, fold)
 
-    def _read_tail(self) -> tuple[int, JsonObject | None, list[Batch]]:
-        """Return the position of a snapshot, its state, and batches after it; no batches if unknown."""
+    def _read_tail(self) -> tuple[int, JsonObject | None, list[Batch]] | None:
+        """Return the position of a snapshot, its state, and batches after it; None if unknown."""
         with suppress(StateError):
             data = self._store.get(TAIL)
             tail = decode(TAIL, data, self.url) if data else {}
@@ -90,10 +94,10 @@ class BucketLog(ObjectLog):
                     valid = [validate_batch(TAIL, batch, self.url) for batch in batches]
                     self._tail.reset(start, valid, len(data or b""))
                     return start, fold, valid
-        return 0, None, []
+        return None
 
-    def _write_tail(self, end: int) -> None:
-        body = self._tail.body(end)
+    def _write_tail(self) -> None:
+        body = self._tail.body()
         if body is not None:
             with suppress(StateError, StorageError):  # only a cache
                 self._store.put(TAIL, encode(body), durable=False)
@@ -118,7 +122,7 @@ class BucketLog(ObjectLog):
 class LogTail:
     """Batches after a snapshot that this process knows without a gap; thread-safe.
 
-    Beyond ``TAIL_BYTES`` it knows none until the next snapshot.
+    Beyond ``KNOWN_BYTES`` it knows none until the next snapshot.
     """
 
     def __init__(self) -> None:
@@ -135,10 +139,10 @@ class LogTail:
     def add(self, position: int, batch: Batch, size: int) -> None:
         """Add the batch of the next position; other positions are ignored."""
         with self._lock:
-            if position == self._start + len(self._batches) and self._bytes <= TAIL_BYTES:
+            if position == self._start + len(self._batches) and self._bytes <= KNOWN_BYTES:
                 self._batches.append(batch)
                 self._bytes += size
-                if self._bytes > TAIL_BYTES:
+                if self._bytes > KNOWN_BYTES:
                     self._batches = []
 
     def rebase(self, start: int) -> None:
@@ -147,7 +151,7 @@ class LogTail:
             known = start - self._start
             is_known = 0 <= known < len(self._batches)
             self._batches = self._batches[known:] if is_known else []
-            self._bytes = self._bytes * len(self._batches) // max(known + len(self._batches), 1)
+            self._bytes = sum(len(encode({"entries": batch})) for batch in self._batches)
             self._start = start
 
     def batches(self, positions: range) -> list[Batch] | None:
@@ -157,9 +161,14 @@ class LogTail:
             known = self._batches[max(begin, 0) : end]
         return known if begin >= 0 and len(known) == len(positions) else None
 
-    def body(self, end: int) -> JsonObject | None:
-        """Return the object for readers; None if the batches up to ``end`` aren't known."""
+    @property
+    def end(self) -> int:
+        """The position after the last known one."""
+        return self._start + len(self._batches)
+
+    def body(self) -> JsonObject | None:
+        """Return the object for readers; None if it were too large."""
         with self._lock:
-            if not self._batches or self._start + len(self._batches) != end:
+            if self._bytes > TAIL_BYTES:
                 return None
             return {"start": self._start, "batches": self._batches}
