@@ -10,6 +10,7 @@ Prints every figure with the number of requests, and exits 1 where a limit is no
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 import tempfile
@@ -31,8 +32,16 @@ from tests.benchmarks.terraform import (
 )
 from tests.support.servers.buckets import KEY_ID, SECRET, moto
 from tests.support.servers.fault_proxy import fault_proxy
+from trainctl.ledger.ledger import IntentRequest, Ledger
+from trainctl.ledger.state import RecordedResource
+from trainctl.model.address import Address
+from trainctl.objects.bucket_store import open_state_store
+from trainctl.plugin_api.discovery import open_state
+from trainctl.plugin_api.sources import SourceCredential
 
 PLAN_REQUESTS = 10
+_AT_ONCE = 128
+"""Resources in an append, as many as an apply takes."""
 ALONE = {"no-op plan": 10.0, "change of one": 3.0}
 """Seconds, at most."""
 ALONE_MB = 1000.0
@@ -161,6 +170,44 @@ def alone(size: int) -> bool:
     return kept
 
 
+def by_the_ledger(size: int) -> bool:
+    """The state's share alone, without manifest and planning: reading it, and one change by another process."""
+    with moto() as server:
+        credential = SourceCredential(json.dumps(server.credential), "the benchmark")
+        environ = {"AWS_ENDPOINT_URL": server.endpoint}
+
+        def opened() -> Ledger:
+            url = "s3://models/ledger"
+            objects = open_state_store(url, None, lambda: credential, environ=environ)
+            return Ledger(open_state(url, objects), str)
+
+        ledger = opened()
+        addresses = [Address.parse(f"project.p{number}") for number in range(size)]
+        for first in range(0, size, _AT_ONCE):
+            ledger.record([_change(address) for address in addresses[first : first + _AT_ONCE]])
+        ledger.flush()
+        kept = True
+        reader = opened()
+        for step in ALONE:
+            began = time.perf_counter()
+            if step == "no-op plan":
+                reader.state()
+            else:
+                start, recorded = _change(addresses[0])
+                reader.finish(reader.begin(start), recorded)
+                reader.flush()
+            wall = time.perf_counter() - began
+            print(f"{size:,}  {step}, the ledger's share: {wall:.2f} s (limit {ALONE[step]:g} s)")
+            kept = kept and wall <= ALONE[step]
+        return kept
+
+
+def _change(address: Address) -> tuple[IntentRequest, RecordedResource]:
+    values = {f"label{each}": f"value {each} of {address.name}" for each in range(10)}
+    start = IntentRequest(address, "create", "local", "k", {"attributes": values}, plan="p")
+    return start, RecordedResource(address, "local", values, {})
+
+
 def main() -> int:
     """Run as a program."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -178,7 +225,7 @@ def main() -> int:
         for latency in options.latency
     ]
     if options.alone:
-        kept.append(alone(options.alone))
+        kept += [by_the_ledger(options.alone), alone(options.alone)]
     return 0 if all(kept) else 1
 
 

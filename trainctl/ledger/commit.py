@@ -288,6 +288,8 @@ SNAPSHOT_APPENDS = 200
 """Appends between snapshots; the entries must also be half as many as the items of the state."""
 MAX_APPENDS = 2000
 """Most appends between snapshots."""
+MAX_ENTRIES = 5000
+"""Most entries since the last snapshot when a command ends."""
 FLUSH_ENTRIES = 500
 """Entries since the last snapshot from which on a command takes one when it ends."""
 
@@ -347,7 +349,7 @@ class LogHead:
     def flush(self) -> None:
         """Take a snapshot if replaying the entries since the last one takes long."""
         if self.reducer.entries >= FLUSH_ENTRIES:
-            self._snapshot()
+            self._snapshot(at_any_size=self.reducer.entries >= MAX_ENTRIES)
 
     def _snapshot(self, *, at_any_size: bool = False) -> None:
         reducer = self.reducer
