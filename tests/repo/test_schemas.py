@@ -70,7 +70,7 @@ def test_the_schema_takes_what_is_right(document: object) -> None:
     [
         {"job": {}},
         {"jobs": {"a": {}}},
-        {"jobs": {"a b": JOB}},
+        {"jobs": {"": JOB}},
         {"jobs": {"a": {**JOB, "compute": {"node_count": 0}}}},
         {"jobs": {"a": {**JOB, "compute": {"node_count": "2"}}}},
         {"jobs": {"a": {**JOB, "compute": {"memory": "64GB"}}}},

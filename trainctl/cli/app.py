@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -125,6 +126,7 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
             ),
         ),
         CommandRow("import", "imports", "Record an existing resource in the state"),
+        CommandRow("import truss", "import_truss", "Write a manifest from a config of truss train"),
         CommandRow("history", "state", "Show the apply history"),
         CommandRow("usage", "state", "Show GPU hours and cost by project, label or user"),
         CommandRow("show", "plan", "Show a saved plan or the current state"),
@@ -205,7 +207,7 @@ def _load(row: CommandRow | CommandGroup) -> ClickCommand:
         return group
     app = _typer()
     module = import_module(f"trainctl.cli.commands.{row.module}")
-    function = getattr(module, f"{row.name.replace('-', '_')}_command")
+    function = getattr(module, f"{re.sub('[- ]', '_', row.name)}_command")
     app.command(name=row.name, cls=HelpPageCommand)(function)
     command = get_command(app)
     replace_parameter_parsers(command)

@@ -49,7 +49,7 @@ class _ArgumentScan:
 def normalize_arguments(arguments: Sequence[str], root: LazyGroup) -> list[str]:
     """Return the arguments for the parser; UsageError suggests similar names."""
     words = _ArgumentScan(root, root)
-    todo = iter(arguments)
+    todo = iter(_join_names(arguments, [row.name for row in root.rows]))
     for word in todo:
         if word == "--":
             words.rest += [word, *todo]
@@ -64,6 +64,17 @@ def normalize_arguments(arguments: Sequence[str], root: LazyGroup) -> list[str]:
         choices = ", ".join(row.name for row in words.command.rows)
         raise UsageError(f"{' '.join(words.path)}: missing command", f"Use one of: {choices}.")
     return words.front + words.rest
+
+
+def _join_names(arguments: Sequence[str], names: Iterable[str]) -> list[str]:
+    """Return the arguments with names of two words, such as ``import truss``, as one."""
+    joined = list(arguments)
+    for first, second in (name.split() for name in names if " " in name):
+        for at in range(len(joined) - 1):
+            if joined[at : at + 2] == [first, second]:
+                joined[at : at + 2] = [f"{first} {second}"]
+                return joined
+    return joined
 
 
 def _scan_word(words: _ArgumentScan, word: str) -> None:

@@ -143,6 +143,13 @@ NOTES: Mapping[str, CommandNotes] = {
         {10: "Changes are in progress."},
     ),
     "state leases": CommandNotes(("trainctl state leases",)),
+    "import truss": CommandNotes(
+        (
+            "trainctl import truss config.py --hosts gpu-01,gpu-02",
+            "trainctl import truss --from-json dump.json --out -",
+        ),
+        {1: "A run would do something else than on the service, or the config can't be read."},
+    ),
     "history": CommandNotes(("trainctl history job.train",)),
     "usage": CommandNotes(
         ("trainctl usage --since 30d", "trainctl usage --all --by user --state file:///srv/states")

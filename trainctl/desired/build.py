@@ -15,6 +15,7 @@ from trainctl.desired.jobs import JobBuilder
 from trainctl.desired.moves import moves
 from trainctl.desired.names import DeclaredNames, find_cycles
 from trainctl.desired.provider_settings import CheckOf, ProviderSettings, accept_any
+from trainctl.desired.slugs import with_slugs
 from trainctl.desired.values import (
     CheckpointStoreSettings,
     DesiredMoves,
@@ -27,7 +28,7 @@ from trainctl.manifest.credentials import mask_credentials
 from trainctl.manifest.read import Documents
 from trainctl.manifest.tree import ManifestNode
 from trainctl.manifest.types.document import Manifest
-from trainctl.model.address import NAME, Address, Kind
+from trainctl.model.address import NAME, Address, Kind, slug
 from trainctl.model.diagnostics import Diagnostic, Position, Severity
 from trainctl.model.json_codec import to_json
 from trainctl.model.specs.resource import DesiredResource
@@ -53,6 +54,7 @@ def build(
     ``providers`` are the names for suggestions.
     """
     problems: list[Diagnostic] = []
+    documents = replace(documents, root=with_slugs(documents.root, problems))
     known = read_variables(documents.root, variables or {}, var_files, problems, environ or {})
     expander = Expander(known, directory_name(documents.directory), problems)
     root = expander.manifest(documents.root)
@@ -120,7 +122,8 @@ def _group_key(address: Address) -> tuple[int, str]:
 def _only_project(manifest: Manifest, root: ManifestNode, directory: Path) -> str | None:
     if _keys(root, "projects"):
         return None
-    return (manifest.project.name if manifest.project else None) or directory_name(directory)
+    name = manifest.project.name if manifest.project else None
+    return slug(name) if name else directory_name(directory)
 
 
 def _keys(root: ManifestNode, section: str) -> dict[str, ManifestNode]:

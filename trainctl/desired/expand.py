@@ -72,12 +72,14 @@ class Expander:
         return mapping_node({name: expanded[name] for name in root.entries}, root.keys, root.where)
 
     def _only_project(self, expanded: dict[str, ManifestNode]) -> str | None:
-        names = list(expanded["projects"].entries) if "projects" in expanded else []
-        if names:
-            return names[0] if len(names) == 1 else None
-        project = expanded.get("project")
+        several = expanded["projects"].entries if "projects" in expanded else {}
+        if len(several) > 1:
+            return None
+        default, project = next(
+            iter(several.items()), (self._directory_name, expanded.get("project"))
+        )
         name = project.entries.get("name") if project else None
-        return name.value if name and isinstance(name.value, str) else self._directory_name
+        return name.value if name and isinstance(name.value, str) else default
 
     def _check_variables(self, section: ManifestNode) -> ManifestNode:
         for name, entry in section.entries.items():

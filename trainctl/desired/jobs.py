@@ -18,6 +18,7 @@ from trainctl.desired.names import (
 )
 from trainctl.desired.resources import build_resource, persisted_secrets, weights
 from trainctl.desired.values import CheckpointStoreSettings, SecretSpec
+from trainctl.manifest.messages import path_text
 from trainctl.manifest.mounts import MountPoint, find_overlaps
 from trainctl.manifest.suggestions import nearest
 from trainctl.manifest.tree import Path as ManifestPath
@@ -27,10 +28,11 @@ from trainctl.manifest.types.base import SecretReference
 from trainctl.manifest.types.cluster import Cache
 from trainctl.manifest.types.job import KNOWN_ACCELERATORS, Job
 from trainctl.manifest.types.weights import InlineWeights, default_mount, is_source
-from trainctl.model.address import NAME, Address, Kind
+from trainctl.model.address import NAME, Address, Kind, slug
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.json_codec import from_json
 from trainctl.model.specs.job_spec import (
+    CACHE_DIRECTORIES,
     CodeSpec,
     ComputeSpec,
     HostMountSpec,
@@ -69,7 +71,8 @@ class JobBuilder:
             self._of_matrix.setdefault(instance.job, []).append(instance.address)
         only = next(iter(names.projects), "")
         self._projects = {
-            self._address(job): section.project or only for job, section in declared.items()
+            self._address(job): slug(section.project) if section.project else only
+            for job, section in declared.items()
         }
         self._caches: dict[tuple[str | None, str], Address] = {}
         self.warnings: list[Diagnostic] = []
@@ -122,7 +125,9 @@ class JobBuilder:
         values = instance.values if instance else {}
         matrix = tuple(MatrixValue(name, scalar_text(value)) for name, value in values.items())
         job = JobSpec(
+            name=section.name if section.name != address.name else None,
             project=project,
+            project_name=self._project_name(project),
             cluster=cluster,
             image=from_json(ImageSpec, section.image.model_dump()) if section.image else None,
             compute=from_json(ComputeSpec, section.compute.model_dump()),
@@ -138,7 +143,7 @@ class JobBuilder:
             max_duration=section.max_duration,
             retry=from_json(RetrySpec, section.retry.model_dump()),
             labels=section.labels,
-            code=CodeSpec(self._code_path(section.code, path)),
+            code=self._code(section, path),
         )
         self._check_accelerator(section, path)
         if section.max_parallel is not None and instance is None:
@@ -162,6 +167,12 @@ class JobBuilder:
         """Return the address of a job by its key in the tree."""
         instance = self._instances.get(name)
         return instance.address if instance else Address(Kind.JOB, name)
+
+    def _project_name(self, project: str) -> str | None:
+        """Return the project's name as written, None if it is that of its address."""
+        resource = self._resources.get(Address(Kind.PROJECT, project))
+        name = resource.attributes["name"] if resource else project
+        return None if name == project else str(name)
 
     def _weights(self, job: str, section: Job, path: ManifestPath) -> Iterator[JobWeights]:
         inline_count = 0
@@ -221,7 +232,9 @@ class JobBuilder:
             add(mount.mount_location, mount.host_path, "mounts", index)
         cache, checkpoints = section.runtime.cache_config, section.runtime.checkpointing_config
         steps = ("runtime", "cache_config", "mount_base_path")
-        add(cache.mount_base_path, "the training cache", *steps, enabled=cache.enabled)
+        for name in CACHE_DIRECTORIES if cache.mount_base_path else ():
+            place = f"{cache.mount_base_path}/{name}"
+            add(place, "the training cache", *steps, enabled=cache.enabled)
         steps = ("runtime", "checkpointing_config", "checkpoint_path")
         location = checkpoints.checkpoint_path
         add(location, "the checkpoint directory", *steps, enabled=checkpoints.enabled)
@@ -248,19 +261,33 @@ class JobBuilder:
                 versions.append(SecretVersion(secret, spec.version if spec else None))
         return versions
 
-    def _code_path(self, code: str, path: ManifestPath) -> str:
-        here = (*path, "code")
+    def _code(self, section: Job, path: ManifestPath) -> CodeSpec:
+        workspace = section.workspace
+        if workspace.workspace_root is None:
+            root = self._code_path(section.code, (*path, "code"))
+        else:
+            root = self._code_path(workspace.workspace_root, (*path, "workspace", "workspace_root"))
+        external, excluded = (
+            tuple(
+                self._code_path(entry, (*path, "workspace", key, index))
+                for index, entry in enumerate(getattr(workspace, key))
+            )
+            for key in ("external_dirs", "exclude_dirs")
+        )
+        return CodeSpec(root, external, excluded)
+
+    def _code_path(self, code: str, here: ManifestPath) -> str:
         normal = posixpath.normpath(code)
         if normal.startswith(("/", "~")):
             self._names.report_problem(
-                "code: expected a path relative to the manifest",
+                f"{path_text(here)}: expected a path relative to the manifest",
                 "Use for example ./src.",
                 here,
                 code="invalid-path",
             )
-        elif not (self._directory / normal).is_dir():
+        elif "exclude_dirs" not in here and not (self._directory / normal).is_dir():
             self._names.report_problem(
-                f"code: {normal} is not a directory",
+                f"{path_text(here)}: {normal} is not a directory",
                 "Use the directory of the source code.",
                 here,
                 code="missing-code",

@@ -13,7 +13,7 @@ from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import ManifestNode, Path, position_of
 from trainctl.manifest.types.job import Job
 from trainctl.manifest.types.runtime import CheckpointReference, LoadCheckpointConfig
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address, Kind, slug
 from trainctl.model.diagnostics import Diagnostic, Position, error
 from trainctl.model.specs import job_spec as config
 
@@ -68,6 +68,7 @@ class DeclaredNames:
         """Return the name, or the only declared one; report a problem if ambiguous."""
         declared: Collection[str] = getattr(self, _SECTIONS[kind])
         if name is not None:
+            name = slug(name) if kind == "project" else name
             self.known(kind, name, path)
             return name
         if len(declared) == 1:
@@ -200,7 +201,8 @@ def _resolve(
     job_id, name = reference.job_id, reference.checkpoint_name
     job = _find_job(job_id, by, names, (*path, "job_id")) if job_id else None
     run = job_id if job is None else None
-    project = reference.project_name or (by.jobs.get(job, by.project) if job else by.project)
+    named = reference.project_name and slug(reference.project_name)
+    project = named or (by.jobs.get(job, by.project) if job else by.project)
     own = project == by.project and run is None and job in (None, by.address)
     return config.CheckpointSelector(
         project, str(job) if job else None, run, name, optional=name is None and own

@@ -73,7 +73,7 @@ def _project(
     name: str, section: Project, path: ManifestPath, names: DeclaredNames
 ) -> DesiredResource:
     attributes = {
-        "name": name,
+        "name": section.name or name,
         "description": section.description,
         "labels": dict(section.labels),
     }

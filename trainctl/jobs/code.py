@@ -12,7 +12,7 @@ import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -54,11 +54,20 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True)
 class CodeSource:
-    """Source code of a job; ``excluded`` are files excluded without an ignore rule."""
+    """Source code of a job; ``excluded`` are files excluded without an ignore rule.
+
+    ``external``: directories outside the root by their name in the code.
+    """
 
     root: Path
     files: tuple[CodeFile, ...]
     excluded: tuple[str, ...] = ()
+    external: Mapping[str, Path] = field(default_factory=dict)
+
+    def locate(self, path: str) -> Path:
+        """Return the file of a path in the code."""
+        top, _, inner = path.partition("/")
+        return self.external[top] / inner if top in self.external else self.root / path
 
     @property
     def tree(self) -> CodeTree:
@@ -89,14 +98,16 @@ def changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 _MOST_NAMED = 5
 
 
-def scan(directory: Path, code: str, reserved: Sequence[Path] = ()) -> CodeSource:
+def scan(
+    directory: Path, code: str, reserved: Sequence[Path] = (), *, skipped: Sequence[str] = ()
+) -> CodeSource:
     """List the files of a job's code, relative to the manifest's directory.
 
-    ``reserved`` paths (resolved) are never code: files of secrets and directories of trainctl. Raises TrainctlError if
-    a file is invalid.
+    ``reserved`` paths (resolved) are never code: files of secrets and directories of trainctl. ``skipped`` are
+    names of directories in the code. Raises TrainctlError if a file is invalid.
     """
     try:
-        return _scan(directory, code, reserved)
+        return _scan(directory, code, reserved, tuple(f"{name}/" for name in skipped))
     except OSError as error:
         name = f"{error.filename} in the code" if error.filename else "the code"
         raise TrainctlError(
@@ -106,7 +117,9 @@ def scan(directory: Path, code: str, reserved: Sequence[Path] = ()) -> CodeSourc
         ) from error
 
 
-def _scan(directory: Path, code: str, reserved: Sequence[Path]) -> CodeSource:
+def _scan(
+    directory: Path, code: str, reserved: Sequence[Path], skipped: tuple[str, ...]
+) -> CodeSource:
     root = (directory / code).resolve()
     if not root.is_dir():
         raise TrainctlError(
@@ -117,7 +130,7 @@ def _scan(directory: Path, code: str, reserved: Sequence[Path]) -> CodeSource:
     _require_inside(root, directory.resolve(), code)
     reserved_directories = _directories(root, reserved)
     listed = _git_files(root)
-    paths, excluded = _walk(root, reserved_directories) if listed is None else listed
+    paths, excluded = _walk(root, (*reserved_directories, *skipped)) if listed is None else listed
     excluded |= {path for path in reserved_directories if (root / path).is_dir()}
     is_ignored, is_negated = _ignore_rules(root)
     is_never = _pattern_matcher(_ALWAYS_EXCLUDED)
@@ -126,7 +139,7 @@ def _scan(directory: Path, code: str, reserved: Sequence[Path]) -> CodeSource:
     for path in paths:
         if (
             is_never(path)
-            or path.startswith(reserved_directories)
+            or path.startswith((*reserved_directories, *skipped))
             or is_ignored(path)
             or Path(os.path.realpath(root / path)) in reserved
         ):
@@ -148,20 +161,20 @@ def pack(code: CodeSource) -> Iterator[Iterator[bytes]]:
     with tempfile.TemporaryFile() as spool:
         with tarfile.open(fileobj=spool, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for file in code.files:
-                _add(tar, code.root, file)
+                _add(tar, code.locate(file.path), file)
         spool.seek(0)
         yield iter(lambda: spool.read(2**20), b"")
 
 
-def _add(tar: tarfile.TarFile, root: Path, file: CodeFile) -> None:
+def _add(tar: tarfile.TarFile, place: Path, file: CodeFile) -> None:
     info = tarfile.TarInfo(_nfc(file.path))
     info.mode = 0o755 if file.kind == "x" else 0o644
     if file.kind == "l":
         info.type = tarfile.SYMTYPE
-        info.linkname = os.readlink(root / file.path)  # noqa: PTH115 (text)
+        info.linkname = os.readlink(place)  # noqa: PTH115 (text)
         tar.addfile(info)
         return
-    with (root / file.path).open("rb") as stream:
+    with place.open("rb") as stream:
         info.size = os.fstat(stream.fileno()).st_size
         tar.addfile(info, stream)
 

@@ -11,14 +11,14 @@ from trainctl.base.json import digest
 from trainctl.base.protocol.spec import PersistentDirectory
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
-from trainctl.model.specs.job_spec import JobSpec
+from trainctl.model.specs.job_spec import CACHE_DIRECTORIES, JobSpec
 from trainctl.plugin_api.provider import Node
 
 JOB_VARIABLES: Mapping[str, str] = {
     "BT_TRAINING_JOB_ID": "ID of the run",
     "BT_TRAINING_JOB_NAME": "Name of the job",
     "BT_TRAINING_PROJECT_ID": "ID of the project",
-    "BT_TRAINING_PROJECT_NAME": "Name of the project",
+    "BT_TRAINING_PROJECT_NAME": "Name of the project, as written in the manifest",
     "BT_NUM_GPUS": "GPUs of this node that the job may use",
     "BT_GROUP_SIZE": "Number of nodes of the run",
     "BT_NODE_RANK": "Rank of this node, from 0",
@@ -120,7 +120,7 @@ def environment(
         "BT_TRAINING_JOB_ID": run.id,
         "BT_TRAINING_JOB_NAME": str(address).removeprefix("job."),
         "BT_TRAINING_PROJECT_ID": project_id(lineage, project),
-        "BT_TRAINING_PROJECT_NAME": project,
+        "BT_TRAINING_PROJECT_NAME": job.project_name or project,
         "BT_NUM_GPUS": str((gpus or 0) if claimed is None else claimed),
         "BT_GROUP_SIZE": str(len(run.ranks) or 1),
         "BT_NODE_RANK": str(rank),
@@ -156,9 +156,11 @@ def persistent_directories(job: JobSpec, where: RunPaths) -> dict[str, tuple[str
         directories["BT_CHECKPOINT_DIR"] = (path, where.checkpoints)
     if cache.enabled:
         base = cache.mount_base_path
-        for variable, name, real in (
-            ("BT_PROJECT_CACHE_DIR", "user_artifacts", where.project_cache),
-            ("BT_TEAM_CACHE_DIR", "team_artifacts", where.team_cache),
+        for variable, name, real in zip(
+            ("BT_PROJECT_CACHE_DIR", "BT_TEAM_CACHE_DIR"),
+            CACHE_DIRECTORIES,
+            (where.project_cache, where.team_cache),
+            strict=True,
         ):
             directories[variable] = (f"{base}/{name}" if base else real, real)
     return directories

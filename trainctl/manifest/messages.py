@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from trainctl.manifest.credentials import is_secret_key, looks_like_credential
 from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import ManifestNode, Path, scalar_text
-from trainctl.manifest.types.base import OBJECT
+from trainctl.manifest.types.base import NAME_ADVICE, OBJECT
 from trainctl.manifest.types.document import Manifest
 
 KINDS = {
@@ -34,6 +34,8 @@ _EXPECTED = {
     "model_type": "a mapping",
 }
 _SHOWN = 60
+_SECTION_NAME = 2
+"""Length of the path of a name of a project or job."""
 
 
 class DiagnosticText(NamedTuple):
@@ -208,7 +210,9 @@ def _of_value(
         name = node.value if node is not None and isinstance(node.value, str) else str(path[-1])
         return DiagnosticText(
             f"invalid name {name!r}",
-            "Use at most 128 letters, digits, '.', '_' and '-', starting with a letter or digit.",
+            NAME_ADVICE
+            if path[:1] in (("jobs",), ("projects",)) and len(path) == _SECTION_NAME
+            else "Use at most 128 letters, digits, '.', '_' and '-', starting with a letter or digit.",
             "invalid-name",
         )
     return DiagnosticText(f"{path_text(path)} is invalid", detail, "invalid-value")

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
+import unicodedata
 from enum import StrEnum
 from typing import NamedTuple
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """A declared name. It becomes a file name, so nothing else is allowed."""
+
+_LONGEST_SLUG = 64
+
+
+def slug(text: str) -> str:
+    """Return the name in addresses for a name as people write it.
+
+    A valid name stays. Otherwise letters lose their accents, and each run of other characters than letters, digits, ``.``
+    and ``_`` becomes one ``-``, none at the ends; a text without any letter or digit becomes ``name-`` and a digest.
+    """
+    if NAME.fullmatch(text):
+        return text
+    ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    name = re.sub(r"[^A-Za-z0-9._]+", "-", ascii_text)
+    name = re.sub(r"^[^A-Za-z0-9]+", "", name)[:_LONGEST_SLUG].rstrip("-._")
+    return name or f"name-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
 
 _ADDRESS = re.compile(
     rf"(?P<kind>[a-z]+)\.(?P<name>{NAME.pattern})(?:\[(?P<key>\".*\")\])?", re.DOTALL

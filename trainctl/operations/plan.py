@@ -21,7 +21,7 @@ from trainctl.operations.secrets import trust_violations
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.survey.batch import survey_batch_systems
 from trainctl.operations.survey.checks import mirror_overlaps, secret_leaks, unsupported
-from trainctl.operations.survey.code import CodeSurveyResult, scan_code, survey_code
+from trainctl.operations.survey.code import CodeSurveyResult, survey_code, survey_directory
 from trainctl.operations.survey.images import resolve_images
 from trainctl.operations.survey.nodes import survey_nodes
 from trainctl.operations.survey.offers import offer_problems, offered_prices, survey_offers
@@ -251,7 +251,7 @@ def _changed_code(workspace: Workspace, plan: Plan) -> Iterator[str]:
     for change in plan.changes:
         if change.address not in plan.code or change.action is Action.NOOP:
             continue
-        code, planned = scan_code(workspace, change.job_spec.code.path), plan.code[change.address]
+        code, planned = survey_directory(workspace, change.job_spec.code), plan.code[change.address]
         if isinstance(code, TrainctlError):
             yield f"{change.address}: {code.summary}"
         elif code.tree.digest != planned.digest:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from trainctl.model.action import Action, ActionReason
+from trainctl.model.json_codec import to_json
 from trainctl.model.run import RunRecord, RunStatus
-from trainctl.model.specs.job_spec import JobSpec
+from trainctl.model.specs.job_spec import CodeSpec, JobSpec
 from trainctl.plan.diff import Path, changed_paths
 from trainctl.plan.resource_context import ResourceContext
 from trainctl.plan.resources import plan_noop
@@ -16,7 +17,7 @@ from trainctl.plan.runs import UNDOES_ATTEMPT, is_attempt_at, live_run, run_end_
 from trainctl.plan.values import Change, CodeTree, RerunRequest
 
 _IN_PLACE = (
-    *("labels", "priority", "max_duration", "retry"),
+    *("name", "labels", "priority", "max_duration", "retry"),
     *("matrix", "max_parallel", "depends_on"),
 )
 _STARTS = frozenset({"rerun_of", "resume_from"})
@@ -38,7 +39,7 @@ def desired_job_attributes(
     weights = [str(item.address) for item in job.weights]
     return context.desired(
         {
-            "code": _code(context, job.code.path, code),
+            "code": _code(context, job.code, code),
             "weight_pins": {address: pins.get(address) for address in weights},
         }
     )
@@ -197,9 +198,11 @@ def _digest(attributes: dict[str, Any]) -> Any:
     return (attributes.get("code") or {}).get("digest")
 
 
-def _code(context: ResourceContext, path: str, code: CodeTree | None) -> dict[str, Any]:
+def _code(context: ResourceContext, spec: CodeSpec, code: CodeTree | None) -> dict[str, Any]:
     """Return the code's attributes, the recorded ones if it could not be read."""
-    if code is not None:
-        return {"path": path, "digest": code.digest, "files": code.files, "bytes": code.bytes}
     recorded = context.before.get("code")
-    return recorded or {"path": path, "digest": None, "files": None, "bytes": None}
+    if code is None and recorded:
+        return dict(recorded)
+    if code is not None:
+        spec = replace(spec, digest=code.digest, files=code.files, bytes=code.bytes)
+    return dict(to_json(spec))

@@ -23,9 +23,10 @@ from trainctl.base.protocol.runs import StartRequest
 from trainctl.base.protocol.spec import DeploymentSpec, GangSpec
 from trainctl.errors import InsufficientSpace, NodeError, NodeUnreachable, StalePlan, TrainctlError
 from trainctl.jobs.checkpoints import CheckpointAccess, references
-from trainctl.jobs.code import CodeSource, pack, scan
+from trainctl.jobs.code import CodeSource, pack
 from trainctl.jobs.environment import run_paths
 from trainctl.jobs.secrets import SecretResolver
+from trainctl.jobs.workspace_code import scan_code
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import DeliveryRecord, MirroringRecord
@@ -343,7 +344,7 @@ class Deployment:
 
     def _planned_code(self, step: ApplyStep) -> CodeSource:
         planned = step.job_spec.code
-        code = scan(self._context.directory, planned.path, self._context.excluded_paths)
+        code = scan_code(self._context.directory, planned, self._context.excluded_paths)
         if code.tree.digest != planned.digest:
             raise StalePlan(
                 "the code has changed since the plan was made",
@@ -423,7 +424,7 @@ def _newest(code: CodeSource) -> str:
     times = {}
     for file in code.files:
         with suppress(OSError):  # deleted meanwhile
-            times[file.path] = (code.root / file.path).lstat().st_mtime
+            times[file.path] = code.locate(file.path).lstat().st_mtime
     return max(times, key=times.__getitem__, default="no file")
 
 

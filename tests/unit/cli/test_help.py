@@ -21,7 +21,7 @@ DAILY = {
     "nodes list", "nodes forget", "secrets check", "secrets push", "history", "show",
 }  # fmt: skip
 OWN_WORDS = {
-    "--all", "--exclude", "--follow", "--format", "--name", "--out", "--rank", "--run", "--since",
+    "--all", "--cluster", "--exclude", "--follow", "--format", "--name", "--out", "--rank", "--run", "--since",
     "--target",
 }  # fmt: skip
 """Options with a text that depends on the command."""

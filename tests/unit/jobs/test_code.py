@@ -15,6 +15,8 @@ import pytest
 from tests.support.projects.plans import PlanScenario
 from trainctl.errors import TrainctlError
 from trainctl.jobs.code import CodeSource, changed_files, pack, scan
+from trainctl.jobs.workspace_code import scan_code
+from trainctl.model.specs.job_spec import CodeSpec
 from trainctl.plan.plan_file import write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import OUTPUT_MARK
@@ -432,3 +434,31 @@ def test_a_directory_in_a_work_tree_may_have_such_names(tree: Path) -> None:
     git(tree, "init", "-q")
     write(tree, {"HEAD": "x\n", "objects/a": "x\n", "refs/b": "x\n"})
     assert {"HEAD", "objects/a", "refs/b"} <= set(paths(scan(tree, ".")))
+
+
+def test_external_directories_get_their_names(tmp_path: Path) -> None:
+    """Their files are in the digest and in the archive; excluded directories are in neither."""
+    work = tmp_path / "repo/job"
+    for name in ("repo/job/train.py", "repo/job/data/big", "repo/shared/lib/a.py", "repo/job/in/b"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    subprocess.run(["git", "init", "-q", tmp_path / "repo"], check=True)
+    code = scan_code(work, CodeSpec(".", ("../shared", "in"), ("data",)))
+    assert paths(code) == ["in/b", "shared/lib/a.py", "train.py"]
+    with tarfile.open(fileobj=io.BytesIO(b"".join(archive(code)))) as tar:
+        assert tar.extractfile("shared/lib/a.py").read() == b"repo/shared/lib/a.py"  # type: ignore[union-attr]
+    assert code.tree.digest != scan_code(work, CodeSpec(".", (), ("data",))).tree.digest
+    (work / "shared").mkdir()
+    for spec in (CodeSpec(".", ("../shared",)), CodeSpec(".", (), ("data/inner",))):
+        with pytest.raises(TrainctlError) as refused:
+            scan_code(work, spec)
+        assert refused.value.code == "invalid-workspace"
+
+
+def test_external_directories_stay_in_the_repository(tmp_path: Path) -> None:
+    """As the code itself."""
+    (tmp_path / "job").mkdir()
+    (tmp_path / "shared").mkdir()
+    with pytest.raises(TrainctlError) as refused:
+        scan_code(tmp_path / "job", CodeSpec(".", ("../shared",)))
+    assert refused.value.code == "code-outside"

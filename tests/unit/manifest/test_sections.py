@@ -25,11 +25,11 @@ jobs:
   sft:
     cluster: lap
     weights: [aa, c, 5]
-    compute: {node_count: 0, memory: 64GB, accelerator: "H100:0", availability_model: spto}
+    compute: {node_count: 0, memory: 64GB, accelerator: "H100:x", availability_model: spto}
     runtime:
       start_commands: python train.py
       environment_variables: {BT_X: y, 1a: x, N: 5, S: {secret: nope}}
-  "bad name": {runtime: {start_commands: [x]}}
+  "bad\\tname": {runtime: {start_commands: [x]}}
 surprise: 1
 """
     found = summaries_by_position(problems(tmp_path, text))
@@ -47,14 +47,14 @@ surprise: 1
         "10:22": "weights[2]: expected text or a mapping",
         "11:27": "compute.node_count must be at least 1",
         "11:38": "compute.memory: not an amount of memory",
-        "11:57": "compute.accelerator: the number of accelerators must be between 1 and 9999",
+        "11:57": "compute.accelerator: not TYPE or TYPE:COUNT",
         "11:87": "compute.availability_model: expected 'dedicated' or 'spot'",
         "13:23": "runtime.start_commands: expected a list",
         "14:31": "runtime.environment_variables.BT_X: BT_X is reserved: trainctl sets it",
         "14:40": "runtime.environment_variables.1a: invalid name of an environment variable: '1a'",
         "14:50": "runtime.environment_variables.N: expected text or a mapping",
         "14:65": "runtime.environment_variables.S.secret: undeclared secret 'nope'",
-        "15:3": "invalid name 'bad name'",
+        "15:3": "invalid name 'bad\\tname'",
         "16:1": "unknown key 'surprise'",
     }
 

@@ -87,15 +87,33 @@ def _bounded_duration(value: int | float | str) -> int | float | str:
 
 _LONGEST = 10 * 366 * 86_400
 
+
+def _display_name(name: str) -> str:
+    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        raise validation_error("invalid name", NAME_ADVICE, code="invalid-name")
+    return name
+
+
+LONGEST_NAME = 128
+NAME_ADVICE = "Use printable text of at most 128 characters."
 NAME_PATTERN = f"^{NAME.pattern}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 """A name in an address."""
 
-JobName = Annotated[
+DisplayName = Annotated[
     str,
-    Field(pattern=rf'^{NAME.pattern}(\[".*"\])?$', json_schema_extra={"pattern": NAME_PATTERN}),
+    AfterValidator(_display_name),
+    Field(json_schema_extra={"minLength": 1, "maxLength": LONGEST_NAME}),
 ]
-"""A name of a job; for jobs of a matrix with the key in brackets."""
+"""A name as people write it; ``model.address.slug`` is the name in addresses."""
+
+_AS_WRITTEN = {"pattern": f"^.{{1,{LONGEST_NAME}}}$"}
+ProjectName = Annotated[str, Field(pattern=NAME_PATTERN, json_schema_extra=_AS_WRITTEN)]
+"""A name of a project in addresses; in a file, a ``DisplayName``."""
+JobName = Annotated[
+    str, Field(pattern=rf'^{NAME.pattern}(\[".*"\])?$', json_schema_extra=_AS_WRITTEN)
+]
+"""A name of a job in addresses, for jobs of a matrix with the key in brackets; in a file, a ``DisplayName``."""
 
 Size = Annotated[int | str, AfterValidator(_size)]
 """Bytes, as a number or as text such as 500GB or 64Gi."""

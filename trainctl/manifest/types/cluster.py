@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from trainctl.manifest.types.base import (
+    DisplayName,
     Lifecycle,
     ManifestSection,
     Name,
@@ -64,7 +65,7 @@ class Cache(ManifestSection):
     ``$BT_TEAM_CACHE_DIR``, which all projects share; it exists even if it isn't declared."""
     cluster: Name | None = None
     """Cluster; optional if there is only one."""
-    project: Name | None = None
+    project: DisplayName | None = None
     """Project; optional if there is only one, not allowed with ``scope: team``."""
     size: Size | None = None
     """Expected size, for example 1TB. A larger cache is only a warning."""

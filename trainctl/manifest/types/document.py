@@ -9,11 +9,13 @@ from pydantic import Field, model_validator
 
 from trainctl.manifest.types.auth import Region
 from trainctl.manifest.types.base import (
+    DisplayName,
     JobName,
     Labels,
     Lifecycle,
     ManifestSection,
     Name,
+    ProjectName,
     Text,
     validation_error,
 )
@@ -93,6 +95,8 @@ class Secret(ManifestSection):
 class Project(ManifestSection):
     """One of several projects, by name."""
 
+    name: DisplayName | None = None
+    """Name as people write it, for ``$BT_TRAINING_PROJECT_NAME``; default: that of the section."""
     description: str | None = None
     """Description, one line."""
     labels: Labels = Field(default_factory=dict)
@@ -104,8 +108,8 @@ class Project(ManifestSection):
 class SingleProject(Project):
     """The only project of a manifest."""
 
-    name: Name | None = None
-    """Name; default: the name of the directory."""
+    name: DisplayName | None = None
+    """Name, any printable text; default: the name of the directory."""
 
 
 class Manifest(ManifestSection):
@@ -119,7 +123,7 @@ class Manifest(ManifestSection):
     ``https://HOST/FILE?checksum=sha256:DIGEST``."""
     project: SingleProject | None = None
     """The only project; default: one named after the directory."""
-    projects: dict[Name, Project] = Field(default_factory=dict)
+    projects: dict[ProjectName, Project] = Field(default_factory=dict)
     """Several projects by name, instead of ``project``."""
     vars: dict[VariableName, Variable] = Field(default_factory=dict)
     """Values of ``${{ var.NAME }}``; ``--var NAME=VALUE`` and the environment variable ``TRAINCTL_VAR_NAME`` override them."""

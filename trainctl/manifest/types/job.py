@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from trainctl.manifest.types.base import (
     BoundedDuration,
+    DisplayName,
     Duration,
     Labels,
     Lifecycle,
@@ -25,6 +26,7 @@ RerunCause = Literal["config", "code", "weights"]
 
 
 MEMORY = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[kMGTPE]|[KMGTPE]i)?")
+NO_ACCELERATOR = "none"
 ACCELERATOR = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)(?::([0-9]+))?")
 KNOWN_ACCELERATORS = (
     *("B10", "T4", "L4", "A10G", "V100", "A100", "A100_40GB", "H100", "H200", "H100_40GB", "B200"),
@@ -53,9 +55,11 @@ def _accelerator(text: str) -> str:
         )
     if match[2] is None:
         return text
-    if len(match[2]) > 4 or int(match[2]) == 0:
+    if int(match[2]) == 0:
+        return NO_ACCELERATOR
+    if len(match[2]) > 4:
         raise validation_error(
-            "the number of accelerators must be between 1 and 9999",
+            "the number of accelerators must be at most 9999",
             "Use for example H100:8.",
             code="invalid-accelerator",
         )
@@ -86,8 +90,8 @@ class Compute(ManifestSection):
         ]
         | None
     ) = None
-    """GPUs per node, as ``TYPE`` or ``TYPE:COUNT``, for example H100:8; default: all GPUs of the
-    host."""
+    """GPUs per node, as ``TYPE`` or ``TYPE:COUNT``, for example H100:8; ``none`` for a job
+    without GPUs; default: all GPUs of the host."""
     availability_model: Literal["dedicated", "spot"] = "dedicated"
     """``dedicated`` nodes, or cheaper ``spot`` nodes that can be preempted."""
 
@@ -117,6 +121,17 @@ class HostMount(ManifestSection):
     """Mount path in the job."""
     read_only: bool = True
     """Mount it read-only."""
+
+
+class CodeWorkspace(ManifestSection):
+    """Code from several directories, with paths relative to the manifest."""
+
+    workspace_root: Text | None = None
+    """Directory with the source code, instead of ``code``."""
+    external_dirs: list[Text] = Field(default_factory=list)
+    """Directories outside of it to add to the code, each under its own name."""
+    exclude_dirs: list[Text] = Field(default_factory=list)
+    """Directories directly in it to leave out."""
 
 
 class JobLifecycle(Lifecycle):
@@ -158,12 +173,16 @@ class Matrix(ManifestSection):
 class Job(ManifestSection):
     """A training job."""
 
-    project: Name | None = None
+    name: DisplayName | None = None
+    """Name as people write it; default: that of the section."""
+    project: DisplayName | None = None
     """Project; optional if there is only one."""
     cluster: Name | None = None
     """Cluster; optional if there is only one."""
     code: Text = "."
     """Directory with the source code, relative to the manifest."""
+    workspace: CodeWorkspace = CodeWorkspace()
+    """Code from several directories."""
     image: Image | None = None
     """Container image; default: run on the host."""
     compute: Compute = Compute()
@@ -190,3 +209,13 @@ class Job(ManifestSection):
     """Labels by name."""
     lifecycle: JobLifecycle = JobLifecycle()
     """Lifecycle settings."""
+
+    @model_validator(mode="after")
+    def _one_root(self) -> Job:
+        if self.workspace.workspace_root is not None and "code" in self.model_fields_set:
+            raise validation_error(
+                "the code directory is set twice",
+                "Remove 'code' or 'workspace.workspace_root'.",
+                code="redundant-key",
+            )
+        return self

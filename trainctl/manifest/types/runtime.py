@@ -10,8 +10,8 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from trainctl.manifest.types.base import (
     OBJECT,
     TEXT,
+    DisplayName,
     ManifestSection,
-    Name,
     SecretReference,
     Size,
     Text,
@@ -20,18 +20,18 @@ from trainctl.manifest.types.base import (
 )
 from trainctl.manifest.types.weights import MountLocation
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_RESERVED_PREFIXES = ("BT_", "TRAINCTL_")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+RESERVED_PREFIXES = ("BT_", "TRAINCTL_")
 
 
 def _variable(name: str) -> str:
-    if _VARIABLE.fullmatch(name) is None:
+    if VARIABLE.fullmatch(name) is None:
         raise validation_error(
             f"invalid name of an environment variable: {name!r}",
             "Use letters, digits and '_'; don't start with a digit.",
             code="invalid-variable-name",
         )
-    if name.startswith(_RESERVED_PREFIXES):
+    if name.startswith(RESERVED_PREFIXES):
         raise validation_error(
             f"{name} is reserved: trainctl sets it",
             "Use a name that doesn't start with BT_ or TRAINCTL_.",
@@ -65,7 +65,7 @@ CodePath = Annotated[Text, AfterValidator(_code_path)]
 VariableName = Annotated[
     str,
     AfterValidator(_variable),
-    Field(json_schema_extra={"pattern": f"^(?!BT_|TRAINCTL_){_VARIABLE.pattern}$"}),
+    Field(json_schema_extra={"pattern": f"^(?!BT_|TRAINCTL_){VARIABLE.pattern}$"}),
 ]
 VariableValue = Annotated[
     Annotated[str, Tag(TEXT)] | Annotated[SecretReference, Tag(OBJECT)], Discriminator(union_tag)
@@ -86,7 +86,7 @@ class CheckpointReference(ManifestSection):
     job_id: Text | None = None
     """Job (name or address) or run (ID) that saved it; default: any of the project. In a sweep,
     the name of the sweep means the same combination."""
-    project_name: Name | None = None
+    project_name: DisplayName | None = None
     """Project; default: that of the job, or of ``job_id``."""
 
     @model_validator(mode="after")

@@ -19,7 +19,7 @@ Size = int | str
 class ComputeSpec:
     """Resources of a job, per node.
 
-    ``accelerator`` is ``TYPE`` or ``TYPE:COUNT``; None means all GPUs of the node.
+    ``accelerator`` is ``TYPE``, ``TYPE:COUNT`` or ``none``; None means all GPUs of the node.
     """
 
     node_count: int = 1
@@ -31,12 +31,14 @@ class ComputeSpec:
     @property
     def gpus(self) -> int | None:
         """Number of GPUs per node, None for all."""
+        if self.accelerator == "none":
+            return 0
         return int(self.accelerator.partition(":")[2] or 1) if self.accelerator else None
 
     @property
     def gpu_kind(self) -> str:
         """Type of accelerator such as ``H100``, empty for any."""
-        return (self.accelerator or "").partition(":")[0]
+        return (self.accelerator or "").removeprefix("none").partition(":")[0]
 
     @property
     def memory_bytes(self) -> int | None:
@@ -121,6 +123,10 @@ class ImageSpec:
 
     base_image: str
     docker_auth: DockerAuthSpec | None = None
+
+
+CACHE_DIRECTORIES = ("user_artifacts", "team_artifacts")
+"""Directories of the project's and the team's training cache below ``mount_base_path``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +248,14 @@ class RetrySpec:
 
 @dataclass(frozen=True, slots=True)
 class CodeSpec:
-    """Source code directory of a job; a plan adds digest, files and bytes."""
+    """Source code directory of a job; a plan adds digest, files and bytes.
+
+    ``external_dirs`` are added to it, ``exclude_dirs`` are not part of it.
+    """
 
     path: str = "."
+    external_dirs: tuple[str, ...] = field(default=(), metadata=OMIT_EMPTY)
+    exclude_dirs: tuple[str, ...] = field(default=(), metadata=OMIT_EMPTY)
     digest: str | None = None
     files: int | None = None
     bytes: int | None = None
@@ -255,10 +266,13 @@ class JobSpec:
     """A desired job; fields are in the order of plans.
 
     ``persisted_secrets`` are stored on the node's disk until the run starts. A plan adds ``weight_pins`` and, for a
-    run based on an earlier run, ``rerun_of`` (its id) or ``resume_from`` (``latest``).
+    run based on an earlier run, ``rerun_of`` (its id) or ``resume_from`` (``latest``). ``name`` and ``project_name`` are
+    set if they differ from the names in addresses.
     """
 
+    name: str | None = field(default=None, metadata=OMIT_EMPTY)
     project: str = ""
+    project_name: str | None = field(default=None, metadata=OMIT_EMPTY)
     cluster: str = ""
     image: ImageSpec | None = None
     compute: ComputeSpec = ComputeSpec()
@@ -290,7 +304,8 @@ class JobSpec:
     def to_attributes(self) -> dict[str, Any]:
         """Return the attributes of the job."""
         attributes: dict[str, Any] = to_json(self)
-        return attributes if self.code.digest else {**attributes, "code": self.code.path}
+        has_only_path = self.code == CodeSpec(self.code.path)
+        return {**attributes, "code": self.code.path} if has_only_path else attributes
 
     @property
     def cluster_address(self) -> Address:

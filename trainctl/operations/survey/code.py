@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trainctl.errors import TrainctlError
-from trainctl.jobs.code import CodeSource, scan
+from trainctl.jobs.code import CodeSource
 from trainctl.jobs.host_requirements import HostRequirements, host_requirements
+from trainctl.jobs.workspace_code import scan_code
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, of_error
+from trainctl.model.specs.job_spec import CodeSpec
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import CodeTree
 
@@ -42,14 +44,14 @@ class ScannedCode:
 def survey_code(workspace: Workspace) -> CodeSurveyResult:
     """Scan the code of each job, each directory once."""
     result = CodeSurveyResult()
-    scans: dict[str, ScannedCode | TrainctlError] = {}
+    scans: dict[CodeSpec, ScannedCode | TrainctlError] = {}
     for address, resource in workspace.desired.resources.items():
         if address.kind is not Kind.JOB:
             continue
-        path = resource.job_spec.code.path
-        if path not in scans:
-            scans[path] = scan_code(workspace, path)
-        code = scans[path]
+        spec = resource.job_spec.code
+        if spec not in scans:
+            scans[spec] = survey_directory(workspace, spec)
+        code = scans[spec]
         if isinstance(code, TrainctlError):
             result.problems.append(of_error(code, str(address)))
             continue
@@ -69,10 +71,10 @@ _MOST_LISTED = 5_000
 """Larger trees are not listed in plan files, and their changes are not named."""
 
 
-def scan_code(workspace: Workspace, path: str) -> ScannedCode | TrainctlError:
-    """Return the current code of a directory, or the error of scanning it."""
+def survey_directory(workspace: Workspace, spec: CodeSpec) -> ScannedCode | TrainctlError:
+    """Return the current code of a job, or the error of scanning it."""
     try:
-        code: CodeSource = scan(workspace.settings.directory, path, workspace.excluded_paths)
+        code: CodeSource = scan_code(workspace.settings.directory, spec, workspace.excluded_paths)
     except TrainctlError as failure:
         return failure
     return ScannedCode(code.tree, code.blobs)

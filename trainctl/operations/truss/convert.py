@@ -1,0 +1,209 @@
+"""Conversion of a ``truss_train`` config to a manifest; a pure function.
+
+Source of the fields: ``truss_train.definitions`` and ``truss.base.truss_config`` of truss 0.18.35.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainctl.manifest.types.job import NO_ACCELERATOR
+from trainctl.model.address import slug
+from trainctl.model.imported_manifest import ImportedManifest, ImportOutcome
+from trainctl.operations.truss.runtime import runtime_section
+from trainctl.operations.truss.section import ConfigSection
+from trainctl.operations.truss.weights import weights_section
+
+_DEFAULT_MEMORY = "2Gi"
+_HOSTS = "hosts"
+"""Name of the cluster of ``--hosts``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportTarget:
+    """Cluster of the runs; absolute directories of the config (``source``) and of the manifest."""
+
+    source: str
+    directory: str
+    cluster: str | None = None
+    hosts: Sequence[str] = ()
+
+
+def convert(dump: Mapping[str, Any], target: ImportTarget) -> ImportedManifest:
+    """Convert the dumps of a ``TrainingProject`` and its ``TrainingJob``."""
+    project, job = ConfigSection.of("project", dump["project"]), ConfigSection.of("", dump["job"])
+    name, job_name = project.take("name", ""), job.take("name")
+    environment = (dump["job"].get("runtime") or {}).get("environment_variables") or {}
+    variables = {
+        value["name"]: variable
+        for variable, value in environment.items()
+        if isinstance(value, Mapping)
+    }
+    result = ImportedManifest(slug(name), slug(job_name or name), variables)
+    sections = {"project": _project(result, project, name)}
+    body = _job(result, job, target, job_name, name)
+    if result.secrets:
+        sections["secrets"] = {
+            secret: {"from": "env", "name": variable} for secret, variable in result.secrets.items()
+        }
+    if target.hosts:
+        cluster = {"provider": "ssh", "hosts": list(target.hosts)}
+        sections["clusters"] = {target.cluster or _HOSTS: cluster}
+    result.tree = {**sections, "jobs": {result.job: body}}
+    job.finish(result)
+    return result
+
+
+def _project(result: ImportedManifest, project: ConfigSection, name: str) -> dict[str, Any]:
+    section: dict[str, Any] = {"name": name}
+    result.carried["project.name"] = name
+    if result.project != name:
+        result.comments["project", "name"] = f"Address: project.{result.project}"
+    team = project.take("team_name")
+    if team:
+        section["labels"] = {"team": team}
+        result.carried["project.team_name"] = f"{team}, as the label team"
+    project.finish(result)
+    return section
+
+
+def _job(
+    result: ImportedManifest,
+    job: ConfigSection,
+    target: ImportTarget,
+    name: str | None,
+    project: str,
+) -> dict[str, Any]:
+    section: dict[str, Any] = {}
+    if name:
+        result.carried["name"] = name
+    if name and name != result.job:
+        section["name"] = name
+    section |= _place(result, target)
+    workspace = _workspace(result, job.section("workspace"), target)
+    if "workspace_root" not in workspace:
+        section["code"] = os.path.relpath(target.source, target.directory)
+    if workspace:
+        section["workspace"] = workspace
+    section["image"] = _image(result, job.section("image"))
+    section["compute"] = _compute(result, job.section("compute"))
+    weights = [weights_section(result, n, item) for n, item in enumerate(job.items("weights"))]
+    if weights:
+        section["weights"] = weights
+        result.carried["weights"] = ", ".join(item["source"] for item in weights)
+    section["runtime"] = runtime_section(result, job.section("runtime"), project)
+    priority = job.take("priority", 0)
+    if priority:
+        section["priority"] = priority
+        result.carried["priority"] = str(priority)
+    _session(result, job.section("interactive_session"))
+    if job.rest.pop("enable_baseten_workdir", True) is False:
+        text = "The working directory is always $BT_WORKING_DIR: /b10/workspace in a container."
+        result.note(ImportOutcome.CHANGED, "enable_baseten_workdir", text, "runtime")
+    return section
+
+
+def _place(result: ImportedManifest, target: ImportTarget) -> dict[str, Any]:
+    """Return the cluster."""
+    text = "In a git repository, the files that git doesn't ignore; .truss_ignore is read, too."
+    result.comment(text, "code")
+    cluster = target.cluster or (_HOSTS if target.hosts else None)
+    if cluster:
+        return {"cluster": cluster}
+    text = "Runs on this machine. For others: clusters: {lab: {provider: ssh, hosts: [gpu-01]}}."
+    result.comment(text)
+    return {}
+
+
+def _workspace(
+    result: ImportedManifest, workspace: ConfigSection, target: ImportTarget
+) -> dict[str, Any]:
+    def relative(path: str) -> str:
+        absolute = os.path.join(target.source, path)  # noqa: PTH118 (text)
+        return os.path.relpath(absolute, target.directory)
+
+    root = workspace.take("workspace_root")
+    section: dict[str, Any] = {"workspace_root": relative(root)} if root else {}
+    for key in ("external_dirs", "exclude_dirs"):
+        paths = workspace.items(key)
+        if paths:
+            section[key] = [relative(path) for path in paths]
+    workspace.finish(result)
+    if section:
+        result.carried["workspace"] = ", ".join(section)
+    return section
+
+
+def _image(result: ImportedManifest, image: ConfigSection) -> dict[str, Any]:
+    section = {"base_image": image.take("base_image", "")}
+    result.carried["image.base_image"] = section["base_image"]
+    auth = image.take("docker_auth")
+    if auth:
+        section["docker_auth"] = _with_secrets(result, auth)
+        result.carried["image.docker_auth"] = str(auth.get("auth_method"))
+    image.finish(result)
+    return section
+
+
+def _with_secrets(result: ImportedManifest, value: Any) -> Any:
+    """Return a value without unset fields, with references to secrets of the manifest."""
+    if not isinstance(value, Mapping):
+        return value
+    if value.keys() == {"name"}:
+        return {"secret": result.secret(value["name"])}
+    return {key: _with_secrets(result, item) for key, item in value.items() if item is not None}
+
+
+def _compute(result: ImportedManifest, compute: ConfigSection) -> dict[str, Any]:
+    nodes = compute.take("node_count", 1)
+    section: dict[str, Any] = {
+        "node_count": max(nodes, 1),
+        "accelerator": _accelerator(compute.take("accelerator")),
+    }
+    if nodes < 1:
+        text = f"{nodes} is not a number of nodes."
+        result.note(ImportOutcome.DIFFERENT, "compute.node_count", text, "compute")
+    result.carried["compute"] = f"{nodes} x {section['accelerator']}"
+    cpus, memory = compute.take("cpu_count", 1), compute.take("memory", _DEFAULT_MEMORY)
+    if cpus > 1:
+        section["cpu_count"] = cpus
+    if memory != _DEFAULT_MEMORY:
+        section["memory"] = memory
+    for key in ("cpu_count", "memory"):
+        if key in section:
+            text = f"{section[key]} is a limit here, not a minimum."
+            result.note(ImportOutcome.CHANGED, f"compute.{key}", text, "compute", key)
+    if cpus <= 1 or memory == _DEFAULT_MEMORY:
+        text = "The SDK's defaults, cpu_count 1 and memory 2Gi, would be limits here: left out."
+        result.comment(text, "compute")
+    model = compute.take("availability_model", "dedicated")
+    if model != "dedicated":
+        section["availability_model"] = model
+        result.carried["compute.availability_model"] = model
+    compute.finish(result)
+    return section
+
+
+def _accelerator(value: Any) -> str:
+    """Return ``TYPE`` or ``TYPE:COUNT``; a job of the SDK without one uses no GPU."""
+    if isinstance(value, Mapping):
+        kind, count = value.get("accelerator"), value.get("count", 1)
+    else:
+        kind, _, number = str(value or "").partition(":")
+        count = int(number or 1)
+    if not kind or count < 1:
+        return NO_ACCELERATOR
+    return str(kind) if count == 1 else f"{kind}:{count}"
+
+
+def _session(result: ImportedManifest, session: ConfigSection) -> None:
+    trigger = session.take("trigger")
+    if trigger == "on_demand":
+        text = "Enter the hosts of a live run by ssh; no session needs to be requested."
+        result.note(ImportOutcome.CHANGED, "interactive_session", text)
+    elif trigger:
+        text = f"{trigger}: enter the hosts of a live run by ssh; a failed run ends."
+        result.note(ImportOutcome.MISSING, "interactive_session", text)
