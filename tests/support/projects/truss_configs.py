@@ -81,23 +81,9 @@ def cookbook() -> TrainingProject:
     )
 
 
-def everything() -> TrainingProject:
-    """Each field with a value that isn't its default."""
-    runtime = Runtime(
-        start_commands=["pip install -r requirements.txt", "cat <<'E'\n  a\n\nE\n", "./run.sh"],
-        cache_config=CacheConfig(
-            enabled=True, enable_legacy_hf_mount=True, mount_base_path="/workspace/cache"
-        ),
-        checkpointing_config=CheckpointingConfig(
-            enabled=True, checkpoint_path="/workspace/checkpoints", volume_size_gib=700
-        ),
-        load_checkpoint_config=LoadCheckpointConfig(
-            enabled=True,
-            checkpoints=[BasetenCheckpoint.from_latest_checkpoint(project_name="demo/all")],
-            download_folder="/workspace/loaded",
-        ),
-    )
-    weights = [
+def sources() -> list[WeightsSource]:
+    """One for each scheme and method."""
+    return [
         WeightsSource(
             source="s3://acme-data/train/",
             mount_location="/data/train",
@@ -141,6 +127,24 @@ def everything() -> TrainingProject:
         WeightsSource(source="https://example.com/a.tar", mount_location="/data/a"),
         WeightsSource(source="cw://acme-models/x", mount_location="/models/cw"),
     ]
+
+
+def everything() -> TrainingProject:
+    """Each field with a value that isn't its default."""
+    runtime = Runtime(
+        start_commands=["pip install -r requirements.txt", "cat <<'E'\n  a\n\nE\n", "./run.sh"],
+        cache_config=CacheConfig(
+            enabled=True, enable_legacy_hf_mount=True, mount_base_path="/workspace/cache"
+        ),
+        checkpointing_config=CheckpointingConfig(
+            enabled=True, checkpoint_path="/workspace/checkpoints", volume_size_gib=700
+        ),
+        load_checkpoint_config=LoadCheckpointConfig(
+            enabled=True,
+            checkpoints=[BasetenCheckpoint.from_latest_checkpoint(project_name="demo/all")],
+            download_folder="/workspace/loaded",
+        ),
+    )
     job = TrainingJob(
         name="All of it",
         image=registry(
@@ -167,7 +171,7 @@ def everything() -> TrainingProject:
         workspace=Workspace(
             workspace_root=".", external_dirs=["../shared"], exclude_dirs=["data", "out"]
         ),
-        weights=weights,
+        weights=sources(),
         enable_baseten_workdir=False,
     )
     return TrainingProject(name="demo/all", team_name="nlp", job=job)
