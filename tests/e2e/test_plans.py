@@ -71,7 +71,7 @@ def test_a_plan_is_a_comment_for_a_pull_request(fresh: ProjectHarness) -> None:
     write_manifest(fresh, {"a": job("echo ```</details>@all")})
     planned = fresh.run("plan", "--out", "p.bin", "--format", "markdown")
     mark, _, first, *_, last = planned.stdout.splitlines()
-    assert first == "### Plan: 3 to add, 0 to change, 0 to destroy."
+    assert first.startswith("### Plan: 3 to add, 0 to change, 0 to destroy. 1 new run, digest ")
     assert last == f"Plan digest: `{fresh.json('show', 'p.bin')['plan_digest']}`"
     assert "\n````diff\n" in planned.stdout
     assert fresh.run("show", "p.bin", "--format", "markdown").stdout == planned.stdout

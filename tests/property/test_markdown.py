@@ -76,7 +76,8 @@ def big(names: list[str], text: str) -> list[str]:
         for number, name in enumerate(names)
     )
     problems = tuple(warning(text, text, code="node-not-observed") for _ in names[:200])
-    return plan_markdown(replace(plan, changes=changes, diagnostics=problems))
+    plan = replace(plan, changes=changes, diagnostics=problems)
+    return plan_markdown(plan, rest="trainctl show p.bin")
 
 
 @given(st.sampled_from([(1, 1), (1, 4000), (30, 40), (400, 1)]), hostile)
@@ -87,7 +88,8 @@ def test_a_comment_fits_and_says_what_is_left_out(counts: tuple[int, int], text:
     comment = "\n".join(lines)
     assert len(comment) < LIMIT
     assert lines[-1].startswith("Plan digest: `")
-    shown = sum(line.startswith("<details>") for line in lines)
+    folds = [line for line in lines if line.startswith("<details>")]
+    shown = sum(int(n[1]) if (n := re.search(r"\.\* \((\d+)\)", line)) else 1 for line in folds)
     left = re.search(r"\*\*(\d+) of (\d+) changes are not shown", comment)
     assert shown + (int(left[1]) if left else 0) == count
     assert lines[0] == HTML_MARK
@@ -97,7 +99,9 @@ def test_a_comment_fits_and_says_what_is_left_out(counts: tuple[int, int], text:
 
 
 def test_what_goes_comes_first() -> None:
-    """Where there is no room for all, it is what is destroyed that is shown."""
+    """Where there is no room for all, it is what is destroyed that is shown, and a command that shows the rest."""
     comment = "\n".join(big([f"name{number}" for number in range(600)], "x" * 300))
-    assert "<code>- job.j1</code>" in comment
-    assert "<code>+ job.j0</code>" not in comment
+    assert "<code>- job.* (300)</code>" in comment
+    assert "- `job.j* (300)`\n" in comment
+    assert "<code>+ job.j598</code>" not in comment
+    assert "changes are not shown**, but by: `trainctl show p.bin`" in comment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 from trainctl.model.action import Action
@@ -10,8 +10,11 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.placement import starting_changes
-from trainctl.plan.values import Change, PlanInputs
+from trainctl.plan.values import Change, PlanInputs, RunForecast
 from trainctl.plugin_api.offers import Offer
+
+_FORECAST_RUNS = 10
+"""The last completed runs, by which a new run is forecast."""
 
 
 def create_after_mirroring(inputs: PlanInputs, change: Change) -> Change:
@@ -72,16 +75,39 @@ def hourly_cost(inputs: PlanInputs, changes: Iterable[Change]) -> float:
     return round(sum(_cluster_cost(inputs, *item, unknown[item[0]]) for item in used.items()), 6)
 
 
-def expected_seconds(inputs: PlanInputs, changes: Iterable[Change]) -> dict[Address, float]:
-    """Return the duration of the newest completed run of each job that starts a run."""
-    expected: dict[Address, float] = {}
+def run_forecasts(inputs: PlanInputs, changes: Sequence[Change]) -> dict[Address, RunForecast]:
+    """Return a forecast of each new run."""
+    costs_nothing = not hourly_cost(inputs, changes)
+    forecasts = {}
     for job in starting_changes(changes):
         recorded = inputs.state.resources.get(job.address)
-        for value in recorded.outputs.get("runs", ()) if recorded else ():
-            run = RunRecord.from_json(value)
-            if run.status is RunStatus.COMPLETED and "running" in run.phases:
-                expected[job.address] = run.phases["running"]
-    return expected
+        runs = (
+            [RunRecord.from_json(run) for run in recorded.outputs.get("runs", ())]
+            if recorded
+            else []
+        )
+        completed = [run for run in runs if run.status is RunStatus.COMPLETED]
+        took = [run.phases["running"] for run in completed if "running" in run.phases]
+        forecasts[job.address] = RunForecast(
+            gpus=_gpus(inputs, job, completed),
+            seconds=tuple(took[-_FORECAST_RUNS:]),
+            max_seconds=job.job_spec.max_duration_seconds,
+            hourly_cost=0.0 if costs_nothing else hourly_cost(inputs, [job]),
+        )
+    return forecasts
+
+
+def _gpus(inputs: PlanInputs, job: Change, completed: Sequence[RunRecord]) -> int | None:
+    """Return the GPUs of a new run: as declared, else as claimed by the last run, else all of its nodes."""
+    compute = job.job_spec.compute
+    if compute.gpus is not None:
+        return compute.gpus * compute.node_count
+    if completed and any(rank.gpus for rank in completed[-1].ranks):
+        return sum(rank.gpus for rank in completed[-1].ranks)
+    nodes = {node.id: node for node in inputs.nodes.get(job.job_spec.cluster_address, ())}
+    places = inputs.rank_placements.get(job.address, ())
+    is_known = len(places) == compute.node_count and all(place in nodes for place in places)
+    return sum(nodes[place].usable_gpus for place in places) if is_known else None
 
 
 def _cluster_cost(inputs: PlanInputs, cluster: Address, used: Set[str], unknown: int) -> float:

@@ -70,7 +70,7 @@ def make_plan(inputs: PlanInputs) -> Plan:
             if job.address in inputs.code
         },
         hourly_cost=cost,
-        expected_seconds=costs.expected_seconds(inputs, changes),
+        runs=costs.run_forecasts(inputs, changes),
         diagnostics=(
             *_diagnostics(inputs, contexts, changes, weights, deliveries),
             *policy_violations(inputs.policies, inputs.desired.resources, cost),

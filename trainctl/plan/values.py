@@ -419,6 +419,24 @@ class ImageRow:
 
 
 @dataclass(frozen=True, slots=True)
+class RunForecast:
+    """Forecast of a new run by the last completed runs of its job.
+
+    ``gpus`` and ``hourly_cost`` (USD) are those of all ranks; ``gpus`` None: unknown. ``seconds``: durations of those
+    runs, newest last. ``max_seconds``: the limit of the new run.
+    """
+
+    gpus: int | None
+    seconds: tuple[float, ...] = ()
+    max_seconds: float | None = None
+    hourly_cost: float = 0.0
+
+    def gpu_hours(self, seconds: float) -> float:
+        """Return the GPU hours of a run of this duration."""
+        return (self.gpus or 0) * seconds / 3600
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A plan; ``changes`` are in order of apply, ``digest`` identifies them."""
 
@@ -441,8 +459,8 @@ class Plan:
     var_files: tuple[str, ...] = ()
     """Files of variables, which are not code."""
     hourly_cost: float = 0.0
-    expected_seconds: Mapping[Address, float] = field(default_factory=dict)
-    """Duration of the newest completed run of each job that starts a run."""
+    runs: Mapping[Address, RunForecast] = field(default_factory=dict)
+    """Forecasts of new runs, by job."""
     diagnostics: tuple[Diagnostic, ...] = ()
     edits: StateEdits = NO_EDITS
     options: PlanOptions = PlanOptions()

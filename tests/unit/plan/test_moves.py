@@ -38,12 +38,12 @@ def test_a_moved_job_is_no_new_run() -> None:
     assert (change.action, change.previous) == (Action.NOOP, OLD)
     assert plan.has_changes
     assert is_applyable(plan)
-    assert plan_text(plan)[2:] == [
+    assert plan_text(plan)[2:-1] == [
         "  ~ job.sft moved from job.old",
         "",
         "Plan: 0 to add, 0 to change, 0 to destroy, 1 to move.",
     ]
-    assert "- `job.sft` moved from job.old" in plan_markdown(plan)
+    assert "- `job.sft` (`moved from job.old`)" in plan_markdown(plan)
     (row,) = [one for one in plan_json(plan)["resource_changes"] if "previous_address" in one]
     assert (row["address"], row["previous_address"]) == ("job.sft", "job.old")
     assert row["change"]["actions"] == ["no-op"]

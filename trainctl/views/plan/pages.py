@@ -8,16 +8,15 @@ from collections.abc import Iterable, Sequence
 from html import escape as escape_html
 
 from trainctl.plan.values import OUTPUT_MARK, Plan
+from trainctl.views.plan.groups import ChangeGroup, change_groups
 from trainctl.views.plan.text import (
     PAGE,
     PlanSection,
-    changes,
-    cost_lines,
-    full_change,
     heading,
     parse_diff_line,
     sections,
 )
+from trainctl.views.plan.verdict import verdict
 from trainctl.views.terminal.text import escape
 
 _TICKS = re.compile(r"`+")
@@ -59,40 +58,62 @@ _TAIL = 1_000
 """Characters reserved for the end of the comment."""
 
 
-def plan_markdown(plan: Plan, now: float | None = None, *, concise: bool = False) -> list[str]:
-    """Return Markdown below GitHub's size limit; ``concise`` omits the changes."""
-    lines = [HTML_MARK, "", f"### {heading(plan, PAGE)}", ""]
-    for section in sections(plan, now):
-        lines += [f"**{section.title}:**", "", *_content(section), ""]
-    lines += [line for cost in cost_lines(plan, PAGE) for line in (cost, "")]
+_MOST_NAMED = 80
+"""Resources to name in a list; more are counted by prefix, so that a list is never cut."""
+_IN_GROUP = 20
+
+
+def plan_markdown(
+    plan: Plan, now: float | None = None, *, concise: bool = False, rest: str = "trainctl plan"
+) -> list[str]:
+    """Return Markdown below GitHub's size limit; ``concise`` omits the changes.
+
+    ``rest`` is the command that shows the parts that are cut.
+    """
+    lines = [HTML_MARK, "", f"### {heading(plan, PAGE)} {verdict(plan)}".rstrip(), ""]
+    for section in sections(plan, now, _MOST_NAMED):
+        most = min(_SECTION, (LIMIT - _TAIL - _size(lines)) // 2)
+        lines += [f"**{section.title}:**", "", *_content(section, most, rest), ""]
     if not concise:
-        lines += _changes(plan, LIMIT - _TAIL - _size(lines))
+        lines += _changes(plan, LIMIT - _TAIL - _size(lines), rest)
     return [*lines, f"Plan digest: `{plan.digest}`"]
 
 
-def _content(section: PlanSection) -> list[str]:
+def _content(section: PlanSection, most: int, rest: str) -> list[str]:
     if section.lines:
-        return code_block(_truncate(section.lines, _SECTION))
-    items = [f"- {code_span(item.address)}{item.joint}{item.words}" for item in section.items]
-    return _truncate(items, _SECTION, "- ")
+        return code_block(_truncate(section.lines, most, rest))
+    items = [
+        f"- {code_span(item.address)}{item.joint}{item.words}"
+        + (f" ({code_span(item.names)})" if item.names else "")
+        for item in section.items
+    ]
+    return _truncate(items, most, code_span(rest), "- ")
 
 
-def _changes(plan: Plan, available: int) -> list[str]:
-    """Return a collapsible block per change, as many as fit."""
-    in_order = changes(plan)
+def _changes(plan: Plan, available: int, rest: str) -> list[str]:
+    """Return a collapsible block for each group of changes, as many as fit."""
+    for similar in (False, True):
+        groups = change_groups(plan, PAGE, similar=similar, names=_IN_GROUP, rest=rest)
+        blocks = [_block(group, rest) for group in groups]
+        if sum(map(_size, blocks)) <= available:
+            break
+    total = sum(group.size for group in groups)
     lines: list[str] = []
-    for number, change in enumerate(full_change(block, plan) for block in in_order):
-        text = _truncate([_colored(line) for line in change.lines], _MAX_COLLAPSIBLE)
-        block = [*collapsible(change.title, code_block(text, "diff")), ""]
+    shown = 0
+    for group, block in zip(groups, blocks, strict=True):
         if _size(lines) + _size(block) > available:
-            left = len(in_order) - number
-            return [
-                *lines,
-                f"**{left} of {len(in_order)} changes are not shown: the comment size limit is reached.**",
-                "",
-            ]
+            missing = (
+                f"**{total - shown} of {total} changes are not shown**, but by: {code_span(rest)}"
+            )
+            return [*lines, missing, ""]
         lines += block
+        shown += group.size
     return lines
+
+
+def _block(group: ChangeGroup, rest: str) -> list[str]:
+    text = _truncate([_colored(line) for line in group.lines], _MAX_COLLAPSIBLE, rest)
+    return [*collapsible(group.title, code_block(text, "diff")), ""]
 
 
 def _colored(line: str) -> str:
@@ -101,14 +122,14 @@ def _colored(line: str) -> str:
     return f"{sign}{indentation or ' '}{text}" if sign else line
 
 
-def _truncate(lines: Sequence[str], most: int, before: str = "") -> list[str]:
-    """Return the first lines that fit, and the number of the others."""
+def _truncate(lines: Sequence[str], most: int, rest: str, before: str = "") -> list[str]:
+    """Return the first lines that fit, the number of the others, and the command that shows them."""
     shown: list[str] = []
     size = 0
-    for number, line in enumerate(lines):
+    for number, line in enumerate(map(escape, lines)):
         size += len(line) + 1
         if size > most:
-            return [*shown, f"{before}… and {len(lines) - number} more"]
+            return [*shown, f"{before}… and {len(lines) - number} more: {rest}"]
         shown.append(line)
     return shown
 
@@ -184,10 +205,10 @@ _CLASSES = {"+": "add", "-": "take", "!": "change", "": ""}
 
 def plan_html(plan: Plan, now: float | None = None, *, concise: bool = False) -> list[str]:
     """Return the HTML page of a plan; ``concise`` omits the changes."""
-    body = [line for section in sections(plan, now) for line in _html_section(section)]
-    body += [f"<p>{html_text(line)}</p>" for line in cost_lines(plan, PAGE)]
+    body = [f"<p>{html_text(verdict(plan))}</p>"] if plan.has_changes else []
+    body += [line for section in sections(plan, now) for line in _html_section(section)]
     if not concise:
-        body += [_html_change(full_change(change, plan)) for change in changes(plan)]
+        body += map(_html_change, change_groups(plan, PAGE))
     return html_page(heading(plan, PAGE), [*body, f"<p>Plan digest: {html_code(plan.digest)}</p>"])
 
 
@@ -196,13 +217,13 @@ def _html_section(section: PlanSection) -> list[str]:
     if section.lines:
         return [title, preformatted(section.lines)]
     items = [
-        f"<li>{html_code(item.address)}{item.joint}{html_text(item.words)}</li>"
+        f"<li>{html_code(item.address)}{html_text(str(item).removeprefix(item.address))}</li>"
         for item in section.items
     ]
     return [title, "<ul>", *items, "</ul>"]
 
 
-def _html_change(change: PlanSection) -> str:
+def _html_change(change: ChangeGroup) -> str:
     classes = [_CLASSES[parse_diff_line(line).sign] for line in change.lines]
     shown = preformatted(change.lines, classes)
     return f"<details><summary>{html_code(change.title)}</summary>{shown}</details>"

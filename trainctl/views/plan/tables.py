@@ -18,6 +18,8 @@ _Line = TypeVar("_Line", DeliveryRow, ImageRow)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _UNKNOWN = "?"
 _SHORT = 16
+_WIDE = 100
+"""Width from which tables have all columns."""
 _MOST_NAMED = 4
 """Maximum number of nodes to name."""
 _PRESENT = {True: "present", False: "pulled at start", None: _UNKNOWN}
@@ -65,13 +67,16 @@ def deliveries_table(lines: Sequence[DeliveryRow], page: PageStyle) -> list[str]
         **_owner_columns(lines, jobs),
         "WEIGHTS": [str(line.weights) for line in lines],
         "FROM": [origin(line.tiers) for line in lines],
+        "ROUTE": ["-" if line.path == "none" else line.path for line in lines],
         "MOUNT": ["" if shared else _mount(line.mount) for line in lines],
         "TIME": [_seconds(line.forecast_seconds) for line in lines],
     }
     if all(line.forecast_seconds is None for line in lines):
         del columns["TIME"]
+    if page.width < _WIDE:
+        del columns["ROUTE"]
     right = frozenset({"RANK", "TIME"})
-    rows = _rows(columns, page, right, ("TIME", "MOUNT", "NODE", "WEIGHTS"))
+    rows = _rows(columns, page, right, ("ROUTE", "TIME", "MOUNT", "NODE", "WEIGHTS"))
     return [
         *rows,
         *([f"  {shared}"] if shared else []),

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from trainctl.base.units import format_duration
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.plan.batch_facts import BatchRow
@@ -17,29 +16,48 @@ from trainctl.views.plan.changes import (
     PageStyle,
     change_lines,
     drift_lines,
-    headline,
     live_run_text,
     shown_action,
     similar_lines,
 )
+from trainctl.views.plan.groups import group_labels
 from trainctl.views.plan.json import PlanCounts
 from trainctl.views.plan.offers import offer_lines
 from trainctl.views.plan.tables import deliveries_table, images_table, weights_table
+from trainctl.views.plan.verdict import (
+    ItemRow,
+    lost_items,
+    run_facts,
+    run_items,
+    used_weights,
+    verdict,
+)
 from trainctl.views.problems import diagnostic_lines
 from trainctl.views.terminal.text import Style, escape, format_timestamp, plain
 
 PAGE = PageStyle(100, plain)
 _SIGN = re.compile(r"( {0,10})(-/\+|[-+~]) ")
 """Deeper indentation is a line of a multi-line text, where a dash is not a sign."""
-_FIRST = (Action.DELETE, Action.REPLACE, Action.FORGET, Action.UPDATE, Action.CREATE)
+
+
+_MOST_RUNS = 20
 
 
 class SectionItem(NamedTuple):
-    """An address, and the text after it."""
+    """An address, our words after it, and names in parentheses that aren't ours."""
 
     address: str
-    words: str
-    joint: str = " "
+    words: str = ""
+    names: str = ""
+
+    @property
+    def joint(self) -> str:
+        """The text between address and words."""
+        return ": " if self.words else ""
+
+    def __str__(self) -> str:
+        names = f" ({self.names})" if self.names else ""
+        return f"{self.address}{self.joint}{self.words}{names}"
 
 
 class PlanSection(NamedTuple):
@@ -58,19 +76,46 @@ class DiffLine(NamedTuple):
     text: str
 
 
-def sections(plan: Plan, now: float | None) -> list[PlanSection]:
-    """Return the nonempty sections: stops and deletions, problems, tables."""
-    edits = plan.edits.addresses
+def sections(plan: Plan, now: float | None, most: int | None = None) -> list[PlanSection]:
+    """Return the nonempty sections: losses, problems, runs, tables.
+
+    If more than ``most`` resources are destroyed or replaced, they are counted by prefix.
+    """
+    stops = [
+        (change.address, live_run_text(change.stops, now), "")
+        for change in plan.changes
+        if change.stops
+    ]
     candidates = (
-        _stop_items(plan.changes, now),
-        _named_items("Destroys", plan.changes, Action.DELETE),
-        _named_items("Replaces", plan.changes, Action.REPLACE),
-        PlanSection("Moves", [SectionItem(str(item), text) for item, text in edits.items()]),
+        _items("Stops live runs (requires `--stop-running` or a saved plan)", stops, most),
+        _named_items("Destroys", plan.changes, Action.DELETE, most),
+        _named_items("Replaces", plan.changes, Action.REPLACE, most),
+        _lost(plan, most),
+        _items("Moves", [(item, "", how) for item, how in plan.edits.addresses.items()], most),
         PlanSection("Problems", lines=diagnostic_lines(plan.diagnostics)),
         _drift(plan, PAGE),
+        _items("Runs", run_items(plan), most),
         *_tables(plan, PAGE),
     )
     return [section for section in candidates if section.items or section.lines]
+
+
+def _items(title: str, rows: Sequence[ItemRow], most: int | None) -> PlanSection:
+    if most is None or len(rows) <= most:
+        return PlanSection(title, [SectionItem(escape(str(row[0])), *row[1:]) for row in rows])
+    groups: dict[tuple[str, ...], list[Address]] = {}
+    for address, *words in rows:
+        groups.setdefault(tuple(words), []).append(address)
+    if len(groups) > most // 8:  # words such as the age of a run are different each time
+        groups = {(): [row[0] for row in rows]}
+    return PlanSection(
+        title,
+        [
+            SectionItem(label, *words)
+            for words, addresses in groups.items()
+            for label in group_labels(addresses, most // len(groups))
+        ],
+    )
 
 
 def _drift(plan: Plan, page: PageStyle) -> PlanSection:
@@ -80,9 +125,7 @@ def _drift(plan: Plan, page: PageStyle) -> PlanSection:
 
 def _tables(plan: Plan, page: PageStyle) -> tuple[PlanSection, ...]:
     """Return the sections of unchanged resources and of the tables."""
-    touched = {change.address for change in plan.changes if change.action is not Action.NOOP}
-    touched |= {line.weights for line in plan.deliveries}
-    weights = [line for line in plan.weights if line.address in touched]
+    weights = used_weights(plan)
     deliveries = deliveries_table(plan.deliveries, page) if plan.deliveries else ()
     return (
         PlanSection("Not changed", lines=_unchanged_lines(plan.changes, page)),
@@ -94,18 +137,6 @@ def _tables(plan: Plan, page: PageStyle) -> tuple[PlanSection, ...]:
     )
 
 
-def changes(plan: Plan) -> list[Change]:
-    """Return the changes to show in full, destructive changes first."""
-    shown = [change for change in plan.changes if change.action in _FIRST]
-    return sorted(shown, key=lambda change: _FIRST.index(change.action))
-
-
-def full_change(change: Change, plan: Plan) -> PlanSection:
-    """Return the section of a change."""
-    title = f"{LEGEND[change.action][0]} {change.address}"
-    return PlanSection(title, lines=change_lines(change, plan, PAGE))
-
-
 def parse_diff_line(line: str) -> DiffLine:
     """Parse a line of a change."""
     sign = _SIGN.match(line)
@@ -114,22 +145,11 @@ def parse_diff_line(line: str) -> DiffLine:
     return DiffLine(sign[2] if sign[2] in "+-" else "!", sign[1], line[sign.end() :])
 
 
-def _stop_items(changes: Iterable[Change], now: float | None) -> PlanSection:
-    items = [
-        SectionItem(str(change.address), live_run_text(change.stops, now), ": ")
-        for change in changes
-        if change.stops is not None
-    ]
-    return PlanSection("Stops live runs (requires `--stop-running` or a saved plan)", items)
-
-
-def _named_items(title: str, changes: Iterable[Change], action: Action) -> PlanSection:
-    items = [
-        SectionItem(str(change.address), headline(change))
-        for change in changes
-        if change.action is action
-    ]
-    return PlanSection(title, items)
+def _named_items(
+    title: str, changes: Iterable[Change], action: Action, most: int | None
+) -> PlanSection:
+    named = [change.address for change in changes if change.action is action]
+    return PlanSection(title, [SectionItem(label) for label in group_labels(named, most)])
 
 
 def plan_text(
@@ -148,11 +168,12 @@ def plan_text(
     blocks = [
         _section_lines(_drift(plan, page), page),
         _legend(plan, page),
-        _destruction_lines(plan.changes, page, now, concise=concise),
         [] if concise else _changes(plan, page),
         *(_section_lines(section, page) for section in _tables(plan, page)),
-        cost_lines(plan, page),
-        [heading(plan, page)],
+        [heading(plan, page), *filter(None, [verdict(plan)])],
+        _destruction_lines(plan.changes, page, now, concise=concise),
+        _section_lines(_lost(plan, None), page),
+        _section_lines(_expected(plan), page),
     ]
     lines: list[str] = []
     for block in blocks:
@@ -161,8 +182,23 @@ def plan_text(
     return lines
 
 
+def _lost(plan: Plan, most: int | None) -> PlanSection:
+    return _items("Deletes checkpoints that exist nowhere else", lost_items(plan), most)
+
+
+def _expected(plan: Plan) -> PlanSection:
+    """Return the new runs with a known duration or a limit."""
+    runs = [
+        (job, "; ".join(run_facts(run)), "")
+        for job, run in plan.runs.items()
+        if run.seconds or run.max_seconds
+    ]
+    return _items("Runs", runs, _MOST_RUNS)
+
+
 def _section_lines(section: PlanSection, page: PageStyle) -> list[str]:
-    return [page.style(f"{section.title}:", "bold"), *section.lines] if section.lines else []
+    lines = [*(f"  {item}" for item in section.items), *section.lines]
+    return [page.style(f"{section.title}:", "bold"), *lines] if lines else []
 
 
 def _legend(plan: Plan, page: PageStyle) -> list[str]:
@@ -246,22 +282,6 @@ def _unchanged_lines(changes: Iterable[Change], page: PageStyle) -> list[str]:
     if jobs:
         hint = f"  To run it with the current code and weights: trainctl run {jobs[0].address.shell_quoted}"
         lines.append(page.style(hint, "dim"))
-    return lines
-
-
-_MOST_NAMED = 3
-
-
-def cost_lines(plan: Plan, page: PageStyle) -> list[str]:
-    """Return the hourly cost of new runs."""
-    if not plan.hourly_cost:
-        return []
-    price = page.style(f"{plan.hourly_cost:.2f} USD per hour", "bold")
-    lines = [f"Cost: {price} while the new runs are live. Mirroring is not billed."]
-    took = [f"{job} {format_duration(s)}" for job, s in plan.expected_seconds.items()]
-    if took:
-        more = f" and {len(took) - _MOST_NAMED} more" if len(took) > _MOST_NAMED else ""
-        lines.append(f"Their last completed runs took: {', '.join(took[:_MOST_NAMED])}{more}.")
     return lines
 
 
