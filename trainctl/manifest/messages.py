@@ -38,6 +38,24 @@ _SECTION_NAME = 2
 """Length of the path of a name of a project or job."""
 
 
+_IAM_KEYS = "Use aws_iam_docker_auth: {access_key_secret_ref: {secret: NAME}, secret_access_key_secret_ref: {secret: NAME}}."
+_SDK_KEYS = {
+    "interactive_session": "Remove it: to enter a live run, use ssh to its host.",
+    "enable_cache": "Use cache_config: {enabled: true, enable_legacy_hf_mount: true}.",
+    "enable_legacy_hf_cache": "Use enable_legacy_hf_mount.",
+    "enable_baseten_workdir": "Remove it: commands always start in $BT_WORKING_DIR.",
+    "team_name": "Use labels: {team: NAME} in the project.",
+    "job": "Declare it under 'jobs': jobs: {NAME: {…}}.",
+    "secret_name": "Use registry_secret_docker_auth: {secret_ref: {secret: NAME}}.",
+    "access_key_secret_name": _IAM_KEYS,
+    "secret_access_key_secret_name": _IAM_KEYS,
+    "aws_access_key_id_secret_name": _IAM_KEYS,
+    "aws_secret_access_key_secret_name": _IAM_KEYS,
+    "gcp_service_account_json_secret_name": "Use gcp_service_account_json_docker_auth: {service_account_json_secret_ref: {secret: NAME}}.",
+}
+"""Keys of truss_train and truss that mean something else here, and what to write."""
+
+
 class DiagnosticText(NamedTuple):
     """Texts and code of a diagnostic."""
 
@@ -74,7 +92,9 @@ def describe(
     if kind == "extra_forbidden":
         place = _place_below(path[:-1], str(key))
         above = None if place else _place_above(path[:-1], str(key))
-        if place:
+        if key in _SDK_KEYS or (key == "name" and known_keys(path[:-1]) == ["secret"]):
+            hint = _SDK_KEYS.get(str(key), "Use {secret: NAME}, and declare it under 'secrets'.")
+        elif place:
             hint = f"Move it to {path_text((*path[:-1], place))!r}."
         elif above is not None:
             sibling = path[len(above)]
@@ -170,6 +190,8 @@ def _expected(errors: Sequence[Mapping[str, Any]]) -> str:
 def _describe_value(path: Path, node: ManifestNode | None, expected: str) -> str:
     if node is None:
         return ""
+    if isinstance(node.value, dict) and path[-1] == "accelerator":
+        return "Use TYPE:COUNT, for example H100:8."
     if isinstance(node.value, dict | list):
         return f"Found a {'mapping' if isinstance(node.value, dict) else 'list'}."
     if node.value is None:
