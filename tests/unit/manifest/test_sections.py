@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.projects.manifests import desired, problems, summaries_by_position
+from tests.support.projects.manifests import problems, summaries_by_position
 
 JOB = "jobs:\n  sft:\n    runtime: {start_commands: [x]}\n"
 
@@ -449,71 +449,3 @@ def test_toml_problems_have_a_path(tmp_path: Path) -> None:
     assert [(str(one.where), one.summary) for one in found] == [
         ("trainctl.toml: jobs.sft.cluster", "cluster: undeclared cluster 'nowhere'")
     ]
-
-
-@pytest.mark.parametrize(
-    ("job", "hint"),
-    [
-        ("interactive_session: {trigger: on_demand}", "use ssh to its host"),
-        ("team_name: nlp", "Use labels: {team: NAME} in the project."),
-        ("enable_baseten_workdir: true", "commands always start in $BT_WORKING_DIR"),
-        ("compute: {accelerator: {accelerator: H100, count: 8}}", "Use TYPE:COUNT"),
-        (
-            "image: {base_image: a, docker_auth: {auth_method: REGISTRY_SECRET, registry: r, secret_name: x}}",
-            "Use registry_secret_docker_auth",
-        ),
-        (
-            "image: {base_image: a, docker_auth: {auth_method: REGISTRY_SECRET, registry: r,"
-            " registry_secret_docker_auth: {secret_ref: {name: x}}}}",
-            "Use {secret: NAME}",
-        ),
-    ],
-)
-def test_keys_of_the_sdk_say_what_to_write(tmp_path: Path, job: str, hint: str) -> None:
-    """A config that was translated by hand."""
-    found = problems(tmp_path, f"jobs: {{a: {{runtime: {{start_commands: [x]}}, {job}}}}}")
-    assert any(hint in one.detail for one in found)
-
-
-def test_variables_and_caches_of_the_sdk(tmp_path: Path) -> None:
-    """In the runtime section."""
-    text = "jobs: {a: {runtime: {start_commands: [x], enable_cache: true, environment_variables: {A: {name: b}}}}}"
-    details = " ".join(one.detail for one in problems(tmp_path, text))
-    assert "Use cache_config: {enabled: true" in details
-    assert "Use {secret: NAME}" in details
-
-
-def test_names_are_text_and_addresses_are_slugs(tmp_path: Path) -> None:
-    """Of projects and jobs; a reference may use either."""
-    text = """\
-projects: {"LoRA GLM-4.6 - ML Cookbook": {}, "\u00dcber/alles": {name: Other}}
-jobs:
-  "My job!": {project: LoRA GLM-4.6 - ML Cookbook, runtime: {start_commands: ["${{ job.name }}"]}}
-  b: {name: "A & B", project: \u00dcber/alles, runtime: {start_commands: [x]}}
-"""
-    wish = desired(tmp_path, text)
-    jobs = {str(job.address): job.job_spec for job in wish.jobs()}
-    assert list(jobs) == ["job.My-job", "job.b"]
-    first, second = jobs.values()
-    assert (first.name, first.project) == ("My job!", "LoRA-GLM-4.6-ML-Cookbook")
-    assert first.project_name == "LoRA GLM-4.6 - ML Cookbook"
-    assert (second.name, second.project, second.project_name) == ("A & B", "Uber-alles", "Other")
-
-
-def test_equal_slugs_name_both(tmp_path: Path) -> None:
-    (one,) = problems(
-        tmp_path,
-        "jobs: {a b: {runtime: {start_commands: [x]}}, a-b: {runtime: {start_commands: [x]}}}",
-    )
-    assert one.summary == "the names 'a b' and 'a-b' have the same address job.a-b"
-
-
-@pytest.mark.parametrize("name", ["", " ", "a\\tb", "x" * 129])
-def test_invalid_names(tmp_path: Path, name: str) -> None:
-    """Nothing that can't be printed, and at most 128 characters."""
-    for text in (
-        f'project: {{name: "{name}"}}',
-        f'projects: {{"{name}": {{}}}}',
-        f'jobs: {{"{name}": {{runtime: {{start_commands: [x]}}}}}}',
-    ):
-        assert {one.code for one in problems(tmp_path, text)} == {"invalid-name"}

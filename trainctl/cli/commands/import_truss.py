@@ -66,8 +66,8 @@ def import_truss_command(
     format_ = format_ or ManifestFormat(
         "toml" if out is not None and out.suffix == ".toml" else "yaml"
     )
-    source = (config.parent if config else Path()).resolve()
-    path = out if out is not None else source / f"trainctl.{format_}"
+    folder = config.parent if config else Path()
+    path = out if out is not None else folder / f"trainctl.{format_}"
     if path != _STANDARD and path.exists():
         raise UsageError(
             f"{path} exists already", "Name another file with --out.", code="target-exists"
@@ -76,6 +76,7 @@ def import_truss_command(
         dump = parse_dump(_read(session, from_json))
     else:
         dump = read_config(config or Path(), python or sys.executable)
+    source = folder.resolve()
     directory = source if path == _STANDARD else path.parent.resolve()
     names = [name.strip() for name in (hosts or "").split(",") if name.strip()]
     result = convert(dump, ImportTarget(str(source), str(directory), cluster, names))

@@ -1,6 +1,6 @@
 """Conversion of a ``truss_train`` config to a manifest; a pure function.
 
-Source of the fields: ``truss_train.definitions`` and ``truss.base.truss_config`` of truss 0.18.35.
+Source of the fields: ``truss_train.definitions`` and ``truss.base.truss_config`` of truss 0.18.36.
 """
 
 from __future__ import annotations
