@@ -83,6 +83,8 @@ def test_a_bucket_from_training_to_download(fresh: ProjectHarness, bucket: Bucke
     write(fresh, in_bucket(bucket, "all"))
     fresh.run("apply", "--auto-approve", "--wait")
     rows = listed(fresh)
+    assert listed(fresh, "--sort", "created", "--order", "desc") == rows[::-1]
+    assert listed(fresh, "--checkpoint-name", "checkpoint-2") == rows[1:]
     place = fresh.run("checkpoints", "download", "sft").stdout.strip()
     urls = fresh.json("checkpoints", "url", "sft", "--expires", "1h")
     table = list(

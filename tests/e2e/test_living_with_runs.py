@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,9 @@ def test_the_code_of_a_run_comes_back(lived: ProjectHarness) -> None:
         lived.directory
         / lived.run("download", "sft", "--run", "1", "--output-dir", "dl-1").stdout.strip()
     )
+    packed = lived.run("download", "sft", "--run", "1", "--no-unzip").stdout.strip()
+    with tarfile.open(lived.directory / packed) as archive:
+        assert {name for name in archive.getnames() if not (place / name).exists()} == set()
     files = {
         str(path.relative_to(place)): path.read_bytes()
         for path in place.rglob("*")

@@ -6,7 +6,8 @@ Values of options and everything after ``--`` are not changed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -31,6 +32,9 @@ class _Flag:
     negative: str | None = None
 
 
+_WITHOUT_NUMBER = {"logs --tail": "--follow"}
+"""Options that take a number, and those that they mean without one, as ``truss train logs --tail`` does."""
+
 _HELP = {"-h": _Flag(False), "--help": _Flag(False)}
 
 
@@ -49,11 +53,13 @@ class _ArgumentScan:
 def normalize_arguments(arguments: Sequence[str], root: LazyGroup) -> list[str]:
     """Return the arguments for the parser; UsageError suggests similar names."""
     words = _ArgumentScan(root, root)
-    todo = iter(_join_names(arguments, [row.name for row in root.rows]))
-    for word in todo:
+    todo = deque(_join_names(arguments, [row.name for row in root.rows]))
+    while todo:
+        word = todo.popleft()
         if word == "--":
             words.rest += [word, *todo]
-        elif word.startswith("-") and len(word) > 1 and not _is_number(word):
+            break
+        if word.startswith("-") and len(word) > 1 and not _is_number(word):
             _scan_flag(words, word, todo)
         else:
             _scan_word(words, word)
@@ -99,7 +105,7 @@ def _use_default_command(words: _ArgumentScan) -> None:
         _scan_word(words, words.command.default)
 
 
-def _scan_flag(words: _ArgumentScan, word: str, todo: Iterator[str]) -> None:
+def _scan_flag(words: _ArgumentScan, word: str, todo: deque[str]) -> None:
     own, common = _flags_of(words.command), _flags_of(words.root)
     if word[:2] not in common | own and not _is_long_flag(word, common | own):
         _use_default_command(words)
@@ -115,10 +121,14 @@ def _scan_flag(words: _ArgumentScan, word: str, todo: Iterator[str]) -> None:
         target.append(word if name[1] != "-" else name)
     elif not flag.takes_value:
         target += _boolean_flag(name, flag, str(value))
+    elif value is not None:
+        target += [name, value]
+    elif (
+        without := _WITHOUT_NUMBER.get(" ".join([*words.path, name]))
+    ) and not _starts_with_number(todo):
+        target.append(without)
     else:
-        target += [name] if value is None else [name, value]
-        if value is None:
-            target += _next_value(words, name, todo)
+        target += [name, _next_value(words, name, todo)]
 
 
 def _match_long_flag(
@@ -146,11 +156,15 @@ def _boolean_flag(name: str, flag: _Flag, value: str) -> list[str]:
     raise UsageError(f"{name}={value}: invalid value", f"Use {name}=true or {name}=false.")
 
 
-def _next_value(words: _ArgumentScan, name: str, todo: Iterator[str]) -> list[str]:
-    for value in todo:
-        return [value]
-    path = " ".join(words.path)
-    raise UsageError(f"{path + ': ' if path else ''}missing value for {name}")
+def _next_value(words: _ArgumentScan, name: str, todo: deque[str]) -> str:
+    if not todo:
+        path = " ".join(words.path)
+        raise UsageError(f"{path + ': ' if path else ''}missing value for {name}")
+    return todo.popleft()
+
+
+def _starts_with_number(todo: deque[str]) -> bool:
+    return bool(todo) and todo[0].lstrip("-")[:1].isdigit()
 
 
 def _flags_of(command: ClickCommand) -> dict[str, _Flag]:

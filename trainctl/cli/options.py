@@ -43,6 +43,13 @@ class PlanFormat(StrEnum):
     HTML = "html"
 
 
+class SortOrder(StrEnum):
+    """Sort orders."""
+
+    ASC = "asc"
+    DESC = "desc"
+
+
 def option(usage: str, text: str, panel: str | None = None, *, show_default: bool = True) -> Any:
     """Declare an option; ``usage`` is as in help pages: ``-C, --chdir DIR``."""
     words = usage.replace(",", "").split()
@@ -134,6 +141,7 @@ AllStates = Annotated[
     bool,
     option("--all", "Every state below --state [default: states this user changed]", SCOPE),
 ]
+Order = Annotated[SortOrder, option("--order ORDER", "Sort order: asc or desc")]
 Follow = Annotated[bool, option("-f, --follow", "Stream new output until the run ends")]
 StopRunning = Annotated[bool, option("--stop-running", "Allow stopping live runs")]
 

@@ -60,6 +60,22 @@ def test_spellings_and_globals(root: LazyGroup, given: str, wanted: str) -> None
     assert " ".join(normalize_arguments(given.split(" "), root)) == wanted
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("logs sft --tail", "logs sft --follow"),
+        ("logs --tail sft", "logs --follow sft"),
+        ("logs --tail --rank 1 sft", "logs --follow --rank 1 sft"),
+        ("logs --tail 5 sft", "logs --tail 5 sft"),
+        ("logs --tail=5 sft", "logs --tail 5 sft"),
+        ("run --tail sft", "run --tail sft"),
+    ],
+)
+def test_the_last_lines_without_a_number_are_followed(given: str, wanted: str) -> None:
+    """As the hosted service's command has it."""
+    assert " ".join(normalize_arguments(given.split(" "), build())) == wanted
+
+
 def test_values_are_never_rewritten(root: LazyGroup) -> None:
     """The value of a flag stays as it is, even where it looks like a flag or is one."""
     words = ["plan", "--out", "-auto-approve", "--target", "--no-color", "-out", "--"]

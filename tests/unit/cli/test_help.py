@@ -22,7 +22,7 @@ DAILY = {
 }  # fmt: skip
 OWN_WORDS = {
     "--all", "--cluster", "--exclude", "--follow", "--format", "--name", "--out", "--rank", "--run", "--since",
-    "--target",
+    "--sort", "--target",
 }  # fmt: skip
 """Options with a text that depends on the command."""
 

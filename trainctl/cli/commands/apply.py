@@ -176,7 +176,9 @@ def destroy_command(
 def run_command(
     ctx: typer.Context,
     address: Annotated[list[str], argument("ADDRESS", "Jobs, e.g. job.train")],
-    follow: options.Follow = False,
+    follow: Annotated[
+        bool, option("-f, --follow, --tail", "Stream new output until the run ends")
+    ] = False,
     resume: Annotated[
         bool, option("--resume", "Start from the latest complete checkpoint")
     ] = False,

@@ -13,7 +13,9 @@ from trainctl.cli.options import (
     AutoApprove,
     DryRun,
     FormatOption,
+    Order,
     OutputFormat,
+    SortOrder,
     TableFormat,
     TableFormatOption,
     argument,
@@ -66,13 +68,6 @@ class CacheSort(StrEnum):
     PERMISSIONS = "permissions"
 
 
-class SortOrder(StrEnum):
-    """Sort orders."""
-
-    ASC = "asc"
-    DESC = "desc"
-
-
 class SummaryFormat(StrEnum):
     """Formats of ``summarize``; ``cli-table`` is the hosted service's ``text``."""
 
@@ -90,7 +85,7 @@ def summarize_command(
     sort: Annotated[
         CacheSort, option("--sort KEY", "Sort by filepath, size, modified, type or permissions")
     ] = CacheSort.FILEPATH,
-    order: Annotated[SortOrder, option("--order ORDER", "Sort order: asc or desc")] = SortOrder.ASC,
+    order: Order = SortOrder.ASC,
     form: Annotated[
         SummaryFormat, option("-o, --format, --output FORMAT", "text, json or csv")
     ] = SummaryFormat.TEXT,

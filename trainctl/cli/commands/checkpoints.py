@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +16,7 @@ from trainctl.cli.options import (
     FormatOption,
     OutputFormat,
     RunOption,
+    SortOrder,
     TableFormat,
     TableFormatOption,
     duration,
@@ -23,6 +26,7 @@ from trainctl.cli.options import (
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_with_trust
 from trainctl.errors import UsageError
+from trainctl.model.reports import Checkpoint
 from trainctl.operations.jobs.checkpoints import (
     artifacts,
     download_checkpoint,
@@ -39,10 +43,37 @@ from trainctl.views.checkpoints import (
 )
 
 
+class CheckpointSort(StrEnum):
+    """Sort keys of checkpoints."""
+
+    CHECKPOINT_ID = "checkpoint-id"
+    SIZE = "size"
+    CREATED = "created"
+    TYPE = "type"
+
+
+_SORT_KEYS: dict[CheckpointSort, Callable[[Checkpoint], Any]] = {
+    CheckpointSort.CHECKPOINT_ID: lambda checkpoint: checkpoint.name,
+    CheckpointSort.SIZE: lambda checkpoint: checkpoint.bytes,
+    CheckpointSort.CREATED: lambda checkpoint: checkpoint.created_at,
+    CheckpointSort.TYPE: lambda checkpoint: checkpoint.type or "",
+}
+
+
 def list_command(
     ctx: typer.Context,
     address: options.JobArgument,
     run: RunOption = None,
+    name: Annotated[
+        str | None, option("--checkpoint-name NAME", "Only the checkpoint of this name")
+    ] = None,
+    sort: Annotated[
+        CheckpointSort | None,
+        option(
+            "--sort KEY", "Sort by checkpoint-id, size, created or type [default: run and step]"
+        ),
+    ] = None,
+    order: options.Order = SortOrder.ASC,
     trust: options.TrustFile = None,
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
@@ -51,6 +82,11 @@ def list_command(
     with open_with_trust(session, trust) as workspace:
         runs = select_runs(with_unrecorded_runs(workspace), job_address(address), run)
         checkpoints, unreachable = list_checkpoints(workspace, runs)
+    checkpoints = [one for one in checkpoints if name in (None, one.name)]
+    if sort is not None:
+        checkpoints.sort(key=_SORT_KEYS[sort])
+    if order is SortOrder.DESC:
+        checkpoints.reverse()
     form = checkpoints_json(checkpoints, unreachable)
     lines = checkpoint_table(checkpoints, session.output.width, jobs=len(runs) > 1)
     print_result(session.output, format_, form, lines, (CHECKPOINT_COLUMNS, form["checkpoints"]))

@@ -43,7 +43,10 @@ def logs_command(
         str | None, option("--until TIME", "Show lines before a time or duration")
     ] = None,
     grep: Annotated[str | None, option("--grep REGEX", "Show matching lines")] = None,
-    tail: Annotated[int | None, option("--tail N", "Show the last N lines of each rank")] = None,
+    tail: Annotated[
+        int | None,
+        option("--tail N", "Show the last N lines of each rank; without N, same as --follow"),
+    ] = None,
     follow: options.Follow = False,
     prepare: Annotated[
         bool, option("--prepare", "Show the log of prepare_commands instead")

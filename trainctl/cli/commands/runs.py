@@ -222,10 +222,11 @@ def download_command(
     address: options.JobArgument,
     run: RunOption = None,
     target: options.OutputDirectory = Path(),
+    archive: Annotated[bool, option("--no-unzip", "Save the archive PROJECT_JOB_RUN.tar")] = False,
 ) -> int:
     """Download the source code used by a run to the directory PROJECT_JOB_RUN."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
         job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
-        session.output.print(str(download_code(workspace, job_run, target)))
+        session.output.print(str(download_code(workspace, job_run, target, archive=archive)))
     return 0

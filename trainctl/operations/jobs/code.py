@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import shutil
 import tarfile
 import tempfile
@@ -61,6 +62,20 @@ def unpack(
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
+def _save(data: Iterator[bytes], place: Path, label: str, check: Callable[[], None]) -> None:
+    """Write a file, which is there only once it is complete."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=".download-", dir=place.parent) as unfinished:
+            for buffer in data:
+                unfinished.write(buffer)
+            unfinished.flush()
+            check()
+            os.link(unfinished.name, place)
+    except OSError as error:
+        raise StorageError(f"cannot copy {label} to {place.parent}: {error}") from error
+
+
 class _IteratorFile(io.RawIOBase):
     """A readable file of an iterator of bytes."""
 
@@ -83,11 +98,14 @@ class _IteratorFile(io.RawIOBase):
         return data
 
 
-def download_code(workspace: Workspace, run: JobRun, target: Path) -> Path:
-    """Download the code to ``target/<project>_<job>_<run id>``, verified."""
+def download_code(
+    workspace: Workspace, run: JobRun, target: Path, *, archive: bool = False
+) -> Path:
+    """Download the code to ``target/<project>_<job>_<run id>``, verified; as ``.tar`` if ``archive``."""
     record = run.record
     label = f"the code of run {record.number} ({record.id})"
-    place = target / f"{run.project}_{file_name(run.job.address)}_{record.id}"
+    name = f"{run.project}_{file_name(run.job.address)}_{record.id}"
+    place = target / (f"{name}.tar" if archive else name)
     require_absent(place)
     code = record.code
     if code is None or not record.ranks:
@@ -111,7 +129,10 @@ def download_code(workspace: Workspace, run: JobRun, target: Path) -> Path:
 
     node = record.ranks[0].node
     try:
-        unpack(read(), place, label, check=check)
+        if archive:
+            _save(read(), place, label, check)
+        else:
+            unpack(read(), place, label, check=check)
     except UnknownOnNode as error:
         raise UnknownOnNode(f"{label} not found on {node}", error.summary) from error
     return place
