@@ -23,7 +23,7 @@ from trainctl.base.protocol.weights import (
 from trainctl.base.units import parse_size
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError, UsageError
 from trainctl.ledger.state import RecordedResource, State
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address, Kind, slug
 from trainctl.model.json_codec import from_json
 from trainctl.model.reports import (
     CacheClearResult,
@@ -179,7 +179,7 @@ def select_cache(
     state: State, project: str, cluster: str | None = None, *, team: bool = False
 ) -> SelectedCache | None:
     """Select the cache of a project, or the team cache on its cluster."""
-    name = project.removeprefix("project.")
+    name = slug(project.removeprefix("project."))
     projects = sorted(
         resource.name for resource in state.resources if resource.kind is Kind.PROJECT
     )

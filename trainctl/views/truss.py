@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from trainctl.model.imported_manifest import ImportedManifest, ImportOutcome
@@ -15,8 +16,8 @@ _TITLES = {
 _VALUE = 60
 
 
-def imported_lines(result: ImportedManifest, style: Style) -> Iterator[str]:
-    """Yield the fields by what became of them, and the next step."""
+def imported_lines(result: ImportedManifest, folder: str, style: Style) -> Iterator[str]:
+    """Yield the fields by what became of them, and the next step; ``folder`` is the manifest's."""
     yield style("Carried over:", "green")
     carried = {name: escape(shorten(text, _VALUE)) for name, text in result.carried.items()}
     width = max(map(len, carried))
@@ -32,4 +33,5 @@ def imported_lines(result: ImportedManifest, style: Style) -> Iterator[str]:
     yield f"Addresses: project.{result.project}, job.{result.job}."
     variables = list(dict.fromkeys(result.secrets.values()))
     first = f"set {', '.join(variables)}, then " if variables else ""
-    yield f"Next: {first}run trainctl plan."
+    place = "" if folder == "." else f"-C {shlex.quote(folder)} "
+    yield f"Next: {first}run trainctl {place}plan."

@@ -16,6 +16,7 @@ from tests.support.projects.manifests import LOCAL
 from trainctl.base.json import JsonObject
 from trainctl.desired.build import build
 from trainctl.desired.values import DesiredState
+from trainctl.errors import ManifestError
 from trainctl.manifest.read import read
 from trainctl.manifest.tree import to_plain
 from trainctl.manifest.writer import to_toml, to_yaml
@@ -174,6 +175,23 @@ def test_places_of_runs_and_code() -> None:
     assert named["jobs"]["minimal"]["cluster"] == "lab"
     assert "clusters" not in named
     assert "cluster" not in imported("minimal").tree["jobs"]["minimal"]
+
+
+def test_weights_may_be_next_to_the_caches(tmp_path: Path) -> None:
+    """The caches are two directories below their base, not all of it."""
+    job = DUMPS["cookbook"]["job"]
+    mounts = {"/root/.cache/huggingface/hub": 1, "/root/.cache/user_artifacts/base": 0}
+    for number, (mount, fits) in enumerate(mounts.items()):
+        weights = [{"source": "hf://acme/base", "mount_location": mount}]
+        dump = {**DUMPS["cookbook"], "job": {**job, "weights": weights}}
+        (tmp_path / str(number)).mkdir()
+        result = convert(dump, ImportTarget("/a", "/a"))
+        if fits:
+            desired(result, "yaml", tmp_path / str(number))
+        else:
+            with pytest.raises(ManifestError) as refused:
+                desired(result, "yaml", tmp_path / str(number))
+            assert "is inside the training cache" in str(refused.value.diagnostics)
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)

@@ -27,6 +27,7 @@ from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import approve, open_workspace, require_terminal
 from trainctl.errors import NodeUnreachable, UsageError
 from trainctl.jobs.environment import project_id
+from trainctl.model.address import slug
 from trainctl.operations.caches import CacheSelection, clear, evict, select_cache, summarize, verify
 from trainctl.views.caches import (
     EVICT_COLUMNS,
@@ -96,7 +97,7 @@ def summarize_command(
         state = workspace.ledger.state()
         chosen = select_cache(state, project, cluster, team=team)
         summary = summarize(workspace, chosen) if chosen else None
-        identity = project_id(state.lineage, project.removeprefix("project."))
+        identity = project_id(state.lineage, slug(project.removeprefix("project.")))
     usage, unreachable = (summary.content, summary.unreachable) if summary else (None, ())
     by, descending, width = sort.value, order is SortOrder.DESC, session.output.width
     print_result(

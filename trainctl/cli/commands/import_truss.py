@@ -77,17 +77,17 @@ def import_truss_command(
     else:
         dump = read_config(config or Path(), python or sys.executable)
     source = folder.resolve()
-    directory = source if path == _STANDARD else path.parent.resolve()
+    directory = (Path() if path == _STANDARD else path.parent).resolve()
     names = [name.strip() for name in (hosts or "").split(",") if name.strip()]
     result = convert(dump, ImportTarget(str(source), str(directory), cluster, names))
     text = (to_toml if format_ is ManifestFormat.TOML else to_yaml)(result.tree, result.comments)
     output = session.output
     if path == _STANDARD:
         output.print(text.removesuffix("\n"))
-        output.note(*imported_lines(result, output.error_style))
+        output.note(*imported_lines(result, str(Path()), output.error_style))
     else:
         path.write_text(text, encoding="utf-8")
-        output.prose(f"Wrote {path}.", "", *imported_lines(result, output.style))
+        output.prose(f"Wrote {path}.", "", *imported_lines(result, str(path.parent), output.style))
     return 0 if result.runs_alike else 1
 
 

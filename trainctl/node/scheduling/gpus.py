@@ -61,7 +61,7 @@ class GpuRequest:
         try:
             usable = usable_gpus(spec["gpus"]["declared"])
         except Failure:
-            if count is not None:
+            if count:
                 raise
             usable, self.hidden = [], NO_GPUS
         self._present = [gpu for gpu in usable if gpu.matches_kind(kind)]

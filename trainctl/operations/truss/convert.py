@@ -66,6 +66,7 @@ def _project(result: ImportedManifest, project: ConfigSection, name: str) -> dic
     if team:
         section["labels"] = {"team": team}
         result.carried["project.team_name"] = f"{team}, as the label team"
+    project.rest.pop("job", None)
     project.finish(result)
     return section
 

@@ -39,13 +39,12 @@ def weights_section(result: ImportedManifest, number: int, value: Any) -> dict[s
 
 def _auth(result: ImportedManifest, weights: ConfigSection) -> dict[str, Any]:
     auth = {key: item for key, item in weights.take("auth", {}).items() if item is not None}
-    secret = auth.get("auth_secret_name") or weights.rest.get("auth_secret_name")
-    weights.rest.pop("auth_secret_name", None)
-    if not secret:
-        return {"auth": auth} if auth else {}
-    if not auth:
+    secret = weights.take("auth_secret_name") or auth.get("auth_secret_name")
+    if secret and not auth:
         return {"auth_secret_name": result.secret(secret)}
-    return {"auth": {**auth, "auth_secret_name": result.secret(secret)}}
+    if secret:
+        auth["auth_secret_name"] = result.secret(secret)
+    return {"auth": auth} if auth else {}
 
 
 def _anchor(pattern: str) -> str:
