@@ -123,6 +123,7 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
                 CommandRow("mv", "state_changes", "Rename a resource in the state"),
                 CommandRow("rm", "state_changes", "Remove resources from the state"),
                 CommandRow("migrate", "state_changes", "Move the complete state to another place"),
+                CommandRow("rekey", "state_changes", "Encrypt the state with the first key"),
             ),
         ),
         CommandRow("import", "imports", "Record an existing resource in the state"),

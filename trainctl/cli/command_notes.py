@@ -142,6 +142,7 @@ NOTES: Mapping[str, CommandNotes] = {
         ("trainctl state migrate s3://acme-state/qwen3", "trainctl state migrate --abort"),
         {10: "Changes are in progress."},
     ),
+    "state rekey": CommandNotes(("trainctl state rekey",), {10: _CHANGES[10]}),
     "state leases": CommandNotes(("trainctl state leases",)),
     "import truss": CommandNotes(
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -23,6 +23,7 @@ from trainctl.plan.values import OUTPUT_MARK, Plan, PlanOptions
 from trainctl.views.problems import diagnostic_lines, explain_hint_lines
 
 if TYPE_CHECKING:
+    from trainctl.encryption.keys import EncryptionKeys
     from trainctl.plan.plan_file import SavedPlan
 
 
@@ -105,11 +106,13 @@ def show_plan(
         output.note(f"Saved the plan to {saved}. To apply it, run: trainctl apply {saved}")
 
 
-def save_plan(path: Path, plan: Plan, desired: DesiredState) -> None:
-    """Write a plan file."""
+def save_plan(
+    path: Path, plan: Plan, desired: DesiredState, keys: EncryptionKeys | None = None
+) -> None:
+    """Write a plan file, encrypted if there are keys."""
     from trainctl.plan import plan_file
 
-    text = plan_file.write_plan(plan, desired, __version__)
+    text = plan_file.write_plan(plan, desired, __version__, keys)
     with written_file(path) as stream:
         stream.write(text)
 
@@ -132,8 +135,8 @@ def written_file(path: Path) -> Iterator[TextIO]:
             unfinished.unlink(missing_ok=True)
 
 
-def load_plan(path: Path) -> SavedPlan:
-    """Read a plan file."""
+def load_plan(path: Path, keys: Callable[[], EncryptionKeys | None] = lambda: None) -> SavedPlan:
+    """Read a plan file, an encrypted one with these keys."""
     from trainctl.plan import plan_file
 
     try:
@@ -146,4 +149,4 @@ def load_plan(path: Path) -> SavedPlan:
         ) from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    return plan_file.read_plan(text, str(path))
+    return plan_file.read_plan(text, str(path), keys)

@@ -79,9 +79,12 @@ def build(
     for section, auth in (
         ("checkpoints", manifest.checkpoints and manifest.checkpoints.auth),
         ("mirror", manifest.mirror and manifest.mirror.auth),
+        ("state", manifest.state and manifest.state.auth),
     ):
         if auth:
             names.known("secret", auth.auth_secret_name, (section, "auth", "auth_secret_name"))
+    for at, key in enumerate(make.store_location(manifest.state).keys):
+        names.known("secret", key.secret, ("state", "encryption", "keys", at, "secret"))
     if manifest.mirror and manifest.mirror.url.startswith("node://"):
         names.known("cluster", manifest.mirror.url.split("/")[2], ("mirror", "url"))
     resources: dict[Address, DesiredResource] = {}

@@ -10,6 +10,7 @@ from trainctl.base.units import parse_duration, parse_size
 from trainctl.desired.names import DeclaredNames
 from trainctl.desired.provider_settings import ProviderSettings, plain_json
 from trainctl.desired.values import CheckpointStoreSettings, SecretSpec, StoreLocation
+from trainctl.encryption.keys import KeySource
 from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import Path as ManifestPath
 from trainctl.manifest.types.base import Lifecycle as LifecycleSection
@@ -126,8 +127,12 @@ def store_location(section: Location | None) -> StoreLocation:
     secret = section.auth.auth_secret_name if section.auth else None
     location = StoreLocation(section.url, section.endpoint_url, secret)
     if isinstance(section, StateLocation):
+        keys = section.encryption.keys if section.encryption else ()
         return replace(
-            location, encryption=section.server_side_encryption, kms_key=section.kms_key_id
+            location,
+            encryption=section.server_side_encryption,
+            kms_key=section.kms_key_id,
+            keys=tuple(KeySource(key.id, key.secret) for key in keys),
         )
     return location
 

@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trainctl.encryption.keys import KeySource
 from trainctl.manifest.extends import ExtendedFile
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position
@@ -44,7 +45,8 @@ class SecretSpec:
 class StoreLocation:
     """Location of the mirror or the state; ``url`` None is the default location.
 
-    ``encryption`` and ``kms_key``: S3's server-side encryption, for states.
+    ``encryption`` and ``kms_key``: S3's server-side encryption, for states. ``keys``: those of the encryption on this
+    machine, the first of which encrypts; empty without encryption.
     """
 
     url: str | None = None
@@ -52,6 +54,7 @@ class StoreLocation:
     secret: str | None = None
     encryption: str | None = None
     kms_key: str | None = None
+    keys: tuple[KeySource, ...] = field(default=(), metadata=OMIT_EMPTY)
 
 
 @dataclass(frozen=True, slots=True)

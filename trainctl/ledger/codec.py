@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from trainctl.encryption.keys import require_plain
 from trainctl.errors import StateError
 from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.address import Address
@@ -57,6 +58,7 @@ def _by_address(values: Mapping[Address, V]) -> list[tuple[Address, V]]:
 
 def state_from_json(raw: Json) -> State:
     """Convert JSON to a state; raise StateError if it is corrupt or too new."""
+    require_plain(raw, "the state")
     version = raw.get("version")
     if isinstance(version, int) and version > VERSION:
         raise StateError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
+from trainctl.encryption.keys import require_plain
 from trainctl.errors import StateError
 from trainctl.ledger.codec import intent_from_json, intent_to_json, recorded_to_json
 from trainctl.ledger.state import Intent, RecordedResource
@@ -181,6 +182,7 @@ def to_json(entry: Entry) -> dict[str, Any]:
 def from_json(raw: Json) -> Entry:
     """Convert JSON to an entry; raise StateError if it is corrupt or too new."""
     kind = str(raw.get("type"))
+    require_plain(raw, "the state")
     if kind != "intent" and kind not in _KINDS:
         raise StateError(
             f"the state has an entry of unknown type {raw.get('type')!r}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -9,13 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainctl.desired.values import StoreLocation
-from trainctl.operations.directories import directory_of
+from trainctl.encryption.position_memory import PositionMemory
+from trainctl.errors import UsageError
+from trainctl.operations.directories import data_home, directory_of
 from trainctl.operations.mirrors import BucketAccess, is_in_bucket
 from trainctl.plugin_api import discovery
 from trainctl.plugin_api.state import FIRST_BATCH, StateLog
 
 if TYPE_CHECKING:  # slow to import
+    from trainctl.encryption.keys import EncryptionKeys
+    from trainctl.encryption.sealed_log import SealedLog
     from trainctl.jobs.secrets import SecretResolver
+    from trainctl.ledger.ledger import Ledger
     from trainctl.objects.bucket_store import StateObjects
 
 LISTED_LEVELS = 4
@@ -36,7 +42,39 @@ def open_state(
 def location_at(url: str, declared: StoreLocation) -> StoreLocation:
     """Return the location of a state, with the credentials of the declared one if they are for its scheme."""
     same_scheme = (declared.url or "").partition("://")[0] == url.partition("://")[0]
-    return replace(declared, url=url) if same_scheme else StoreLocation(url)
+    return replace(declared if same_scheme else StoreLocation(keys=declared.keys), url=url)
+
+
+def encrypted(
+    log: StateLog, keys: EncryptionKeys, endpoint: str | None, environ: Mapping[str, str]
+) -> SealedLog:
+    """Encrypt a log, whose bucket is at an endpoint; remember its position on this machine."""
+    from trainctl.encryption.sealed_log import SealedLog
+
+    name = hashlib.sha256(f"{endpoint or ''} {log.url}".encode()).hexdigest()[:32]
+    return SealedLog(log, keys, PositionMemory(data_home(environ) / "states" / f"{name}.json"))
+
+
+def rekey(ledger: Ledger, *, accept_older: bool = False) -> str:
+    """Encrypt the current state with the first declared key, and all that is appended later; return its id.
+
+    Entries of before stay as they are. ``accept_older``: also if the state is older than it was seen.
+    """
+    from trainctl.encryption.sealed_log import SealedLog
+
+    log = ledger.log
+    if not isinstance(log, SealedLog):
+        raise UsageError(
+            "the manifest declares no encryption of the state",
+            "Add state.encryption.keys to it; see the guide about encryption.",
+        )
+    log.admit_plain()
+    if accept_older:
+        log.forget_position()
+    if ledger.state().lineage:
+        ledger.note(f"encrypted with key {log.newest_key}")
+        ledger.snapshot()
+    return log.newest_key
 
 
 def list_states(

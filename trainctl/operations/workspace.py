@@ -45,6 +45,7 @@ from trainctl.plugin_api.provider import Confirm, Provider, never_confirm
 
 if TYPE_CHECKING:
     from trainctl.base.retry import RetryPolicy
+    from trainctl.encryption.keys import EncryptionKeys
     from trainctl.jobs.checkpoints import CheckpointAccess
     from trainctl.jobs.secrets import SecretResolver
     from trainctl.ledger.ledger import Ledger
@@ -162,9 +163,22 @@ class Workspace:
 
         if url not in self._ledgers:
             log = self._with_state(states.open_state, url)
+            if self.state_keys is not None:
+                endpoint = self.desired.state.endpoint_url
+                log = states.encrypted(log, self.state_keys, endpoint, self.settings.environ)
             with self._lock:
                 self._ledgers.setdefault(url, Ledger(log, self.settings.redactor.redact))
         return self._ledgers[url]
+
+    @cached_property
+    def state_keys(self) -> EncryptionKeys | None:
+        """The declared keys of states and plan files; None if the manifest declares none, or is invalid."""
+        from trainctl.encryption.keys import EncryptionKeys
+
+        with contextlib.suppress(TrainctlError):
+            if self.desired.state.keys:
+                return EncryptionKeys(self.desired.state.keys, self.secrets.value)
+        return None
 
     def list_states(self, prefix: str) -> list[str]:
         """Return the URLs of the states in and below a directory or a prefix of a bucket."""

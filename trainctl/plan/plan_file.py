@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from typing import Any
 
 from trainctl.base.json import digest
 from trainctl.desired.values import DesiredState, desired_to_json
+from trainctl.encryption.keys import SEALED, EncryptionKeys, require_plain
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.action import Action, ActionReason
@@ -49,8 +50,10 @@ class SavedPlan:
     written_by: str
 
 
-def write_plan(plan: Plan, desired: DesiredState, version: str) -> str:
-    """Return the text of a plan file, which contains no secrets.
+def write_plan(
+    plan: Plan, desired: DesiredState, version: str, keys: EncryptionKeys | None = None
+) -> str:
+    """Return the text of a plan file, which contains no secrets; with ``keys``, encrypted.
 
     Sources with very many files are saved without them and resolved again by apply.
     """
@@ -68,12 +71,26 @@ def write_plan(plan: Plan, desired: DesiredState, version: str) -> str:
         "lineage": plan.lineage or str(uuid.uuid4()),
     }
     head = {_MAGIC: {"major": _MAJOR, "minor": _MINOR}, "written_by": version}
-    return json.dumps({**head, "checksum": digest(body), **body}, ensure_ascii=False) + "\n"
+    body["checksum"] = digest(body)
+    if keys is not None:
+        body = {SEALED: keys.seal(body, body["lineage"], "plan")}
+    return json.dumps({**head, **body}, ensure_ascii=False) + "\n"
 
 
-def read_plan(text: str, name: str) -> SavedPlan:
-    """Parse a plan file called ``name``; raise TrainctlError if invalid or newer."""
+def read_plan(
+    text: str, name: str, keys: Callable[[], EncryptionKeys | None] = lambda: None
+) -> SavedPlan:
+    """Parse a plan file called ``name``; raise TrainctlError if invalid, newer, or without its key.
+
+    ``keys`` is called if the file is encrypted.
+    """
     document = _document(text, name)
+    if SEALED in document:
+        known = keys()
+        if known is None:
+            require_plain(document, name)
+        else:
+            document |= known.unseal(document[SEALED], name, "plan")
     try:
         saved = SavedPlan(
             from_json(Plan, document["plan"]),

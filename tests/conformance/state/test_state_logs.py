@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.memory_log import MemoryLog
+from tests.support.sealed import sealed_log
 from tests.support.servers.bucket_states import Cloud, bucket_log, clouds
 from tests.support.storage.ledgers import begin, ledger_on, record
 from tests.support.storage.log_faults import FaultyStore, StoreFault, StoreFaults
@@ -72,6 +73,28 @@ class TestFaultyMemory(_WithFaults):
     def logs(self, faults: StoreFaults) -> Logs:
         store = FaultyStore(MemoryObjects(), faults)
         return BucketLog(store, "x"), BucketLog(store, "x")
+
+
+class TestSealed(_WithFaults):
+    """Two clients on two machines, which encrypt a log that is used as a bucket is."""
+
+    @pytest.fixture
+    def logs(self, faults: StoreFaults, tmp_path: Path) -> Logs:
+        store = FaultyStore(MemoryObjects(), faults)
+        return sealed_log(BucketLog(store, "x"), tmp_path / "a"), sealed_log(
+            BucketLog(store, "x"), tmp_path / "b"
+        )
+
+
+class TestSealedDirectory(StateLogConformance):
+    """Two clients of one user, who share a memory."""
+
+    @pytest.fixture
+    def logs(self, tmp_path: Path) -> Logs:
+        url = (tmp_path / "state").as_uri()
+        return sealed_log(open_state(url), tmp_path / "a"), sealed_log(
+            open_state(url), tmp_path / "a"
+        )
 
 
 def _on_some_days(name: str) -> object:

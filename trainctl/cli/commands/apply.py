@@ -122,7 +122,7 @@ def _apply_saved(
 ) -> int:
     """Apply a saved plan; it may stop the live runs that it names."""
     with errors_as_events(session, execution_flags.format):
-        saved = load_plan(path)
+        saved = load_plan(path, lambda: open_workspace(session, flags).state_keys)
         if expect is not None:
             require_digest(saved.plan, expect)
             execution_flags.require_images(saved.plan)

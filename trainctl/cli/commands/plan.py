@@ -63,7 +63,7 @@ def plan_command(
         if saved is not None:
             desired = workspace.desired
             state = location_at(workspace.state_url, desired.state)
-            save_plan(saved, plan, replace_(desired, state=state))
+            save_plan(saved, plan, replace_(desired, state=state), workspace.state_keys)
         show_plan(session, plan, format_, concise=concise, saved=saved)
         if not plan.usable:
             return plan.exit_code
@@ -94,7 +94,8 @@ def show_command(
 
 def _show(session: CliSession, planfile: Path | None, format_: PlanFormat) -> int:
     if planfile is not None:
-        show_plan(session, load_plan(planfile).plan, format_)
+        saved = load_plan(planfile, lambda: open_workspace(session).state_keys)
+        show_plan(session, saved.plan, format_)
         return 0
     from trainctl.ledger.codec import state_to_json
     from trainctl.ledger.leases import open_leases

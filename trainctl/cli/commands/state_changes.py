@@ -1,4 +1,4 @@
-"""``trainctl state push``, ``mv``, ``rm`` and ``migrate``: changes of the state alone."""
+"""``trainctl state push``, ``mv``, ``rm``, ``migrate`` and ``rekey``: changes of the state alone."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from trainctl.ledger import edits
 from trainctl.ledger.migration import abort_migration, migrate
 from trainctl.ledger.renaming import renames
 from trainctl.model.address import Address
+from trainctl.operations.states import rekey
 
 
 def push_command(
@@ -105,4 +106,22 @@ def migrate_command(
         entries = migrate(old, workspace.ledger_at(url))
     session.output.print(f"Moved the state ({entries} entries) from {old.url} to {url}.")
     session.output.note(f"Write in the manifest: state: {{url: {url}}}")
+    return 0
+
+
+def rekey_command(
+    ctx: typer.Context,
+    accept_older: Annotated[
+        bool, option("--accept-older", "Accept a state that is older than seen before")
+    ] = False,
+) -> int:
+    """Encrypt the state with the first key of the manifest.
+
+    Older entries of the history keep their key; state migrate encrypts all of them.
+    """
+    session = session_of(ctx)
+    with open_workspace(session) as workspace:
+        ledger = workspace.ledger
+        key = rekey(ledger, accept_older=accept_older)
+    session.output.print(f"From now on, the state at {ledger.url} is encrypted with key {key}.")
     return 0

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from trainctl.manifest.credentials import url_has_credential
 from trainctl.manifest.types.auth import Auth, EndpointUrl, validate_source
-from trainctl.manifest.types.base import Duration, ManifestSection, Size, validation_error
+from trainctl.manifest.types.base import Duration, ManifestSection, Name, Size, validation_error
 from trainctl.model.source_uri import BUCKETS
 
 _SCHEMES = ("file", *BUCKETS, "node")
@@ -79,6 +79,31 @@ class Location(ManifestSection):
         return self
 
 
+class StateKey(ManifestSection):
+    """A key that encrypts the state and plan files."""
+
+    id: Name
+    """Name of the key, which is stored with everything that it encrypts; never reuse it."""
+    secret: Name
+    """Name of a secret declared in ``secrets``: a key of 32 bytes in base64, as printed by
+    ``openssl rand -base64 32``, or a passphrase, from which scrypt derives the key."""
+
+
+class StateEncryption(ManifestSection):
+    """Encryption of the state and of plan files."""
+
+    keys: Annotated[list[StateKey], Field(min_length=1)]
+    """The first key encrypts; all decrypt."""
+
+    @model_validator(mode="after")
+    def _ids_differ(self) -> StateEncryption:
+        if len({key.id for key in self.keys}) < len(self.keys):
+            raise validation_error(
+                "two keys have the same id", "Give each key its own id.", code="invalid-value"
+            )
+        return self
+
+
 class StateLocation(Location):
     """Location of the state."""
 
@@ -86,6 +111,8 @@ class StateLocation(Location):
     """S3's server-side encryption; default: that of the bucket."""
     kms_key_id: str | None = None
     """Id or ARN of the KMS key; default: that of AWS for S3."""
+    encryption: StateEncryption | None = None
+    """Encryption of the state and of plan files on this machine, before they are stored."""
 
     @model_validator(mode="after")
     def _check_state(self) -> StateLocation:

@@ -1,0 +1,167 @@
+"""State log that encrypts another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from trainctl.base.json import JsonObject
+from trainctl.encryption.keys import SEALED, EncryptionKeys
+from trainctl.encryption.position_memory import PositionMemory, require_newer
+from trainctl.errors import StateError
+from trainctl.plugin_api.state import LogSlice, StateLog
+
+
+class SealedLog:
+    """A log whose batches and snapshots are sealed; of its entries only the ids are in clear.
+
+    Reading checks that each batch belongs to the position and the state, that none is missing, and that the log isn't
+    older than ``memory``. Plain entries are refused, but in the history before the state was encrypted.
+    """
+
+    def __init__(self, log: StateLog, keys: EncryptionKeys, memory: PositionMemory) -> None:
+        self._log = log
+        self._keys = keys
+        self._memory = memory
+        self._state = ""
+        self._admits_plain = False
+
+    @property
+    def url(self) -> str:
+        """Location of the log."""
+        return self._log.url
+
+    @property
+    def newest_key(self) -> str:
+        """Id of the key that seals."""
+        return self._keys.newest
+
+    def admit_plain(self) -> None:
+        """Read a state that isn't encrypted yet."""
+        self._admits_plain = True
+
+    def forget_position(self) -> None:
+        """Accept a log that is older than remembered, or another one."""
+        self._memory.forget()
+
+    def read(self, position: int = 0) -> LogSlice:
+        """Read and decrypt; see ``StateLog``."""
+        seen = self._memory.load()
+        found = self._log.read(position)
+        start: int | None = 0 if found.is_full_state else position
+        snapshot = found.snapshot
+        if snapshot is not None:
+            start, snapshot = self._open_snapshot(snapshot)
+        batches = list(self._open_all(found.entries, start, plain=self._admits_plain))
+        end = batches[-1][0] if batches else start
+        if end not in (None, found.next):
+            raise self._corrupt(f"ends at position {end}, not {found.next}")
+        self._check_end(seen, found.next)
+        entries = tuple(entry for _, batch in batches for entry in batch)
+        return replace(found, entries=entries, snapshot=snapshot)
+
+    def append(self, position: int, entries: Sequence[JsonObject]) -> None:
+        """Encrypt and append; see ``StateLog``."""
+        if not self._state and position:
+            self.read()
+        first = entries[0] if entries else {}
+        state = self._state or str(first.get("lineage") or first.get("id"))
+        ids = [entry.get("id") for entry in entries]
+        batch: list[dict[str, Any]] = [{"id": of_entry} for of_entry in ids]
+        if batch:
+            sealed = self._keys.seal(list(entries), state, "log", position, ids)
+            batch[0][SEALED] = {"position": position, **sealed}
+        self._log.append(position, batch)
+        self._state = state
+        self._memory.record(self.url, state, position + 1)
+
+    def snapshot(self, position: int, state: JsonObject) -> None:
+        """Encrypt and store; see ``StateLog``."""
+        if not self._state:
+            self.read()
+        sealed = self._keys.seal(state, self._state, "snapshot", position)
+        self._log.snapshot(position, {SEALED: {"position": position, **sealed}})
+
+    def replay(self) -> Iterator[JsonObject]:
+        """Yield all entries, also plain ones before the first sealed one; see ``StateLog``."""
+        seen = self._memory.load()
+        end: int | None = 0
+        for end, batch in self._open_all(self._log.replay(), 0, plain=True):  # noqa: B007 (used below)
+            yield from batch
+        if end is not None:
+            self._check_end(seen, end)
+        elif not self._admits_plain:
+            raise self._not_encrypted()
+
+    def _open_all(
+        self, entries: Iterable[JsonObject], position: int | None, *, plain: bool
+    ) -> Iterator[tuple[int | None, list[JsonObject]]]:
+        """Yield decrypted batches and the positions after them; None is unknown, after plain ones."""
+        for batch in _batches(entries):
+            if SEALED not in batch[0]:
+                if not plain:
+                    raise self._not_encrypted()
+                self._state = self._state or str(batch[0].get("lineage") or batch[0].get("id"))
+                position = None
+                yield position, batch
+                continue
+            at, opened = self._open(batch[0][SEALED], "log", [entry["id"] for entry in batch])
+            if position not in (None, at):
+                raise self._corrupt(f"has the batch of position {at} at position {position}")
+            position, plain = at + 1, False
+            yield position, opened
+
+    def _open_snapshot(self, snapshot: JsonObject) -> tuple[int | None, JsonObject]:
+        """Return the position of a snapshot, None if unknown, and its state."""
+        if SEALED in snapshot:
+            return self._open(snapshot[SEALED], "snapshot")
+        if not self._admits_plain:
+            raise self._not_encrypted()
+        self._state = str(snapshot.get("lineage"))
+        return None, snapshot
+
+    def _open(self, sealed: Any, kind: str, *context: Any) -> tuple[int, Any]:
+        """Return the position and the value of a sealed object of this state."""
+        position = sealed.get("position") if isinstance(sealed, dict) else None
+        if not isinstance(position, int):
+            raise self._corrupt(f"has an unreadable encrypted {kind}")
+        name = f"{kind} {position} of the state at {self.url}"
+        value = self._keys.unseal(sealed, name, kind, position, *context)
+        if sealed["state"] != (self._state or sealed["state"]):
+            raise self._corrupt(f"has a {kind} of another state at position {position}")
+        self._state = sealed["state"]
+        return position, value
+
+    def _check_end(self, seen: tuple[str, int] | None, end: int) -> None:
+        require_newer(self.url, seen, self._state, end)
+        self._memory.record(self.url, self._state, end)
+
+    def _corrupt(self, how: str) -> StateError:
+        return StateError(
+            f"the state is corrupt: {self.url} {how}",
+            "Restore the complete state from a backup. Nothing was changed.",
+            code="state-corrupt",
+        )
+
+    def _not_encrypted(self) -> StateError:
+        return StateError(
+            f"the state at {self.url} is not encrypted, but the manifest declares its encryption",
+            "To encrypt it from now on, run: trainctl state rekey\nIf it was encrypted before, another program replaced it: restore a backup instead.",
+            code="state-not-encrypted",
+        )
+
+
+def _batches(entries: Iterable[JsonObject]) -> Iterator[list[Any]]:
+    """Split entries into sealed batches; plain entries before them are a batch, too."""
+    batch: list[JsonObject] = []
+    for entry in entries:
+        if SEALED in entry and batch:
+            yield batch
+            batch = []
+        batch.append(entry)
+    if batch:
+        yield batch
+
+
+_: type[StateLog] = SealedLog
