@@ -62,6 +62,15 @@ def test_a_checkpoint_of_the_service_fails(dump: Path) -> None:
     assert "# Not carried over" in (dump.parent / "trainctl.yaml").read_text()
 
 
+def test_other_names_are_not_read(dump: Path) -> None:
+    """By plan; the command says so."""
+    words = ("import", "truss", "--from-json", "dump.json", "--out")
+    done = trainctl(*words, "a.toml", cwd=dump.parent)
+    assert (done.returncode, "*.trainctl.toml" in done.stderr) == (0, True)
+    assert trainctl(*words, "a.trainctl.toml", cwd=dump.parent).stderr == ""
+    assert trainctl("validate", cwd=dump.parent).stdout == "The manifest is valid.\n"
+
+
 @pytest.mark.parametrize(
     ("text", "code"), [("{}", "invalid-config"), ("x", "invalid-config"), ("[1]", "invalid-config")]
 )

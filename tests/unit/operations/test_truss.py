@@ -150,6 +150,7 @@ def test_a_literal_credential_becomes_a_secret(tmp_path: Path) -> None:
     wish = desired(result, "yaml", tmp_path)
     assert wish.secrets["HF_TOKEN"].source == "HF_TOKEN"
     assert token not in repr(result)
+    assert token not in repr(changed(start_commands=[f"login {token}"]).carried)
 
 
 @pytest.mark.parametrize(

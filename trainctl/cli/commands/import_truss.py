@@ -12,6 +12,7 @@ import typer
 from trainctl.cli.options import OUTPUT, argument, option
 from trainctl.cli.session import CliSession, session_of
 from trainctl.errors import UsageError
+from trainctl.manifest.files import manifest_files
 from trainctl.manifest.writer import to_toml, to_yaml
 from trainctl.operations.truss.convert import ImportTarget, convert
 from trainctl.operations.truss.reader import parse_dump, read_config
@@ -88,6 +89,10 @@ def import_truss_command(
     else:
         path.write_text(text, encoding="utf-8")
         output.prose(f"Wrote {path}.", "", *imported_lines(result, str(path.parent), output.style))
+        if path.name not in manifest_files(path.parent):
+            output.note(
+                f"Rename {path.name}: manifests are called trainctl.{format_} or *.trainctl.{format_}."
+            )
     return 0 if result.runs_alike else 1
 
 

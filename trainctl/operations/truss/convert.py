@@ -39,7 +39,7 @@ def convert(dump: Mapping[str, Any], target: ImportTarget) -> ImportedManifest:
     environment = (dump["job"].get("runtime") or {}).get("environment_variables") or {}
     variables = {
         value["name"]: variable
-        for variable, value in environment.items()
+        for variable, value in reversed(environment.items())
         if isinstance(value, Mapping)
     }
     result = ImportedManifest(slug(name), slug(job_name or name), variables)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainctl.manifest.credentials import looks_like_credential
+from trainctl.manifest.credentials import HIDDEN, looks_like_credential
 from trainctl.manifest.types.runtime import RESERVED_PREFIXES, VARIABLE
 from trainctl.model.imported_manifest import ImportedManifest, ImportOutcome
 from trainctl.operations.truss.section import ConfigSection
@@ -53,8 +53,10 @@ def _commands(result: ImportedManifest, runtime: ConfigSection) -> list[str]:
         text = "There is no command; the service would start the image's own."
         result.note(ImportOutcome.DIFFERENT, "runtime.start_commands", text, *_COMMANDS)
         return ["true"]
+    first = commands[0].strip().splitlines()[0]
+    shown = HIDDEN if looks_like_credential(first) else first
     more = f" and {len(commands) - 1} more" if len(commands) > 1 else ""
-    result.carried["runtime.start_commands"] = f"{commands[0].splitlines()[0]}{more}"
+    result.carried["runtime.start_commands"] = f"{shown}{more}"
     return commands
 
 
