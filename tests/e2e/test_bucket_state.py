@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.projects.manifest_files import job, write_manifest
 from tests.support.projects.project import ProjectHarness, project
+from tests.support.sealed import KEY
 from tests.support.servers.bucket_states import Cloud, clouds
 from tests.support.servers.buckets import KEY_ID, SECRET, rclone
 from trainctl.model.redaction import Redactor
@@ -67,6 +68,41 @@ def test_a_server_and_a_secret_of_the_manifest(made: ProjectHarness, cloud: Clou
     made.run("plan", "--detailed-exitcode")
     assert set(cloud.proxy.encryption) == {"aws:kms"}
     assert not cloud.proxy.faults
+
+
+def test_what_is_encrypted_in_a_bucket(made: ProjectHarness, cloud: Cloud) -> None:
+    """A state that was plain, and a saved plan: unreadable from then on, and no older copy is taken for it."""
+    in_environment(made, cloud.proxy.url)
+    state: dict[str, object] = {"url": "s3://models/team/a"}
+    write_manifest(made, {"a": job("true")}, state=state)
+    made.run(*APPLY, "--wait")
+    objects = cloud.objects("team/a")
+    plain = {key for prefix in ("log", "snapshots") for key, *_ in objects.list(prefix)}
+    assert b"job.a" in b"".join(objects.get(key) or b"" for key in plain)
+
+    made.variables["STATE_KEY"] = KEY
+    state["encryption"] = {"keys": [{"id": "k1", "secret": "key"}]}
+    secrets = {"key": {"from": "env", "name": "STATE_KEY"}}
+    write_manifest(
+        made, {"a": job("true"), "b": job("false || true")}, secrets=secrets, state=state
+    )
+    assert "state-not-encrypted" in made.run("plan", code=1).stderr
+    made.run("state", "rekey")
+    made.run("plan", "--out", "plan.bin")
+    assert "job.b" not in (made.directory / "plan.bin").read_text()
+    made.run("apply", "plan.bin", "--wait")
+    added = {key for prefix in ("log", "snapshots") for key, *_ in objects.list(prefix)} - plain
+    stored = b"".join(objects.get(key) or b"" for key in [*added, "tail.json"])
+    assert b"sealed" in stored
+    assert [word for word in (b"job.a", b"job.b", b"|| true", b"local") if word in stored] == []
+    del made.variables["STATE_KEY"]
+    assert "missing-secret" in made.run("state", "list", code=1).stderr
+
+    made.variables["STATE_KEY"] = KEY
+    objects.delete([max(key for key in added if key.startswith("log")), "tail.json"])
+    assert "state-rolled-back" in made.run("state", "list", code=1).stderr
+    made.run("state", "rekey", "--accept-older")
+    assert "job.b" in made.run("state", "list").stdout
 
 
 def test_a_server_that_ignores_conditions(made: ProjectHarness, tmp_path: Path) -> None:

@@ -22,38 +22,26 @@ class SealedLog:
 
     def __init__(self, log: StateLog, keys: EncryptionKeys, memory: PositionMemory) -> None:
         self._log = log
-        self._keys = keys
-        self._memory = memory
+        self.keys = keys
+        self.memory = memory
+        self.admits_plain = False
+        """Whether a state that isn't encrypted yet is read."""
         self._state = ""
-        self._admits_plain = False
 
     @property
     def url(self) -> str:
         """Location of the log."""
         return self._log.url
 
-    @property
-    def newest_key(self) -> str:
-        """Id of the key that seals."""
-        return self._keys.newest
-
-    def admit_plain(self) -> None:
-        """Read a state that isn't encrypted yet."""
-        self._admits_plain = True
-
-    def forget_position(self) -> None:
-        """Accept a log that is older than remembered, or another one."""
-        self._memory.forget()
-
     def read(self, position: int = 0) -> LogSlice:
         """Read and decrypt; see ``StateLog``."""
-        seen = self._memory.load()
+        seen = self.memory.load()
         found = self._log.read(position)
         start: int | None = 0 if found.is_full_state else position
         snapshot = found.snapshot
         if snapshot is not None:
             start, snapshot = self._open_snapshot(snapshot)
-        batches = list(self._open_all(found.entries, start, plain=self._admits_plain))
+        batches = list(self._open_all(found.entries, start, plain=self.admits_plain))
         end = batches[-1][0] if batches else start
         if end not in (None, found.next):
             raise self._corrupt(f"ends at position {end}, not {found.next}")
@@ -70,28 +58,28 @@ class SealedLog:
         ids = [entry.get("id") for entry in entries]
         batch: list[dict[str, Any]] = [{"id": of_entry} for of_entry in ids]
         if batch:
-            sealed = self._keys.seal(list(entries), state, "log", position, ids)
+            sealed = self.keys.seal(list(entries), state, "log", position, ids)
             batch[0][SEALED] = {"position": position, **sealed}
         self._log.append(position, batch)
         self._state = state
-        self._memory.record(self.url, state, position + 1)
+        self.memory.record(self.url, state, position + 1)
 
     def snapshot(self, position: int, state: JsonObject) -> None:
         """Encrypt and store; see ``StateLog``."""
         if not self._state:
             self.read()
-        sealed = self._keys.seal(state, self._state, "snapshot", position)
+        sealed = self.keys.seal(state, self._state, "snapshot", position)
         self._log.snapshot(position, {SEALED: {"position": position, **sealed}})
 
     def replay(self) -> Iterator[JsonObject]:
         """Yield all entries, also plain ones before the first sealed one; see ``StateLog``."""
-        seen = self._memory.load()
+        seen = self.memory.load()
         end: int | None = 0
         for end, batch in self._open_all(self._log.replay(), 0, plain=True):  # noqa: B007 (used below)
             yield from batch
         if end is not None:
             self._check_end(seen, end)
-        elif not self._admits_plain:
+        elif not self.admits_plain:
             raise self._not_encrypted()
 
     def _open_all(
@@ -116,7 +104,7 @@ class SealedLog:
         """Return the position of a snapshot, None if unknown, and its state."""
         if SEALED in snapshot:
             return self._open(snapshot[SEALED], "snapshot")
-        if not self._admits_plain:
+        if not self.admits_plain:
             raise self._not_encrypted()
         self._state = str(snapshot.get("lineage"))
         return None, snapshot
@@ -127,7 +115,7 @@ class SealedLog:
         if not isinstance(position, int):
             raise self._corrupt(f"has an unreadable encrypted {kind}")
         name = f"{kind} {position} of the state at {self.url}"
-        value = self._keys.unseal(sealed, name, kind, position, *context)
+        value = self.keys.unseal(sealed, name, kind, position, *context)
         if sealed["state"] != (self._state or sealed["state"]):
             raise self._corrupt(f"has a {kind} of another state at position {position}")
         self._state = sealed["state"]
@@ -135,7 +123,7 @@ class SealedLog:
 
     def _check_end(self, seen: tuple[str, int] | None, end: int) -> None:
         require_newer(self.url, seen, self._state, end)
-        self._memory.record(self.url, self._state, end)
+        self.memory.record(self.url, self._state, end)
 
     def _corrupt(self, how: str) -> StateError:
         return StateError(

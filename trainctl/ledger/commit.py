@@ -351,15 +351,11 @@ class LogHead:
         if self.reducer.entries >= FLUSH_ENTRIES:
             self._snapshot(at_any_size=self.reducer.entries >= MAX_ENTRIES)
 
-    def snapshot(self) -> None:
-        """Take a snapshot of the state as last read; StateError if it isn't stored."""
-        self.log.snapshot(self.reducer.position, state_to_json(self.reducer.state()))
-
     def _snapshot(self, *, at_any_size: bool = False) -> None:
         reducer = self.reducer
         if at_any_size or 2 * reducer.entries >= len(reducer.resources) + len(reducer.versions):
             with suppress(StateError):
-                self.snapshot()
+                self.log.snapshot(reducer.position, state_to_json(reducer.state()))
             self._snapshot_at, reducer.entries = reducer.position, 0
 
     def _apply(self, entries: Iterable[Entry], position: int) -> None:

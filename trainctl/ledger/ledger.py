@@ -305,10 +305,6 @@ class Ledger:
         """The log."""
         return self._head.log
 
-    def snapshot(self) -> None:
-        """Take a snapshot of the state as last read; StateError if it isn't stored."""
-        self._head.snapshot()
-
     def move_to(self, to: str, check: Callable[[State], None]) -> State:
         """Refuse all further appends, with the URL of the new place; '' permits them again.
 

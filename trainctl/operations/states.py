@@ -51,7 +51,9 @@ def encrypted(
     """Encrypt a log, whose bucket is at an endpoint; remember its position on this machine."""
     from trainctl.encryption.sealed_log import SealedLog
 
-    name = hashlib.sha256(f"{endpoint or ''} {log.url}".encode()).hexdigest()[:32]
+    # By machine, since homes are shared, and file systems show changes of other machines late.
+    place = f"{os.uname().nodename} {endpoint or ''} {log.url}"
+    name = hashlib.sha256(place.encode()).hexdigest()[:32]
     return SealedLog(log, keys, PositionMemory(data_home(environ) / "states" / f"{name}.json"))
 
 
@@ -61,6 +63,7 @@ def rekey(ledger: Ledger, *, accept_older: bool = False) -> str:
     Entries of before stay as they are. ``accept_older``: also if the state is older than it was seen.
     """
     from trainctl.encryption.sealed_log import SealedLog
+    from trainctl.ledger.codec import state_to_json
 
     log = ledger.log
     if not isinstance(log, SealedLog):
@@ -68,13 +71,14 @@ def rekey(ledger: Ledger, *, accept_older: bool = False) -> str:
             "the manifest declares no encryption of the state",
             "Add state.encryption.keys to it; see the guide about encryption.",
         )
-    log.admit_plain()
+    log.admits_plain = True
     if accept_older:
-        log.forget_position()
+        log.memory.forget()
     if ledger.state().lineage:
-        ledger.note(f"encrypted with key {log.newest_key}")
-        ledger.snapshot()
-    return log.newest_key
+        ledger.note(f"encrypted with key {log.keys.newest}")
+        state = ledger.state()
+        log.snapshot(state.position, state_to_json(state))
+    return log.keys.newest
 
 
 def list_states(

@@ -168,7 +168,7 @@ def test_an_older_log_is_refused_until_it_is_accepted(tmp_path: Path) -> None:
         sealed_log(ObjectLog(replaced, url), memory).read()
     assert "state rekey --accept-older" in caught.value.detail
 
-    log.forget_position()
+    log.memory.forget()
     assert log.read().next == 8
     log.append(8, [entry("again")])
 

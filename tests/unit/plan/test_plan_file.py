@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.support.projects.plans import EMPTY, LINEAGE, PlanScenario, at, intent_of, state_after
+from tests.support.sealed import OTHER_KEY, encryption_keys
 from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.encryption.keys import EncryptionKeys
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.action import Action
@@ -51,6 +54,30 @@ def test_a_saved_plan_has_the_resources_of_its_plan_only() -> None:
     saved = read_plan(write_plan(make_plan(inputs), inputs.desired, "0.1.0"), "p.bin")
 
     assert list(saved.desired.resources) == [at("cluster.lab"), at("weights.qwen3")]
+
+
+def _known(keys: EncryptionKeys | None) -> EncryptionKeys | None:
+    return keys
+
+
+def test_an_encrypted_plan_needs_its_key() -> None:
+    """Nothing of it is readable, not even addresses; a file that was changed is refused."""
+    inputs = PlanScenario().inputs()
+    plan = make_plan(inputs)
+    keys = encryption_keys()
+
+    text = write_plan(plan, inputs.desired, "0.1.0", keys)
+
+    assert "job.sft" not in text
+    assert read_plan(text, "p.bin", lambda: keys).plan == plan
+    other = encryption_keys({"k1": OTHER_KEY})
+    for known, code in ((None, "missing-state-key"), (other, "decryption-failed")):
+        with pytest.raises(TrainctlError, match=r"p\.bin") as caught:
+            read_plan(text, "p.bin", partial(_known, known))
+        assert caught.value.code == code
+    sealed = json.loads(text)["sealed"]
+    with pytest.raises(TrainctlError, match="cannot decrypt"):
+        read_plan(changed(text, sealed={**sealed, "state": "x"}), "p.bin", lambda: keys)
 
 
 def changed(text: str, **values: Any) -> str:
