@@ -168,7 +168,7 @@ def trainer(work: ProjectHarness, job: str) -> int | None:
             variables = (path / "environ").read_bytes()
         except OSError:
             continue
-        named = f"BT_TRAINING_JOB_NAME={job}".encode() in variables.split(b"\0")
+        named = f"\0BT_TRAINING_JOB_NAME={job}-".encode() in b"\0" + variables
         if named and mark in variables and words[1:2] == [b"train.py"]:
             return int(path.name)
     return None

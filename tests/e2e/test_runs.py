@@ -308,7 +308,6 @@ def test_logs_can_be_followed_and_chosen(fresh: ProjectHarness) -> None:
 
 
 VARIABLES = {
-    "BT_TRAINING_JOB_NAME": "sft",
     "BT_TRAINING_PROJECT_NAME": "demo",
     "BT_NUM_GPUS": "0",
     "BT_RETRY_COUNT": "0",
@@ -349,6 +348,7 @@ def test_what_a_job_finds_and_leaves(fresh: ProjectHarness) -> None:
         >= {**VARIABLES, "BT_TRAINING_JOB_ID": first["run"], "MINE": "my value"}.items()
     )
     assert found["BT_TRAINING_PROJECT_ID"]
+    assert found["BT_TRAINING_JOB_NAME"] == f"sft-{first['run']}"
     assert all(found[name].startswith("/") for name in DIRECTORIES)
     assert found["TRAINCTL_WEIGHTS_TINY"].endswith("/models/tiny")
     assert list(fresh.nodes.glob("*/runs/*/scratch/*")) == []

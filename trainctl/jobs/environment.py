@@ -16,7 +16,7 @@ from trainctl.plugin_api.provider import Node
 
 JOB_VARIABLES: Mapping[str, str] = {
     "BT_TRAINING_JOB_ID": "ID of the run",
-    "BT_TRAINING_JOB_NAME": "Name of the job",
+    "BT_TRAINING_JOB_NAME": "Name of the job and ID of the run, as a file name; attempts of a run share it",
     "BT_TRAINING_PROJECT_ID": "ID of the project",
     "BT_TRAINING_PROJECT_NAME": "Name of the project, as written in the manifest",
     "BT_NUM_GPUS": "GPUs of this node that the job may use",
@@ -118,7 +118,7 @@ def environment(
     project, claimed = job.project, job.compute.gpus
     own = {
         "BT_TRAINING_JOB_ID": run.id,
-        "BT_TRAINING_JOB_NAME": str(address).removeprefix("job."),
+        "BT_TRAINING_JOB_NAME": f"{file_name(address)}-{run.id}",
         "BT_TRAINING_PROJECT_ID": project_id(lineage, project),
         "BT_TRAINING_PROJECT_NAME": job.project_name or project,
         "BT_NUM_GPUS": str((gpus or 0) if claimed is None else claimed),

@@ -71,7 +71,7 @@ def test_who_and_where_a_run_is() -> None:
     """Ids, names, ranks and attempts, as the hosted service names them."""
     found = made(job())
     assert found["BT_TRAINING_JOB_ID"] == "abc1234"
-    assert found["BT_TRAINING_JOB_NAME"] == "sft"
+    assert found["BT_TRAINING_JOB_NAME"] == f"sft-{found['BT_TRAINING_JOB_ID']}"
     assert found["BT_TRAINING_PROJECT_NAME"] == "demo"
     assert re.fullmatch("[0-9a-f]{7}", found["BT_TRAINING_PROJECT_ID"])
     assert found["BT_RETRY_COUNT"] == "1"
@@ -143,9 +143,9 @@ def test_secrets_are_told_apart() -> None:
 
 
 def test_one_of_many_has_places_of_its_own() -> None:
-    """Keys hold anything, so directories are named by a digest of them; the job's name shows the key."""
+    """Keys hold anything, so directories and the name of a run are named by a digest of them."""
     one, other = (Address.parse(f'job.sweep["lr=1/{n}"]') for n in (1, 2))
-    assert made(job(), one)["BT_TRAINING_JOB_NAME"] == 'sweep["lr=1/1"]'
+    assert made(job(), one)["BT_TRAINING_JOB_NAME"].startswith(f"{file_name(one)}-")
     assert re.fullmatch(r"sweep-[0-9a-f]{8}", file_name(one))
     assert file_name(one) != file_name(other)
     assert str(checkpoint_directory(NODE, RUN)) == "/data/checkpoints/demo/sft/3-abc1234"

@@ -98,7 +98,8 @@ def test_the_type_and_base_model_of_a_checkpoint(
     [
         ("checkpoint-120", 120), ("checkpoint-120-3", 120), ("global_step120", 120), ("step_7", 7), ("epoch-3", 3),
         ("epoch=0-step=10.ckpt", 10), ("llama--loss=0.52-step=10-consumed_samples=80.0-last", 10), ("checkpoint.7", 7),
-        ("llama-3.1", None), ("epoch=3-val_loss=0.52", None), ("120", 120), ("final", None), ("qwen3", None), (".", None), ("checkpoint-" + "9" * 40, None),
+        ("llama-3.1", None), ("glm-4.6-lora-64-128", None), ("qwen/v0-20250101/checkpoint-100", 100), ("iter_0000100", 100),
+        ("epoch_1_step_500", 500), ("epoch=3-val_loss=0.52", None), ("120", 120), ("final", None), ("qwen3", None), (".", None), ("checkpoint-" + "9" * 40, None),
     ],
 )  # fmt: skip
 def test_the_step_in_a_name(name: str, step: int | None) -> None:

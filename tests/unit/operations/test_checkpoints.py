@@ -63,7 +63,7 @@ def test_one_that_cannot_be_had_is_named(name: str | None, rank: int, said: str)
     assert "checkpoint-3 (uploading)" in caught.value.detail
 
 
-@pytest.mark.parametrize("name", ["..", "a/b", "/etc", "../../x", ""])
+@pytest.mark.parametrize("name", ["..", "a//b", "/etc", "../../x", ""])
 def test_a_name_that_leaves_the_directory_is_refused(name: str) -> None:
     """A node that lies can't make a download write elsewhere."""
     with pytest.raises(NodeError, match=r"invalid checkpoint name .* from lab/lab-0"):

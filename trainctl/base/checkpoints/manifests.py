@@ -125,8 +125,10 @@ def parse_manifest(data: Optional[bytes], prefix: str) -> Optional[CheckpointMan
 
 
 def is_checkpoint_name(name: Any) -> bool:
-    """Return whether this is a valid name of a checkpoint."""
-    return isinstance(name, str) and name not in ("", "..") and "/" not in name and "\0" not in name
+    """Return whether this is a checkpoint's path below its rank; ``.`` is that of loose files."""
+    if not isinstance(name, str) or "\0" in name:
+        return False
+    return name == "." or not any(part in ("", ".", "..") for part in name.split("/"))
 
 
 def validate_prefix(prefix: str) -> str:

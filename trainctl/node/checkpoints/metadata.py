@@ -12,8 +12,10 @@ from typing import Any, Collection, Dict, Iterable, Optional, Tuple
 
 from trainctl.base.checkpoints.ranking import TRAINER_STATE, is_loadable
 
-_STEP = re.compile(r"step=(\d+)|(?:^|[-_]|(?<!\d)\.|step|epoch)(\d+)(?:-\d+)?$")
-"""After ``step=``, or at the end. Digits after a decimal point belong to a loss or a model's name."""
+_STEP = re.compile(
+    r"step=(\d+)|^(\d+)$|(?:checkpoint|ckpt|step|epoch|iter|iteration)[-_.]?(\d+)(?:-\d+)?$"
+)
+"""After ``step=``, or after a word of trainers at the end. Other digits are a size, a loss or part of a model's name."""
 _MOST_JSON_BYTES = 16 * 2**20
 _MOST_TEXT = 500
 
@@ -32,10 +34,10 @@ TensorTotals = Tuple[int, Dict[str, int]]
 def parse_step(name: str) -> Optional[int]:
     """Parse the step in a name.
 
-    ``checkpoint-120``, ``checkpoint-120-1``, ``global_step120``, ``epoch=0-step=120.ckpt``.
+    ``v0/checkpoint-120``, ``checkpoint-120-1``, ``global_step120``, ``epoch=0-step=120.ckpt``.
     """
-    match = _STEP.search(name)
-    digits = (match[1] or match[2]) if match else ""
+    match = _STEP.search(name.rpartition("/")[2])
+    digits = match[match.lastindex or 0] if match else ""
     return int(digits) if 0 < len(digits) <= 18 else None
 
 

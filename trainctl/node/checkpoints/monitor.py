@@ -108,6 +108,8 @@ class CheckpointMonitor:
 
 
 _RANK = re.compile(r"rank-(\d+)")
+_NESTED = re.compile(r".*checkpoint-\d+(?:-\d+)?")
+"""Directories that are checkpoints at any depth. As on Baseten: https://docs.baseten.co/training/concepts/checkpointing"""
 
 CheckpointKey = Tuple[int, str]
 """Rank and name of a checkpoint."""
@@ -129,6 +131,9 @@ class SavedFile(NamedTuple):
 class SavedCheckpoint(NamedTuple):
     """A checkpoint: a directory of a rank, or ``.`` for files next to them.
 
+    ``name`` is the path below the rank. A directory that holds checkpoints, as in ``v0/checkpoint-100``, has its other
+    files only.
+
     ``skipped_links`` counts symlinks that lead out of the job's checkpoint directory or to no file.
     """
 
@@ -146,7 +151,7 @@ class SavedCheckpoint(NamedTuple):
     @property
     def top(self) -> Path:
         """Checkpoint directory of its rank; symlinks must not lead out of it."""
-        return self.directory if self.name == "." else self.directory.parent
+        return self.directory if self.name == "." else self.directory.parents[self.name.count("/")]
 
     @property
     def modified(self) -> int:
@@ -173,7 +178,8 @@ def list_saved(directory: Path) -> List[SavedCheckpoint]:
         for name in list_names(rank):
             path = rank / name
             if not name.startswith(".") and not path.is_symlink() and path.is_dir():
-                checkpoints.append(inspect_checkpoint(path, int(match[1]), name))
+                names = [name, *(f"{name}/{inner}" for inner in _nested_checkpoints(path))]
+                checkpoints += [inspect_checkpoint(rank / one, int(match[1]), one) for one in names]
         checkpoints.append(inspect_checkpoint(rank, int(match[1]), "."))
     return [saved for saved in checkpoints if saved.files]
 
@@ -232,10 +238,24 @@ def _writes(pid: int, number: str) -> bool:
     return match is not None and int(match[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
+def _nested_checkpoints(directory: Path) -> Iterator[str]:
+    """Yield the paths of checkpoints below a directory; a checkpoint holds no others."""
+    if _NESTED.fullmatch(directory.name):
+        return
+    for top, inner, _ in os.walk(str(directory)):
+        for name in sorted(filter(_NESTED.fullmatch, inner)):
+            inner.remove(name)
+            if not name.startswith(".") and not Path(top, name).is_symlink():
+                yield Path(top, name).relative_to(directory).as_posix()
+
+
 def _paths(directory: Path, *, loose_only: bool) -> Iterator[Path]:
+    is_whole = _NESTED.fullmatch(directory.name)
     for top, inner, names in os.walk(str(directory)):
         if loose_only:
             inner.clear()
+        elif not is_whole:
+            inner[:] = [name for name in inner if not _NESTED.fullmatch(name)]
         inner.sort()
         linked = [name for name in inner if Path(top, name).is_symlink()]
         for name in sorted([*names, *linked]):

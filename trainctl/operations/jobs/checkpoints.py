@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from trainctl.base.checkpoints.manifests import is_checkpoint_name
 from trainctl.base.checkpoints.ranking import recency_key
 from trainctl.base.json import digest
 from trainctl.base.parallel import each
@@ -124,12 +125,12 @@ def upload_checkpoints(workspace: Workspace, run: JobRun) -> Mapping[str, Any]:
 
 
 def checkpoint_from(row: Mapping[str, Any], run: JobRun) -> Checkpoint:
-    """Convert a row; NodeError for a name that is not a file name."""
+    """Convert a row; NodeError for a name that leads elsewhere."""
     name = str(row["name"])
-    if name in ("", "..") or "/" in name:
+    if not is_checkpoint_name(name):
         raise NodeError(
             f"invalid checkpoint name {name!r} from {row.get('node') or 'the store'}",
-            "The name is not a valid file name. Check the store.",
+            "The name is not a path below a directory. Check the store.",
         )
     fields = {key: row[key] for key in _CHECKPOINT_FIELDS if key in row}
     origin = {"job": str(run.job.address), "run": run.record.id}
@@ -173,6 +174,7 @@ def download_checkpoint(
         unfinished.mkdir(parents=True, exist_ok=True)
         with client.leased(rank, chosen["name"]):
             _fetch(client, chosen, unfinished)
+        place.parent.mkdir(parents=True, exist_ok=True)
         unfinished.rename(place)
     except OSError as error:
         raise StorageError(f"cannot copy {chosen['name']} to {target}: {error}") from error
