@@ -46,6 +46,7 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
         CommandRow("validate", "manifest", "Check the manifest for errors"),
         CommandRow("plan", "plan", "Preview the changes apply would make"),
         CommandRow("apply", "apply", "Create, update or replace resources to match the manifest"),
+        CommandRow("comment", "plan", "Write the plan as a comment of the pull request"),
         CommandRow("destroy", "apply", "Destroy all managed resources"),
         CommandRow("reconcile", "apply", "Resume approved work that was blocked or interrupted"),
     ),

@@ -46,6 +46,7 @@ NOTES: Mapping[str, CommandNotes] = {
         {
             1: "Planning failed, or the plan has errors.",
             2: "There are changes (with --detailed-exitcode).",
+            11: "With --expect-check: another plan than the approved one.",
             13: _CHANGES[13],
         },
     ),
@@ -53,9 +54,13 @@ NOTES: Mapping[str, CommandNotes] = {
         ("trainctl apply --wait", "trainctl apply --auto-approve plan.bin"),
         {
             **_CHANGES,
-            11: "The saved plan is stale.",
+            11: "The saved plan is stale, or not the approved one.",
             12: "Some changes failed or were skipped; with --wait, a run did not complete.",
         },
+    ),
+    "comment": CommandNotes(
+        ("trainctl comment plan.bin", "trainctl comment --issue drift.bin"),
+        {1: "The plan has errors, or the server refused a request."},
     ),
     "destroy": CommandNotes(
         ("trainctl destroy", "trainctl destroy --target job.train"),

@@ -135,6 +135,9 @@ TrustFile = Annotated[
     option("--trust FILE", "Trust file to use instead of ~/.config/trainctl/trust.toml", POLICY),
 ]
 Parallelism = Annotated[int, option("--parallelism N", "Maximum concurrent operations", POLICY)]
+ExpectCheck = Annotated[
+    bool, option("--expect-check", "Fail unless the plan has the digest of the approved check")
+]
 AutoApprove = Annotated[bool, option("--auto-approve", "Skip the confirmation prompt")]
 DryRun = Annotated[bool, option("--dry-run", "Show what would be done, without doing it")]
 AllStates = Annotated[

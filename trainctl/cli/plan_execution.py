@@ -12,7 +12,7 @@ from trainctl.apply.engine import ApplyPermissions
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.walk import ApplyResult
 from trainctl.cli.options import OutputFormat, PlanFormat, PlanningFlags
-from trainctl.cli.plans import plan_from_flags, show_plan
+from trainctl.cli.plans import ApprovalFlags, plan_from_flags, show_plan
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, require_terminal
 from trainctl.errors import PermissionDenied, TrainctlError
@@ -150,10 +150,11 @@ def plan_and_apply(
     flags: PlanningFlags,
     execution_flags: ExecutionFlags,
     question: str = QUESTION,
-    expect: str | None = None,
+    approval: ApprovalFlags = ApprovalFlags(),  # noqa: B008 - frozen
 ) -> int:
     """Plan, ask and apply; return the exit code."""
     with errors_as_events(session, execution_flags.format):
+        expect = approval.digest(session, workspace.state_url)
         plan = plan_from_flags(workspace, flags, writes_lock=not execution_flags.lockfile_readonly)
         planned = plan.digest
         if expect is not None:

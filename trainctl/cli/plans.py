@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -25,6 +27,27 @@ from trainctl.views.problems import diagnostic_lines, explain_hint_lines
 if TYPE_CHECKING:
     from trainctl.encryption.keys import EncryptionKeys
     from trainctl.plan.plan_file import SavedPlan
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalFlags:
+    """``--expect``, or whether to read the approved digest from the review server."""
+
+    expect: str | None = None
+    check: bool = False
+    comment: bool = False
+
+    def digest(self, session: CliSession, state_url: str) -> str | None:
+        """Return the digest that the plan must have, if any; StalePlan if none is approved."""
+        if not (self.check or self.comment):
+            return self.expect
+        if self.expect or (self.check and self.comment):
+            raise UsageError("use only one of --expect, --expect-check and --expect-comment")
+        from trainctl.operations.review import approved_digest, review_name, review_server
+
+        server = review_server(os.environ, session.redactor, session.output.note)
+        name = review_name(session.directory, state_url)
+        return approved_digest(server, name, from_comment=self.comment)
 
 
 def plan_from_flags(

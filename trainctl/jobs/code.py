@@ -362,7 +362,7 @@ def _blob(data: bytes) -> str:
 
 def is_from_checkout(path: Path, directory: Path) -> bool:
     """Whether a path is in the git work tree, or directory, of the manifest."""
-    return path.resolve().is_relative_to(_top(directory.resolve()))
+    return path.resolve().is_relative_to(repository_of(directory.resolve()))
 
 
 def refuse_bare(directory: Path) -> None:
@@ -382,6 +382,7 @@ def refuse_bare(directory: Path) -> None:
             )
 
 
-def _top(directory: Path) -> Path:
+def repository_of(directory: Path) -> Path:
+    """Return the git work tree of a directory, or the directory itself."""
     parents = (directory, *directory.parents)
     return next((path for path in parents if (path / ".git").exists()), directory)

@@ -83,12 +83,13 @@ class SourceClient:
         headers: Mapping[str, str],
         token: str | None = None,
         method: str = "GET",
+        body: bytes | None = None,
     ) -> Iterator[SourceResponse]:
-        """Send GET or HEAD, following redirects; the token stays at its origin.
+        """Send a request, following redirects if it has no body; the token stays at its origin.
 
         ``subject`` begins error messages, which never show the URL, as it may contain a signature.
         """
-        with self._request(method, url, subject, headers, token) as response:
+        with self._request(method, url, subject, headers, token, body=body) as response:
             yield SourceResponse(response, subject)
 
     def redirect_from(
@@ -119,12 +120,13 @@ class SourceClient:
         token: str | None,
         *,
         follow: bool = True,
+        body: bytes | None = None,
     ) -> Iterator[Response]:
         secret = {"Authorization": f"Bearer {token}"} if token is not None else None
         with contextlib.ExitStack() as stack:
             with _source_errors(subject):
                 request = self._http.request(
-                    method, url, headers, secret_headers=secret, follow=follow
+                    method, url, headers, secret_headers=secret, follow=follow, body=body
                 )
                 response = stack.enter_context(request)
                 refused = response.status >= (400 if not follow else 300)
@@ -179,9 +181,11 @@ def _error_for(
     status: int, headers: Mapping[str, str], subject: str, host: str, token: str | None
 ) -> SourceError:
     """Return the error of a status; ``token`` selects the advice and is never shown."""
-    if status == 429:
+    # GitHub's limits
+    is_limit = headers.get("Retry-After") or headers.get("X-RateLimit-Remaining") == "0"
+    if status == 429 or (status == 403 and is_limit):
         return SourceUnavailable(
-            f"{subject}: rate limited by {host} (429)",
+            f"{subject}: rate limited by {host} ({status})",
             "" if token else "Use a token, which may have a higher limit.",
             retry_after=retry_after(headers),
         )

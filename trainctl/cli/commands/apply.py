@@ -26,7 +26,7 @@ from trainctl.cli.plan_execution import (
     execute_plan,
     plan_and_apply,
 )
-from trainctl.cli.plans import load_plan
+from trainctl.cli.plans import ApprovalFlags, load_plan
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import UsageError, UserInterrupt
@@ -54,6 +54,10 @@ def apply_command(
     expect: Annotated[
         str | None, option("--expect DIGEST", "Fail unless the plan has this digest")
     ] = None,
+    expect_check: options.ExpectCheck = False,
+    expect_comment: Annotated[
+        bool, option("--expect-comment", "As --expect-check, with the digest of the comment")
+    ] = False,
     allow_unresolved_images: Annotated[
         bool,
         option("--allow-unresolved-images", "With --expect, accept images without a known digest"),
@@ -106,23 +110,25 @@ def apply_command(
         timeout,
         allow_unresolved_images=allow_unresolved_images,
     )
+    approval = ApprovalFlags(expect, expect_check, expect_comment)
     if planfile is not None:
-        return _apply_saved(session, planfile, execution_flags, expect, flags)
+        return _apply_saved(session, planfile, execution_flags, approval, flags)
     execution_flags.require_approval(session)
     with open_workspace(session, flags) as workspace:
-        return plan_and_apply(session, workspace, flags, execution_flags, expect=expect)
+        return plan_and_apply(session, workspace, flags, execution_flags, approval=approval)
 
 
 def _apply_saved(
     session: CliSession,
     path: Path,
     execution_flags: ExecutionFlags,
-    expect: str | None,
+    approval: ApprovalFlags,
     flags: PlanningFlags,
 ) -> int:
     """Apply a saved plan; it may stop the live runs that it names."""
     with errors_as_events(session, execution_flags.format):
         saved = load_plan(path, lambda: open_workspace(session, flags).state_keys)
+        expect = approval.digest(session, saved.desired.state_url or "")
         if expect is not None:
             require_digest(saved.plan, expect)
             execution_flags.require_images(saved.plan)

@@ -1,7 +1,9 @@
-"""``trainctl plan`` and ``trainctl show``."""
+"""``trainctl plan``, ``show`` and ``comment``."""
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace as replace_
 from pathlib import Path
 from typing import Annotated
@@ -11,11 +13,19 @@ import typer
 from trainctl import __version__
 from trainctl.cli import options
 from trainctl.cli.options import PlanFormat, PlanFormatOption, PlanningFlags, option
-from trainctl.cli.plans import load_plan, plan_from_flags, save_plan, show_plan, written_file
+from trainctl.cli.plans import (
+    ApprovalFlags,
+    load_plan,
+    plan_from_flags,
+    save_plan,
+    show_plan,
+    written_file,
+)
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
+from trainctl.operations.plan import approved_plan
 from trainctl.operations.states import location_at
-from trainctl.plan.values import OUTPUT_MARK
+from trainctl.plan.values import OUTPUT_MARK, Plan
 
 CHANGES = 2
 """The exit code of ``--detailed-exitcode`` if there are changes."""
@@ -31,6 +41,7 @@ def plan_command(
     detailed_exitcode: Annotated[
         bool, option("--detailed-exitcode", "Exit with 2 if there are changes", options.OUTPUT)
     ] = False,
+    expect_check: options.ExpectCheck = False,
     destroy: options.Destroy = False,
     refresh: options.Refresh = True,
     refresh_only: options.RefreshOnly = False,
@@ -58,6 +69,7 @@ def plan_command(
         parallelism, trust=trust,
     )  # fmt: skip
     with open_workspace(session, flags) as workspace:
+        approved = ApprovalFlags(check=expect_check).digest(session, workspace.state_url)
         plan = plan_from_flags(workspace, flags)
         saved = out if plan.usable else None
         if saved is not None:
@@ -67,6 +79,8 @@ def plan_command(
         show_plan(session, plan, format_, concise=concise, saved=saved)
         if not plan.usable:
             return plan.exit_code
+        if approved is not None:
+            approved_plan(workspace, plan, approved)
     changes = plan.has_changes or (refresh_only and bool(plan.drift))
     return CHANGES if detailed_exitcode and changes else 0
 
@@ -116,3 +130,56 @@ def _show(session: CliSession, planfile: Path | None, format_: PlanFormat) -> in
         lines = [f"# {OUTPUT_MARK}", *lines]
     session.output.print("\n".join(lines))
     return 0
+
+
+def comment_command(
+    ctx: typer.Context,
+    planfile: options.PlanFileArgument = None,
+    dry_run: Annotated[
+        bool, option("--dry-run", "Print the comment instead of writing it")
+    ] = False,
+    issue: Annotated[
+        bool, option("--issue", "Keep an issue open while there are changes or drift")
+    ] = False,
+    provider: Annotated[
+        str | None, option("--provider NAME", "github or gitlab [default: that of the CI job]")
+    ] = None,
+    var: options.Variables = None,
+    var_file: options.VarFiles = None,
+    trust: options.TrustFile = None,
+) -> int:
+    """Write the plan as a comment and a check of the pull request of this CI job.
+
+    Updates its own comment, and removes it if there is nothing to do. Without PLANFILE, plans first.
+    """
+    session = session_of(ctx)
+    if planfile is not None:
+        saved = load_plan(planfile, lambda: open_workspace(session).state_keys)
+        plan, state_url = saved.plan, saved.desired.state_url or ""
+    else:
+        flags = PlanningFlags(variables=var, var_files=var_file, trust=trust)
+        with open_workspace(session, flags) as workspace:
+            plan, state_url = plan_from_flags(workspace, flags), workspace.state_url
+    _publish(session, plan, state_url, provider, issue=issue, dry_run=dry_run)
+    return 0 if plan.usable else plan.exit_code
+
+
+def _publish(
+    session: CliSession, plan: Plan, state: str, provider: str | None, *, issue: bool, dry_run: bool
+) -> None:
+    from trainctl.operations import review
+    from trainctl.views.plan.json import PlanCounts
+    from trainctl.views.plan.pages import plan_markdown
+
+    name = review.review_name(session.directory, state)
+    text = "\n".join(plan_markdown(plan, now=time.time()))
+    body = session.redactor.redact(review.comment_text(name, plan.digest, text))
+    if dry_run:
+        session.output.print(body)
+        return
+    server = review.review_server(os.environ, session.redactor, session.output.note, provider)
+    if issue:
+        session.output.prose(review.publish_issue(server, name, plan, body))
+    else:
+        title = str(PlanCounts.of(plan)) if plan.usable else "The plan has errors."
+        session.output.prose(*review.publish_comment(server, name, plan, title, body))

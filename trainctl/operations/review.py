@@ -1,0 +1,123 @@
+"""Publish plans on a review server, and read the digest that was approved there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+
+from trainctl.base.retry import RetryPolicy
+from trainctl.errors import StalePlan, TrainctlError, UsageError
+from trainctl.jobs.code import repository_of
+from trainctl.model.redaction import Redactor
+from trainctl.plan.values import Plan
+from trainctl.review.github import GitHub
+from trainctl.review.gitlab import GitLab
+from trainctl.review.server import ReviewRequest
+
+ReviewServers = GitHub | GitLab
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def review_server(
+    environ: Mapping[str, str],
+    redactor: Redactor,
+    notify: Callable[[str], None],
+    provider: str | None = None,
+) -> ReviewServers:
+    """Return the server of this CI job; TrainctlError outside of CI or without a token."""
+    for variable in ("GITHUB_TOKEN", "GITLAB_TOKEN"):
+        redactor.register(environ.get(variable, ""))
+    retry = RetryPolicy(attempts=4, patience=60.0, notify=notify)
+    detected = "gitlab" if environ.get("GITLAB_CI") else "github"
+    if provider not in (None, "github", "gitlab"):
+        raise UsageError(f"--provider {provider}: must be github or gitlab")
+    server = GitLab if (provider or detected) == "gitlab" else GitHub
+    return server(environ, retry)
+
+
+def review_name(directory: Path, state_url: str) -> str:
+    """Return the name of a manifest and its state in comments and checks.
+
+    It is the same in every checkout: directories below the repository are relative to it.
+    """
+    root = repository_of(directory)
+    path = re.sub(r"[^\w./]+", "-", str(directory.relative_to(root)))
+    place = f"{path} {state_url.replace(root.as_uri(), '', 1).rstrip('/')}"
+    words = ["trainctl", *([] if path == "." else [path]), sha256(place.encode()).hexdigest()[:6]]
+    return " ".join(words)
+
+
+def comment_text(name: str, digest: str, text: str) -> str:
+    """Return the body of a comment: a hidden first line with name and digest, then the text."""
+    return f"<!-- {name} {digest} -->\n{text}"
+
+
+def publish_comment(
+    server: ReviewServers, name: str, plan: Plan, title: str, body: str
+) -> list[str]:
+    """Write comment and check of a plan; return what was done.
+
+    A check is not repeated for the same digest, as approvals must be newer than their check.
+    """
+    request = _request(server)
+    text = _body(plan, f"{body}\n\nFor commit {request.head}.")
+    done = server.publish(server.comments(request), f"<!-- {name} ", text)
+    checks = sorted(server.checks(request.head, name), key=lambda check: check.written_at)
+    if not checks or checks[-1].text != plan.digest:
+        server.create_check(request.head, name, plan.digest, title, passed=plan.usable)
+    return [
+        f"#{request.number}: comment {done}.",
+        f"Check {name!r} of {request.head[:12]}: {title}",
+    ]
+
+
+def publish_issue(server: ReviewServers, name: str, plan: Plan, body: str) -> str:
+    """Keep an issue open while a plan has changes or drift; return what was done."""
+    place = server.issues(f"{name}: the machines differ from the manifest")
+    return f"Issue {server.publish(place, f'<!-- {name} ', _body(plan, body))}."
+
+
+def _body(plan: Plan, body: str) -> str | None:
+    return body if plan.has_changes or plan.drift or not plan.usable else None
+
+
+def approved_digest(server: ReviewServers, name: str, *, from_comment: bool) -> str:
+    """Return the approved digest; StalePlan without an approval that is newer than it.
+
+    The digest is in a check of the head, or in this account's comment, which must not be edited after the approval.
+    """
+    request = _request(server)
+    if from_comment:
+        records = server.posts(server.comments(request), f"<!-- {name} ")
+    else:
+        records = list(server.checks(request.head, name))
+    newest = max(records, key=lambda record: record.written_at, default=None)
+    digest = _DIGEST.search(newest.text) if newest else None
+    approved = max(server.approvals(request), default=None)
+    problem = ""
+    if newest is None or digest is None:
+        problem = f"has no {'comment' if from_comment else 'check'} {name!r}"
+    elif approved is None:
+        problem = "is not approved"
+    elif approved < newest.written_at:
+        problem = f"was approved at {approved}, before its plan of {newest.written_at}"
+    if problem or digest is None:
+        raise StalePlan(
+            f"commit {request.head[:12]} of #{request.number} {problem}",
+            "Run the job that plans, review its plan, and have the newest commit approved.",
+            code="not-approved",
+        )
+    return digest[0]
+
+
+def _request(server: ReviewServers) -> ReviewRequest:
+    request = server.request()
+    if request is None:
+        raise TrainctlError(
+            f"commit {server.commit[:12]} belongs to no pull or merge request",
+            "Run this in a job for a pull or merge request, or for the commit that merged it.",
+            code="no-review",
+        )
+    return request
