@@ -234,6 +234,8 @@ class ApplyEngine:
             run = recorded.outputs["runs"][-1]
             data |= {"run": run["id"], "status": run["status"]}
         text = _PAST_VERBS[change.action]
+        if change.reuses is not None:
+            text = f"reuses {change.reuses.origin}"
         if change.address in self._by_others:
             text += f" by {self._by_others[change.address]} meanwhile"
             data["by"] = self._by_others[change.address]
@@ -339,6 +341,8 @@ class ApplyEngine:
             seconds_of=lambda address: self._seconds.get(address, 0.0),
             cancelled=self._interrupt.cancelled,
             forecasts=self._forecasts.get(change.address, {}),
+            identity=change.identity,
+            reuses=change.reuses.run if change.reuses else None,
             spend_on_mirror=self._lock_timeout.spend_on_mirror,
             notify=lambda text: self._emit(Event(EventType.DIAGNOSTIC, text, change.address)),
         )
@@ -348,6 +352,7 @@ _PRESENT_VERBS = {
     Action.CREATE: "creating",
     Action.UPDATE: "updating",
     Action.REPLACE: "replacing",
+    Action.REUSE: "reusing a run",
     Action.DELETE: "destroying",
     Action.FORGET: "forgetting",
 }
@@ -355,6 +360,7 @@ _PAST_VERBS = {
     Action.CREATE: "created",
     Action.UPDATE: "updated",
     Action.REPLACE: "replaced",
+    Action.REUSE: "reused",
     Action.DELETE: "destroyed",
     Action.FORGET: "forgotten",
 }

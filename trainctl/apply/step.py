@@ -15,6 +15,7 @@ from trainctl.ledger.state import Intent, Lookup, RecordedResource
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address
 from trainctl.model.delivery import TransferForecast
+from trainctl.model.run import RunRecord
 from trainctl.model.specs.resource import ResourceAttributes
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.values import Change
@@ -46,6 +47,10 @@ class ApplyStep(ResourceAttributes):
     """Whether an earlier attempt used this key, and may have made the change."""
     forecasts: Mapping[tuple[int, str], TransferForecast] = field(default_factory=dict)
     """Forecasts of deliveries by rank and weights."""
+    identity: str | None = None
+    """Identity of the new run."""
+    reuses: RunRecord | None = None
+    """A completed run to record instead of starting one."""
     notify: Callable[[str], None] = lambda _: None
     """Print a note."""
     spend_on_mirror: Callable[[str], None] = lambda _: None

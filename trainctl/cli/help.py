@@ -37,7 +37,10 @@ def command_help(command: Any, path: str, width: int) -> str:
             *_description(command.help, width),
             *("", f"Usage: {usage}"),
             *_section_lines([("Arguments", _argument_rows(arguments)), *_options(command)], width),
-            *("", 'Global options: -C, --state, --log-level, --no-color (see "trainctl --help")'),
+            *(
+                "",
+                'Global options: -C, --state, --env, --log-level (see "trainctl --help")',
+            ),
             *_notes(path),
             "",
         ]

@@ -123,6 +123,10 @@ Replaces = Annotated[
     list[str] | None,
     option("--replace ADDRESS", "Force replacement of this resource (repeatable)", SCOPE),
 ]
+NoReuse = Annotated[
+    bool,
+    option("--no-reuse", "Start new runs although equal runs have completed elsewhere", SCOPE),
+]
 Variables = Annotated[
     list[str] | None, option("--var NAME=VALUE", "Set a variable (repeatable)", POLICY)
 ]
@@ -169,6 +173,7 @@ class PlanningFlags:
     repeat: str | None = None
     delete_checkpoints: bool = False
     trust: Path | None = None
+    reuse: bool = True
 
     def __post_init__(self) -> None:
         if self.parallelism < 1:
@@ -230,6 +235,9 @@ def global_options(
             "--state URL", "Location of the state [default: TRAINCTL_STATE, or as in the manifest]"
         ),
     ] = None,
+    env: Annotated[
+        str | None, option("--env NAME", "Use a state next to that one, for example pr-12")
+    ] = None,
     log_level: Annotated[
         LogLevel, option("--log-level LEVEL", "error, warning, info or debug")
     ] = LogLevel.WARNING,
@@ -240,6 +248,7 @@ def global_options(
     session = session_of(ctx)
     session.set_log_level(log_level)
     session.state_url = state or os.environ.get("TRAINCTL_STATE") or None
+    session.environment = env
     if no_color:
         session.output.color = False
     if chdir is not None:

@@ -66,6 +66,7 @@ def plan_from_flags(
         replace=addresses(flags.replaces, "--replace"),
         run=addresses(flags.runs, "ADDRESS"),
         delete_checkpoints=flags.delete_checkpoints,
+        reuse=flags.reuse,
     )
     survey = SurveyOptions(
         flags.refresh,

@@ -36,6 +36,7 @@ class CliSession:
     stdin: TextIO
     directory: Path = Path()
     state_url: str | None = None
+    environment: str | None = None
     log_level: LogLevel = LogLevel.WARNING
 
     @classmethod

@@ -31,6 +31,7 @@ def open_workspace(
         environ=os.environ,
         redactor=session.redactor,
         state_url=session.state_url,
+        environment=session.environment,
         variables=flags.assignments,
         var_files=tuple(flags.var_files or ()),
         trust_file=flags.trust,

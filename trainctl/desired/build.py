@@ -161,6 +161,7 @@ def _desired(
         mirror=make.store_location(manifest.mirror),
         checkpoints=store,
         state=make.store_location(manifest.state),
+        reuse_from=tuple(manifest.reuse_from),
         manifest_files=documents.files,
         manifest_digest=_digest(manifest, ordered, secrets, moved),
         moves=moved,

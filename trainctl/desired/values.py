@@ -95,6 +95,8 @@ class DesiredState:
     mirror: StoreLocation = StoreLocation()
     checkpoints: CheckpointStoreSettings = CheckpointStoreSettings()
     state: StoreLocation = StoreLocation()
+    reuse_from: tuple[str, ...] = field(default=(), metadata=OMIT_EMPTY)
+    """URLs of other states with runs to reuse."""
     manifest_files: tuple[str, ...] = ()
     manifest_digest: str = ""
     warnings: tuple[Diagnostic, ...] = ()

@@ -15,7 +15,7 @@ from trainctl.jobs.secrets import SecretResolver
 from trainctl.ledger.state import Lookup, origin_of
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
-from trainctl.model.specs.job_spec import JobSpec
+from trainctl.model.specs.job_spec import CheckpointSelector, JobSpec
 from trainctl.model.trust import SecretDestination
 from trainctl.plugin_api.sources import SourceCredential
 
@@ -120,7 +120,11 @@ class CheckpointAccess:
 
 
 def references(job: JobSpec, lookup: Lookup) -> list[CheckpointLoad]:
-    """Return the checkpoints to start from, as in a run's specification."""
+    """Return the checkpoints to start from, as in a run's specification.
+
+    Those of a recorded job are those of its recorded runs: not of a job of that name in another
+    state, and of the runs that it reuses.
+    """
     return [
         {
             "project": _folder(lookup, load.project),
@@ -128,6 +132,7 @@ def references(job: JobSpec, lookup: Lookup) -> list[CheckpointLoad]:
             "run": load.run,
             "name": load.name,
             "optional": load.optional,
+            "runs": _recorded_runs(load, lookup),
         }
         for load in job.runtime.loads
     ]
@@ -139,3 +144,10 @@ def _folder(lookup: Lookup, project: str) -> str:
 
 def _job_folder(lookup: Lookup, job: Address) -> str:
     return file_name(origin_of(lookup, job))
+
+
+def _recorded_runs(load: CheckpointSelector, lookup: Lookup) -> list[str]:
+    """Return the paths of a recorded job's runs in their store; none if others may match."""
+    recorded = lookup(Address.parse(load.job)) if load.job and not load.run else None
+    runs = recorded.outputs.get("runs", ()) if recorded else ()
+    return [run["store"]["prefix"] for run in runs if run.get("store")]

@@ -109,7 +109,11 @@ def _observe(
     recorded: list[Any] = (job.outputs.get("runs") or []) if job else []
     for raw in recorded:
         known = runs.get(raw["id"])
-        if raw.get("started_at") is None or (known and known.ended and raw is not recorded[-1]):
+        if (
+            raw.get("started_at") is None
+            or raw.get("reused_from")
+            or (known and known.ended and raw is not recorded[-1])
+        ):
             continue
         run = RunRecord.from_json(raw)
         # A lost run has no end: the time when that was recorded counts.

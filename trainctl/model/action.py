@@ -13,6 +13,7 @@ class Action(Enum):
     READ = "<="
     UPDATE = "~"
     REPLACE = "-/+"
+    REUSE = "="
     DELETE = "-"
     FORGET = "."
 
@@ -28,6 +29,7 @@ _JSON_ACTIONS = {
     Action.READ: ["read"],
     Action.UPDATE: ["update"],
     Action.REPLACE: ["delete", "create"],
+    Action.REUSE: ["create"],
     Action.DELETE: ["delete"],
     Action.FORGET: ["forget"],
 }
@@ -52,3 +54,4 @@ class ActionReason(StrEnum):
     WEIGHTS_CHANGED = "weights_changed"
     ENDED = "forget_because_ended"
     REMOVED = "forget_because_removed"
+    REUSE = "reuse"

@@ -110,6 +110,10 @@ class RunRecord(JsonSerializable):
     """Its time limit; a later change of the job's limit doesn't apply to it."""
     stop_requested: bool = field(default=False, metadata=OMIT_EMPTY)
     """Whether a user stopped it; then it is never restarted."""
+    identity: str | None = field(default=None, metadata=OMIT_EMPTY)
+    """Digest of all that its result depends on; None if something is unknown."""
+    reused_from: Mapping[str, str] | None = field(default=None, metadata=OMIT_EMPTY)
+    """The ``job`` and the URL of the ``state`` that own it, if not those that record it."""
 
     @property
     def checkpoint_prefix(self) -> str:
@@ -128,6 +132,14 @@ class RunRecord(JsonSerializable):
         if self.blamed is not None:
             return codes.get(self.blamed)
         return next((code for code in codes.values() if code is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReusedRun:
+    """A completed run to record for another job or in another state; ``origin`` says which and where."""
+
+    run: RunRecord
+    origin: str
 
 
 def run_id(key: str) -> str:

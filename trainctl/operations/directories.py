@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import replace
@@ -78,6 +79,30 @@ _FILE = "file:///"
 def default_state_url(directory: Path) -> str:
     """Return the URL of the state next to the manifest."""
     return (directory.absolute() / ".trainctl" / "state").as_uri()
+
+
+ENVIRONMENTS = "envs"
+_ENVIRONMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def environments_url(main: str) -> str:
+    """Return the URL below which the environments of a main state are."""
+    return f"{main.rstrip('/')}/{ENVIRONMENTS}"
+
+
+def environment_url(url: str, name: str) -> str:
+    """Return the URL of an environment of a main state, or of the main state of another one."""
+    if not _ENVIRONMENT.fullmatch(name):
+        raise UsageError(
+            f"--env {name!r}: not a name", "Use letters, digits and . _ -, for example pr-12."
+        )
+    return f"{environments_url(split_environment(url)[0])}/{name}"
+
+
+def split_environment(url: str) -> tuple[str, str]:
+    """Return the URL of the main state, and the name of the environment; empty for the main state."""
+    main, slash, name = url.rstrip("/").rpartition(f"/{ENVIRONMENTS}/")
+    return (main, name) if slash and "/" not in name else (url.rstrip("/"), "")
 
 
 _MOST_STATES = 500

@@ -13,6 +13,7 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.run import RunRecord
+from trainctl.operations.jobs.reuse import plan_with_reuse
 from trainctl.operations.jobs.runs import unrecorded_runs
 from trainctl.operations.mirrors import is_present
 from trainctl.operations.moves import planned_edits
@@ -62,6 +63,7 @@ def create_plan(
     desired = workspace.desired
     # An unreadable trust file fails here, before the first request.
     violations = [] if options.destroy else trust_violations(workspace)
+    online = survey.refresh and not survey.offline
     if not options.destroy:
         connect(workspace, state, survey)
 
@@ -69,7 +71,7 @@ def create_plan(
         return not options.destroy and _is_queried(workspace, provider, survey)
 
     with ThreadPoolExecutor(4, thread_name_prefix="survey") as pool:
-        if survey.refresh and not survey.offline:
+        if online:
             pool.submit(workspace.mirror.connect)
         refreshing = pool.submit(_refresh_recorded, workspace, state, survey)
         batch_systems = pool.submit(survey_batch_systems, workspace, state, is_queried)
@@ -86,7 +88,6 @@ def create_plan(
         )
         offers: dict[Address, tuple[Offer, ...]] = {}
         if not options.destroy:
-            online = survey.refresh and not survey.offline
             offers = survey_offers(
                 workspace, nodes.nodes, online=online, parallelism=survey.parallelism
             )
@@ -117,7 +118,11 @@ def create_plan(
         diagnostics=(*diagnostics, *code.problems, *nodes.diagnostics),
         unreachable_nodes=frozenset(nodes.unreachable_nodes),
     )
-    plan = resolve_images(workspace, make_plan(inputs), offline=survey.offline)
+
+    def make(inputs: PlanInputs) -> Plan:
+        return resolve_images(workspace, make_plan(inputs), offline=survey.offline)
+
+    plan = plan_with_reuse(workspace, inputs, make, queries=online)
     digests = {tree.digest for tree in plan.code.values()}
     return replace(
         plan,
@@ -210,7 +215,7 @@ def refuse_stale(workspace: Workspace, saved: SavedPlan) -> Plan:
     if planned_url and workspace.state_url.rstrip("/") != planned_url.rstrip("/"):
         raise StalePlan(
             f"the plan is for the state {planned_url}, not {workspace.state_url}",
-            "Remove --state and TRAINCTL_STATE, or plan again with them.",
+            "Remove --state, --env and TRAINCTL_STATE, or plan again with them.",
             code="plan-for-another-state",
         )
     workspace.ledger.require_lineage(saved.lineage)

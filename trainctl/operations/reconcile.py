@@ -82,7 +82,7 @@ class Reconciler:
     ) -> Plan:
         """Create a plan; TrainctlError if it has errors."""
         survey = SurveyOptions(parallelism=self.parallelism, applies=True)
-        plan = create_plan(workspace, PlanOptions(edits_state=False), survey, starts)
+        plan = create_plan(workspace, PlanOptions(edits_state=False, reuse=False), survey, starts)
         for diagnostic in plan.diagnostics:
             if diagnostic.severity is Severity.ERROR:
                 prefix = f"{diagnostic.address}: " if diagnostic.address else ""

@@ -45,7 +45,14 @@ def query_states(
         if url not in known or not directory.is_dir():
             directory = settings.directory
             desired = DesiredState(directory, {}, secrets, state=declared)
-        at = replace(settings, directory=directory, state_url=url, variables={}, var_files=())
+        at = replace(
+            settings,
+            directory=directory,
+            state_url=url,
+            environment=None,
+            variables={},
+            var_files=(),
+        )
         try:
             with Workspace(at, desired, workspace.notify) as opened:
                 return query(opened)

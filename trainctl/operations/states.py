@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from trainctl.desired.values import StoreLocation
 from trainctl.encryption.position_memory import PositionMemory
 from trainctl.errors import UsageError
-from trainctl.operations.directories import data_home, directory_of
+from trainctl.operations.directories import ENVIRONMENTS, data_home, directory_of
 from trainctl.operations.mirrors import BucketAccess, is_in_bucket
 from trainctl.plugin_api import discovery
 from trainctl.plugin_api.state import FIRST_BATCH, StateLog
@@ -99,6 +99,8 @@ def _states(path: str, directories: Directories, levels: int) -> Iterator[str]:
     names = directories(path)
     if FIRST_BATCH.partition("/")[0] in names:
         yield path
+        if ENVIRONMENTS in names:
+            yield from _states(f"{path}/{ENVIRONMENTS}".lstrip("/"), directories, 1)
     elif levels:
         for name in names:
             yield from _states(f"{path}/{name}".lstrip("/"), directories, levels - 1)

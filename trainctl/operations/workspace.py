@@ -35,10 +35,12 @@ from trainctl.operations.directories import (
     cache_home,
     default_state_url,
     directory_of,
+    environment_url,
     load_trust,
     output_files,
     own_directories,
     record_used_state,
+    split_environment,
 )
 from trainctl.plugin_api import discovery
 from trainctl.plugin_api.provider import Confirm, Provider, never_confirm
@@ -65,6 +67,8 @@ class WorkspaceSettings:
     environ: Mapping[str, str]
     redactor: Redactor
     state_url: str | None = None
+    environment: str | None = None
+    """Name of the state next to the main one."""
     variables: Mapping[str, str] = field(default_factory=dict)
     var_files: tuple[Path, ...] = ()
     trust_file: Path | None = None
@@ -200,13 +204,16 @@ class Workspace:
 
     @property
     def state_url(self) -> str:
-        """URL of the state of --state, of the manifest, or next to the manifest."""
-        return self._state_url or default_state_url(self.settings.directory)
+        """URL of the state of --state, of the manifest, or next to the manifest; with --env, of that environment."""
+        url = self._state_url or default_state_url(self.settings.directory)
+        name = self.settings.environment
+        return environment_url(url, name) if name else url
 
     @property
     def state_is_default(self) -> bool:
-        """Whether the state is the default, next to the manifest."""
-        return self.state_url == default_state_url(self.settings.directory)
+        """Whether the state is the default, next to the manifest, or an environment of it."""
+        main, _ = split_environment(self.state_url)
+        return main == default_state_url(self.settings.directory)
 
     @cached_property
     def mirror(self) -> Mirror:

@@ -132,6 +132,8 @@ def with_coverage(desired: DesiredState, versions: Mapping[Address, int], change
     }
     if change.after is not None:
         covers |= _settings(desired, change)
+    if change.reuses is not None:
+        covers["reuses"] = change.reuses.run.id
     return replace(change, covers=covers)
 
 

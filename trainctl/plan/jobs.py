@@ -8,9 +8,10 @@ from typing import Any
 
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.json_codec import to_json
-from trainctl.model.run import RunRecord, RunStatus
+from trainctl.model.run import ReusedRun, RunRecord, RunStatus
 from trainctl.model.specs.job_spec import CodeSpec, JobSpec
 from trainctl.plan.diff import Path, changed_paths
+from trainctl.plan.placement import NEW_RUN
 from trainctl.plan.resource_context import ResourceContext
 from trainctl.plan.resources import plan_noop
 from trainctl.plan.runs import UNDOES_ATTEMPT, is_attempt_at, live_run, run_end_note
@@ -64,6 +65,22 @@ def plan_job(context: ResourceContext, today: dict[str, Any]) -> Change:
             note=run_end_note(context, run),
         )
     return comparison.same_run()
+
+
+def with_reuse(change: Change, reused: ReusedRun | None) -> Change:
+    """Plan to record a completed equal run instead of starting one."""
+    if reused is None or change.action not in NEW_RUN:
+        return change
+    runs = [run for run in change.outputs.get("runs", ()) if run["id"] != reused.run.id]
+    return replace(
+        change,
+        action=Action.REUSE,
+        reason=ActionReason.REUSE,
+        after_unknown={},
+        replace_paths=(),
+        outputs_after={"runs": [*runs, reused.run.to_json()]},
+        reuses=reused,
+    )
 
 
 def plan_rerun(context: ResourceContext, today: dict[str, Any], start: RerunRequest) -> Change:

@@ -33,6 +33,8 @@ def lost_checkpoints(plan: Plan) -> Iterator[LostCheckpoints]:
         ):
             continue
         for run in map(RunRecord.from_json, change.outputs.get("runs") or ()):
+            if run.reused_from is not None:
+                continue
             if is_deleted and plan.options.delete_checkpoints:
                 yield LostCheckpoints(change.address, run.number)
             elif run.sync.get("pending"):

@@ -12,7 +12,7 @@ from trainctl.plan import caches, costs
 from trainctl.plan.batch import batch_problems, batch_rows
 from trainctl.plan.diff import plain, plan_digest, policies_digest, with_coverage
 from trainctl.plan.graph import REMOVES, expand_matrix_names, order_changes, select_addresses
-from trainctl.plan.jobs import desired_job_attributes, plan_job, plan_rerun
+from trainctl.plan.jobs import desired_job_attributes, plan_job, plan_rerun, with_reuse
 from trainctl.plan.placement import likely_nodes, note_claimed_gpus, starting_changes
 from trainctl.plan.resource_context import ResourceContext, resource_context
 from trainctl.plan.resources import DesiredValues, plan_resource
@@ -144,7 +144,9 @@ def _decide(
     if address.kind is Kind.JOB:
         today = desired_job_attributes(context, inputs.code.get(address), planned_pins)
         start = inputs.starts.get(address)
-        return plan_rerun(context, today, start) if start else plan_job(context, today)
+        if start:
+            return plan_rerun(context, today, start)
+        return with_reuse(plan_job(context, today), inputs.reusable.get(address))
     values = values_by_address.get(address) or DesiredValues(context.desired({}))
     return plan_resource(context, values)
 

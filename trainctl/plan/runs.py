@@ -61,6 +61,7 @@ def run_end_note(context: ResourceContext, run: RunRecord) -> str:
     return f"run {run.number} {ENDED[run.status]}"
 
 
+_REUSE = Action.REUSE.name.lower()
 _REMOVING = frozenset(action.name.lower() for action in REMOVES)
 UNDOES_ATTEMPT = "an interrupted attempt is rolled back first"
 RESUMES_ATTEMPT = "resumes an earlier attempt"
@@ -114,6 +115,8 @@ def has_same_effect(intent: Intent, change: Change) -> bool:
     """Whether an attempt was at the same change, so that its key can be reused."""
     if change.action in REMOVES:
         return intent.action in _REMOVING
+    if (change.action is Action.REUSE) is not (intent.action == _REUSE):
+        return False
     starts_run, started_run = change.action is not Action.UPDATE, intent.action != "update"
     if change.address.kind is Kind.JOB and starts_run is not started_run:
         return False

@@ -16,7 +16,7 @@ from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address
 from trainctl.model.delivery import SERVES_ALL, ServingCapability
 from trainctl.model.diagnostics import Diagnostic, Severity
-from trainctl.model.run import RunRecord
+from trainctl.model.run import ReusedRun, RunRecord
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import LifecycleSpec
 from trainctl.model.trust import PlanPolicy
@@ -218,6 +218,8 @@ class PlanOptions:
     """Delete checkpoints of removed jobs."""
     edits_state: bool = True
     """Whether to rename and import resources as the manifest says."""
+    reuse: bool = True
+    """Reuse completed runs of other jobs and states instead of starting equal ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +270,8 @@ class PlanInputs:
     """Reasons of quarantined nodes by id."""
     policies: tuple[PlanPolicy, ...] = ()
     starts: Mapping[Address, RerunRequest] = field(default_factory=dict)
+    reusable: Mapping[Address, ReusedRun] = field(default_factory=dict)
+    """Completed runs that new runs of these jobs would repeat."""
     batch_systems: Mapping[Address, BatchFacts] = field(default_factory=dict)
     scheduled: frozenset[Address] = frozenset()
     """Clusters whose runs are placed by a batch system."""
@@ -322,6 +326,9 @@ class Change:
     """Digest of the earlier plan that was approved with this change; empty: this plan."""
     approved_as: str = ""
     """Digest of this change in that plan."""
+    reuses: ReusedRun | None = None
+    identity: str | None = None
+    """Identity of the new run; see ``RunRecord``."""
     edit: str = ""
     """How its record gets there: ``moved from job.sft``; empty if it is there."""
     previous: Address | None = None

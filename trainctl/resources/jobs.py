@@ -98,10 +98,8 @@ class JobHandler:
         A run that fails to deploy is recorded, unless the run before it continues.
         """
         earlier = tuple(run for run in runs_of(step.recorded) if run.key != step.key)
-        if step.action is Action.UPDATE:
-            if earlier and earlier[-1].status.live:
-                self._reorder(step, earlier[-1])
-            return _outputs(*earlier)
+        if step.action in (Action.UPDATE, Action.REUSE):
+            return self._apply_without_start(step, earlier)
         control = RunControl(self._agents, step.lookup)
         replaced = ReplacedRun(step, control, earlier)
         run = RunRecord(
@@ -110,6 +108,7 @@ class JobHandler:
             step.key,
             created_at=time.time(),
             max_duration_seconds=step.job_spec.max_duration_seconds,
+            identity=step.identity,
         )
         store = self._checkpoints.place(step.lookup, step.address, step.job_spec.project, run)
         run = replace(run, store=store)
@@ -131,6 +130,19 @@ class JobHandler:
             raise StepFailed(_start_error(run), _outputs(*replaced.earlier, run))
         return _outputs(*replaced.earlier, run)
 
+    def _apply_without_start(
+        self, step: ApplyStep, earlier: Sequence[RunRecord]
+    ) -> Mapping[str, Any]:
+        """Record a reused run, or set the queue order of a live one."""
+        if step.reuses is not None:
+            others = [run for run in earlier if run.id != step.reuses.id]
+            owns = step.reuses.reused_from is None
+            number = step.reuses.number if owns else len(others) + 1
+            return _outputs(*others, replace(step.reuses, number=number))
+        if earlier and earlier[-1].status.live:
+            self._reorder(step, earlier[-1])
+        return _outputs(*earlier)
+
     def _reorder(self, step: ApplyStep, run: RunRecord) -> None:
         """Change the queue order of a live run."""
         batch = BatchCluster.of(self._agents, step.needed(step.job_spec.cluster_address))
@@ -141,8 +153,8 @@ class JobHandler:
         RunControl(self._agents, step.lookup).set_queue_order(run, order)
 
     def delete(self, step: ApplyStep) -> None:
-        """Stop live runs and delete every run's directory; checkpoints only on request."""
-        for run in runs_of(step.recorded):
+        """Stop live runs and delete the directory of every own run; checkpoints only on request."""
+        for run in (run for run in runs_of(step.recorded) if run.reused_from is None):
             try:
                 self._delete(step, run)
             except NodeUnreachable as error:

@@ -30,6 +30,7 @@ def counts(result: ApplyResult) -> dict[str, int]:
         "changed": actions.count(Action.UPDATE),
         "destroyed": actions.count(Action.DELETE) + replaced,
         "forgotten": actions.count(Action.FORGET),
+        "reused": actions.count(Action.REUSE),
     }
 
 
@@ -69,7 +70,9 @@ def result_lines(
             f"Not started: {', '.join(map(str, result.not_started))}. Apply again to continue."
         )
     text = ", ".join(
-        f"{count} {word}" for word, count in counts(result).items() if count or word != "forgotten"
+        f"{count} {word}"
+        for word, count in counts(result).items()
+        if count or word not in ("forgotten", "reused")
     )
     others = [
         (len(result.by_others), "done by others"),

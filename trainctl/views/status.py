@@ -127,6 +127,7 @@ def _remark_lines(run: RunRecord) -> list[tuple[str, str]]:
         ("stop", stop),
         ("retries", str(run.retries or "")),
         ("repeats", f"run {run.rerun_of}" if run.rerun_of else None),
+        ("reused from", " in ".join((run.reused_from or {}).values())),
         (run.status.words, run.waiting),
         ("image", run.image_digest),
         *(("started with", f"{loaded['run']}: {loaded['name']}") for loaded in run.loaded),

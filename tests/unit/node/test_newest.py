@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -29,10 +29,12 @@ def written(run: SavedRun, name: str, at: int, files: Mapping[str, bytes] | None
 
 
 def loaded(
-    run: SavedRun, name: str | None = None, job: str | None = "sft"
+    run: SavedRun, name: str | None = None, job: str | None = "sft", runs: Sequence[str] = ()
 ) -> list[tuple[str, str]]:
     """What a next run of the project begins with: run and checkpoint."""
-    reference = {"project": "demo", "job": job, "run": None, "name": name, "optional": False}
+    reference = {
+        "project": "demo", "job": job, "run": None, "name": name, "optional": False, "runs": [*runs]
+    }  # fmt: skip
     spec: Any = {**run.spec, "load": [reference]}
     found = load_checkpoints(NodeRun(run.run.layout, "run-9"), spec, run.secrets, run.data)
     return [(one["run"], one["name"]) for one in found]
@@ -185,3 +187,17 @@ def test_a_rank_that_saves_only_logs_keeps_none_from_a_checkpoint(
     )
 
     assert loaded(run) == [(PREFIX, "checkpoint-200")]
+
+
+def test_only_recorded_runs_count_under_any_name(
+    run: SavedRun, store: DirectoryCheckpointStore
+) -> None:
+    """Not those of a job of that name in another state; but a reused one of another job."""
+    written(run, "checkpoint-100", 100)
+    run.finish()
+    of_another_run(store, "checkpoint-900", 900, "demo/sft/1-other", 900)
+    of_another_run(store, "checkpoint-50", 50, "demo/tune/1-reused", 50)
+
+    assert loaded(run, runs=[PREFIX]) == [(PREFIX, "checkpoint-100")]
+    assert loaded(run, runs=["demo/tune/1-reused"]) == [("demo/tune/1-reused", "checkpoint-50")]
+    assert (run.run.layout.run("run-9") / "loaded/sft/rank-0/checkpoint-50").is_dir()

@@ -6,8 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from trainctl.desired.values import StoreLocation
 from trainctl.errors import UsageError
-from trainctl.operations.directories import data_home, default_state_url, directory_of
+from trainctl.operations.directories import (
+    data_home,
+    default_state_url,
+    directory_of,
+    environment_url,
+    environments_url,
+    split_environment,
+)
+from trainctl.operations.states import list_states
 
 
 @pytest.mark.parametrize(
@@ -36,3 +45,32 @@ def test_only_directories_of_this_machine_are_understood(url: str) -> None:
     """Anything else is refused, with what it was for."""
     with pytest.raises(UsageError, match="mirror"):
         directory_of(url, "mirror")
+
+
+@pytest.mark.parametrize("main", ["file:///srv/state", "s3://bucket/team/demo"])
+def test_an_environment_is_below_its_main_state(main: str) -> None:
+    """Naming it again, or another from within it, is the same as from the main state."""
+    url = environment_url(f"{main}/", "pr-12")
+
+    assert url == environment_url(url, "pr-12") == f"{main}/envs/pr-12"
+    assert environment_url(url, "next") == f"{main}/envs/next"
+    assert split_environment(url) == (main, "pr-12")
+    assert split_environment(main) == (main, "")
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "-x", "a b", "x" * 101])
+def test_names_of_environments(name: str) -> None:
+    """One part of a path, without surprises in a shell."""
+    with pytest.raises(UsageError, match="--env"):
+        environment_url("file:///srv/state", name)
+
+
+def test_environments_are_listed_with_their_main_state(tmp_path: Path) -> None:
+    """And alone, below their own URL."""
+    main = tmp_path.as_uri()
+    for place in (".", "envs/pr-1", "envs/pr-2"):
+        (tmp_path / place / "log").mkdir(parents=True)
+    environments = [f"{main}/envs/pr-1", f"{main}/envs/pr-2"]
+
+    assert list_states(main, StoreLocation(), None, {}) == [main, *environments]  # type: ignore[arg-type]
+    assert list_states(environments_url(main), StoreLocation(), None, {}) == environments  # type: ignore[arg-type]

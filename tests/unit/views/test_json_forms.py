@@ -109,6 +109,7 @@ def test_a_replacement_counts_twice() -> None:
         "forget": 0,
         "move": 0,
         "imports": 0,
+        "reuse": 0,
     }
 
 

@@ -82,13 +82,17 @@ class CheckpointStoreSpec(TypedDict, total=False):
 
 
 class CheckpointLoad(TypedDict):
-    """Checkpoints that a run starts with; null: any, the newest first."""
+    """Checkpoints that a run starts with; null: any, the newest first.
+
+    ``runs``: paths of the job's runs in the store; empty: all that are stored under its name.
+    """
 
     project: str
     job: Optional[str]
     run: Optional[str]
     name: Optional[str]
     optional: bool
+    runs: List[str]
 
 
 class QueueOrder(TypedDict):

@@ -78,6 +78,7 @@ def apply_command(
     target: options.Targets = None,
     exclude: options.Excludes = None,
     replace: options.Replaces = None,
+    no_reuse: options.NoReuse = False,
     var: options.Variables = None,
     var_file: options.VarFiles = None,
     trust: options.TrustFile = None,
@@ -98,7 +99,7 @@ def apply_command(
         )
     flags = PlanningFlags(
         refresh, refresh_only, offline, upgrade, destroy, target, exclude, replace, (), var, var_file,
-        parallelism, trust=trust,
+        parallelism, trust=trust, reuse=not no_reuse,
     )  # fmt: skip
     timeout = None if lock_timeout is None else duration("--lock-timeout", lock_timeout)
     execution_flags = ExecutionFlags(

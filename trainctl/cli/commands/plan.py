@@ -54,6 +54,7 @@ def plan_command(
     target: options.Targets = None,
     exclude: options.Excludes = None,
     replace: options.Replaces = None,
+    no_reuse: options.NoReuse = False,
     var: options.Variables = None,
     var_file: options.VarFiles = None,
     trust: options.TrustFile = None,
@@ -66,7 +67,7 @@ def plan_command(
     session = session_of(ctx)
     flags = PlanningFlags(
         refresh, refresh_only, offline, upgrade, destroy, target, exclude, replace, (), var, var_file,
-        parallelism, trust=trust,
+        parallelism, trust=trust, reuse=not no_reuse,
     )  # fmt: skip
     with open_workspace(session, flags) as workspace:
         approved = ApprovalFlags(check=expect_check).digest(session, workspace.state_url)

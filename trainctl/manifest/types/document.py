@@ -21,7 +21,7 @@ from trainctl.manifest.types.base import (
 )
 from trainctl.manifest.types.cluster import Cache, Cluster
 from trainctl.manifest.types.job import Job
-from trainctl.manifest.types.location import CheckpointsLocation, Location, StateLocation
+from trainctl.manifest.types.location import CheckpointsLocation, Location, StateLocation, Url
 from trainctl.manifest.types.moves import ImportedRun, MovedResource, RemovedResource
 from trainctl.manifest.types.weights import DeclaredWeights
 
@@ -135,6 +135,9 @@ class Manifest(ManifestSection):
     """Location of checkpoints; default: the data directory of each job's node."""
     state: StateLocation | None = None
     """Location of the state; default: ``.trainctl/state`` next to the manifest."""
+    reuse_from: list[Url] = Field(default_factory=list)
+    """URLs of other states whose completed runs are reused instead of training the same again, in
+    addition to the environments of this state."""
     clusters: dict[Name, Cluster] = Field(default_factory=dict)
     """Clusters that jobs run on; default: one named ``local`` on this machine."""
     weights: dict[Name, DeclaredWeights] = Field(default_factory=dict)

@@ -48,7 +48,7 @@ def load_checkpoints(
             checkpoints = _find(store, reference)
         for checkpoint in checkpoints:
             prefix, manifest = checkpoint.source.prefix, checkpoint.manifest
-            job = prefix.split("/")[1]
+            job = str((reference["runs"] and reference["job"]) or prefix.split("/")[1])
             target = run.loaded / job / f"rank-{manifest['rank']}" / manifest["name"]
             _place(checkpoint, target, data / "checkpoints")
             row = {name: manifest.get(name) for name in ("rank", "name", "step", "version")}
@@ -63,9 +63,15 @@ def _find(store: CheckpointStore, reference: CheckpointLoad) -> List[_LoadableCh
     """
     jobs: Dict[str, Dict[RunCheckpoints, List[CheckpointManifest]]] = {}
     name = reference["name"]
-    for source in list_runs(store, reference["project"]):
+    projects = {path.split("/")[0] for path in reference["runs"]} or {reference["project"]}
+    for source in (run for project in projects for run in list_runs(store, project)):
         _, job, run = source.prefix.split("/")
-        if reference["job"] not in (None, job):
+        runs = reference["runs"]
+        if runs:
+            if source.prefix not in runs:
+                continue
+            job = str(reference["job"])
+        elif reference["job"] not in (None, job):
             continue
         if reference["run"] not in (None, run.partition("-")[2]):
             continue

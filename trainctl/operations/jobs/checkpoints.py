@@ -260,6 +260,7 @@ def find_retained_data(workspace: Workspace) -> list[RetainedData]:
         for address, job in sorted(state.resources.items())
         if address.kind is Kind.JOB
         for record in runs_of(job)
+        if record.reused_from is None
         for retained in _retained_checkpoints(workspace, JobRun(job, record))
     ]
     return [*checkpoints, *_retained_mirror(workspace.mirror)]

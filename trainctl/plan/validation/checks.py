@@ -194,7 +194,7 @@ def _has_usable_run(run: RunRecord | None) -> bool:
 
 def _unmet_dependency(change: Change, needed: ResourceContext | None, its: Change | None) -> str:
     """Return why a dependency is neither complete nor waited for on the node."""
-    if needed is None or its is None or needed.address.kind is not Kind.JOB:
+    if needed is None or its is None or its.reuses or needed.address.kind is not Kind.JOB:
         return ""
     run, new = needed.newest_run, its.action in _NEW_RUN
     if not new and run is None:

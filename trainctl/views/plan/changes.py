@@ -35,12 +35,13 @@ from trainctl.views.terminal.text import (
 
 LEGEND = {
     Action.CREATE: ("+", "create"),
+    Action.REUSE: ("=", "reuse a run"),
     Action.UPDATE: ("~", "update in place"),
     Action.REPLACE: ("-/+", "replace"),
     Action.DELETE: ("-", "destroy"),
     Action.FORGET: (".", "remove from the state only"),
 }
-COLOURS = {"+": "green", "~": "yellow", "-/+": "red", "-": "red", ".": "cyan"}
+COLOURS = {"+": "green", "=": "cyan", "~": "yellow", "-/+": "red", "-": "red", ".": "cyan"}
 
 _REASONS = {
     ActionReason.MISSING: "will be created again: not found",
@@ -76,6 +77,8 @@ def shown_action(change: Change) -> Action:
 def headline(change: Change) -> str:
     """Return the comment above a change: the action and its reason."""
     reason = change.reason
+    if change.reuses is not None:
+        return f"reuses {escape(change.reuses.origin)}"
     if change.action is Action.NOOP:
         return change.edit
     if change.address.kind is Kind.JOB and change.action is Action.REPLACE and reason in _JOBS:
@@ -271,6 +274,8 @@ def drift_lines(drift: Drift, page: PageStyle) -> list[str]:
 
 
 def _value_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
+    if change.action is Action.REUSE and change.before is None:
+        return []
     if change.action is Action.CREATE:
         return _created_lines(change, page)
     if change.action in (Action.DELETE, Action.FORGET):

@@ -12,7 +12,7 @@ from trainctl.plan.values import Change, Plan
 from trainctl.views.plan.changes import LEGEND, PageStyle, change_lines, headline
 from trainctl.views.terminal.text import escape, shorten, wrap
 
-_FIRST = (Action.DELETE, Action.REPLACE, Action.FORGET, Action.UPDATE, Action.CREATE)
+_FIRST = (Action.DELETE, Action.REPLACE, Action.FORGET, Action.UPDATE, Action.CREATE, Action.REUSE)
 _ATTRIBUTE = re.compile(r" {6}[-+~] (\S+?):?(?: |$)")
 _WIDEST = 90
 

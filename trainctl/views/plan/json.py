@@ -10,6 +10,7 @@ from typing import Any
 from trainctl import __version__
 from trainctl.model.action import Action
 from trainctl.model.address import Address
+from trainctl.model.run import ReusedRun
 from trainctl.plan.batch_facts import BatchRow
 from trainctl.plan.planner import is_applyable, is_complete
 from trainctl.plan.values import (
@@ -89,6 +90,12 @@ def _run(job: Address, forecast: RunForecast) -> dict[str, Any]:
     }
 
 
+def _actions(change: Change) -> list[str]:
+    """Return the actions; a job with earlier runs that reuses one is updated."""
+    is_update = change.action is Action.REUSE and change.before is not None
+    return (Action.UPDATE if is_update else change.action).json_actions
+
+
 def _change(change: Change) -> dict[str, Any]:
     unknown = dict(change.after_unknown)
     is_import = bool(change.edit) and change.previous is None
@@ -101,6 +108,7 @@ def _change(change: Change) -> dict[str, Any]:
         **_resource(change.address, change.provider),
         "change": {
             **_values(change.action, before, after),
+            "actions": _actions(change),
             "after_unknown": unknown,
             "replace_paths": [list(path) for path in change.replace_paths],
             **({"importing": {"id": change.outputs["runs"][-1]["id"]}} if is_import else {}),
@@ -109,6 +117,18 @@ def _change(change: Change) -> dict[str, Any]:
         "action_reason": change.reason.value if change.reason else None,
         "note": change.note or None,
         "stops": _stopped_run_json(change.stops),
+        "reuses": _reused_run_json(change.reuses),
+    }
+
+
+def _reused_run_json(reused: ReusedRun | None) -> dict[str, Any] | None:
+    if reused is None:
+        return None
+    run = reused.run
+    return {
+        "run": run.id,
+        "number": run.number,
+        **(run.reused_from or {"job": None, "state": None}),
     }
 
 
@@ -134,6 +154,7 @@ def _drift(drift: Drift, provider: str) -> dict[str, Any]:
         "action_reason": None,
         "note": drift.detail or None,
         "stops": None,
+        "reuses": None,
     }
 
 
@@ -191,6 +212,7 @@ class PlanCounts:
     forget: int
     move: int
     imports: int
+    reuse: int
 
     @classmethod
     def of(cls, plan: Plan) -> PlanCounts:
@@ -205,10 +227,12 @@ class PlanCounts:
             forget=counts[Action.FORGET],
             move=len(plan.edits.renames),
             imports=len(plan.edits.imports),
+            reuse=counts[Action.REUSE],
         )
 
     def __str__(self) -> str:
         text = f"Plan: {self.add} to add, {self.change} to change, {self.destroy} to destroy"
         text += f", {self.move} to move" if self.move else ""
         text += f", {self.imports} to import" if self.imports else ""
+        text += f", {self.reuse} to reuse" if self.reuse else ""
         return f"{text}, {self.forget} to remove from the state." if self.forget else f"{text}."

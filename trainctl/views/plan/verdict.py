@@ -20,9 +20,11 @@ def verdict(plan: Plan) -> str:
     if not plan.has_changes:
         return ""
     stops = sum(change.stops is not None for change in plan.changes)
+    reused = sum(change.reuses is not None for change in plan.changes)
     facts = [
         pluralize(len(plan.runs), "new run") if plan.runs else "",
         f"stops {pluralize(stops, 'live run')}" if stops else "",
+        f"reuses {pluralize(reused, 'run')}" if reused else "",
         _gpu_hours(list(plan.runs.values())),
         _cost(plan),
         _upstream(plan),

@@ -1,0 +1,93 @@
+"""The identity of a run: all that its result depends on, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from trainctl.model.address import Address
+from trainctl.model.specs.identity import run_identity
+from trainctl.model.specs.job_spec import (
+    CodeSpec,
+    ComputeSpec,
+    HostMountSpec,
+    ImageSpec,
+    JobSpec,
+    JobWeights,
+    RuntimeSpec,
+    SecretRef,
+    SecretVersion,
+)
+
+WEIGHTS = JobWeights(Address.parse("weights.sft-1"), "/models/base", "hf://a/b@main")
+JOB = JobSpec(
+    project="demo",
+    cluster="lab",
+    image=ImageSpec("repo/image:latest"),
+    runtime=RuntimeSpec(("python train.py",), {"TOKEN": SecretRef("token"), "LR": "1"}),
+    weights=(WEIGHTS,),
+    code=CodeSpec(digest="sha256:c"),
+    weight_pins={"weights.sft-1": "f" * 40},
+)
+RENAMED = {
+    "weights": (replace(WEIGHTS, address=Address.parse("weights.tune-1")),),
+    "weight_pins": {"weights.tune-1": "f" * 40},
+}
+
+
+def identity(
+    digest: str | None = "sha256:i", loaded: tuple[str | None, ...] = (), **changed: Any
+) -> str | None:
+    """Of the job with these changes."""
+    return run_identity(replace(JOB, **changed), digest, loaded)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"project": "other"},
+        {"labels": {"a": "b"}, "priority": 3, "max_duration": "1h", "max_parallel": 2},
+        {"image": ImageSpec("repo/image@sha256:i")},
+        {"compute": ComputeSpec(memory="8GB", cpu_count=2)},
+        {"code": CodeSpec("elsewhere", digest="sha256:c", files=3, bytes=4)},
+        RENAMED,
+    ],
+)
+def test_names_and_limits_dont_count(changed: dict[str, Any]) -> None:
+    """A renamed, relabelled or otherwise limited run has the same result."""
+    assert identity(**changed) == identity()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"image": None},
+        {"cluster": "other"},
+        {"compute": ComputeSpec(accelerator="H100:8")},
+        {"compute": ComputeSpec(node_count=2)},
+        {"runtime": replace(JOB.runtime, start_commands=("python train.py --fast",))},
+        {"runtime": replace(JOB.runtime, environment_variables={"LR": "2"})},
+        {"code": CodeSpec(digest="sha256:d")},
+        {"weight_pins": {"weights.sft-1": "e" * 40}},
+        {"weights": (replace(WEIGHTS, mount_location="/models/other"),)},
+        {"weights": (replace(WEIGHTS, allow_patterns=("*.bin",)),)},
+        {"mounts": (HostMountSpec("/srv/data", "/data"),)},
+        {"secrets": (SecretVersion("token", "2"),)},
+        {"digest": "sha256:j"},
+        {"loaded": ("sha256:parent checkpoint-1",)},
+    ],
+)
+def test_inputs_count(changed: dict[str, Any]) -> None:
+    """Each input of the result changes the identity."""
+    assert identity(**changed) not in (None, identity())
+
+
+def test_unknown_inputs_leave_it_unknown() -> None:
+    """An image by name, unread code, unresolved weights and unknown checkpoints can't be compared."""
+    assert identity(digest=None) is None
+    assert identity(code=CodeSpec()) is None
+    assert identity(weight_pins={"weights.sft-1": None}) is None
+    assert identity(loaded=(None,)) is None
+    assert identity() is not None
