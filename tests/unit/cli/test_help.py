@@ -21,7 +21,7 @@ DAILY = {
     "nodes list", "nodes forget", "secrets check", "secrets push", "history", "show",
 }  # fmt: skip
 OWN_WORDS = {
-    "--all", "--cluster", "--exclude", "--follow", "--format", "--name", "--out", "--rank", "--run", "--since",
+    "--all", "--cluster", "--dry-run", "--exclude", "--follow", "--format", "--name", "--out", "--rank", "--run", "--since",
     "--sort", "--target",
 }  # fmt: skip
 """Options with a text that depends on the command."""
