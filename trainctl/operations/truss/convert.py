@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainctl.errors import TrainctlError
 from trainctl.manifest.types.job import NO_ACCELERATOR
 from trainctl.model.address import slug
 from trainctl.model.imported_manifest import ImportedManifest, ImportOutcome
@@ -33,7 +34,15 @@ class ImportTarget:
 
 
 def convert(dump: Mapping[str, Any], target: ImportTarget) -> ImportedManifest:
-    """Convert the dumps of a ``TrainingProject`` and its ``TrainingJob``."""
+    """Convert the dumps of a ``TrainingProject`` and its ``TrainingJob``; raise TrainctlError if invalid."""
+    try:
+        return _convert(dump, target)
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        text = f"a value in the dump of the config has a wrong type: {error}"
+        raise TrainctlError(text, "Make the dump with the SDK.", code="invalid-config") from error
+
+
+def _convert(dump: Mapping[str, Any], target: ImportTarget) -> ImportedManifest:
     project, job = ConfigSection.of("project", dump["project"]), ConfigSection.of("", dump["job"])
     name, job_name = project.take("name", ""), job.take("name")
     environment = (dump["job"].get("runtime") or {}).get("environment_variables") or {}
@@ -91,7 +100,7 @@ def _job(
         section["workspace"] = workspace
     section["image"] = _image(result, job.section("image"))
     section["compute"] = _compute(result, job.section("compute"))
-    weights = [weights_section(result, n, item) for n, item in enumerate(job.items("weights"))]
+    weights = [weights_section(result, n, item) for n, item in enumerate(job.take("weights", []))]
     if weights:
         section["weights"] = weights
         result.carried["weights"] = ", ".join(item["source"] for item in weights)
@@ -129,7 +138,7 @@ def _workspace(
     root = workspace.take("workspace_root")
     section: dict[str, Any] = {"workspace_root": relative(root)} if root else {}
     for key in ("external_dirs", "exclude_dirs"):
-        paths = workspace.items(key)
+        paths = workspace.take(key, [])
         if paths:
             section[key] = [relative(path) for path in paths]
     workspace.finish(result)

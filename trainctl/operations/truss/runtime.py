@@ -39,7 +39,7 @@ def runtime_section(
 
 
 def _commands(result: ImportedManifest, runtime: ConfigSection) -> list[str]:
-    commands = [command for command in runtime.items("start_commands") if command.strip()]
+    commands = [command for command in runtime.take("start_commands", []) if command.strip()]
     for number, command in enumerate(commands):
         problem = None
         if _EXPRESSION in command:
@@ -108,7 +108,7 @@ def _load_config(
     folder = config.take("download_folder")
     references = [
         ConfigSection.of(f"{config.name}.checkpoints[{number}]", value)
-        for number, value in enumerate(config.items("checkpoints"))
+        for number, value in enumerate(config.take("checkpoints", []))
     ]
     config.finish(result)
     found = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,6 @@ class ConfigSection:
     def section(self, key: str) -> ConfigSection:
         """Take a mapping."""
         return ConfigSection.of(f"{self.name}.{key}".lstrip("."), self.rest.pop(key, None))
-
-    def items(self, key: str) -> Sequence[Any]:
-        """Take a list."""
-        value = self.rest.pop(key, None)
-        return value if isinstance(value, list) else []
 
     def finish(self, result: ImportedManifest) -> None:
         """Note the fields that were not taken: those of later versions of the SDK."""

@@ -27,7 +27,7 @@ def weights_section(result: ImportedManifest, number: int, value: Any) -> dict[s
         result.note(ImportOutcome.CHANGED, f"{weights.name}.source", text, *at)
     section |= _auth(result, weights)
     for key in ("allow_patterns", "ignore_patterns"):
-        patterns = weights.items(key)
+        patterns = weights.take(key, [])
         if patterns:
             section[key] = list(map(_anchor, patterns))
         if patterns and section[key] != patterns:
