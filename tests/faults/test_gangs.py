@@ -292,6 +292,19 @@ def test_a_failed_gang_is_tried_again_by_all_ranks(two: list[NodeHarness]) -> No
     assert [one["retries"] for one in ended] == [1, 1]
 
 
+def test_a_rank_that_only_waits_is_stopped_when_another_has_completed(
+    two: list[NodeHarness],
+) -> None:
+    """The run completes, though the other would sleep for ever."""
+    gang = GangHarness(
+        two, '[ "$BT_NODE_RANK" = 1 ] || sleep infinity', gang={**QUICK, "end": "any"}
+    )
+    gang.start()
+    ended = gang.ended()
+    assert [one["status"] for one in ended] == ["TRAINING_JOB_COMPLETED"] * 2
+    assert all(one.get("root_cause") is None for one in ended)
+
+
 def test_ranks_meet_at_the_port(two: list[NodeHarness]) -> None:
     """Two ranks sum over a socket at MASTER_ADDR and MASTER_PORT."""
     gang = GangHarness(two, f"{sys.executable} sum.py", files={"sum.py": SUM})

@@ -13,7 +13,13 @@ from typing import Any
 from tests.support.node_program.nodes import LIVE, NodeHarness, wait_for
 from trainctl.base.system.processes import find_by_environment
 
-QUICK = {"addresses": ["127.0.0.1"], "disconnect_timeout": 2, "silence_timeout": 20}
+QUICK = {
+    "addresses": ["127.0.0.1"],
+    "end": "all",
+    "end_grace": 0.0,
+    "disconnect_timeout": 2,
+    "silence_timeout": 20,
+}
 """Who is gone is told sooner than in earnest."""
 
 

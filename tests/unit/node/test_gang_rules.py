@@ -77,6 +77,36 @@ def cause(told: list[tuple[int, dict[str, Any]]]) -> tuple[int, str]:
     return found["rank"], found["status"]
 
 
+@pytest.mark.parametrize(("end", "rank"), [("any", 2), ("any", 0), ("leader", 0)])
+def test_what_completes_ends_the_others_after_a_while(end: str, rank: int) -> None:
+    """Ranks that only wait, as scripts of hosted services have them, do not keep the run from completing."""
+    gang = Played(end=end, end_grace=60.0)
+    gang.run()
+    assert gang.end(rank, COMPLETED) == gang.pass_time(59) == []
+    told = gang.pass_time(2)
+    assert words(told) == ["end", "end"]
+    assert cause(told) == (rank, COMPLETED)
+    others = [other for other in range(3) if other != rank]
+    assert gang.end(others[0], STOPPED) == []
+    assert cause(gang.end(others[1], STOPPED)) == (rank, COMPLETED)
+
+
+@pytest.mark.parametrize("end", ["leader", "all"])
+def test_a_rank_that_is_not_enough_ends_nobody(end: str) -> None:
+    """All others may take as long as they like."""
+    gang = Played(end=end)
+    gang.run()
+    assert gang.end(1, COMPLETED) == gang.pass_time(1000) == []
+
+
+def test_a_failure_in_the_time_left_fails_all() -> None:
+    """The first non-zero exit counts until the others are stopped."""
+    gang = Played(end="any", end_grace=60.0)
+    gang.run()
+    gang.end(2, COMPLETED)
+    assert cause(gang.end(1, FAILED)) == (1, FAILED)
+
+
 def test_nobody_stands_in_a_queue_before_all_are_there() -> None:
     """A rank that never came holds up nobody else's turn."""
     gang = Played()

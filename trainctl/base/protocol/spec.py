@@ -43,12 +43,16 @@ class GangSpec(TypedDict, total=False):
     """How ranks reach rank 0: ``addresses``, the preferred first, and ``ports``, ``FIRST-LAST`` or empty: any.
 
     A rank counts as lost ``silence_timeout`` seconds after its last message, ``disconnect_timeout`` once disconnected.
+    ``end``: ``any``, ``leader`` or ``all``, whose completion completes the run; ``end_grace``: seconds until the
+    other ranks are stopped then.
     """
 
     addresses: List[str]
     ports: str
     silence_timeout: float
     disconnect_timeout: float
+    end: str
+    end_grace: float
 
 
 class RunContainer(TypedDict):

@@ -11,6 +11,7 @@ from trainctl.manifest.types.base import (
     OBJECT,
     TEXT,
     DisplayName,
+    Duration,
     ManifestSection,
     SecretReference,
     Size,
@@ -189,6 +190,11 @@ class Runtime(ManifestSection):
     shm_size: Size | None = None
     """Size limit of ``/dev/shm`` in a container, for example 64Gi; default: half of the node's
     memory."""
+    gang_end: Literal["any", "leader", "all"] = "any"
+    """With several nodes, the run completes when the commands of any rank, of rank 0, or of all
+    ranks have exited with 0. A rank that fails always fails the run."""
+    gang_end_grace: Duration = "5m"
+    """Time that the other ranks have left then; afterwards they are stopped."""
 
     @model_validator(mode="after")
     def _one_environment(self) -> Runtime:

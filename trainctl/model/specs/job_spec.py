@@ -185,6 +185,8 @@ class RuntimeSpec:
     load_checkpoint_config: LoadCheckpointSpec | None = None
     engine: str | None = None
     shm_size: Size | None = None
+    gang_end: str = "any"
+    gang_end_grace: Duration = "5m"
 
     @property
     def secret_environment(self) -> dict[str, str]:

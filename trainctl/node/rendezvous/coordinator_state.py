@@ -27,13 +27,19 @@ Value = Dict[str, Any]
 
 
 class GangPolicy(NamedTuple):
-    """Settings of a gang; ``addresses`` of rank 0 by preference, ``slot`` if needed."""
+    """Settings of a gang; ``addresses`` of rank 0 by preference, ``slot`` if needed.
+
+    ``end``: whether it completes when ``any`` rank, the ``leader`` or ``all`` have; the others are stopped
+    ``end_grace`` seconds later.
+    """
 
     size: int
     addresses: Sequence[str]
     max_attempts: int = 1
     delay_seconds: float = 0.0
     slot: bool = False
+    end: str = "all"
+    end_grace: float = 0.0
 
 
 class CoordinatorState:
@@ -62,6 +68,7 @@ class CoordinatorState:
         self._attempt = 0
         self._ended: Dict[int, Value] = {}
         self._collect_until: Optional[float] = None
+        self._complete_at: Optional[float] = None
         self._loaded: Dict[int, List[str]] = {}
         self._cause: Optional[Value] = None
         self._final = False
@@ -112,12 +119,18 @@ class CoordinatorState:
             if now >= self._not_before:
                 self._stage, self._claimed = "claiming", []
                 self._send_next_claim(now)
-        elif self._stage == "running" and self._collect_until is not None:
+        elif self._stage == "running":
+            self._tick_running(now)
+        elif self._stage == "pausing" and now >= self._not_before:
+            self._prepare_attempt()
+
+    def _tick_running(self, now: float) -> None:
+        if self._collect_until is not None:
             missing = [rank for rank in self._unreachable if rank not in self._ended]
             if now >= self._collect_until and not missing:
                 self._decide()
-        elif self._stage == "pausing" and now >= self._not_before:
-            self._prepare_attempt()
+        elif self._complete_at is not None and now >= self._complete_at:
+            self._complete()
 
     def _advance(self, rank: int, state: str, value: Mapping[str, Any], now: float) -> None:
         if state == "here" and self._stage == "joining":
@@ -209,7 +222,7 @@ class CoordinatorState:
         self._attempt += 1
         self._stage = "laying out"
         self._done, self._ended = set(), {}
-        self._cause, self._collect_until = None, None
+        self._cause, self._collect_until, self._complete_at = None, None, None
         try:
             port = self._allocate()
         except Failure as error:
@@ -268,10 +281,24 @@ class CoordinatorState:
                 self._decide()
             elif self._collect_until is None:
                 self._collect_until = now + COLLECT_SECONDS
+        elif self._stage == "running" and self._complete_at is None and self._completes:
+            self._complete_at = now + self._policy.end_grace
         if len(self._ended) == len(self._all):
             if self._stage == "running" and failed:
                 self._decide()
             self._conclude(now)
+
+    @property
+    def _completes(self) -> bool:
+        """Whether the ranks that have completed complete the gang."""
+        end = self._policy.end
+        return end == "any" or (end == "leader" and 0 in self._ended)
+
+    def _complete(self) -> None:
+        """Stop the ranks that remain after others have completed."""
+        rank = next(iter(self._ended))
+        self._cause, self._final = _cause(rank, runs.COMPLETED, None), True
+        self._end_others(None)
 
     @property
     def _failures(self) -> Dict[int, Value]:

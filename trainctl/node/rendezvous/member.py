@@ -71,6 +71,8 @@ class GangMember(RankCoordination):
             retry.max_attempts,
             retry.delay_seconds,
             slot=bool(self._run.order.get("slots", self._spec.get("slots"))),
+            end=self._gang["end"],
+            end_grace=self._gang["end_grace"],
         )
         date = self._run.queued_ns
         state = CoordinatorState(policy, port_reservation.allocate, port_reservation.release, date)
@@ -273,6 +275,8 @@ class GangMember(RankCoordination):
         if not cause or (over.get("alone") and self._is_stop_reported):
             return own  # the other ranks didn't receive the stop request
         status = str(cause.get("status") or runs.LOST)
+        if status == runs.COMPLETED:  # this rank was stopped because that is enough
+            return RunOutcome(runs.COMPLETED, own.exit_code) if own.status == runs.STOPPED else own
         cause = {**cause, "status": status}
         if cause["rank"] == self._rank and not over.get("alone"):
             return own._replace(root_cause=cause)
