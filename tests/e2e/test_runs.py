@@ -39,7 +39,7 @@ def test_a_live_run_is_not_stopped_by_a_changed_manifest(fresh: ProjectHarness) 
     summary = fresh.events(*APPLY, code=12)[-1]["data"]
     after = fresh.json("status", "sft")
 
-    assert "-/+ job.sft stops live run 1 (" in plan
+    assert "job.sft: stops live run 1 (" in plan
     assert summary["left_alone"] == [{"address": "job.sft", "reason": "live_run"}]
     assert (summary["added"], summary["exit_code"]) == (1, 12)
     assert (after["run"], after["status"]) == (first["run"], "TRAINING_JOB_RUNNING")

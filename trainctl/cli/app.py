@@ -132,6 +132,7 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
         CommandRow("history", "state", "Show the apply history"),
         CommandRow("usage", "state", "Show GPU hours and cost by project, label or user"),
         CommandRow("show", "plan", "Show a saved plan or the current state"),
+        CommandRow("graph", "plan", "Print the graph of resources or changes"),
         CommandRow("force-unlock", "state", "Release a stuck lock"),
     ),
     "Other commands": (

@@ -75,6 +75,7 @@ NOTES: Mapping[str, CommandNotes] = {
         {12: "With --once: some of the work failed or was skipped."},
     ),
     "show": CommandNotes(("trainctl show", "trainctl show --format markdown plan.bin")),
+    "graph": CommandNotes(("trainctl graph", "trainctl graph --format svg plan.bin > graph.svg")),
     "status": CommandNotes(
         ("trainctl status", "trainctl status job.train --run 3", "trainctl status --all")
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import tempfile
 import time
@@ -94,8 +95,9 @@ def show_plan(
     *,
     concise: bool = False,
     saved: Path | None = None,
+    shown: Path | None = None,
 ) -> None:
-    """Print a plan as the result of the command."""
+    """Print a plan as the result of the command; ``saved`` is the new file with it, ``shown`` an old one."""
     output = session.output
     if format_ is PlanFormat.JSON:
         from trainctl.views.plan.json import plan_json
@@ -105,7 +107,8 @@ def show_plan(
     if format_ is PlanFormat.MARKDOWN:
         from trainctl.views.plan.pages import plan_markdown
 
-        lines = plan_markdown(plan, now=time.time(), concise=concise)
+        rest = rest_command(saved or shown)
+        lines = plan_markdown(plan, now=time.time(), concise=concise, rest=rest)
     elif format_ is PlanFormat.HTML:
         from trainctl.views.plan.pages import plan_html
 
@@ -128,6 +131,11 @@ def show_plan(
     output.note(*problems, *explain_hint_lines(plan.diagnostics, output.error_style))
     if saved is not None:
         output.note(f"Saved the plan to {saved}. To apply it, run: trainctl apply {saved}")
+
+
+def rest_command(planfile: Path | None) -> str:
+    """Return the command that shows what a comment leaves out."""
+    return f"trainctl show {shlex.quote(str(planfile))}" if planfile else "trainctl plan"
 
 
 def save_plan(

@@ -61,8 +61,12 @@ class Redactor:
 
 
 def _spellings(value: str) -> set[str]:
-    """Encode the value as JSON, Python, URLs and basic authentication do."""
+    """Encode the value as JSON, Python, URLs, basic authentication and HTML do."""
+    from html import escape  # loaded only with secrets
+
     return {
+        escape(value),
+        escape(json.dumps(value, ensure_ascii=False)[1:-1]),
         json.dumps(value)[1:-1],
         json.dumps(value, ensure_ascii=False)[1:-1],
         repr(value)[1:-1],

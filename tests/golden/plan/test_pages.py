@@ -22,10 +22,15 @@ from trainctl.views.plan.text import plan_text
 
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body"),
-    *("h1", "h2", "p", "ul", "li", "code", "pre", "span", "details", "summary"),
+    *("h1", "h2", "p", "ul", "li", "code", "pre", "span", "details", "summary", "div"),
+    *("svg", "path", "rect", "text"),
 }
 ALONE = {"meta"}
-HARMLESS = {"class", "lang", "charset", "name", "content", "http-equiv"}
+HARMLESS = {
+    *("class", "lang", "charset", "name", "content", "http-equiv"),
+    *("xmlns", "width", "height", "viewbox", "font-family", "font-size", "fill", "stroke"),
+    *("d", "x", "y", "rx"),
+}
 
 
 class Reader(HTMLParser):
@@ -115,9 +120,9 @@ def test_concise_text_names_what_is_destroyed_and_replaced() -> None:
     gone = [c.address for c in by_name["destroyed"].changes if c.action is Action.DELETE]
 
     assert gone
-    assert {f"  - {address}" for address in gone} <= set(lines)
+    assert {f"  {address}" for address in gone} <= set(lines)
     plans = [(plan, c) for plan in by_name.values() for c in plan.changes]
     replaced = [(plan, c.address) for plan, c in plans if c.action is Action.REPLACE]
     assert replaced
     for plan, address in replaced:
-        assert f"  -/+ {address}" in plan_text(plan, now=NOW, concise=True)
+        assert f"  {address}" in plan_text(plan, now=NOW, concise=True)

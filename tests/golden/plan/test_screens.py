@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,12 +22,14 @@ from tests.support.projects.plans import (
     state_after,
 )
 from trainctl.ledger.state import State
+from trainctl.model.action import Action
 from trainctl.model.run import RunStatus
 from trainctl.model.specs.resource import LifecycleSpec
+from trainctl.model.trust import PlanPolicy
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import CodeTree, Observation, Plan, PlanInputs, PlanOptions, WeightsFacts
 from trainctl.plugin_api.provider import ResourceStatus
-from trainctl.views.plan.pages import plan_markdown
+from trainctl.views.plan.pages import LIMIT, plan_html, plan_markdown
 from trainctl.views.plan.text import plan_text
 from trainctl.views.problems import diagnostic_lines
 
@@ -44,6 +47,12 @@ class Comment(Screen):
     """One Markdown file for each comment."""
 
     file_extension = "md"
+
+
+class Body(Screen):
+    """One HTML file for each page, without its head."""
+
+    file_extension = "html"
 
 
 @pytest.fixture
@@ -208,6 +217,68 @@ def hostile() -> Plan:
     return make_plan(PlanInputs(desired(evil), State()))
 
 
+def expected_cost() -> Plan:
+    """A sweep that ran before, at a price, with a limit; one of its jobs never completed."""
+    world = PlanScenario()
+    world.cluster["price_per_hour"] = 12
+    world.job |= {"compute": {"node_count": 1, "accelerator": "H100:8"}, "max_duration": "6h"}
+    state = state_after(make_plan(world.inputs()))
+    took = (7_200.0, 9_000.0, 8_100.0)
+    runs = [
+        run_record(number, RunStatus.COMPLETED, phases={"running": seconds}).to_json()
+        for number, seconds in enumerate(took, 1)
+    ]
+    job = replace(state.resources[at("job.sft")], outputs={"runs": runs})
+    state = replace(state, resources={**state.resources, job.address: job})
+    world.job = {**world.job, "runtime": {"start_commands": ["python train.py --lr 2e-4"]}}
+    return make_plan(world.inputs(state, policies=(PlanPolicy("ours", providers=("local",)),)))
+
+
+def unsaved_checkpoints() -> Plan:
+    """A job goes with its cluster before all of its checkpoints are uploaded."""
+    world, state = settled()
+    sync = {"state": "SYNCING", "error": None, "pending": ["step-100", "`step`<200>"]}
+    run = run_record(1, RunStatus.STOPPED, sync=sync).to_json()
+    job = replace(state.resources[at("job.sft")], outputs={"runs": [run]})
+    state = replace(state, resources={**state.resources, job.address: job})
+    return make_plan(world.inputs(state, PlanOptions(destroy=True)))
+
+
+def many(plan: Plan, *rows: tuple[str, Action, str]) -> Plan:
+    """The plan with a project changed for each row of name, action and new description."""
+    first = next(change for change in plan.changes if change.address == at("project.demo"))
+    before = dict(first.after or {})
+    changes = tuple(
+        replace(
+            first,
+            address=at(f"project.{name}"),
+            action=action,
+            before=None if action is Action.CREATE else before,
+            after=None if action is Action.DELETE else {**before, "description": description},
+        )
+        for name, action, description in rows
+    )
+    return replace(plan, changes=changes, weights=(), deliveries=(), diagnostics=(), runs={})
+
+
+def equal_updates() -> Plan:
+    """A thousand projects get the same description."""
+    rows = [(f"p{number}", Action.UPDATE, "of the team") for number in range(1000)]
+    return many(first_apply(), *rows)
+
+
+def ten_thousand() -> Plan:
+    """Changes of every kind and all with other values."""
+    actions = (Action.UPDATE, Action.DELETE, Action.REPLACE, Action.CREATE)
+    teams = ("vision", "speech-de", "nlp_eval")
+    rows = [
+        (f"{teams[number % 3]}-{number}", actions[number % 4], f"number {number}")
+        for number in range(10_000)
+    ]
+    return many(first_apply(), *rows)
+
+
+BIG = [equal_updates, ten_thousand]
 PLANS = [
     first_apply,
     no_changes,
@@ -222,18 +293,41 @@ PLANS = [
     drift,
     interrupted,
     hostile,
+    expected_cost,
+    unsaved_checkpoints,
 ]
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("make", PLANS)
 def test_screen(make: Callable[[], Plan], width: int, screen: SnapshotAssertion) -> None:
     """This plan looks as it was judged to look."""
     assert shown(make(), width) == screen
 
 
-@pytest.mark.parametrize("make", PLANS)
+@pytest.mark.parametrize("make", [*PLANS, *BIG])
 def test_comment(make: Callable[[], Plan], snapshot: SnapshotAssertion) -> None:
     """This plan, as a comment on a pull request, reads as it was judged to read."""
     comment = "\n".join([*plan_markdown(make(), NOW), ""])
     assert comment == snapshot.use_extension(Comment)
+
+
+@pytest.mark.parametrize("make", PLANS)
+def test_page(make: Callable[[], Plan], snapshot: SnapshotAssertion) -> None:
+    """The body of this plan's page is the one that was looked at in a browser."""
+    lines = plan_html(make(), NOW)
+    body = "\n".join([*lines[lines.index("<body>") + 1 : -2], ""])
+    assert body == snapshot.use_extension(Body)
+
+
+def test_no_loss_is_left_out_of_a_big_comment() -> None:
+    """Of ten thousand changes each destroyed and replaced resource is named or counted, within the limit."""
+    lines = plan_markdown(ten_thousand(), NOW, rest="trainctl show p.bin")
+    assert sum(len(line) + 1 for line in lines) <= LIMIT
+    for title in ("**Destroys:**", "**Replaces:**"):
+        start = lines.index(title) + 2
+        items = lines[start : lines.index("", start)]
+        assert sum(int(re.findall(r"\((\d+)\)`$", item)[0]) for item in items) == 2500
+    titles = [line for line in lines if line.startswith("<details>")]
+    assert sum(int(re.findall(r" \((\d+)\)", title)[0]) for title in titles) == 10_000
+    assert sum("more: trainctl show p.bin" in line for line in lines) == len(titles)

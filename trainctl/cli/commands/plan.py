@@ -1,10 +1,11 @@
-"""``trainctl plan``, ``show`` and ``comment``."""
+"""``trainctl plan``, ``show``, ``graph`` and ``comment``."""
 
 from __future__ import annotations
 
 import os
 import time
 from dataclasses import replace as replace_
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from trainctl.cli.plans import (
     ApprovalFlags,
     load_plan,
     plan_from_flags,
+    rest_command,
     save_plan,
     show_plan,
     written_file,
@@ -86,6 +88,41 @@ def plan_command(
     return CHANGES if detailed_exitcode and changes else 0
 
 
+class GraphFormat(StrEnum):
+    """Formats of graphs."""
+
+    MERMAID = "mermaid"
+    DOT = "dot"
+    SVG = "svg"
+
+
+def graph_command(
+    ctx: typer.Context,
+    planfile: options.PlanFileArgument = None,
+    format_: Annotated[
+        GraphFormat, option("--format FORMAT", "mermaid, dot or svg", options.OUTPUT)
+    ] = GraphFormat.MERMAID,
+) -> int:
+    """Print the graph of resources, or of the changes of PLANFILE; arrows point to what a resource needs.
+
+    Doesn't read the state or use the network.
+    """
+    from trainctl.views.plan import graph
+
+    session = session_of(ctx)
+    if planfile is not None:
+        resources = graph.plan_graph(
+            load_plan(planfile, lambda: open_workspace(session).state_keys).plan
+        )
+    else:
+        with open_workspace(session, PlanningFlags(offline=True)) as workspace:
+            desired = workspace.desired.resources.values()
+        resources = graph.resource_graph({item.address: item.depends_on for item in desired})
+    forms = {"mermaid": graph.mermaid_lines, "dot": graph.dot_lines, "svg": graph.graph_svg}
+    session.output.print("\n".join(forms[format_](resources)))
+    return 0
+
+
 def show_command(
     ctx: typer.Context,
     planfile: options.PlanFileArgument = None,
@@ -110,7 +147,7 @@ def show_command(
 def _show(session: CliSession, planfile: Path | None, format_: PlanFormat) -> int:
     if planfile is not None:
         saved = load_plan(planfile, lambda: open_workspace(session).state_keys)
-        show_plan(session, saved.plan, format_)
+        show_plan(session, saved.plan, format_, shown=planfile)
         return 0
     from trainctl.ledger.codec import state_to_json
     from trainctl.ledger.leases import open_leases
@@ -153,6 +190,8 @@ def comment_command(
 
     Updates its own comment, and removes it if there is nothing to do. Without PLANFILE, plans first.
     """
+    from trainctl.views.plan.pages import plan_markdown
+
     session = session_of(ctx)
     if planfile is not None:
         saved = load_plan(planfile, lambda: open_workspace(session).state_keys)
@@ -161,19 +200,25 @@ def comment_command(
         flags = PlanningFlags(variables=var, var_files=var_file, trust=trust)
         with open_workspace(session, flags) as workspace:
             plan, state_url = plan_from_flags(workspace, flags), workspace.state_url
-    _publish(session, plan, state_url, provider, issue=issue, dry_run=dry_run)
+    text = "\n".join(plan_markdown(plan, now=time.time(), rest=rest_command(planfile)))
+    _publish(session, plan, text, state_url, provider, issue=issue, dry_run=dry_run)
     return 0 if plan.usable else plan.exit_code
 
 
 def _publish(
-    session: CliSession, plan: Plan, state: str, provider: str | None, *, issue: bool, dry_run: bool
+    session: CliSession,
+    plan: Plan,
+    text: str,
+    state: str,
+    provider: str | None,
+    *,
+    issue: bool,
+    dry_run: bool,
 ) -> None:
     from trainctl.operations import review
     from trainctl.views.plan.json import PlanCounts
-    from trainctl.views.plan.pages import plan_markdown
 
     name = review.review_name(session.directory, state)
-    text = "\n".join(plan_markdown(plan, now=time.time()))
     body = session.redactor.redact(review.comment_text(name, plan.digest, text))
     if dry_run:
         session.output.print(body)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from trainctl.model.action import Action
@@ -14,51 +14,26 @@ from trainctl.views.terminal.text import escape, shorten, wrap
 
 _FIRST = (Action.DELETE, Action.REPLACE, Action.FORGET, Action.UPDATE, Action.CREATE, Action.REUSE)
 _ATTRIBUTE = re.compile(r" {6}[-+~] (\S+?):?(?: |$)")
+_ENDINGS = ("$", r"[0-9][^-_.]*$", r"[^A-Za-z].*", ".*")
+"""What common prefixes of names lack, from only the keys of a matrix to whole names."""
 _WIDEST = 90
 
 
-def _matrix(address: Address) -> str:
-    return str(address) if address.key is None else f"{address.group}[*]"
-
-
-def _prefix(pattern: str) -> Callable[[Address], str]:
-    compiled = re.compile(pattern)
-
-    def label(address: Address) -> str:
-        match = compiled.match(address.name)
-        return f"{address.kind}.{match[0] if match else ''}*"
-
-    return label
-
-
-_LEVELS: tuple[Callable[[Address], str], ...] = (
-    str,
-    _matrix,
-    _prefix(r"(?:.*[-_.])?[A-Za-z]*"),  # without a number or hash at the end
-    _prefix(r"[A-Za-z]+"),
-    lambda address: f"{address.kind}.*",
-)
-"""Names of groups, from single addresses to kinds."""
-
-
-def group_labels(addresses: Sequence[Address], most: int | None = None) -> list[str]:
+def group_labels(addresses: Sequence[Address], most: int) -> list[str]:
     """Return addresses, or if they are more than ``most``, common prefixes with counts."""
-    groups: dict[str, list[Address]] = {}
-    for level in _LEVELS:
+    groups = {str(address): [address] for address in addresses}
+    for ending in _ENDINGS:
+        if len(groups) <= most:
+            break
         groups = {}
         for address in addresses:
-            groups.setdefault(level(address), []).append(address)
-        if most is None or len(groups) <= most:
-            break
+            stem = re.sub(ending, "", address.name, count=1)
+            key = "[*]" if ending == "$" and address.key is not None else "*"
+            groups.setdefault(f"{address.kind}.{stem}{key}", []).append(address)
     return [
-        f"{label} ({len(group)})" if len(group) > 1 else _name(group[0], most)
+        f"{label} ({len(group)})" if len(group) > 1 else shorten(escape(str(group[0])), _WIDEST)
         for label, group in groups.items()
     ]
-
-
-def _name(address: Address, most: int | None) -> str:
-    name = escape(str(address))
-    return name if most is None else shorten(name, _WIDEST)
 
 
 class ChangeGroup(NamedTuple):
@@ -88,7 +63,8 @@ def change_groups(
         )
         key = (change.address.kind, change.action, headline(change), *same)
         groups.setdefault(key, []).append((change, lines))
-    return [_group(members, page, names, rest) for members in groups.values()]
+    what = "Also, with their own values" if similar else "The same for"
+    return [_group(members, page, names, rest, what) for members in groups.values()]
 
 
 def _attributes(lines: Sequence[str]) -> list[str]:
@@ -96,23 +72,22 @@ def _attributes(lines: Sequence[str]) -> list[str]:
 
 
 def _group(
-    members: Sequence[tuple[Change, list[str]]], page: PageStyle, names: int | None, rest: str
+    members: Sequence[tuple[Change, list[str]]],
+    page: PageStyle,
+    names: int | None,
+    rest: str,
+    what: str,
 ) -> ChangeGroup:
     (first, lines), *others = members
-    title = f"{LEGEND[first.action][0]} {first.address}"
+    name = str(first.address)
     if others:
-        matrix = {change.address.group for change, _ in members}
-        is_matrix = len(matrix) == 1 and first.address.key is not None
+        is_matrix = len({change.address.group for change, _ in members}) == 1
         label = f"{first.address.group}[*]" if is_matrix else f"{first.address.kind}.*"
-        title = f"{LEGEND[first.action][0]} {label} ({len(members)})"
-        named = [escape(str(change.address)) for change, _ in others[:names]]
-        more = f" and {len(others) - len(named)} more: {rest}" if len(others) > len(named) else ""
-        stripped = {
-            tuple(line.replace(str(change.address), "") for line in shown)
-            for change, shown in members
-        }
-        as_well = "The same for" if len(stripped) == 1 else "Other values for"
-        lines = [*lines, *wrap(f"        # {as_well}: {', '.join(named)}{more}", page.width)]
+        name = f"{label} ({len(members)})"
+        named = ", ".join(escape(str(change.address)) for change, _ in others[:names])
+        more = len(others) - names if names is not None else 0
+        left = f" and {more} more: {rest}" if more > 0 else ""
+        lines = [*lines, *wrap(f"        # {what}: {named}{left}", page.width)]
     if first.action in (Action.UPDATE, Action.REPLACE) and (changed := _attributes(lines)):
-        title += f": {shorten(', '.join(changed), _WIDEST)}"
-    return ChangeGroup(title, lines, len(members))
+        name += f": {shorten(', '.join(changed), _WIDEST)}"
+    return ChangeGroup(f"{LEGEND[first.action][0]} {name}", lines, len(members))

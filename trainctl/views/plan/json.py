@@ -13,15 +13,7 @@ from trainctl.model.address import Address
 from trainctl.model.run import ReusedRun
 from trainctl.plan.batch_facts import BatchRow
 from trainctl.plan.planner import is_applyable, is_complete
-from trainctl.plan.values import (
-    AffectedRun,
-    Change,
-    DeliveryRow,
-    Drift,
-    Plan,
-    RunForecast,
-    WeightsRow,
-)
+from trainctl.plan.values import AffectedRun, Change, DeliveryRow, Drift, Plan, WeightsRow
 from trainctl.views.terminal.text import format_timestamp
 
 FORMAT_VERSION = "1.0"
@@ -61,7 +53,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
                 str(job): run.seconds[-1] for job, run in plan.runs.items() if run.seconds
             },
         },
-        "runs": [_run(job, forecast) for job, forecast in plan.runs.items()],
+        "runs": [{"job": str(job), **asdict(run)} for job, run in plan.runs.items()],
         "diagnostics": [diagnostic.to_json() for diagnostic in plan.diagnostics],
     }
 
@@ -71,22 +63,6 @@ def _batch_system(row: BatchRow) -> dict[str, Any]:
         "cluster": row.cluster.name,
         "partitions": [asdict(partition) for partition in row.partitions],
         "jobs": [{"job": str(job), "start_at": format_timestamp(start)} for job, start in row.jobs],
-    }
-
-
-def _run(job: Address, forecast: RunForecast) -> dict[str, Any]:
-    took, most = forecast.seconds, forecast.max_seconds
-    hours = [forecast.gpu_hours(seconds) for seconds in (min(took), max(took))] if took else None
-    return {
-        "job": str(job),
-        "gpus": forecast.gpus,
-        "seconds": [min(took), max(took)] if took else None,
-        "max_seconds": most,
-        "gpu_hours": None if forecast.gpus is None else hours,
-        "max_gpu_hours": None
-        if most is None or forecast.gpus is None
-        else forecast.gpu_hours(most),
-        "hourly_cost": forecast.hourly_cost,
     }
 
 

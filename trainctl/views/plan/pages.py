@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from html import escape as escape_html
 
 from trainctl.plan.values import OUTPUT_MARK, Plan
+from trainctl.views.plan.graph import graph_svg, plan_graph, timeline_svg
 from trainctl.views.plan.groups import ChangeGroup, change_groups
 from trainctl.views.plan.text import (
+    MOST_NAMED,
     PAGE,
     PlanSection,
     heading,
@@ -56,11 +58,8 @@ _SECTION = 9_000
 _MAX_COLLAPSIBLE = 16_000
 _TAIL = 1_000
 """Characters reserved for the end of the comment."""
-
-
-_MOST_NAMED = 80
-"""Resources to name in a list; more are counted by prefix, so that a list is never cut."""
 _IN_GROUP = 20
+"""Resources to name in a group of changes."""
 
 
 def plan_markdown(
@@ -71,7 +70,7 @@ def plan_markdown(
     ``rest`` is the command that shows the parts that are cut.
     """
     lines = [HTML_MARK, "", f"### {heading(plan, PAGE)} {verdict(plan)}".rstrip(), ""]
-    for section in sections(plan, now, _MOST_NAMED):
+    for section in sections(plan, now, MOST_NAMED):
         most = min(_SECTION, (LIMIT - _TAIL - _size(lines)) // 2)
         lines += [f"**{section.title}:**", "", *_content(section, most, rest), ""]
     if not concise:
@@ -97,17 +96,14 @@ def _changes(plan: Plan, available: int, rest: str) -> list[str]:
         blocks = [_block(group, rest) for group in groups]
         if sum(map(_size, blocks)) <= available:
             break
-    total = sum(group.size for group in groups)
+    total = left = sum(group.size for group in groups)
     lines: list[str] = []
-    shown = 0
     for group, block in zip(groups, blocks, strict=True):
         if _size(lines) + _size(block) > available:
-            missing = (
-                f"**{total - shown} of {total} changes are not shown**, but by: {code_span(rest)}"
-            )
-            return [*lines, missing, ""]
+            cut = f"{left} of {total} changes are not shown"
+            return [*lines, f"**{cut}**, but by: {code_span(rest)}", ""]
         lines += block
-        shown += group.size
+        left -= group.size
     return lines
 
 
@@ -148,6 +144,7 @@ h1 { font-size: 1.4rem; }
 h2 { font-size: 1.1rem; margin: 1.5rem 0 .5rem; }
 code, pre { font: 14px/1.45 ui-monospace, monospace; }
 pre { margin: 0; padding: .75rem 1rem; overflow-x: auto; background: var(--box); border: 1px solid var(--line); border-radius: 6px; }
+.picture { overflow-x: auto; }
 details { margin: .5rem 0; }
 summary { cursor: pointer; padding: .25rem 0; }
 .add { color: var(--add); }
@@ -200,6 +197,7 @@ def html_page(title: str, body: Sequence[str]) -> list[str]:
     ]
 
 
+_MOST_DRAWN = 150
 _CLASSES = {"+": "add", "-": "take", "!": "change", "": ""}
 
 
@@ -207,9 +205,17 @@ def plan_html(plan: Plan, now: float | None = None, *, concise: bool = False) ->
     """Return the HTML page of a plan; ``concise`` omits the changes."""
     body = [f"<p>{html_text(verdict(plan))}</p>"] if plan.has_changes else []
     body += [line for section in sections(plan, now) for line in _html_section(section)]
+    graph = plan_graph(plan)
+    body += _picture("Time of deliveries (hollow: into the mirror)", timeline_svg(plan.deliveries))
+    if len(graph) <= _MOST_DRAWN:
+        body += _picture("Graph (arrows point to what a resource needs)", graph_svg(graph))
     if not concise:
         body += map(_html_change, change_groups(plan, PAGE))
     return html_page(heading(plan, PAGE), [*body, f"<p>Plan digest: {html_code(plan.digest)}</p>"])
+
+
+def _picture(title: str, svg: Sequence[str]) -> list[str]:
+    return [f"<h2>{title}</h2>", '<div class="picture">', *svg, "</div>"] if svg else []
 
 
 def _html_section(section: PlanSection) -> list[str]:

@@ -27,7 +27,6 @@ from trainctl.views.plan.tables import deliveries_table, images_table, weights_t
 from trainctl.views.plan.verdict import (
     ItemRow,
     lost_items,
-    run_facts,
     run_items,
     used_weights,
     verdict,
@@ -40,7 +39,8 @@ _SIGN = re.compile(r"( {0,10})(-/\+|[-+~]) ")
 """Deeper indentation is a line of a multi-line text, where a dash is not a sign."""
 
 
-_MOST_RUNS = 20
+MOST_NAMED = 80
+"""Resources to name in a list; more are counted by prefix, so that a list is never cut."""
 
 
 class SectionItem(NamedTuple):
@@ -77,20 +77,9 @@ class DiffLine(NamedTuple):
 
 
 def sections(plan: Plan, now: float | None, most: int | None = None) -> list[PlanSection]:
-    """Return the nonempty sections: losses, problems, runs, tables.
-
-    If more than ``most`` resources are destroyed or replaced, they are counted by prefix.
-    """
-    stops = [
-        (change.address, live_run_text(change.stops, now), "")
-        for change in plan.changes
-        if change.stops
-    ]
+    """Return the nonempty sections: losses, problems, runs, tables; ``most`` as for ``losses``."""
     candidates = (
-        _items("Stops live runs (requires `--stop-running` or a saved plan)", stops, most),
-        _named_items("Destroys", plan.changes, Action.DELETE, most),
-        _named_items("Replaces", plan.changes, Action.REPLACE, most),
-        _lost(plan, most),
+        *losses(plan, now, most),
         _items("Moves", [(item, "", how) for item, how in plan.edits.addresses.items()], most),
         PlanSection("Problems", lines=diagnostic_lines(plan.diagnostics)),
         _drift(plan, PAGE),
@@ -98,6 +87,25 @@ def sections(plan: Plan, now: float | None, most: int | None = None) -> list[Pla
         *_tables(plan, PAGE),
     )
     return [section for section in candidates if section.items or section.lines]
+
+
+def losses(plan: Plan, now: float | None, most: int | None) -> list[PlanSection]:
+    """Return what a plan stops and deletes; more than ``most`` resources are counted by prefix."""
+    stops = [
+        (change.address, f"stops {live_run_text(change.stops, now)}", "")
+        for change in plan.changes
+        if change.stops
+    ]
+    removed = {
+        action: [(change.address, "", "") for change in plan.changes if change.action is action]
+        for action in (Action.DELETE, Action.REPLACE)
+    }
+    return [
+        _items("Stops live runs (requires `--stop-running` or a saved plan)", stops, most),
+        _items("Destroys", removed[Action.DELETE], most),
+        _items("Replaces", removed[Action.REPLACE], most),
+        _items("Checkpoints that exist nowhere else", lost_items(plan), most),
+    ]
 
 
 def _items(title: str, rows: Sequence[ItemRow], most: int | None) -> PlanSection:
@@ -145,13 +153,6 @@ def parse_diff_line(line: str) -> DiffLine:
     return DiffLine(sign[2] if sign[2] in "+-" else "!", sign[1], line[sign.end() :])
 
 
-def _named_items(
-    title: str, changes: Iterable[Change], action: Action, most: int | None
-) -> PlanSection:
-    named = [change.address for change in changes if change.action is action]
-    return PlanSection(title, [SectionItem(label) for label in group_labels(named, most)])
-
-
 def plan_text(
     plan: Plan,
     *,
@@ -165,15 +166,15 @@ def plan_text(
     ``now`` (Unix seconds) is for the age of live runs. ``concise`` omits the changes in full.
     """
     page = PageStyle(width, style)
+    most = None if concise else MOST_NAMED
     blocks = [
         _section_lines(_drift(plan, page), page),
         _legend(plan, page),
         [] if concise else _changes(plan, page),
         *(_section_lines(section, page) for section in _tables(plan, page)),
         [heading(plan, page), *filter(None, [verdict(plan)])],
-        _destruction_lines(plan.changes, page, now, concise=concise),
-        _section_lines(_lost(plan, None), page),
-        _section_lines(_expected(plan), page),
+        *(_section_lines(lost, page, "red") for lost in losses(plan, now, most)),
+        _section_lines(_items("Runs", run_items(plan), most), page),
     ]
     lines: list[str] = []
     for block in blocks:
@@ -182,23 +183,11 @@ def plan_text(
     return lines
 
 
-def _lost(plan: Plan, most: int | None) -> PlanSection:
-    return _items("Deletes checkpoints that exist nowhere else", lost_items(plan), most)
-
-
-def _expected(plan: Plan) -> PlanSection:
-    """Return the new runs with a known duration or a limit."""
-    runs = [
-        (job, "; ".join(run_facts(run)), "")
-        for job, run in plan.runs.items()
-        if run.seconds or run.max_seconds
-    ]
-    return _items("Runs", runs, _MOST_RUNS)
-
-
-def _section_lines(section: PlanSection, page: PageStyle) -> list[str]:
-    lines = [*(f"  {item}" for item in section.items), *section.lines]
-    return [page.style(f"{section.title}:", "bold"), *lines] if lines else []
+def _section_lines(section: PlanSection, page: PageStyle, colour: str = "") -> list[str]:
+    lines = [f"  {item}" for item in section.items]
+    lines = [page.style(line, colour) for line in lines] if colour else lines
+    title = page.style(f"{section.title.replace('`', '')}:", "bold")
+    return [title, *lines, *section.lines] if lines or section.lines else []
 
 
 def _legend(plan: Plan, page: PageStyle) -> list[str]:
@@ -208,31 +197,6 @@ def _legend(plan: Plan, page: PageStyle) -> list[str]:
     if not signs:
         return []
     return ["   ".join(f"{page.style(sign, COLOURS[sign])} {word}" for sign, word in signs)]
-
-
-def _destruction_lines(
-    changes: Iterable[Change], page: PageStyle, now: float | None, *, concise: bool
-) -> list[str]:
-    """Return live runs to be stopped, resources to be destroyed, and if ``concise`` replaced ones."""
-    in_order = list(changes)
-    lines: list[str] = []
-    for change in in_order:
-        if change.stops is not None:
-            sign = LEGEND[change.action][0]
-            lines.append(f"  {sign} {change.address} stops {live_run_text(change.stops, now)}")
-    if lines:
-        lines = [
-            page.style("Stops live runs (requires --stop-running or a saved plan):", "bold"),
-            *lines,
-        ]
-    named = (Action.DELETE, Action.REPLACE) if concise else (Action.DELETE,)
-    destroyed = [change for change in in_order if change.action in named]
-    effective = [change for change in in_order if change.action is not Action.NOOP]
-    if destroyed and (concise or len(destroyed) < len(effective)):
-        title = "Destroys or replaces:" if concise else "Destroys:"
-        lines += [*([""] if lines else []), page.style(title, "bold")]
-        lines += [f"  {LEGEND[change.action][0]} {change.address}" for change in destroyed]
-    return [page.style(line, "red") if line.startswith("  ") else line for line in lines]
 
 
 def _changes(plan: Plan, page: PageStyle) -> list[str]:
