@@ -254,6 +254,27 @@ def test_a_plain_state_is_refused_until_rekey_encrypts_it(kind: Log, tmp_path: P
     assert "10.0.0.7" not in str(list(place.replay()))
 
 
+class _WithoutSnapshots(MemoryLog):
+    """A log on a full disk."""
+
+    def snapshot(self, position: int, state: JsonObject) -> None:
+        """Fail."""
+        raise StateError("no space left")
+
+
+def test_rekey_that_was_interrupted_is_repeated(tmp_path: Path) -> None:
+    """Without its snapshot the state is refused, and not half encrypted for anybody."""
+    log = _WithoutSnapshots()
+    used(ledger_on(log))
+    with pytest.raises(StateError, match="no space left"):
+        rekey(ledger_on(sealed_log(log, tmp_path / "seen")))
+    with pytest.raises(StateError, match="is not encrypted"):
+        ledger_on(sealed_log(log, tmp_path / "seen")).state()
+    log.snapshot = MemoryLog.snapshot.__get__(log)  # type: ignore[method-assign]
+    rekey(ledger_on(sealed_log(log, tmp_path / "seen")))
+    assert list(ledger_on(sealed_log(log, tmp_path / "seen")).state().resources) == [SFT]
+
+
 def test_an_entry_that_is_no_json_is_refused(tmp_path: Path) -> None:
     """Before anything is written."""
     log = sealed_log(MemoryLog(), tmp_path / "seen")
