@@ -77,6 +77,7 @@ def cache_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Di
         config = job.job_spec.runtime.cache_config
         if config.enabled:
             yield from _cache_on_other_cluster(inputs, job, must_stay=config.require_cache_affinity)
+            yield from _cache_per_node(inputs, job, changes)
         if config.enable_legacy_hf_mount:
             yield from _no_mount_at_home(inputs, job)
 
@@ -142,6 +143,33 @@ def _cache_on_other_cluster(
             f"the training cache of {project} will be empty on cluster.{cluster}",
             f"The existing cache is kept in {where} ({content}).",
             code="cache-empty",
+            address=str(job.address),
+        )
+
+
+def _cache_per_node(
+    inputs: PlanInputs, job: Change, changes: Iterable[Change]
+) -> Iterator[Diagnostic]:
+    """Warn about ranks whose caches are directories of their nodes."""
+    spec = job.job_spec
+    declared = [
+        CacheSpec.from_attributes(change.after)
+        for change in changes
+        if change.address.kind is Kind.CACHE and change.after is not None
+    ]
+    shared = {
+        cache.scope for cache in declared
+        if cache.dir and cache.cluster == spec.cluster and cache.project in (None, spec.project)
+    }  # fmt: skip
+    variables = [
+        *(["BT_PROJECT_CACHE_DIR", "BT_RW_CACHE_DIR"] if "project" not in shared else []),
+        *(["BT_TEAM_CACHE_DIR"] if "team" not in shared else []),
+    ]
+    if variables and len(list(rank_placements(inputs, job))) > 1:
+        yield warning(
+            f"{job.address} runs on {spec.compute.node_count} nodes, and ${', $'.join(variables)} point to a disk of each",
+            f"If ranks exchange files there, declare a cache of cluster {spec.cluster} with a directory that the nodes share: caches.NAME.dir. Without url, $BT_CHECKPOINT_DIR is on each node, too.",
+            code="cache-per-node",
             address=str(job.address),
         )
 

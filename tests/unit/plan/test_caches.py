@@ -111,6 +111,25 @@ def test_an_empty_cache_holds_nobody() -> None:
     assert found.code == "cache-on-other-cluster"
 
 
+@pytest.mark.parametrize("declared", [False, True])
+def test_ranks_whose_caches_are_on_different_disks_are_warned_about(declared: bool) -> None:
+    """The variables are named, and a directory that the nodes share is no problem."""
+    world = PlanScenario()
+    world.job["compute"]["node_count"] = 2
+    world.job["runtime"]["cache_config"] = {"enabled": True}
+    inputs = world.inputs()
+    if declared:
+        wanted = dict(inputs.desired.resources)
+        cache = recorded(dir="/shared/demo")
+        wanted[cache.address] = resource(str(cache.address), cache.attributes)
+        inputs = replace(inputs, desired=replace(inputs.desired, resources=wanted))
+    (found,) = of_caches(make_plan(inputs))
+
+    assert (found.severity, found.code, found.address) == ("warning", "cache-per-node", "job.sft")
+    assert ("$BT_RW_CACHE_DIR" in found.summary) is not declared
+    assert "$BT_TEAM_CACHE_DIR" in found.summary
+
+
 @pytest.mark.parametrize(
     ("bytes_", "whole", "said"),
     [(10**9, True, None), (10**9 + 1, True, "contains 1.0 GB in 34 files, more than its size limit of 1GB"), (2 * 10**9, False, "contains more than 2.0 GB")],
