@@ -55,6 +55,7 @@ def _convert(dump: Mapping[str, Any], target: ImportTarget) -> ImportedManifest:
     sections = {"project": _project(result, project, name)}
     body = _job(result, job, target, job_name, name)
     if result.secrets:
+        result.comments["secrets",] = "Read from the environment of trainctl."
         sections["secrets"] = {
             secret: {"from": "env", "name": variable} for secret, variable in result.secrets.items()
         }
@@ -74,6 +75,7 @@ def _project(result: ImportedManifest, project: ConfigSection, name: str) -> dic
     team = project.take("team_name")
     if team:
         section["labels"] = {"team": team}
+        result.comments["project", "labels"] = "The SDK's team_name."
         result.carried["project.team_name"] = f"{team}, as the label team"
     project.rest.pop("job", None)
     project.finish(result)
