@@ -89,9 +89,13 @@ def test_a_change_from_request_to_drift(fresh: ProjectHarness, kind: str) -> Non
         assert "already applied" in runner.run("push", stub.merged)
         _see_no_change(fresh)
         assert _weights(fresh) == fetched
+        fresh.variables |= runner.variables("push", stub.merged)
+        fresh.variables["GITHUB_TOKEN"] = stub.token
+        refused = fresh.run("apply", "same.bin", "--expect-check", code=11)
+        assert "[not-the-reviewed-plan]" in refused.stderr
         _see_drift(runner, stub)
         texts = [*runner.logs, *(body for _, _, body in stub.seen)]
-        for secret in (SECRET, stub.token):
+        for secret in (SECRET, stub.token, "header.claims.signature"):
             assert not [text for text in texts if secret in text]
 
 

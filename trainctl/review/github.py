@@ -52,7 +52,8 @@ class GitHub(review.ReviewServer):
             )
         if not pull:
             return None
-        return ReviewRequest(pull["number"], pull["head"]["sha"], self.author_of(pull))
+        is_own = "workflow_run" not in self._event
+        return ReviewRequest(pull["number"], pull["head"]["sha"], self.author_of(pull), is_own)
 
     def comments(self, request: ReviewRequest) -> PostPlace:
         """Return the place of a request's comments."""

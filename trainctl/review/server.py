@@ -21,11 +21,15 @@ _PAGE, _PAGES = 100, 1000
 
 @dataclass(frozen=True, slots=True)
 class ReviewRequest:
-    """A pull or merge request; ``head`` is the commit under review."""
+    """A pull or merge request; ``head`` is the commit under review.
+
+    ``writes_check``: whether this job is one of the request, not one that comments a fork's plan.
+    """
 
     number: int
     head: str
     author: str
+    writes_check: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,14 +48,10 @@ class Runner:
         place = self._top / f"job-{len(self.logs)}"
         git(self._top, "clone", "-q", str(self.made.directory), str(place))
         git(place, "checkout", "-q", commit)
-        event_file = self._top / "event.json"
-        event_file.write_text(json.dumps(self.stub.event(event)))
         variables = {
             **self.made.environment,
-            **self.secrets,
-            **self.stub.environment(event, commit, str(event_file)),
+            **self.variables(event, commit),
             "CI_PROJECT_DIR": str(place),
-            "AWS_ID_TOKEN": "header.claims.signature",
             "PATH": f"{self._programs}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
         }
@@ -75,6 +71,13 @@ class Runner:
         assert status == code, f"{event} ended with {status}, not {code}:\n{log}"
         assert (self._top / "installed").exists()
         return log
+
+    def variables(self, event: str, commit: str) -> dict[str, str]:
+        """What the system sets for a job."""
+        event_file = self._top / "event.json"
+        event_file.write_text(json.dumps(self.stub.event(event)))
+        own = {"AWS_ID_TOKEN": "header.claims.signature"} if self.stub.kind == "gitlab" else {}
+        return {**self.secrets, **own, **self.stub.environment(event, commit, str(event_file))}
 
     def _blocks(
         self, event: str, variables: Mapping[str, str]

@@ -101,7 +101,8 @@ class ReviewStub:
 
     def event(self, event: str) -> dict[str, Any]:
         """The payload of an event."""
-        return {"pull_request": self._pull()} if event == "pull_request" else {}
+        run = {"workflow_run": {"head_sha": self.head}} if event == "workflow_run" else {}
+        return {"pull_request": self._pull()} if event == "pull_request" else run
 
     def _pull(self) -> dict[str, Any]:
         head = {"sha": self.head, "repo": {"full_name": "acme/train"}}

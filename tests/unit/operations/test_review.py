@@ -112,6 +112,16 @@ def test_an_approval_is_newer_than_its_plan(
     assert refused()
 
 
+def test_the_plan_of_a_fork_is_no_check(tmp_path: Path) -> None:
+    """A second workflow comments a plan that anyone may have written."""
+    with review_stub("github") as stub:
+        stub.head = "a1" * 20
+        server = _server(stub, tmp_path, "workflow_run")
+        publish_comment(server, NAME, _plan(), "title", comment_text(NAME, DIGEST, "the plan"))
+        assert len(stub.comments) == 1
+        assert not stub.checks
+
+
 def test_only_members_approve_and_not_their_own(stub: ReviewStub, tmp_path: Path) -> None:
     """Nor a verdict that was taken back; a later remark changes nothing."""
     _publish(stub, tmp_path)

@@ -27,7 +27,7 @@ from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.operations.plan import approved_plan
 from trainctl.operations.states import location_at
-from trainctl.plan.values import OUTPUT_MARK, Plan
+from trainctl.plan.values import OUTPUT_MARK
 
 CHANGES = 2
 """The exit code of ``--detailed-exitcode`` if there are changes."""
@@ -200,32 +200,20 @@ def comment_command(
         flags = PlanningFlags(variables=var, var_files=var_file, trust=trust)
         with open_workspace(session, flags) as workspace:
             plan, state_url = plan_from_flags(workspace, flags), workspace.state_url
-    text = "\n".join(plan_markdown(plan, now=time.time(), rest=rest_command(planfile)))
-    _publish(session, plan, text, state_url, provider, issue=issue, dry_run=dry_run)
-    return 0 if plan.usable else plan.exit_code
-
-
-def _publish(
-    session: CliSession,
-    plan: Plan,
-    text: str,
-    state: str,
-    provider: str | None,
-    *,
-    issue: bool,
-    dry_run: bool,
-) -> None:
     from trainctl.operations import review
     from trainctl.views.plan.json import PlanCounts
 
-    name = review.review_name(session.directory, state)
+    name = review.review_name(session.directory, state_url)
+    text = "\n".join(plan_markdown(plan, now=time.time(), rest=rest_command(planfile)))
     body = session.redactor.redact(review.comment_text(name, plan.digest, text))
+    code = 0 if plan.usable else plan.exit_code
     if dry_run:
         session.output.print(body)
-        return
+        return code
     server = review.review_server(os.environ, session.redactor, session.output.note, provider)
     if issue:
         session.output.prose(review.publish_issue(server, name, plan, body))
     else:
         title = str(PlanCounts.of(plan)) if plan.usable else "The plan has errors."
         session.output.prose(*review.publish_comment(server, name, plan, title, body))
+    return code
