@@ -174,6 +174,7 @@ class PlanningFlags:
     delete_checkpoints: bool = False
     trust: Path | None = None
     reuse: bool = True
+    untrusted: bool = False
 
     def __post_init__(self) -> None:
         if self.parallelism < 1:

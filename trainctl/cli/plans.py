@@ -20,6 +20,7 @@ from trainctl.cli.workspaces import addresses
 from trainctl.desired.values import DesiredState
 from trainctl.errors import StorageError, UsageError
 from trainctl.operations.preconnect import connect_early
+from trainctl.operations.signatures import require_signature, sign, signature_of
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import OUTPUT_MARK, Plan, PlanOptions
@@ -69,6 +70,10 @@ def plan_from_flags(
         delete_checkpoints=flags.delete_checkpoints,
         reuse=flags.reuse,
     )
+    if flags.untrusted:
+        from trainctl.operations.survey.untrusted import create_untrusted_plan
+
+        return create_untrusted_plan(workspace, options, flags.parallelism)
     survey = SurveyOptions(
         flags.refresh,
         flags.offline,
@@ -130,7 +135,8 @@ def show_plan(
         output.note("")
     output.note(*problems, *explain_hint_lines(plan.diagnostics, output.error_style))
     if saved is not None:
-        output.note(f"Saved the plan to {saved}. To apply it, run: trainctl apply {saved}")
+        act = "show" if plan.options.untrusted else "apply"
+        output.note(f"Saved the plan to {saved}. To {act} it, run: trainctl {act} {saved}")
 
 
 def rest_command(planfile: Path | None) -> str:
@@ -139,14 +145,22 @@ def rest_command(planfile: Path | None) -> str:
 
 
 def save_plan(
-    path: Path, plan: Plan, desired: DesiredState, keys: EncryptionKeys | None = None
+    path: Path,
+    plan: Plan,
+    desired: DesiredState,
+    keys: EncryptionKeys | None = None,
+    signing_key: Path | None = None,
 ) -> None:
-    """Write a plan file, encrypted if there are keys."""
+    """Write a plan file, encrypted if there are keys, and its signature if there is a key to sign."""
     from trainctl.plan import plan_file
 
     text = plan_file.write_plan(plan, desired, __version__, keys)
+    signature = None if signing_key is None else sign(text.encode(), signing_key)
     with written_file(path) as stream:
         stream.write(text)
+    if signature is not None:
+        with written_file(signature_of(path)) as stream:
+            stream.write(signature)
 
 
 @contextmanager
@@ -167,12 +181,16 @@ def written_file(path: Path) -> Iterator[TextIO]:
             unfinished.unlink(missing_ok=True)
 
 
-def load_plan(path: Path, keys: Callable[[], EncryptionKeys | None] = lambda: None) -> SavedPlan:
-    """Read a plan file, an encrypted one with these keys."""
+def load_plan(
+    path: Path,
+    keys: Callable[[], EncryptionKeys | None] = lambda: None,
+    signers: Path | None = None,
+) -> SavedPlan:
+    """Read a plan file, an encrypted one with these keys, signed by one of the file ``signers`` if given."""
     from trainctl.plan import plan_file
 
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        data = path.read_bytes()
     except FileNotFoundError:
         raise UsageError(
             f"plan file {path} not found",
@@ -181,4 +199,6 @@ def load_plan(path: Path, keys: Callable[[], EncryptionKeys | None] = lambda: No
         ) from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    return plan_file.read_plan(text, str(path), keys)
+    if signers is not None:  # before anything of the plan is used
+        require_signature(data, signature_of(path), signers)
+    return plan_file.read_plan(data.decode(errors="replace"), str(path), keys)

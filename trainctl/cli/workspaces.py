@@ -20,22 +20,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _NO_FLAGS = PlanningFlags()
+_UNTRUSTED_VARIABLES = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+"""All that an untrusted plan sees of the environment."""
 
 
 def open_workspace(
     session: CliSession, flags: PlanningFlags = _NO_FLAGS, desired: DesiredState | None = None
 ) -> Workspace:
     """Open the workspace of a command; ``desired`` is that of a saved plan."""
+    names = _UNTRUSTED_VARIABLES if flags.untrusted else os.environ
     settings = WorkspaceSettings(
         directory=session.directory,
-        environ=os.environ,
+        environ={name: os.environ[name] for name in names if name in os.environ},
         redactor=session.redactor,
-        state_url=session.state_url,
+        state_url=None if flags.untrusted else session.state_url,
         environment=session.environment,
         variables=flags.assignments,
         var_files=tuple(flags.var_files or ()),
         trust_file=flags.trust,
         offline=flags.offline,
+        untrusted=flags.untrusted,
     )
     return Workspace(
         settings, desired, session.output.note, lambda question: _confirm(session, question)

@@ -25,7 +25,7 @@ from trainctl.desired.values import (
     SecretSpec,
     StoreLocation,
 )
-from trainctl.errors import ManifestError, StorageError, TrainctlError, UsageError
+from trainctl.errors import ManifestError, PermissionDenied, StorageError, TrainctlError, UsageError
 from trainctl.manifest.files import manifest_files, read_all_files
 from trainctl.model.address import Kind
 from trainctl.model.delivery import MirrorSite
@@ -74,6 +74,8 @@ class WorkspaceSettings:
     trust_file: Path | None = None
     offline: bool = False
     """Whether the manifest is read without the network."""
+    untrusted: bool = False
+    """Whether the author of the manifest is not trusted; see ``survey.untrusted``."""
 
 
 class Workspace:
@@ -111,7 +113,7 @@ class Workspace:
         if self._desired is not None:
             return self._desired
         settings = self.settings
-        if settings.var_files:
+        if settings.var_files or settings.untrusted:
             return self._build(None)
         files = read_all_files(settings.directory)
         if not files:
@@ -148,6 +150,12 @@ class Workspace:
         from trainctl.operations.extended_files import fetch
 
         settings = self.settings
+        if settings.untrusted and file.commit:
+            raise PermissionDenied(
+                f"{file.name} is not fetched for an untrusted plan: git would run",
+                "Extend a file in the directory, or https://HOST/FILE?checksum=sha256:DIGEST.",
+                code="untrusted-path",
+            )
         return fetch(file, settings.environ, self.trust, offline=settings.offline)
 
     @cached_property

@@ -103,19 +103,21 @@ def read_plan(
         valid = digest(body) == document["checksum"] and (
             plan_digest(plan.changes, plan.lineage, plan.policies) == plan.digest
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise _invalid(name, "corrupt") from problem
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as problem:
+        raise invalid_plan_file(name, "corrupt") from problem
     if not valid:
-        raise _invalid(name, "corrupt")
+        raise invalid_plan_file(name, "corrupt")
     return saved
 
 
 def _document(text: str, name: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         truncated = text.startswith('{"' + _MAGIC)
-        raise (_invalid(name, "truncated") if truncated else _not_a_plan_file(name)) from None
+        raise (
+            invalid_plan_file(name, "truncated") if truncated else _not_a_plan_file(name)
+        ) from None
     if not isinstance(document, dict):
         raise _not_a_plan_file(name)
     version = document.get(_MAGIC)
@@ -130,7 +132,8 @@ def _document(text: str, name: str) -> dict[str, Any]:
     return document
 
 
-def _invalid(name: str, how: str) -> TrainctlError:
+def invalid_plan_file(name: str, how: str) -> TrainctlError:
+    """Return the error of a file that is corrupt or truncated."""
     return TrainctlError(
         f"{name} is {how}",
         "Save a new plan: trainctl plan --out FILE.",

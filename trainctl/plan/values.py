@@ -216,6 +216,8 @@ class PlanOptions:
     """Jobs to run again (``trainctl run``)."""
     delete_checkpoints: bool = False
     """Delete checkpoints of removed jobs."""
+    untrusted: bool = False
+    """Planned for an author who is not trusted: without state, nodes and secrets; never applied."""
     edits_state: bool = True
     """Whether to rename and import resources as the manifest says."""
     reuse: bool = True

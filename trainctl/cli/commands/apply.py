@@ -29,7 +29,7 @@ from trainctl.cli.plan_execution import (
 from trainctl.cli.plans import ApprovalFlags, load_plan
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
-from trainctl.errors import UsageError, UserInterrupt
+from trainctl.errors import PermissionDenied, UsageError, UserInterrupt
 from trainctl.model.events import Emit
 from trainctl.operations.jobs.checkpoints import find_retained_data
 from trainctl.operations.jobs.logs import LogSelection
@@ -62,6 +62,10 @@ def apply_command(
         bool,
         option("--allow-unresolved-images", "With --expect, accept images without a known digest"),
     ] = False,
+    require_signature: Annotated[
+        Path | None,
+        option("--require-signature FILE", "Apply PLANFILE only if a signer in FILE has signed it"),
+    ] = None,
     lockfile: Annotated[
         str | None, option("--lockfile MODE", "readonly: don't write trainctl.lock")
     ] = None,
@@ -113,7 +117,9 @@ def apply_command(
     )
     approval = ApprovalFlags(expect, expect_check, expect_comment)
     if planfile is not None:
-        return _apply_saved(session, planfile, execution_flags, approval, flags)
+        return _apply_saved(session, planfile, execution_flags, approval, flags, require_signature)
+    if require_signature is not None:
+        raise UsageError("--require-signature needs a PLANFILE", "Only saved plans are signed.")
     execution_flags.require_approval(session)
     with open_workspace(session, flags) as workspace:
         return plan_and_apply(session, workspace, flags, execution_flags, approval=approval)
@@ -125,10 +131,17 @@ def _apply_saved(
     execution_flags: ExecutionFlags,
     approval: ApprovalFlags,
     flags: PlanningFlags,
+    signers: Path | None,
 ) -> int:
     """Apply a saved plan; it may stop the live runs that it names."""
     with errors_as_events(session, execution_flags.format):
-        saved = load_plan(path, lambda: open_workspace(session, flags).state_keys)
+        saved = load_plan(path, lambda: open_workspace(session, flags).state_keys, signers)
+        if saved.plan.options.untrusted:
+            raise PermissionDenied(
+                f"{path} is a plan for review only: it was made with --untrusted",
+                "Plan again without --untrusted after the review.",
+                code="untrusted-plan",
+            )
         expect = approval.digest(session, saved.desired.state_url or "")
         if expect is not None:
             require_digest(saved.plan, expect)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import ExitStack
 from dataclasses import replace as replace_
 from enum import StrEnum
 from pathlib import Path
@@ -25,8 +26,10 @@ from trainctl.cli.plans import (
 )
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
+from trainctl.errors import UsageError
 from trainctl.operations.plan import approved_plan
 from trainctl.operations.states import location_at
+from trainctl.operations.survey.confinement import confined
 from trainctl.plan.values import OUTPUT_MARK
 
 CHANGES = 2
@@ -40,6 +43,10 @@ def plan_command(
         option("--out FILE", 'Save the plan; apply it with "trainctl apply FILE"', options.OUTPUT),
     ] = None,
     format_: PlanFormatOption = PlanFormat.TEXT,
+    sign: Annotated[
+        Path | None,
+        option("--sign KEY", "With --out, sign the plan by an SSH key: FILE.sig", options.OUTPUT),
+    ] = None,
     detailed_exitcode: Annotated[
         bool, option("--detailed-exitcode", "Exit with 2 if there are changes", options.OUTPUT)
     ] = False,
@@ -49,6 +56,10 @@ def plan_command(
     refresh_only: options.RefreshOnly = False,
     offline: options.Offline = False,
     upgrade: options.Upgrade = False,
+    untrusted: Annotated[
+        bool,
+        option("--untrusted", "Use no state, secret, program or private server", options.SCOPE),
+    ] = False,
     concise: Annotated[
         bool,
         option("--concise", "Show only counts, destroyed and replaced resources", options.OUTPUT),
@@ -67,18 +78,27 @@ def plan_command(
     Shows resources to create, replace or destroy, weights to transfer, estimated time and cost.
     """
     session = session_of(ctx)
+    if sign is not None and out is None:
+        raise UsageError("--sign needs --out FILE", "Only saved plans are signed.")
+    if untrusted and (destroy or refresh_only or upgrade or replace or sign):
+        summary = "--untrusted can't be used with --destroy, --refresh-only, --replace, --sign or --upgrade"
+        raise UsageError(summary, "Such a plan sees no state, and is never applied.")
     flags = PlanningFlags(
         refresh, refresh_only, offline, upgrade, destroy, target, exclude, replace, (), var, var_file,
-        parallelism, trust=trust, reuse=not no_reuse,
+        parallelism, trust=trust, reuse=not no_reuse, untrusted=untrusted,
     )  # fmt: skip
-    with open_workspace(session, flags) as workspace:
+    with ExitStack() as stack:
+        if untrusted:
+            stack.enter_context(confined(session.directory, os.environ))
+        workspace = stack.enter_context(open_workspace(session, flags))
         approved = ApprovalFlags(check=expect_check).digest(session, workspace.state_url)
         plan = plan_from_flags(workspace, flags)
         saved = out if plan.usable else None
         if saved is not None:
             desired = workspace.desired
             state = location_at(workspace.state_url, desired.state)
-            save_plan(saved, plan, replace_(desired, state=state), workspace.state_keys)
+            keys = None if untrusted else workspace.state_keys
+            save_plan(saved, plan, replace_(desired, state=state), keys, sign)
         show_plan(session, plan, format_, concise=concise, saved=saved)
         if not plan.usable:
             return plan.exit_code
@@ -146,8 +166,14 @@ def show_command(
 
 def _show(session: CliSession, planfile: Path | None, format_: PlanFormat) -> int:
     if planfile is not None:
+        from trainctl.plan.plan_file import invalid_plan_file
+
         saved = load_plan(planfile, lambda: open_workspace(session).state_keys)
-        show_plan(session, saved.plan, format_, shown=planfile)
+        try:
+            show_plan(session, saved.plan, format_, shown=planfile)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as problem:
+            # The author may be hostile: this program writes plans with values of the right types.
+            raise invalid_plan_file(str(planfile), "corrupt") from problem
         return 0
     from trainctl.ledger.codec import state_to_json
     from trainctl.ledger.leases import open_leases

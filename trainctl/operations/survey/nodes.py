@@ -127,10 +127,10 @@ def survey_nodes(
     proximity = _MirrorProximity(workspace, weights.mirror)
     queries: dict[Address, list[_NodeQuery]] = {}
     installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
-    result.capabilities = _capabilities(workspace, state, installed)
+    result.capabilities = provider_capabilities(workspace, state, installed)
     for address, resource in workspace.desired.resources.items():
         if address.kind is Kind.CLUSTER and resource.provider in installed:
-            planned = _planned_nodes(workspace, resource)
+            planned = planned_nodes(workspace, resource)
             recorded = state.resources.get(address)
             nodes = tuple(recorded_or_planned(node, recorded) for node in planned)
             result.names[address] = tuple(node.name for node in nodes)
@@ -163,7 +163,7 @@ def survey_nodes(
     return result
 
 
-def _capabilities(
+def provider_capabilities(
     workspace: Workspace, state: State, installed: Set[str]
 ) -> dict[str, Capabilities]:
     """Return the capabilities of the installed providers of desired and recorded clusters."""
@@ -216,7 +216,8 @@ def _unqueried_warning(reason: TrainctlError, cluster: Address, node: Node) -> D
     return warning(reason.summary, detail, address=str(cluster), code=reason.code)
 
 
-def _planned_nodes(workspace: Workspace, cluster: DesiredResource) -> tuple[Node, ...]:
+def planned_nodes(workspace: Workspace, cluster: DesiredResource) -> tuple[Node, ...]:
+    """Return the nodes of a cluster by its settings alone."""
     settings = provider_cluster(cluster.address.name, cluster.cluster_spec)
     return tuple(workspace.provider(cluster.provider).plan(settings))
 

@@ -97,7 +97,7 @@ def live_run_text(run: AffectedRun, now: float | None) -> str:
         facts.append(pluralize(run.gpus, "GPU"))
     elif run.ranks > 1:
         facts.append(pluralize(run.ranks, "node"))
-    return f"live run {run.number}" + (f" ({', '.join(facts)})" if facts else "")
+    return f"live run {run.number:d}" + (f" ({', '.join(facts)})" if facts else "")
 
 
 UNKNOWN = "(known after apply)"

@@ -22,6 +22,7 @@ from trainctl.views.plan.verdict import verdict
 from trainctl.views.terminal.text import escape
 
 _TICKS = re.compile(r"`+")
+_PROSE = re.compile(r"(?!.*www\.)[\w ,.:;()-]*", re.ASCII | re.IGNORECASE)
 
 
 def code_span(text: str) -> str:
@@ -43,6 +44,11 @@ def collapsible(title: str, lines: Sequence[str]) -> list[str]:
     """Return Markdown lines in a closed ``<details>`` element."""
     summary = f"<details><summary><code>{html.escape(escape(title))}</code></summary>"
     return [summary, "", *lines, "", "</details>"]
+
+
+def _prose(words: str) -> str:
+    """Return words of ours as they are, and others, which may hold links, mentions or HTML, as code."""
+    return words if _PROSE.fullmatch(words) else code_span(words)
 
 
 def _longest_run(lines: Sequence[str]) -> int:
@@ -82,7 +88,7 @@ def _content(section: PlanSection, most: int, rest: str) -> list[str]:
     if section.lines:
         return code_block(_truncate(section.lines, most, rest))
     items = [
-        f"- {code_span(item.address)}{item.joint}{item.words}"
+        f"- {code_span(item.address)}{item.joint}{_prose(item.words)}"
         + (f" ({code_span(item.names)})" if item.names else "")
         for item in section.items
     ]

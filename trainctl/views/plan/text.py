@@ -110,7 +110,9 @@ def losses(plan: Plan, now: float | None, most: int | None) -> list[PlanSection]
 
 def _items(title: str, rows: Sequence[ItemRow], most: int | None) -> PlanSection:
     if most is None or len(rows) <= most:
-        return PlanSection(title, [SectionItem(escape(str(row[0])), *row[1:]) for row in rows])
+        return PlanSection(
+            title, [SectionItem(*(escape(str(text)) for text in row)) for row in rows]
+        )
     groups: dict[tuple[str, ...], list[Address]] = {}
     for address, *words in rows:
         groups.setdefault(tuple(words), []).append(address)

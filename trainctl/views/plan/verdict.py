@@ -123,7 +123,7 @@ def lost_items(plan: Plan) -> list[ItemRow]:
                 if run.reused_from is not None:
                     continue
                 if is_deleted and plan.options.delete_checkpoints:
-                    rows.append((change.address, f"all of run {run.number}", ""))
+                    rows.append((change.address, f"all of run {run.number:d}", ""))
                 elif names := escape(", ".join(run.sync.get("pending") or ())):
-                    rows.append((change.address, f"run {run.number}", names))
+                    rows.append((change.address, f"run {run.number:d}", names))
     return rows

@@ -1,0 +1,105 @@
+"""Signed plans: only what a known signer has signed is read, by its own bytes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.test_saved_plans import PLAN
+from trainctl.cli.plans import load_plan, save_plan
+from trainctl.desired.values import DesiredState
+from trainctl.errors import PermissionDenied, TrainctlError, UsageError
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    """A private key; its signer is in ``signers``."""
+    path = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path
+
+
+def signers(key: Path, options: str = 'namespaces="trainctl-plan"', who: str = "kim@x") -> Path:
+    """A file of allowed signers with one entry."""
+    path = key.with_name("signers")
+    path.write_text(f"{who} {options} {key.with_name('key.pub').read_text()}")
+    return path
+
+
+def save(key: Path) -> Path:
+    """A signed plan."""
+    plan = key.with_name("p.bin")
+    save_plan(plan, PLAN, DesiredState(key.parent, {}, {}), None, key)
+    return plan
+
+
+@pytest.mark.parametrize("who", ["kim@x", "*@x", "lee@x,kim@x"])
+def test_a_signed_plan_is_read(key: Path, who: str) -> None:
+    """By its signer, a pattern, or one of several names."""
+    assert load_plan(save(key), signers=signers(key, who=who)).plan == PLAN
+
+
+@pytest.mark.parametrize("options", ['valid-before="20200101"', 'namespaces="git"'])
+def test_a_signer_who_may_not_sign_is_refused(key: Path, options: str) -> None:
+    """Whose key has expired, or is for other things."""
+    with pytest.raises(PermissionDenied, match="no signer in") as caught:
+        load_plan(save(key), signers=signers(key, options))
+    assert (caught.value.exit_code, caught.value.code) == (13, "untrusted-signature")
+    assert "ssh-keygen reports: " in caught.value.detail
+
+
+def test_an_unknown_signer_a_changed_plan_and_no_signature_are_refused(
+    key: Path, tmp_path: Path
+) -> None:
+    """Before anything of the plan is used: what follows isn't even a plan file."""
+    plan = save(key)
+    allowed = signers(key)
+    text = allowed.read_text()
+    other = tmp_path / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True)
+    allowed.write_text(f"kim@x {(tmp_path / 'other.pub').read_text()}")
+    with pytest.raises(PermissionDenied, match="no signer"):
+        load_plan(plan, signers=allowed)
+    allowed.write_text(text)
+    plan.write_bytes(b"[" * 100_000)
+    with pytest.raises(PermissionDenied, match="no signer"):
+        load_plan(plan, signers=allowed)
+    (tmp_path / "p.bin.sig").unlink()
+    with pytest.raises(PermissionDenied, match="the plan is not signed"):
+        load_plan(plan, signers=allowed)
+    with pytest.raises(UsageError, match="file not found"):
+        load_plan(plan, signers=tmp_path / "missing")
+
+
+def test_an_agent_signs_with_a_public_key(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The private key is in ssh-agent only; without it, nothing is written."""
+    words = subprocess.run(["ssh-agent", "-s"], check=True, capture_output=True, text=True).stdout
+    values = dict(word.split("=") for word in words.replace(";", "\n").split("\n") if "=" in word)
+    try:
+        monkeypatch.setenv("SSH_AUTH_SOCK", values["SSH_AUTH_SOCK"])
+        subprocess.run(["ssh-add", "-q", key], check=True)
+        key.unlink()
+        save_plan(
+            key.with_name("p.bin"),
+            PLAN,
+            DesiredState(key.parent, {}, {}),
+            None,
+            key.with_name("key.pub"),
+        )
+        assert load_plan(key.with_name("p.bin"), signers=signers(key)).plan == PLAN
+    finally:
+        os.kill(int(values["SSH_AGENT_PID"]), signal.SIGTERM)
+    with pytest.raises(TrainctlError, match="cannot sign") as caught:
+        save_plan(
+            key.with_name("q.bin"),
+            PLAN,
+            DesiredState(key.parent, {}, {}),
+            None,
+            key.with_name("key.pub"),
+        )
+    assert caught.value.code == "signing-failed"
+    assert not key.with_name("q.bin").exists()

@@ -1,0 +1,108 @@
+"""Plan for an author who is not trusted: from the files of the directory and public sources only."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from trainctl.base.retry import RetryPolicy
+from trainctl.errors import PermissionDenied, TrainctlError
+from trainctl.ledger.state import State
+from trainctl.model.address import Address, Kind
+from trainctl.model.diagnostics import Diagnostic, Severity, of_error, warning
+from trainctl.model.specs.resource import WeightsSpec
+from trainctl.operations.survey.checks import unsupported
+from trainctl.operations.survey.code import survey_code
+from trainctl.operations.survey.images import resolve_images
+from trainctl.operations.survey.nodes import planned_nodes, provider_capabilities
+from trainctl.operations.workspace import Workspace
+from trainctl.plan.planner import make_plan
+from trainctl.plan.values import Plan, PlanInputs, PlanOptions, WeightsFacts
+from trainctl.plugin_api import discovery
+from trainctl.resources.weights import source_request_of
+from trainctl.weights.lock import LockFile, find_locked
+from trainctl.weights.resolution import SourceRequest, resolve
+
+_RETRY = RetryPolicy(attempts=2, unanswered=1, patience=0)
+
+
+def create_untrusted_plan(workspace: Workspace, options: PlanOptions, parallelism: int) -> Plan:
+    """Create a plan that can be reviewed, but not applied. Call it in ``confined``."""
+    desired, state = workspace.desired, State()
+    weights, problems = _survey_weights(workspace, parallelism)
+    code = survey_code(workspace)
+    installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
+    names = {
+        address: tuple(node.name for node in planned_nodes(workspace, resource))
+        for address, resource in desired.resources.items()
+        if address.kind is Kind.CLUSTER and resource.provider in installed
+    }
+    notice = warning(
+        "planned without the state, secrets, nodes, mirror and private sources",
+        "Everything is shown as new. Review the complete plan before it is applied.",
+        code="untrusted-plan",
+    )
+    inputs = PlanInputs(
+        desired=desired,
+        state=state,
+        code=code.trees,
+        weights=weights,
+        node_names=names,
+        capabilities=provider_capabilities(workspace, state, installed),
+        missing_requirements=code.missing_requirements,
+        options=replace(options, untrusted=True),
+        policies=workspace.trust.policies,
+        diagnostics=(notice, *desired.warnings, *unsupported(desired), *problems, *code.problems),
+    )
+    return resolve_images(workspace, make_plan(inputs), offline=True)
+
+
+def _survey_weights(
+    workspace: Workspace, parallelism: int
+) -> tuple[dict[Address, WeightsFacts], list[Diagnostic]]:
+    """Resolve public sources without credentials; report the others as unknown."""
+    directory = workspace.settings.directory
+    locked = LockFile(directory).entries()
+    requests = {
+        address: source_request_of(resource.weights_spec, directory)
+        for address, resource in workspace.desired.resources.items()
+        if address.kind is Kind.WEIGHTS
+    }
+    keys = {request.key for request in requests.values()}
+
+    def inspect(address: Address) -> tuple[WeightsFacts | None, list[Diagnostic]]:
+        request, resource = requests[address], workspace.desired.resources[address]
+        entry = find_locked(locked, request.key, keys)
+        try:
+            _require_public(request, resource.weights_spec)
+            found = resolve(request, locked=entry, retry=_RETRY)
+        except TrainctlError as failure:
+            problem = of_error(failure, str(address), resource.where)
+            return None, [replace(problem, severity=Severity.WARNING, forbids=False)]
+        notes = [replace(item, address=str(address)) for item in found.warnings]
+        is_locked = entry is not None
+        return WeightsFacts(
+            found.resolved, None, locked=is_locked, unmatched_patterns=found.unmatched
+        ), notes
+
+    with ThreadPoolExecutor(parallelism, thread_name_prefix="resolve") as pool:
+        results = dict(zip(requests, pool.map(inspect, requests), strict=True))
+    facts = {address: found for address, (found, _) in results.items() if found}
+    return facts, [problem for _, problems in results.values() for problem in problems]
+
+
+def _require_public(request: SourceRequest, spec: WeightsSpec) -> None:
+    """Raise PermissionDenied for a source with a credential or server, or outside the directory."""
+    if spec.auth:
+        reason = "it names a credential or a server"
+    elif request.uri.scheme == "file" and not _is_in(request):
+        reason = "it is outside the directory of the manifest"
+    else:
+        return
+    summary = f"{spec.source} is not inspected for an untrusted plan: {reason}"
+    raise PermissionDenied(summary, code="untrusted-path")
+
+
+def _is_in(request: SourceRequest) -> bool:
+    return Path(request.uri.location).resolve().is_relative_to(request.directory.resolve())
