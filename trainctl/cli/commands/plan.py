@@ -216,6 +216,8 @@ def comment_command(
 
     Updates its own comment, and removes it if there is nothing to do. Without PLANFILE, plans first.
     """
+    from trainctl.operations import review
+    from trainctl.views.plan.json import PlanCounts
     from trainctl.views.plan.pages import plan_markdown
 
     session = session_of(ctx)
@@ -226,9 +228,6 @@ def comment_command(
         flags = PlanningFlags(variables=var, var_files=var_file, trust=trust)
         with open_workspace(session, flags) as workspace:
             plan, state_url = plan_from_flags(workspace, flags), workspace.state_url
-    from trainctl.operations import review
-    from trainctl.views.plan.json import PlanCounts
-
     name = review.review_name(session.directory, state_url)
     text = "\n".join(plan_markdown(plan, now=time.time(), rest=rest_command(planfile)))
     body = session.redactor.redact(review.comment_text(name, plan.digest, text))
