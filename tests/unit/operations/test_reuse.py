@@ -1,0 +1,91 @@
+"""Identities of the new runs of a plan, which depend on other runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.projects.plans import at, run_record
+from trainctl.ledger.state import State
+from trainctl.model.action import Action
+from trainctl.model.run import RunRecord, RunStatus
+from trainctl.model.specs.job_spec import (
+    CheckpointSelector,
+    CodeSpec,
+    JobSpec,
+    LoadCheckpointSpec,
+    RuntimeSpec,
+)
+from trainctl.operations.jobs.reuse import run_identities
+from trainctl.plan.values import Change, Plan
+
+DONE = RunStatus.COMPLETED
+
+
+def change(
+    name: str, *runs: RunRecord, action: Action = Action.CREATE, load: Any = None, **job: Any
+) -> Change:
+    """A change of a job on the host, whose earlier runs are these."""
+    config = LoadCheckpointSpec(True, None, (load,)) if load else None
+    spec = JobSpec(
+        "demo",
+        "lab",
+        runtime=RuntimeSpec((f"python {name}.py",), load_checkpoint_config=config),
+        code=CodeSpec(digest="sha256:c"),
+        **job,
+    )
+    outputs = {"runs": [run.to_json() for run in runs]}
+    return Change(at(f"job.{name}"), action, "local", after=spec.to_attributes(), outputs=outputs)
+
+
+def identity(of: str, *changes: Change) -> str | None:
+    """The identity of the new run of a job."""
+    return run_identities(Plan("", 0, "", changes), State())[at(f"job.{of}")]
+
+
+OF_SFT = CheckpointSelector("demo", "job.sft")
+
+
+def test_a_run_depends_on_the_runs_that_it_loads() -> None:
+    """Whether they start now or completed before; a run that failed gives unknown checkpoints."""
+    sft, evaluation = change("sft"), change("eval", load=OF_SFT)
+    first = identity("sft", sft)
+    expected = identity("eval", sft, evaluation)
+
+    def with_recorded(status: RunStatus, recorded: str | None) -> str | None:
+        run = run_record(1, status, identity=recorded)
+        return identity("eval", change("sft", run, action=Action.NOOP), evaluation)
+
+    assert None not in (first, expected)
+    assert with_recorded(DONE, first) == expected
+    assert with_recorded(DONE, "sha256:other") not in (None, expected)
+    assert with_recorded(RunStatus.FAILED, first) is None
+    assert with_recorded(DONE, None) is None
+    assert identity("eval", evaluation) is None
+
+
+@pytest.mark.parametrize(
+    "load", [CheckpointSelector("demo", "job.eval"), CheckpointSelector("demo")]
+)
+def test_what_its_own_or_unnamed_runs_left_is_unknown(load: CheckpointSelector) -> None:
+    """Such a run has no identity; one that loads from a named run has."""
+    assert identity("eval", change("eval", load=load)) is None
+    assert identity("eval", change("eval", load=CheckpointSelector("demo", run="abc"))) is not None
+
+
+def test_a_resumed_run_is_equal_if_the_run_before_was() -> None:
+    """Also after a machine was lost; a repeated run has the identity of the first."""
+    expected = identity("sft", change("sft"))
+    same, other = (
+        run_record(number, RunStatus.LOST, identity=of)
+        for number, of in enumerate((expected, "sha256:other"), 1)
+    )
+
+    def resumed(*runs: RunRecord) -> str | None:
+        return identity("sft", change("sft", *runs, action=Action.REPLACE, resume_from="latest"))
+
+    assert resumed(other, same) == expected
+    assert resumed(same, other) is None
+    repeated = change("sft", other, same, action=Action.REPLACE, rerun_of=other.id)
+    assert identity("sft", repeated) == "sha256:other"
