@@ -74,6 +74,8 @@ def test_a_plan_is_a_comment_for_a_pull_request(fresh: ProjectHarness) -> None:
     assert first.startswith("### Plan: 3 to add, 0 to change, 0 to destroy. 1 new run, digest ")
     assert last == f"Plan digest: `{fresh.json('show', 'p.bin')['plan_digest']}`"
     assert "\n````diff\n" in planned.stdout
+    assert '"+ job.a" -> "+ project.' in fresh.run("graph", "p.bin", "--format", "dot").stdout
+    assert "job.a" in fresh.run("graph").stdout
     assert fresh.run("show", "p.bin", "--format", "markdown").stdout == planned.stdout
     assert (
         fresh.run("show", "--format", "markdown").stdout

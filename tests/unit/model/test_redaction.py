@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 from collections.abc import Callable
 from urllib.parse import quote, quote_plus
@@ -11,7 +12,7 @@ import pytest
 
 from trainctl.model.redaction import MASK, Redactor
 
-SECRET = 'pä"ss w/rd+%\\x'
+SECRET = 'pä"ss w/rd+%\\x<&>'
 
 
 @pytest.mark.parametrize(
@@ -26,8 +27,22 @@ SECRET = 'pä"ss w/rd+%\\x'
         lambda value: quote(value, safe=""),
         quote_plus,
         lambda value: base64.b64encode(value.encode()).decode(),
+        html.escape,
+        lambda value: html.escape(json.dumps(value, ensure_ascii=False)[1:-1]),
     ],
-    ids=["plain", "json", "json-utf8", "repr", "ascii", "path", "url", "form", "base64"],
+    ids=[
+        "plain",
+        "json",
+        "json-utf8",
+        "repr",
+        "ascii",
+        "path",
+        "url",
+        "form",
+        "base64",
+        "html",
+        "html-json",
+    ],
 )
 def test_a_secret_is_masked_however_it_is_spelled(spelling: Callable[[str], str]) -> None:
     """Nothing of the value stays, and the text around it does."""

@@ -90,8 +90,8 @@ def graph_svg(graph: Graph) -> list[str]:
         curve = f"M{start} {top}C{start - 30} {top} {end + 30} {y} {end} {y}"
         shapes.append(f'<path d="{curve}m6 -4l-6 4l6 4"/>')
     for label, (left, top, width) in boxes.items():
-        shapes.append(f'<rect x="{left}" y="{top}" width="{width}" height="26" rx="4"/>')
-        shapes.append(_text(left + 10, top + 18, label))
+        box = f'x="{left}" y="{top}" width="{width}" height="26" rx="4"'
+        shapes += [f'<rect {box} fill="Canvas"/>', _text(left + 10, top + 18, label)]
     return _svg(x, bottom, shapes)
 
 

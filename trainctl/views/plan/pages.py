@@ -87,11 +87,7 @@ def plan_markdown(
 def _content(section: PlanSection, most: int, rest: str) -> list[str]:
     if section.lines:
         return code_block(_truncate(section.lines, most, rest))
-    items = [
-        f"- {code_span(item.address)}{item.joint}{_prose(item.words)}"
-        + (f" ({code_span(item.names)})" if item.names else "")
-        for item in section.items
-    ]
+    items = [f"- {item.format(code_span, _prose)}" for item in section.items]
     return _truncate(items, most, code_span(rest), "- ")
 
 
@@ -228,14 +224,11 @@ def _html_section(section: PlanSection) -> list[str]:
     title = f"<h2>{html_text(section.title.replace('`', ''))}</h2>"
     if section.lines:
         return [title, preformatted(section.lines)]
-    items = [
-        f"<li>{html_code(item.address)}{html_text(str(item).removeprefix(item.address))}</li>"
-        for item in section.items
-    ]
+    items = [f"<li>{item.format(html_code, html_text)}</li>" for item in section.items]
     return [title, "<ul>", *items, "</ul>"]
 
 
 def _html_change(change: ChangeGroup) -> str:
-    classes = [_CLASSES[parse_diff_line(line).sign] for line in change.lines]
+    classes = [_CLASSES[parse_diff_line(line)[0]] for line in change.lines]
     shown = preformatted(change.lines, classes)
     return f"<details><summary>{html_code(change.title)}</summary>{shown}</details>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from trainctl.model.action import Action
@@ -50,14 +50,10 @@ class SectionItem(NamedTuple):
     words: str = ""
     names: str = ""
 
-    @property
-    def joint(self) -> str:
-        """The text between address and words."""
-        return ": " if self.words else ""
-
-    def __str__(self) -> str:
-        names = f" ({self.names})" if self.names else ""
-        return f"{self.address}{self.joint}{self.words}{names}"
+    def format(self, code: Callable[[str], str] = str, prose: Callable[[str], str] = str) -> str:
+        """Join them; ``code`` and ``prose`` mark up what isn't ours, and what is."""
+        words = f": {prose(self.words)}" if self.words else ""
+        return f"{code(self.address)}{words}" + (f" ({code(self.names)})" if self.names else "")
 
 
 class PlanSection(NamedTuple):
@@ -66,14 +62,6 @@ class PlanSection(NamedTuple):
     title: str
     items: Sequence[SectionItem] = ()
     lines: Sequence[str] = ()
-
-
-class DiffLine(NamedTuple):
-    """A line of a change: sign (``+``, ``-``, ``!`` or ''), indentation, text."""
-
-    sign: str
-    indentation: str
-    text: str
 
 
 def sections(plan: Plan, now: float | None, most: int | None = None) -> list[PlanSection]:
@@ -147,12 +135,12 @@ def _tables(plan: Plan, page: PageStyle) -> tuple[PlanSection, ...]:
     )
 
 
-def parse_diff_line(line: str) -> DiffLine:
-    """Parse a line of a change."""
+def parse_diff_line(line: str) -> tuple[str, str, str]:
+    """Parse a line of a change: sign (``+``, ``-``, ``!`` or ''), indentation, text."""
     sign = _SIGN.match(line)
     if sign is None:
-        return DiffLine("", "", line)
-    return DiffLine(sign[2] if sign[2] in "+-" else "!", sign[1], line[sign.end() :])
+        return "", "", line
+    return sign[2] if sign[2] in "+-" else "!", sign[1], line[sign.end() :]
 
 
 def plan_text(
@@ -186,7 +174,7 @@ def plan_text(
 
 
 def _section_lines(section: PlanSection, page: PageStyle, colour: str = "") -> list[str]:
-    lines = [f"  {item}" for item in section.items]
+    lines = [f"  {item.format()}" for item in section.items]
     lines = [page.style(line, colour) for line in lines] if colour else lines
     title = page.style(f"{section.title.replace('`', '')}:", "bold")
     return [title, *lines, *section.lines] if lines or section.lines else []
