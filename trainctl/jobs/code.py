@@ -182,7 +182,7 @@ def _add(tar: tarfile.TarFile, place: Path, file: CodeFile) -> None:
 def _require_inside(root: Path, directory: Path, code: str) -> None:
     if root.is_relative_to(directory):
         return
-    top = _git(directory, "rev-parse", "--show-toplevel")
+    top = run_git(directory, "rev-parse", "--show-toplevel")
     if top is None or not root.is_relative_to(Path(os.fsdecode(top).rstrip("\n")).resolve()):
         raise TrainctlError(
             f"code {code!r} is outside the manifest's directory",
@@ -203,7 +203,7 @@ def _directories(root: Path, reserved: Sequence[Path]) -> tuple[str, ...]:
     return tuple(sorted(f"{path.relative_to(root)}/" for path in inside))
 
 
-def _git(directory: Path, *args: str, stdin: bytes = b"") -> bytes | None:
+def run_git(directory: Path, *args: str, stdin: bytes = b"") -> bytes | None:
     """Run git safely; return None without git or a work tree.
 
     Disables all programs that the code's repository could configure.
@@ -234,7 +234,7 @@ def _git(directory: Path, *args: str, stdin: bytes = b"") -> bytes | None:
 
 def _git_files(root: Path) -> tuple[list[str], set[str]] | None:
     """Return existing files listed by git, and submodules; None without git."""
-    out = _git(root, "ls-files", "-co", "--exclude-standard", "-z")
+    out = run_git(root, "ls-files", "-co", "--exclude-standard", "-z")
     if out is None:
         return None
     names = {os.fsdecode(name) for name in out.split(b"\0") if name}
@@ -334,13 +334,13 @@ def _leaves(root: Path, path: str, target: str) -> bool:
 
 
 def _blob_ids(root: Path, paths: list[str], *, use_git: bool) -> list[str]:
-    output = _git(root, "rev-parse", "--show-toplevel", "--show-prefix") if use_git else None
+    output = run_git(root, "rev-parse", "--show-toplevel", "--show-prefix") if use_git else None
     if output is None or not paths or any("\n" in path for path in paths):
         return [_blob((root / path).read_bytes()) for path in paths]
     # hash-object reads paths relative to the top of the work tree.
     top, prefix = output.split(b"\n")[:2]
     names = b"".join(_quote_for_git(prefix + os.fsencode(path)) + b"\n" for path in paths)
-    out = _git(Path(os.fsdecode(top)), "hash-object", "--stdin-paths", stdin=names)
+    out = run_git(Path(os.fsdecode(top)), "hash-object", "--stdin-paths", stdin=names)
     return (out or b"").decode("ascii").split()
 
 

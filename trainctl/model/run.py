@@ -104,6 +104,8 @@ class RunRecord(JsonSerializable):
     code: str | None = None
     code_archive: str | None = None
     rerun_of: str | None = None
+    commit: str | None = field(default=None, metadata=OMIT_EMPTY)
+    """Commit that was checked out when it was started; its code may differ."""
     blamed: int | None = None
     """The rank whose failure or loss ended the run, if there are several ranks."""
     max_duration_seconds: float | None = field(default=None, metadata=OMIT_EMPTY)

@@ -23,6 +23,7 @@ from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.survey.batch import survey_batch_systems
 from trainctl.operations.survey.checks import mirror_overlaps, secret_leaks, unsupported
 from trainctl.operations.survey.code import CodeSurveyResult, survey_code, survey_directory
+from trainctl.operations.survey.contents import with_contents
 from trainctl.operations.survey.images import resolve_images
 from trainctl.operations.survey.nodes import survey_nodes
 from trainctl.operations.survey.offers import offer_problems, offered_prices, survey_offers
@@ -124,11 +125,12 @@ def create_plan(
 
     plan = plan_with_reuse(workspace, inputs, make, queries=online)
     digests = {tree.digest for tree in plan.code.values()}
-    return replace(
+    plan = replace(
         plan,
         code_files={key: files for key, files in code.files.items() if key in digests},
         var_files=tuple(map(str, workspace.settings.var_files)),
     )
+    return with_contents(workspace, plan, offline=survey.offline)
 
 
 def _survey_diagnostics(

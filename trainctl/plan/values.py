@@ -14,6 +14,7 @@ from trainctl.ledger.planned_edits import NO_EDITS, StateEdits
 from trainctl.ledger.state import State
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address
+from trainctl.model.contents import ContentDiff
 from trainctl.model.delivery import SERVES_ALL, ServingCapability
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.run import ReusedRun, RunRecord
@@ -447,7 +448,7 @@ class RunForecast:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan; ``changes`` are in order of apply, ``digest`` identifies them."""
+    """A plan; ``changes`` are in order of apply, ``digest`` covers no ``contents``; ``code`` is of new runs."""
 
     lineage: str
     serial: int
@@ -462,9 +463,9 @@ class Plan:
     batch_systems: tuple[BatchRow, ...] = ()
     resolved: Mapping[Address, ResolvedSource] = field(default_factory=dict)
     code: Mapping[Address, CodeTree] = field(default_factory=dict)
-    """Source code of new runs, by job."""
     code_files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Files of each code tree, by its digest, so that changes can be named; not of large trees."""
+    contents: tuple[ContentDiff, ...] = ()
     var_files: tuple[str, ...] = ()
     """Files of variables, which are not code."""
     hourly_cost: float = 0.0

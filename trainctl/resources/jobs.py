@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from trainctl.errors import (
 )
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.secrets import SecretResolver
+from trainctl.ledger.provenance import entry_author
 from trainctl.ledger.state import Intent, Lookup, RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
@@ -107,6 +109,7 @@ class JobHandler:
             max((run.number for run in earlier), default=0) + 1,
             step.key,
             created_at=time.time(),
+            commit=entry_author(os.environ).commit,
             max_duration_seconds=step.job_spec.max_duration_seconds,
             identity=step.identity,
         )

@@ -29,6 +29,7 @@ _NEXT = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?')
 _NO_FILE_NAMES = "expand=sha&expand=gated"
 """Keeps the list of files out of the response, on servers that support it."""
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
+_MOST_COMMITS = 150
 
 
 def default_hub_credential() -> SourceCredential | None:
@@ -78,6 +79,23 @@ class HubSource:
         if info.get("gated") and files:
             each(partial(self._check_access, resolved, credential))
         return resolved
+
+    def commits(
+        self, resolved: ResolvedSource, since: str, credential: SourceCredential | None
+    ) -> list[tuple[str, str]]:
+        """Return ids and titles of the commits after ``since``, newest first; SourceError after too many."""
+        source, uri = parse_source(resolved.source), resolved.source
+        kind = "datasets" if source.dataset else "models"
+        first = f"{self._endpoint}/api/{kind}/{source.location}/commits/{resolved.revision}"
+        commits: list[tuple[str, str]] = []
+        for page in _list_pages(uri, lambda url: self._json(url or first, uri, credential)):
+            for row in page:
+                if row["id"] == since:
+                    return commits
+                commits.append((str(row["id"]), str(row["title"])))
+            if len(commits) >= _MOST_COMMITS:
+                break
+        raise SourceError(f"{uri}: {since[:12]} is not among the last {len(commits)} commits")
 
     def custom_endpoint(self, uri: str, credential: SourceCredential | None) -> str | None:
         """Return ``HF_ENDPOINT``, if not the default."""

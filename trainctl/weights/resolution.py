@@ -113,7 +113,7 @@ def query_source(
 ) -> ResolvedSource:
     """Return every file of a source, and its endpoint."""
     endpoint = source.custom_endpoint(uri, credential)
-    with _plugin_errors(uri):
+    with plugin_errors(uri):
         if isinstance(source, PagedSource):
             resolved = source.resolve_with(uri, revision, credential, each)
         else:
@@ -122,7 +122,7 @@ def query_source(
 
 
 @contextmanager
-def _plugin_errors(uri: str) -> Iterator[None]:
+def plugin_errors(uri: str) -> Iterator[None]:
     """Convert unexpected exceptions of a source to SourceError."""
     try:
         yield

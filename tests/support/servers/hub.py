@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 _API = re.compile(
-    r"/api/(?P<kind>models|datasets)/(?P<repo>[^/]+/[^/]+)/(?P<endpoint>revision|tree)/(?P<rev>[^/]+)/?"
+    r"/api/(?P<kind>models|datasets)/(?P<repo>[^/]+/[^/]+)/(?P<endpoint>revision|tree|commits)/(?P<rev>[^/]+)/?"
 )
 _RESOLVE = re.compile(
     r"/(?P<kind>datasets/)?(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<path>.+)"
@@ -71,6 +71,7 @@ class HubRepo:
     refs: dict[str, str] = field(default_factory=dict)
     commits: dict[str, dict[str, HubFile]] = field(default_factory=dict)
     trees: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    history: list[dict[str, str]] = field(default_factory=list)
     gated: bool = False
     private: bool = False
 
@@ -117,6 +118,7 @@ class Hub:
         self.cdn: str | None = None
         self.url = ""
         self.connections = 0
+        self.sent_bytes = 0
         self.keep_alive = True
         self.closing = threading.Event()
         self.lock = threading.Lock()
@@ -131,15 +133,38 @@ class Hub:
         private: bool = False,
         lfs: tuple[str, ...] = (".safetensors", ".bin"),
         branch: str = "main",
+        title: str = "",
     ) -> str:
         """Commit these files as the branch's newest revision; the commit."""
-        made = {path: HubFile(path, data, path.endswith(lfs)) for path, data in files.items()}
+        return self.publish(
+            repo,
+            {path: HubFile(path, data, path.endswith(lfs)) for path, data in files.items()},
+            dataset=dataset,
+            gated=gated,
+            private=private,
+            branch=branch,
+            title=title,
+        )
+
+    def publish(
+        self,
+        repo: str,
+        made: Mapping[str, HubFile],
+        *,
+        dataset: bool = False,
+        gated: bool = False,
+        private: bool = False,
+        branch: str = "main",
+        title: str = "",
+    ) -> str:
+        """Commit files that are made already."""
         rows = [file.entry() for file in made.values()]
         commit = hashlib.sha1(json.dumps(rows, sort_keys=True).encode()).hexdigest()
         kept = self.repos.setdefault(("datasets" if dataset else "models", repo), HubRepo())
         kept.gated, kept.private = gated, private
         kept.refs[branch] = commit
-        kept.commits[commit] = made
+        kept.history.insert(0, {"id": commit, "title": title or f"Commit {len(kept.history) + 1}"})
+        kept.commits[commit] = dict(made)
         folders = {path.rpartition("/")[0] for path in made if "/" in path}
         kept.trees[commit] = [
             {"type": "directory", "path": name, "size": 0, "oid": "0" * 40} for name in folders
@@ -175,9 +200,15 @@ class FaultyHandler(BaseHTTPRequestHandler):
         pass
 
     def part(
-        self, content: bytes, headers: dict[str, str], fault: HttpFault | None, *, ranges: bool
+        self,
+        content: bytes,
+        headers: dict[str, str],
+        fault: HttpFault | None,
+        *,
+        ranges: bool,
+        announced: int | None = None,
     ) -> None:
-        """The part of the content that the request asks for."""
+        """The part of the content that the request asks for, of a file that may be announced as larger."""
         body = memoryview(content)
         if fault and fault.kind == "flip":
             body = memoryview(bytearray(content))
@@ -189,7 +220,7 @@ class FaultyHandler(BaseHTTPRequestHandler):
         if asked and ranges:
             start, status = int(asked[1]), 206
             end = min(end, int(asked[2]) + 1) if asked[2] else end
-            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{announced or len(content)}"
         if start > end:
             self.answer(416, b"", {"Content-Range": f"bytes */{len(content)}"})
             return
@@ -204,6 +235,11 @@ class FaultyHandler(BaseHTTPRequestHandler):
                 fault.released.wait(60)
                 start = held
             self.wfile.write(body[start:end])
+
+    def requested_length(self, size: int) -> int:
+        """How many bytes of a file of this size the request asks for."""
+        asked = _RANGE.fullmatch(self.headers.get("Range", ""))
+        return int(asked[2] or size - 1) + 1 - int(asked[1]) if asked else size
 
     def answer(self, status: int, body: bytes, headers: Mapping[str, str] = {}) -> None:
         """A short answer."""
@@ -282,6 +318,9 @@ class _Handler(FaultyHandler):
         commit = repo.refs.get(revision, revision)
         if commit not in repo.trees:
             self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
+        elif match["endpoint"] == "commits":
+            ids = [row["id"] for row in repo.history]
+            self._json(repo.history[ids.index(commit) :])
         elif match["endpoint"] == "revision":
             info = {
                 "sha": commit,
@@ -325,7 +364,9 @@ class _Handler(FaultyHandler):
 
     def _body(self, file: HubFile, headers: dict[str, str], fault: HttpFault | None) -> None:
         if not isinstance(file.content, Path):
-            self.part(file.content, headers, fault, ranges=self.hub.ranges)
+            with self.hub.lock:
+                self.hub.sent_bytes += self.requested_length(file.size)
+            self.part(file.content, headers, fault, ranges=self.hub.ranges, announced=file.size)
             return
         start, status, end = 0, 200, file.size
         asked = _RANGE.fullmatch(self.headers.get("Range", ""))

@@ -10,6 +10,7 @@ from typing import Any
 from trainctl import __version__
 from trainctl.model.action import Action
 from trainctl.model.address import Address
+from trainctl.model.json_codec import to_json
 from trainctl.model.run import ReusedRun
 from trainctl.plan.batch_facts import BatchRow
 from trainctl.plan.planner import is_applyable, is_complete
@@ -44,6 +45,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             for address, offers in plan.offers.items()
             for offer in offers
         ],
+        "contents": [to_json(diff) for diff in plan.contents],
         "batch_systems": [_batch_system(row) for row in plan.batch_systems],
         "cost": {
             "hourly": plan.hourly_cost,

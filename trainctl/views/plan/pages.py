@@ -84,10 +84,16 @@ def plan_markdown(
     return [*lines, f"Plan digest: `{plan.digest}`"]
 
 
+def _bold(words: str) -> str:
+    return f"**{_prose(words)}**"
+
+
 def _content(section: PlanSection, most: int, rest: str) -> list[str]:
     if section.lines:
         return code_block(_truncate(section.lines, most, rest))
-    items = [f"- {item.format(code_span, _prose)}" for item in section.items]
+    items = [
+        f"- {item.format(code_span, _bold if section.strong else _prose)}" for item in section.items
+    ]
     return _truncate(items, most, code_span(rest), "- ")
 
 
@@ -225,7 +231,7 @@ def _html_section(section: PlanSection) -> list[str]:
     if section.lines:
         return [title, preformatted(section.lines)]
     items = [f"<li>{item.format(html_code, html_text)}</li>" for item in section.items]
-    return [title, "<ul>", *items, "</ul>"]
+    return [title, '<ul class="take">' if section.strong else "<ul>", *items, "</ul>"]
 
 
 def _html_change(change: ChangeGroup) -> str:

@@ -20,6 +20,7 @@ from trainctl.views.plan.changes import (
     shown_action,
     similar_lines,
 )
+from trainctl.views.plan.contents import content_lines
 from trainctl.views.plan.groups import group_labels
 from trainctl.views.plan.json import PlanCounts
 from trainctl.views.plan.offers import offer_lines
@@ -62,6 +63,7 @@ class PlanSection(NamedTuple):
     title: str
     items: Sequence[SectionItem] = ()
     lines: Sequence[str] = ()
+    strong: bool = False
 
 
 def sections(plan: Plan, now: float | None, most: int | None = None) -> list[PlanSection]:
@@ -71,7 +73,9 @@ def sections(plan: Plan, now: float | None, most: int | None = None) -> list[Pla
         _items("Moves", [(item, "", how) for item, how in plan.edits.addresses.items()], most),
         PlanSection("Problems", lines=diagnostic_lines(plan.diagnostics)),
         _drift(plan, PAGE),
+        alerts(plan),
         _items("Runs", run_items(plan), most),
+        _contents(plan),
         *_tables(plan, PAGE),
     )
     return [section for section in candidates if section.items or section.lines]
@@ -161,7 +165,8 @@ def plan_text(
         _section_lines(_drift(plan, page), page),
         _legend(plan, page),
         [] if concise else _changes(plan, page),
-        *(_section_lines(section, page) for section in _tables(plan, page)),
+        _section_lines(alerts(plan), page, "bold"),
+        *(_section_lines(section, page) for section in (_contents(plan), *_tables(plan, page))),
         [heading(plan, page), *filter(None, [verdict(plan)])],
         *(_section_lines(lost, page, "red") for lost in losses(plan, now, most)),
         _section_lines(_items("Runs", run_items(plan), most), page),
@@ -171,6 +176,20 @@ def plan_text(
         if block:
             lines += ["", *block] if lines else block
     return lines
+
+
+def alerts(plan: Plan) -> PlanSection:
+    """Return new code, pickles, templates and licences in weights."""
+    items = [
+        SectionItem(str(diff.address), alert.what, escape(alert.name))
+        for diff in plan.contents
+        for alert in diff.alerts
+    ]
+    return PlanSection("Review in weights", items, strong=True)
+
+
+def _contents(plan: Plan) -> PlanSection:
+    return PlanSection("Contents", lines=content_lines(plan.contents))
 
 
 def _section_lines(section: PlanSection, page: PageStyle, colour: str = "") -> list[str]:

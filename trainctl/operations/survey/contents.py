@@ -1,0 +1,123 @@
+"""Collect what changes in the weights, code, images and loaded checkpoints of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+from trainctl.errors import StorageError, TrainctlError
+from trainctl.jobs.code_changes import compare_code
+from trainctl.model.address import Kind
+from trainctl.model.contents import ContentDiff, ContentGroup
+from trainctl.model.run import RunRecord
+from trainctl.model.source_uri import parse_source
+from trainctl.model.specs.job_spec import CheckpointSelector
+from trainctl.model.specs.resource import WeightsSpec
+from trainctl.operations.workspace import Workspace
+from trainctl.plan.values import Change, Plan
+from trainctl.resources.weights import credential_of
+from trainctl.weights.contents import compare_revisions, file_changes
+from trainctl.weights.patterns import select
+
+_MOST, _PARALLEL = 10, 4
+"""Weights, and trees of code, that are compared."""
+
+
+def with_contents(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
+    """Add what changes inside of the plan's resources; failures are notes."""
+    moved = [] if offline else [change for change in plan.changes if _moves(change)][:_MOST]
+    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="contents") as pool:
+        weights = pool.map(partial(_compare_weights, workspace, plan), moved)
+        diffs = [*weights, *_code(workspace, plan), *_images(plan), *_loads(plan)]
+    return replace(plan, contents=tuple(diffs))
+
+
+def _moves(change: Change) -> bool:
+    """Whether weights of the same location get another revision."""
+    if change.address.kind is not Kind.WEIGHTS or not (change.before and change.after):
+        return False
+    sides = (change.before, change.after)
+    places = [replace(parse_source(side["source"]), text="", revision=None) for side in sides]
+    old, new = (side.get("revision") for side in sides)
+    return places[0] == places[1] and bool(old and new) and old != new
+
+
+def _compare_weights(workspace: Workspace, plan: Plan, change: Change) -> ContentDiff:
+    old, new = (WeightsSpec.from_attributes(side or {}) for side in (change.before, change.after))
+    diff = ContentDiff(change.address, "weights", str(old.revision), str(new.revision))
+    try:
+        if not new.source.startswith("hf:"):
+            return replace(diff, groups=(_listed_changes(workspace, plan, change),))
+        patterns = [(side.allow_patterns or None, side.ignore_patterns) for side in (old, new)]
+        credential = credential_of(new, workspace.secrets)
+        selects = [lambda files, chosen=chosen: select(files, *chosen)[0] for chosen in patterns]
+        return compare_revisions(diff, new.source, selects, credential)
+    except TrainctlError as error:
+        return replace(diff, notes=(error.summary,))
+
+
+def _listed_changes(workspace: Workspace, plan: Plan, change: Change) -> ContentGroup:
+    """Compare the mirrored files with those upstream; those of equal size by sha256 if known."""
+    listing = workspace.mirror.store.load_listing(str(change.outputs.get("listing")))
+    if listing is None or change.address not in plan.resolved:
+        raise StorageError("the files of the last version are not in the mirror")
+    sides = (listing.files, plan.resolved[change.address].files)
+    old, new = ({file.path: (file.size, file.sha256) for file in files} for files in sides)
+    return ContentGroup.of("files", file_changes(old, new))
+
+
+def _code(workspace: Workspace, plan: Plan) -> Iterator[ContentDiff]:
+    """Compare the code of new runs with the commits of the last ones, equal trees once."""
+    changed: dict[tuple[str | None, ...], Change] = {}
+    for change in plan.changes:
+        run, code = _last_run(change), plan.code.get(change.address)
+        if run and run.commit and run.code and code and code.digest != run.code:
+            path = change.job_spec.code.path
+            changed.setdefault((path, run.commit, run.code, code.digest), change)
+    for (folder, commit, before, after), change in list(changed.items())[:_MOST]:
+        files = plan.code_files.get(str(after))
+        if files is None or change.job_spec.code.external_dirs:
+            continue
+        diff = ContentDiff(change.address, "code", str(before), str(after))
+        root = (workspace.settings.directory / str(folder)).resolve()
+        try:
+            yield compare_code(diff, root, str(commit), files)
+        except (TrainctlError, ValueError, OSError):
+            yield replace(diff, notes=(f"git does not have commit {commit}",))
+
+
+def _last_run(change: Change | None) -> RunRecord | None:
+    runs = change.outputs.get("runs") if change else None
+    return RunRecord.from_json(runs[-1]) if runs else None
+
+
+def _images(plan: Plan) -> Iterator[ContentDiff]:
+    digests = {row.job: row.digest for row in plan.images}
+    for change in plan.changes:
+        run, digest = _last_run(change), digests.get(change.address)
+        if run and run.image_digest and digest and run.image_digest != digest:
+            yield ContentDiff(change.address, "image", run.image_digest, digest)
+
+
+def _loads(plan: Plan) -> Iterator[ContentDiff]:
+    """Yield the runs whose checkpoints new runs load; ``before`` are those of the last run."""
+    changes = {str(change.address): change for change in plan.changes}
+    for change in plan.changes:
+        job, last = change.job_spec, _last_run(change)
+        own = [CheckpointSelector(job.project, str(change.address))] if job.resume_from else []
+        loads = [_selected(load, changes, plan) for load in (*job.runtime.loads, *own)]
+        if change.address in plan.runs and loads:
+            before = ", ".join({str(load["run"]): 1 for load in (last.loaded if last else ())})
+            yield ContentDiff(change.address, "checkpoints", before, ", ".join(loads))
+
+
+def _selected(load: CheckpointSelector, changes: dict[str, Change], plan: Plan) -> str:
+    """Return the run to load from as far as known, if possible as ``PROJECT/JOB/NUMBER-ID``."""
+    source = changes.get(load.job or "")
+    if source and source.address in plan.runs and not load.run:
+        return f"the new run of {load.job}"
+    run = _last_run(source)
+    name = load.run or (f"{run.number}-{run.id}" if run else "newest run")
+    return "/".join(filter(None, (load.project, (load.job or "").removeprefix("job."), name)))
