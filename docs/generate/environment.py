@@ -20,6 +20,7 @@ INSIDE_JOBS: Mapping[str, str] = {
 }
 COMMAND: Mapping[str, str] = {
     "TRAINCTL_STATE": "Location of the state, unless `--state` names it",
+    "TRAINCTL_POLICY": "File of policies that apply in addition, as of `--policy`",
     "TRAINCTL_VAR_name": "Value of the variable `name`; `--var-file` and `--var` win",
     "NO_COLOR": "Print without color",
     "CI": "Suppress output that CI systems would interpret as commands",

@@ -15,6 +15,7 @@ from tests.support.servers.bucket_states import Cloud, clouds
 from tests.support.servers.buckets import KEY_ID, SECRET, rclone
 from trainctl.model.redaction import Redactor
 from trainctl.operations.workspace import Workspace, WorkspaceSettings
+from trainctl.views.plan.json import plan_json
 
 APPLY = ("apply", "--auto-approve")
 
@@ -124,7 +125,7 @@ def test_the_states_below_a_prefix(made: ProjectHarness, cloud: Cloud, tmp_path:
     for base in ("s3://models/states", directory):
         for name in ("lm/prod", "lm/dev", "vision"):
             made.run("--state", f"{base}/{name}", *APPLY)
-    settings = WorkspaceSettings(made.directory, made.environment, Redactor())
+    settings = WorkspaceSettings(made.directory, made.environment, Redactor(), plan_json)
     with Workspace(settings) as workspace:
         for base in ("s3://models/states", directory):
             expected = [f"{base}/{name}" for name in ("lm/dev", "lm/prod", "vision")]

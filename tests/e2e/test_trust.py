@@ -221,6 +221,35 @@ def test_policies_bind_whoever_plans(work: ProjectHarness, web: WebServer) -> No
     work.run("plan")
 
 
+@one_day_in(3)
+def test_a_waiver_is_recorded_and_changes_bring_no_policies(work: ProjectHarness) -> None:
+    """Policies of the base branch judge plan, saved plan and destroy; those of the checkout are refused."""
+    budget = '[[policy]]\nname = "budget"\nmax_hourly_cost = 8\n'
+    rule = "[[policy]]\nrule = \"plan.resource_changes.all(c, c.change.actions != ['delete'])\"\n"
+    base = work.directory.parent / "policy.toml"
+    base.write_text(budget + rule)
+    cluster = "clusters: {here: {provider: local, price_per_hour: 9}}\n"
+    work.write({"trainctl.yaml": f"project: {{name: demo}}\n{cluster}{JOB}", "policy.toml": budget})
+    assert "git show" in work.run("plan", "--policy", "policy.toml", code=1).stderr
+    work.run("plan", "--out", "../plan.bin")
+    for command in (
+        ("plan", "--policy", str(base)),
+        ("apply", "--policy", str(base), "../plan.bin"),
+        ("policy", "test", "--plan", "../plan.bin", "--policy", "policy.toml"),
+    ):
+        assert "the plan costs 9.00 per hour" in work.run(*command, code=13).stderr
+    waiver = '[[waiver]]\npolicy = "budget"\nuntil = "9999-01-01"\nreason = "final run"\n'
+    base.write_text(budget + rule + waiver)
+    assert work.json("plan", "--policy", str(base))["policies"][0]["status"] == "waived"
+    work.run("apply", "--policy", str(base), "../plan.bin")
+    assert "waived until 9999-01-01: final run" in work.run("history").stdout
+    done = work.run("destroy", "--auto-approve", "--policy", str(base), code=13)
+    assert "the rule does not hold" in done.stderr
+
+
+JOB = 'jobs: {train: {runtime: {start_commands: ["true"]}}}\n'
+
+
 @one_day_in(5)
 def test_a_trust_file_is_read_strictly(work: ProjectHarness) -> None:
     """What is wrong is told with its key, a mistyped one included; nothing is planned."""

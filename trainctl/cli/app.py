@@ -48,6 +48,11 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
         CommandRow("apply", "apply", "Create, update or replace resources to match the manifest"),
         CommandRow("comment", "plan", "Write the plan as a comment of the pull request"),
         CommandRow("destroy", "apply", "Destroy all managed resources"),
+        CommandGroup(
+            "policy",
+            "Check plans against policies",
+            (CommandRow("test", "policy", "Check a saved plan against policies"),),
+        ),
         CommandRow("reconcile", "apply", "Resume approved work that was blocked or interrupted"),
     ),
     "Job commands": (

@@ -74,6 +74,10 @@ NOTES: Mapping[str, CommandNotes] = {
         ("trainctl reconcile --interval 1m", "trainctl reconcile --once"),
         {12: "With --once: some of the work failed or was skipped."},
     ),
+    "policy test": CommandNotes(
+        ("trainctl policy test --plan plan.bin --policy policy.toml",),
+        {13: "A mandatory policy fails or can't be evaluated."},
+    ),
     "show": CommandNotes(("trainctl show", "trainctl show --format markdown plan.bin")),
     "graph": CommandNotes(("trainctl graph", "trainctl graph --format svg plan.bin > graph.svg")),
     "status": CommandNotes(

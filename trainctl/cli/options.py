@@ -138,6 +138,10 @@ TrustFile = Annotated[
     Path | None,
     option("--trust FILE", "Trust file to use instead of ~/.config/trainctl/trust.toml", POLICY),
 ]
+PolicyFile = Annotated[
+    Path | None,
+    option("--policy FILE", "More policies [default: TRAINCTL_POLICY; both apply]", POLICY),
+]
 Parallelism = Annotated[int, option("--parallelism N", "Maximum concurrent operations", POLICY)]
 ExpectCheck = Annotated[
     bool, option("--expect-check", "Fail unless the plan has the digest of the approved check")
@@ -175,6 +179,7 @@ class PlanningFlags:
     trust: Path | None = None
     reuse: bool = True
     untrusted: bool = False
+    policy: Path | None = None
 
     def __post_init__(self) -> None:
         if self.parallelism < 1:

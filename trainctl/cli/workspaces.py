@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainctl.cli.options import PlanningFlags, invalid_value
 from trainctl.cli.session import CliSession
@@ -17,6 +17,7 @@ from trainctl.views.terminal.text import escape, warning_text
 
 if TYPE_CHECKING:
     from trainctl.desired.values import DesiredState
+    from trainctl.plan.values import Plan
 
 T = TypeVar("T")
 _NO_FLAGS = PlanningFlags()
@@ -33,17 +34,25 @@ def open_workspace(
         directory=session.directory,
         environ={name: os.environ[name] for name in names if name in os.environ},
         redactor=session.redactor,
+        plan_json=_plan_json,
         state_url=None if flags.untrusted else session.state_url,
         environment=session.environment,
         variables=flags.assignments,
         var_files=tuple(flags.var_files or ()),
         trust_file=flags.trust,
+        policy_file=flags.policy,
         offline=flags.offline,
         untrusted=flags.untrusted,
     )
     return Workspace(
         settings, desired, session.output.note, lambda question: _confirm(session, question)
     )
+
+
+def _plan_json(plan: Plan) -> dict[str, Any]:
+    from trainctl.views.plan.json import plan_json  # slow to import
+
+    return plan_json(plan)
 
 
 def open_with_trust(

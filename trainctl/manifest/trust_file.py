@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+from trainctl.base.units import parse_size
 from trainctl.errors import TrustError
 from trainctl.manifest.files import MAX_FILE_BYTES, UnreadableManifest, open_file
 from trainctl.manifest.suggestions import did_you_mean
@@ -15,28 +17,42 @@ from trainctl.manifest.toml_text import parse_toml
 from trainctl.manifest.tree import ManifestNode
 from trainctl.model.address import NAME
 from trainctl.model.diagnostics import Diagnostic, Position, error
-from trainctl.model.trust import ALL_SECRETS, AllowEntry, HostPattern, PlanPolicy, Trust
+from trainctl.model.trust import (
+    ALL_SECRETS,
+    AllowEntry,
+    HostPattern,
+    PlanPolicy,
+    PolicyLevel,
+    PolicyWaiver,
+    Trust,
+)
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def read_trust(path: Path, *, outside: Path | None = None) -> Trust:
+def read_trust(path: Path, *, outside: Path | None = None, tables: Collection[str] = ()) -> Trust:
     """Read the trust file; raise TrustError with all problems.
 
-    It must not be inside ``outside``, the manifest's directory, where the manifest's author could have written it.
+    It must not be inside ``outside``, the manifest's directory or its checkout, where the manifest's author could have
+    written it. ``tables``: those that it may have, by default all.
     """
     if outside is not None and path.resolve().is_relative_to(outside.resolve()):
-        raise _unsafe(
-            path,
-            "it is inside the directory of the manifest",
-            "If you trust it, name it with --trust.",
-        )
+        advice = "If you trust it, name it with --trust."
+        if tables:
+            advice = (
+                f"Use that of the base branch: git show origin/main:{path.name} > ../{path.name}"
+            )
+        raise _unsafe(path, "it is inside the directory of the manifest", advice)
     problems: list[Diagnostic] = []
     try:
         root = parse_toml(_text(path), str(path), problems)
     except UnreadableManifest as stop:
         raise TrustError((stop.diagnostic,)) from None
-    trust = _TrustFileReader(problems).trust(root, str(path)) if root else Trust(str(path))
+    trust = (
+        _TrustFileReader(problems).trust(root, str(path), tables or TABLES)
+        if root
+        else Trust(str(path))
+    )
     if problems:
         raise TrustError(tuple(problems))
     return trust
@@ -109,13 +125,22 @@ def _amount(node: ManifestNode) -> float:
     return float(node.value)
 
 
-def _host(node: ManifestNode) -> HostPattern:
-    try:
-        return HostPattern.parse(_text_of(node))
-    except ValueError:
-        raise _InvalidValue(
-            node, "a host such as example.com, *.example.com or 10.0.0.1:9000"
-        ) from None
+def _parsed(parse: Callable[[str], Any], expected: str) -> Callable[[ManifestNode], Any]:
+    """Return a reader of text in some form."""
+
+    def read(node: ManifestNode) -> Any:
+        try:
+            return parse(_text_of(node))
+        except ValueError:
+            raise _InvalidValue(node, expected) from None
+
+    return read
+
+
+_host = _parsed(HostPattern.parse, "a host such as example.com, *.example.com or 10.0.0.1:9000")
+_size = _parsed(parse_size, 'a size such as "100GiB"')
+_level = _parsed(PolicyLevel, "advisory or mandatory")
+_day = _parsed(lambda text: date.fromisoformat(text).isoformat(), 'a date such as "2030-12-31"')
 
 
 def _list_of(item: Callable[[ManifestNode], Any]) -> Callable[[ManifestNode], tuple[Any, ...]]:
@@ -150,8 +175,22 @@ _POLICY: _Keys = {
     "providers": _list_of(_text_of),
     "regions": _list_of(_text_of),
     "sources": _list_of(_text_of),
+    "max_gpus": _amount,
+    "max_gpu_hours": _amount,
+    "max_monthly_gpu_hours": _amount,
+    "max_upstream_bytes": _size,
+    "require_pins": _flag,
+    "images": _list_of(_text_of),
+    "registries": _list_of(_text_of),
+    "forbid_destroy": _list_of(_text_of),
+    "keep_checkpoints": _flag,
+    "rule": _text_of,
+    "level": _level,
+    "message": _text_of,
 }
-TABLES = {"allow": _ALLOW, "policy": _POLICY}
+_WAIVER: _Keys = {"policy": _text_of, "until": _day, "reason": _text_of}
+_LABELS = frozenset({"secret", "name", "level", "message"})
+TABLES = {"allow": _ALLOW, "policy": _POLICY, "waiver": _WAIVER}
 """Keys and parsers of each kind of entry."""
 
 
@@ -161,25 +200,44 @@ class _TrustFileReader:
     def __init__(self, problems: list[Diagnostic]) -> None:
         self._problems = problems
 
-    def trust(self, root: ManifestNode, file: str) -> Trust:
+    def trust(self, root: ManifestNode, file: str, tables: Collection[str]) -> Trust:
         """Parse all entries."""
         for name in root.entries:
-            if name not in TABLES:
-                self._unknown(root, name, TABLES)
+            if name not in tables:
+                self._unknown(root, name, tables)
         allowed = [
             AllowEntry(**values)
-            for node, values in self._entries(root, "allow", needed="secret")
-            if self._has_effect(node, values, "secret")
+            for node, values in self._entries(root, "allow", needed=("secret",))
+            if self._has_effect(node, values)
         ]
         policies = [
-            PlanPolicy(f"{node.where}", **values)
+            (node, values)
             for node, values in self._entries(root, "policy")
-            if self._has_effect(node, values, "name")
+            if self._has_effect(node, values)
         ]
-        return Trust(file, tuple(allowed), tuple(policies))
+        waivers = self._waivers(root, {values.get("name") for _, values in policies})
+        limits = (
+            PlanPolicy(str(node.where), waiver=waivers.get(values.get("name", "")), **values)
+            for node, values in policies
+        )
+        return Trust(file, tuple(allowed), tuple(limits))
+
+    def _waivers(
+        self, root: ManifestNode, names: Collection[str | None]
+    ) -> dict[str, PolicyWaiver]:
+        """Return the waivers of the file's policies by name; the last to expire counts."""
+        waivers: dict[str, PolicyWaiver] = {}
+        for node, values in self._entries(root, "waiver", needed=tuple(_WAIVER)):
+            name, waiver = values["policy"], PolicyWaiver(values["until"], values["reason"])
+            if name not in names:
+                advice = "Waivers must be in the file of the policy."
+                self._report(node.where, f"no policy is named {name!r}", advice, "invalid-value")
+            if name not in waivers or waivers[name].until < waiver.until:
+                waivers[name] = waiver
+        return waivers
 
     def _entries(
-        self, root: ManifestNode, table: str, needed: str | None = None
+        self, root: ManifestNode, table: str, needed: Collection[str] = ()
     ) -> Iterator[tuple[ManifestNode, dict[str, Any]]]:
         node = root.entries.get(table)
         if node is None:
@@ -192,8 +250,9 @@ class _TrustFileReader:
             return
         for item in node.items:
             values = self._values(item, TABLES[table])
-            if needed is not None and needed not in item.entries:
-                self._report(item.where, f"{needed!r} is missing", "Add it.", "missing-key")
+            missing = [name for name in needed if name not in item.entries]
+            if missing:
+                self._report(item.where, f"{missing[0]!r} is missing", "Add it.", "missing-key")
             elif values is not None:
                 yield item, values
 
@@ -210,12 +269,11 @@ class _TrustFileReader:
                 self._report(invalid.where, f"{name}: expected {invalid}", "", "invalid-value")
         return values if len(self._problems) == before else None
 
-    def _has_effect(self, node: ManifestNode, values: Mapping[str, Any], label: str) -> bool:
-        if any(value is not False for name, value in values.items() if name != label):
+    def _has_effect(self, node: ManifestNode, values: Mapping[str, Any]) -> bool:
+        if any(value is not False for name, value in values.items() if name not in _LABELS):
             return True
-        others = ", ".join(
-            key for table in TABLES.values() if label in table for key in table if key != label
-        )
+        table = _ALLOW if "secret" in values else _POLICY
+        others = ", ".join(key for key in table if key not in _LABELS)
         self._report(node.where, "the entry has no effect", f"Add one of {others}.", "empty-value")
         return False
 

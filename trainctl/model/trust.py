@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from enum import StrEnum
 from urllib.parse import urlsplit
 
 from trainctl.errors import PermissionDenied
@@ -92,11 +93,30 @@ class AllowEntry:
     allow_paths_outside_project: bool = False
 
 
+class PolicyLevel(StrEnum):
+    """Whether a plan that violates a policy can be applied: with a warning, or not at all."""
+
+    ADVISORY = "advisory"
+    MANDATORY = "mandatory"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyWaiver:
+    """An exception from a policy; ``until``: its last day in UTC, as ``YYYY-MM-DD``."""
+
+    until: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"waived until {self.until}: {self.reason}"
+
+
 @dataclass(frozen=True, slots=True)
 class PlanPolicy:
     """Limits on every plan; None means no limit. Patterns are shell-style.
 
-    ``where``: its position in the trust file.
+    ``where``: its position in its file. ``rule``: an expression in CEL over the JSON of the plan, ``plan``, that must
+    be true. ``message``: what to do about a violation.
     """
 
     where: str
@@ -105,6 +125,65 @@ class PlanPolicy:
     providers: tuple[str, ...] | None = None
     regions: tuple[str, ...] | None = None
     sources: tuple[str, ...] | None = None
+    level: PolicyLevel = PolicyLevel.MANDATORY
+    message: str | None = None
+    rule: str | None = None
+    max_gpus: float | None = None
+    max_gpu_hours: float | None = None
+    max_monthly_gpu_hours: float | None = None
+    """Of the runs of the last 30 days and of the plan together."""
+    max_upstream_bytes: int | None = None
+    require_pins: bool | None = None
+    images: tuple[str, ...] | None = None
+    registries: tuple[str, ...] | None = None
+    forbid_destroy: tuple[str, ...] | None = None
+    """Patterns of addresses."""
+    keep_checkpoints: bool | None = None
+    """Whether checkpoints without another copy may not be deleted."""
+    waiver: PolicyWaiver | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name, else its position."""
+        return self.name or self.where
+
+
+class PolicyStatus(StrEnum):
+    """Outcome of a policy; ``error``: it could not be evaluated."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ERROR = "error"
+    WAIVED = "waived"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyViolation:
+    """A violation of a policy; ``allowed``: the limit."""
+
+    summary: str
+    allowed: str = ""
+    address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyResult:
+    """Result of a policy for a plan."""
+
+    policy: str
+    where: str
+    level: PolicyLevel
+    status: PolicyStatus
+    violations: tuple[PolicyViolation, ...] = ()
+    message: str | None = None
+    waiver: PolicyWaiver | None = None
+    """Only if it applies."""
+
+    @property
+    def forbids(self) -> bool:
+        """Whether the plan can't be applied."""
+        unmet = self.status in (PolicyStatus.FAILED, PolicyStatus.ERROR)
+        return unmet and self.level is PolicyLevel.MANDATORY
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,13 +17,14 @@ from trainctl.model.address import Kind
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import WeightsSpec
+from trainctl.model.trust import PolicyResult
 from trainctl.operations.jobs.follow import runs_waiting_for_secrets, send_secrets
+from trainctl.operations.policies import with_policies
 from trainctl.operations.quarantine import quarantine_lost_nodes, record_quarantine
 from trainctl.operations.secrets import trust_violations
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.placement import planned_runs
 from trainctl.plan.plan_file import approval_digests
-from trainctl.plan.validation.checks import policy_violations
 from trainctl.plan.values import Change, Plan
 from trainctl.resources.jobs import deferral_reason
 from trainctl.resources.registry import handlers
@@ -45,13 +46,14 @@ def apply(
 ) -> ApplyResult:
     """Apply an approved plan; refuse it first if anything it needs is missing."""
     _refuse_ephemeral_state(workspace, plan)
-    _refuse_forbidden(workspace, plan)
+    results = _refuse_forbidden(workspace, plan)
     _require_secrets(workspace, plan)
     if not options.lockfile_readonly:
         _lock_mirrored(workspace, plan)
     if not workspace.ledger.state().lineage:
         # The first entry gives the state its lineage, which all names contain.
         workspace.ledger.note("a new state")
+    _record_waivers(workspace, plan, results)
     edit(workspace.ledger, plan.edits, plan.digest)
     for address, text in plan.edits.addresses.items():
         emit(Event(EventType.DIAGNOSTIC, text, address))
@@ -180,18 +182,25 @@ def _declared_keys(workspace: Workspace, plan: Plan) -> set[LockKey] | None:
     }
 
 
-def _refuse_forbidden(workspace: Workspace, plan: Plan) -> None:
-    """Check policies and trust again: they may differ from those of the plan."""
-    if plan.options.destroy:
-        return
-    resources, policies = workspace.desired.resources, workspace.trust.policies
-    for violation in (
-        *policy_violations(policies, resources, plan.hourly_cost),
-        *trust_violations(workspace),
-    ):
+def _refuse_forbidden(workspace: Workspace, plan: Plan) -> tuple[PolicyResult, ...]:
+    """Check policies and trust again: they may differ from those of the plan. Return the policies' results."""
+    checked = with_policies(workspace, replace(plan, diagnostics=()))
+    trust = () if plan.options.destroy else trust_violations(workspace)
+    for violation in (*checked.diagnostics, *trust):
+        if not violation.forbids:
+            continue
         raise PermissionDenied(
             violation.summary, violation.detail, address=violation.address, code=violation.code
         )
+    return checked.policy_results
+
+
+def _record_waivers(workspace: Workspace, plan: Plan, results: Iterable[PolicyResult]) -> None:
+    """Add the waivers that a plan needs to the history, with the actor."""
+    for result in results:
+        if result.waiver and plan.has_changes:
+            text = f"policy {result.policy!r} {result.waiver}"
+            workspace.ledger.note(f"{text}; plan {plan.digest}")
 
 
 def _refuse_ephemeral_state(workspace: Workspace, plan: Plan) -> None:

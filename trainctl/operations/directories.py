@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -16,7 +16,7 @@ from trainctl.desired.values import DesiredState
 from trainctl.errors import UsageError
 from trainctl.model.address import Kind
 from trainctl.model.specs.resource import CacheSpec, CacheTierSpec, DesiredResource
-from trainctl.model.trust import Trust
+from trainctl.model.trust import PlanPolicy, Trust
 
 
 def data_home(environ: Mapping[str, str]) -> Path:
@@ -147,11 +147,32 @@ def _path(url: str) -> Path:
     return Path(unquote(url.removeprefix("file://")))
 
 
-def load_trust(environ: Mapping[str, str], directory: Path, trust_file: Path | None) -> Trust:
+def load_trust(
+    environ: Mapping[str, str], directory: Path, trust_file: Path | None, policy_file: Path | None
+) -> Trust:
     """Read ``trust_file`` or the user's trust file; without one, allow nothing.
 
-    The policies of the user's file always apply. TrustError for an unsafe or invalid file.
+    The policies of the user's file, of ``TRAINCTL_POLICY`` and of ``policy_file`` always apply. TrustError for an
+    unsafe or invalid file, or for policies in the checkout of the manifest.
     """
+    trust = _load_permissions(environ, directory, trust_file)
+    top = directory.resolve()
+    top = next((path for path in (top, *top.parents) if os.path.lexists(path / ".git")), top)
+    for file in (environ.get("TRAINCTL_POLICY"), policy_file):
+        if file:
+            more = load_policies(Path(file), outside=top)
+            trust = replace(trust, policies=(*trust.policies, *more))
+    return trust
+
+
+def load_policies(path: Path, outside: Path | None = None) -> tuple[PlanPolicy, ...]:
+    """Read a file of policies and waivers; TrustError if it is unsafe or inside ``outside``."""
+    return _read_trust(path, outside, ("policy", "waiver")).policies
+
+
+def _load_permissions(
+    environ: Mapping[str, str], directory: Path, trust_file: Path | None
+) -> Trust:
     default_file = config_home(environ) / "trust.toml"
     chosen = _read_trust(trust_file) if trust_file is not None else None
     if chosen is not None and trust_file and trust_file.resolve() == default_file.resolve():
@@ -164,7 +185,7 @@ def load_trust(environ: Mapping[str, str], directory: Path, trust_file: Path | N
     return replace(chosen, policies=(*own.policies, *chosen.policies))
 
 
-def _read_trust(path: Path, outside: Path | None = None) -> Trust:
+def _read_trust(path: Path, outside: Path | None = None, tables: Collection[str] = ()) -> Trust:
     from trainctl.manifest.trust_file import read_trust  # slow to import
 
-    return read_trust(path, outside=outside)
+    return read_trust(path, outside=outside, tables=tables)

@@ -17,6 +17,7 @@ from trainctl.operations.jobs.reuse import plan_with_reuse
 from trainctl.operations.jobs.runs import unrecorded_runs
 from trainctl.operations.mirrors import is_present
 from trainctl.operations.moves import planned_edits
+from trainctl.operations.policies import with_policies
 from trainctl.operations.preconnect import connect
 from trainctl.operations.secrets import trust_violations
 from trainctl.operations.survey import SurveyOptions
@@ -114,7 +115,7 @@ def create_plan(
         options=options,
         lock_readonly=survey.writes_lock is False,
         quarantined=quarantined_nodes(state),
-        policies=() if options.destroy else workspace.trust.policies,
+        policies=workspace.trust.policies,
         starts=starts or {},
         diagnostics=(*diagnostics, *code.problems, *nodes.diagnostics),
         unreachable_nodes=frozenset(nodes.unreachable_nodes),
@@ -124,6 +125,7 @@ def create_plan(
         return resolve_images(workspace, make_plan(inputs), offline=survey.offline)
 
     plan = plan_with_reuse(workspace, inputs, make, queries=online)
+    plan = with_policies(workspace, plan)
     digests = {tree.digest for tree in plan.code.values()}
     plan = replace(
         plan,

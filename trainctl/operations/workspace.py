@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainctl.base.json import JsonObject
 from trainctl.desired.cache import open_cache
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from trainctl.jobs.secrets import SecretResolver
     from trainctl.ledger.ledger import Ledger
     from trainctl.manifest.extends import PinnedFile
+    from trainctl.plan.values import Plan
     from trainctl.resources.agents import Agents
     from trainctl.resources.registry import Services
     from trainctl.weights.mirrors import Mirror
@@ -66,12 +67,15 @@ class WorkspaceSettings:
     directory: Path
     environ: Mapping[str, str]
     redactor: Redactor
+    plan_json: Callable[[Plan], Mapping[str, Any]]
+    """The JSON of a plan, over which policies are checked."""
     state_url: str | None = None
     environment: str | None = None
     """Name of the state next to the main one."""
     variables: Mapping[str, str] = field(default_factory=dict)
     var_files: tuple[Path, ...] = ()
     trust_file: Path | None = None
+    policy_file: Path | None = None
     offline: bool = False
     """Whether the manifest is read without the network."""
     untrusted: bool = False
@@ -296,8 +300,11 @@ class Workspace:
 
     @cached_property
     def trust(self) -> Trust:
-        """The user's trust; TrustError for an unsafe or invalid trust file."""
-        return load_trust(self.settings.environ, self.settings.directory, self.settings.trust_file)
+        """The user's trust and all policies; TrustError for an unsafe or invalid trust file."""
+        settings = self.settings
+        return load_trust(
+            settings.environ, settings.directory, settings.trust_file, settings.policy_file
+        )
 
     def _secrets(self, specs: Mapping[str, SecretSpec]) -> SecretResolver:
         from trainctl.jobs.secrets import SecretResolver

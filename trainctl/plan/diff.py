@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import to_json
 from trainctl.model.specs.resource import WeightsSpec
-from trainctl.model.trust import PlanPolicy
+from trainctl.model.trust import PlanPolicy, PolicyLevel
 from trainctl.plan.values import Change, Plan
 
 Path = tuple[str | int, ...]
@@ -114,13 +114,14 @@ def change_digest(change: Change) -> str:
     )
 
 
-def policies_digest(policies: Collection[PlanPolicy]) -> str:
-    """Return the digest of a set of policies, wherever they are written; empty without any."""
-    return (
-        digest(sorted(digest(to_json(replace(rule, where=""))) for rule in policies))
-        if policies
-        else ""
-    )
+def policies_digest(policies: Iterable[PlanPolicy]) -> str:
+    """Return the digest of the set of mandatory policies, wherever they are written; empty without any."""
+    mandatory = {
+        digest(to_json(replace(policy, where="", waiver=None)))
+        for policy in policies
+        if policy.level is PolicyLevel.MANDATORY
+    }
+    return digest(sorted(mandatory)) if mandatory else ""
 
 
 def with_coverage(desired: DesiredState, versions: Mapping[Address, int], change: Change) -> Change:

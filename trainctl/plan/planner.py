@@ -21,7 +21,6 @@ from trainctl.plan.transfers.deliveries import delivery_problems, delivery_rows
 from trainctl.plan.transfers.routes import relay_warnings
 from trainctl.plan.transfers.weights import desired_weights_attributes, pins, weights_rows
 from trainctl.plan.validation import checks
-from trainctl.plan.validation.checks import policy_violations
 from trainctl.plan.validation.hosts import host_problems, image_problems, image_rows
 from trainctl.plan.values import Change, DeliveryRow, Drift, Plan, PlanInputs, WeightsRow
 from trainctl.plugin_api.provider import ResourceStatus
@@ -45,7 +44,6 @@ def make_plan(inputs: PlanInputs) -> Plan:
     changes = [with_coverage(inputs.desired, inputs.state.versions, change) for change in changes]
     weights = weights_rows(inputs, changes)
     deliveries = delivery_rows(inputs, changes, weights)
-    cost = costs.hourly_cost(inputs, changes)
     policies = policies_digest(inputs.policies)
     acting = {change.address for change in changes if change.action not in REMOVES}
     return Plan(
@@ -69,12 +67,9 @@ def make_plan(inputs: PlanInputs) -> Plan:
             for job in starting_changes(changes)
             if job.address in inputs.code
         },
-        hourly_cost=cost,
+        hourly_cost=costs.hourly_cost(inputs, changes),
         runs=costs.run_forecasts(inputs, changes),
-        diagnostics=(
-            *_diagnostics(inputs, contexts, changes, weights, deliveries),
-            *policy_violations(inputs.policies, inputs.desired.resources, cost),
-        ),
+        diagnostics=_diagnostics(inputs, contexts, changes, weights, deliveries),
         edits=inputs.edits,
         options=inputs.options,
         policies=policies,

@@ -20,7 +20,7 @@ from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.run import ReusedRun, RunRecord
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import LifecycleSpec
-from trainctl.model.trust import PlanPolicy
+from trainctl.model.trust import PlanPolicy, PolicyResult
 from trainctl.plan.batch_facts import BatchFacts, BatchRow
 from trainctl.plugin_api.offers import Offer
 from trainctl.plugin_api.provider import Capabilities, ResourceStatus
@@ -475,7 +475,8 @@ class Plan:
     edits: StateEdits = NO_EDITS
     options: PlanOptions = PlanOptions()
     policies: str = ""
-    """Digest of the policies that the plan was checked against; empty without any."""
+    """Digest of the mandatory policies that the plan was checked against; empty without any."""
+    policy_results: tuple[PolicyResult, ...] = ()
     digest: str = ""
 
     @property

@@ -25,10 +25,12 @@ from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.run import RunStatus
 from trainctl.model.specs.resource import LifecycleSpec
-from trainctl.model.trust import PlanPolicy
+from trainctl.model.trust import PlanPolicy, PolicyWaiver
+from trainctl.operations.policies import check_policies
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import CodeTree, Observation, Plan, PlanInputs, PlanOptions, WeightsFacts
 from trainctl.plugin_api.provider import ResourceStatus
+from trainctl.views.plan.json import plan_json
 from trainctl.views.plan.pages import LIMIT, plan_html, plan_markdown
 from trainctl.views.plan.text import plan_text
 from trainctl.views.problems import diagnostic_lines
@@ -231,7 +233,11 @@ def expected_cost() -> Plan:
     job = replace(state.resources[at("job.sft")], outputs={"runs": runs})
     state = replace(state, resources={**state.resources, job.address: job})
     world.job = {**world.job, "runtime": {"start_commands": ["python train.py --lr 2e-4"]}}
-    return make_plan(world.inputs(state, policies=(PlanPolicy("ours", providers=("local",)),)))
+    ours = PlanPolicy("ours", "machines", providers=("local",))
+    waiver = PolicyWaiver("9999-12-31", "final run")
+    budget = PlanPolicy("ours", "budget", max_hourly_cost=10, waiver=waiver)
+    plan = make_plan(world.inputs(state, policies=(ours, budget)))
+    return replace(plan, policy_results=tuple(check_policies([ours, budget], plan_json(plan))))
 
 
 def unsaved_checkpoints() -> Plan:

@@ -12,7 +12,8 @@ from jsonschema import Draft202012Validator
 from trainctl.errors import TrustError
 from trainctl.manifest.trust_file import read_trust
 from trainctl.model.diagnostics import Diagnostic
-from trainctl.model.trust import AllowEntry, HostPattern, PlanPolicy, Trust
+from trainctl.model.trust import AllowEntry, HostPattern, PlanPolicy, PolicyWaiver, Trust
+from trainctl.operations.directories import load_policies
 from trainctl_schemas import schema
 
 RIGHT = """\
@@ -137,6 +138,14 @@ def test_an_empty_file_allows_nothing(tmp_path: Path, text: str) -> None:
         ),
         ("[[policy]]\nregion = ['eu-*']\n", "policy.0.region", "unknown key 'region'"),
         ("[[policy]]\nsources = [1]\n", "policy.0.sources.0", "sources: expected text"),
+        ("[[policy]]\nlevel = 'advisory'\n", "policy.0", "the entry has no effect"),
+        ("[[policy]]\nrequire_pins = false\n", "policy.0", "the entry has no effect"),
+        (
+            "[[policy]]\nrule = 'true'\nlevel = 'high'\n",
+            "policy.0.level",
+            "level: expected advisory or mandatory",
+        ),
+        ("[[waiver]]\npolicy = 'x'\nreason = 'y'\n", "waiver.0", "'until' is missing"),
     ],
 )
 def test_what_is_wrong_is_told_at_its_place(
@@ -147,6 +156,43 @@ def test_what_is_wrong_is_told_at_its_place(
     assert f"{one.where}" == f"{tmp_path / 'trust.toml'}: {place}"
     assert says in one.summary
     assert not fits_schema(text)
+
+
+WAIVED = """\
+[[policy]]
+name = "budget"
+max_upstream_bytes = "2GiB"
+keep_checkpoints = true
+
+[[waiver]]
+policy = "budget"
+until = "2030-01-31"
+reason = "final run"
+"""
+
+
+def refused(path: Path, outside: Path | None = None) -> str:
+    with pytest.raises(TrustError) as caught:
+        load_policies(path, outside=outside)
+    return "; ".join(map(str, caught.value.diagnostics))
+
+
+def test_policies_have_a_file_of_their_own(tmp_path: Path) -> None:
+    """Outside of what they judge, with waivers of its policies, and without permissions."""
+    path = tmp_path / "policy.toml"
+    path.write_text(WAIVED)
+    (policy,) = load_policies(path, outside=tmp_path / "project")
+    assert policy.waiver == PolicyWaiver("2030-01-31", "final run")
+    assert (policy.max_upstream_bytes, policy.keep_checkpoints) == (2 << 30, True)
+    assert fits_schema(WAIVED)
+    assert "inside the directory" in refused(path, tmp_path)
+    for more, says in (
+        ("[[allow]]\nsecret = '*'\ncommands = true\n", "unknown key 'allow'"),
+        (WAIVED.partition("\n\n")[2].replace("budget", "other"), "no policy is named 'other'"),
+        (WAIVED.partition("\n\n")[2].replace("2030-01-31", "soon"), "until: expected a date"),
+    ):
+        path.write_text(WAIVED.partition("\n\n")[0] + "\n" + more)
+        assert says in refused(path)
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:

@@ -1,29 +1,40 @@
-"""Limits that every plan must keep."""
+"""Limits that every plan must keep, on the JSON of plans."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from trainctl.model.address import Address, Kind
-from trainctl.model.specs.resource import DesiredResource
-from trainctl.model.trust import PlanPolicy
-from trainctl.plan.validation.checks import policy_violations
+from trainctl.model.trust import PlanPolicy, PolicyLevel, PolicyWaiver
+from trainctl.operations.policies import check_policies, evaluate_rules, policy_problems
+from trainctl.plan.diff import policies_digest
+from trainctl.plan.validation.policies import LIMITS, UnknownFact, limit_violations
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def resources(
-    source: str = "hf://acme/a@main", provider: str = "ssh", **settings: Any
-) -> dict[Address, DesiredResource]:
-    weights, cluster = Address(Kind.WEIGHTS, "w"), Address(Kind.CLUSTER, "c")
-    return {
-        weights: DesiredResource(weights, "trainctl", {"source": source}),
-        cluster: DesiredResource(cluster, provider, {"provider": provider, **settings}),
-    }
+def change(address: str, *actions: str, provider: str = "local", **after: Any) -> dict[str, Any]:
+    values = None if actions == ("delete",) else after
+    kind = address.partition(".")[0]
+    done = {"actions": list(actions) or ["create"], "after": values}
+    return {"address": address, "type": kind, "provider_name": provider, "change": done}
 
 
-def said(policy: PlanPolicy, found: dict[Address, DesiredResource], cost: float = 0.0) -> list[str]:
-    return [f"{one.address}: {one.summary}" for one in policy_violations([policy], found, cost)]
+def form(*changes: dict[str, Any], **more: Any) -> dict[str, Any]:
+    empty: dict[str, Any] = {"runs": [], "weights": [], "lost_checkpoints": [], "usage": None}
+    return {**empty, "cost": {"hourly": 0.0}, "resource_changes": list(changes), **more}
+
+
+def run(**facts: Any) -> dict[str, Any]:
+    unknown: dict[str, Any] = {"job": "job.a", "gpus": None, "seconds": [], "max_seconds": None}
+    return {**unknown, **facts}
+
+
+def said(plan: dict[str, Any], **limits: Any) -> list[str]:
+    found = limit_violations(PlanPolicy("here", **limits), plan)
+    return [f"{one.address}: {one.summary} ({one.allowed})" for one in found]
 
 
 @pytest.mark.parametrize(
@@ -43,32 +54,168 @@ def said(policy: PlanPolicy, found: dict[Address, DesiredResource], cost: float 
 )
 def test_sources_match_as_they_lead(source: str, pattern: str, *, kept: bool) -> None:
     """Shell-style; a path that leads elsewhere by ``..`` is seen as where it leads."""
-    assert (said(PlanPolicy("here", sources=(pattern,)), resources(source)) == []) is kept
+    plan = form(change("weights.w", source=source))
+    assert (said(plan, sources=(pattern,)) == []) is kept
 
 
 def test_a_provider_and_a_region_are_a_clusters() -> None:
-    """A cluster without a region is in none; one of the patterns must match."""
-    policy = PlanPolicy("here", providers=("ssh", "aws"), regions=("eu-*",))
-    assert said(policy, resources()) == []
-    assert said(policy, resources(region="eu-west-1")) == []
-    assert said(policy, resources(provider="slurm", region="us-west-2")) == [
-        "cluster.c: the provider 'slurm' is not allowed",
-        "cluster.c: the region 'us-west-2' is not allowed",
+    """A cluster without a region is in none; one of the patterns must match; removed ones don't count."""
+    limits: dict[str, Any] = {"providers": ("ssh", "aws"), "regions": ("eu-*",)}
+    assert said(form(change("cluster.c", provider="ssh")), **limits) == []
+    assert said(form(change("cluster.c", provider="aws", region="eu-west-1")), **limits) == []
+    assert said(form(change("cluster.c", "delete", provider="slurm")), **limits) == []
+    assert said(form(change("cluster.c", provider="slurm", region="us-west-2")), **limits) == [
+        "cluster.c: the provider 'slurm' is not allowed (ssh or aws)",
+        "cluster.c: the region 'us-west-2' is not allowed (eu-*)",
     ]
 
 
-def test_a_price_is_the_plans() -> None:
-    """Up to the limit is within it; no limit is none."""
-    policy = PlanPolicy("here", max_hourly_cost=10.0)
-    assert said(policy, {}, 10.0) == []
-    assert said(policy, {}, 10.01) == ["None: the plan costs 10.01 per hour"]
-    assert said(PlanPolicy("here"), {}, 1e9) == []
+def test_numbers_are_limits_of_the_plan() -> None:
+    """Up to the limit is within it; no limit is none; usage and plan count together."""
+    runs = [run(gpus=8, seconds=[3600, 7200]), run(gpus=4, seconds=[900], max_seconds=21600.0)]
+    weights = [{"address": "weights.w", "bytes_upstream": 2 * 10**9}]
+    plan = form(cost={"hourly": 10.01}, runs=runs, weights=weights, usage={"gpu_hours": 60.0})
+    kept = {"max_hourly_cost": 10.01, "max_gpus": 12, "max_gpu_hours": 40}
+    assert said(plan, **kept, max_monthly_gpu_hours=100, max_upstream_bytes=2 * 10**9) == []
+    less = {"max_hourly_cost": 10.0, "max_gpus": 11.0, "max_gpu_hours": 39.5}
+    assert said(plan, **less, max_monthly_gpu_hours=99, max_upstream_bytes=10**9) == [
+        "None: the plan costs 10.01 per hour (at most 10.00)",
+        "None: the plan starts runs on 12 GPUs (at most 11)",
+        "None: the plan uses up to 40.0 GPU hours (at most 39.5)",
+        "None: the last 30 days and the plan use up to 100.0 GPU hours (at most 99.0)",
+        "None: the plan downloads 2.0 GB from upstream (at most 1.0 GB)",
+    ]
+    assert said(plan) == []
+    assert said(form(runs=[run(gpus=0)]), max_gpu_hours=1) == []
 
 
-def test_a_violation_names_its_policy_and_forbids() -> None:
-    """So that it is known where to ask, and that nothing failed."""
-    (one,) = policy_violations(
-        [PlanPolicy("trust.toml:3:1", "budget", max_hourly_cost=1.0)], {}, 2.0
+@pytest.mark.parametrize(
+    ("limit", "facts"),
+    [
+        ({"max_gpus": 8}, {"runs": [run()]}),
+        ({"max_gpu_hours": 8}, {"runs": [run(gpus=1)]}),
+        ({"max_monthly_gpu_hours": 8}, {}),
+        ({"max_upstream_bytes": 8}, {"weights": [{"address": "w", "bytes_upstream": None}]}),
+    ],
+)
+def test_an_unknown_fact_is_no_pass(limit: dict[str, Any], facts: dict[str, Any]) -> None:
+    """What a plan doesn't know can't be within a limit."""
+    with pytest.raises(UnknownFact, match=r"unknown$"):
+        said(form(**facts), **limit)
+
+
+def test_images_by_name_and_registry() -> None:
+    """The registry is the host of the reference as container engines read it."""
+    plan = form(*(change(f"job.{n}", image={"base_image": i}) for n, i in enumerate(IMAGES)))
+    assert [one.partition(":")[0] for one in said(plan, registries=("docker.io",))] == [
+        "job.2",
+        "job.3",
+        "job.4",
+    ]
+    assert [one.partition(":")[0] for one in said(plan, images=("acme/*", "ghcr.io/acme/*"))] == [
+        "job.0",
+        "job.3",
+        "job.4",
+    ]
+
+
+IMAGES = ["python:3.11", "acme/train", "ghcr.io/acme/x", "localhost/x", "reg:5000/acme/x"]
+
+
+def test_pins_name_contents() -> None:
+    """A full commit, a digest, and files of the repository are pinned."""
+    pinned = [
+        change("weights.a", source=f"hf://acme/a@{COMMIT}"),
+        change("weights.b", source="https://x/y", sha256="a" * 64),
+        change("weights.c", source="file:data"),
+        change("job.a", image={"base_image": f"acme/a@sha256:{'a' * 64}"}),
+    ]
+    loose = [
+        change("weights.d", source="hf://acme/a@main"),
+        change("weights.e", source="file:../data"),
+        change("job.b", image={"base_image": "acme/a:1"}),
+    ]
+    assert said(form(*pinned), require_pins=True) == []
+    addresses = [one.partition(":")[0] for one in said(form(*pinned, *loose), require_pins=True)]
+    assert addresses == ["weights.d", "weights.e", "job.b"]
+
+
+def test_what_a_plan_may_not_destroy() -> None:
+    """Replacements destroy, too; and a checkpoint's only copy is kept."""
+    plan = form(
+        change("weights.a", "delete"),
+        change("cluster.prod-1", "delete", "create"),
+        change("cluster.test", "delete"),
+        lost_checkpoints=[{"job": "job.a", "checkpoints": "checkpoint-10 of run 3"}],
     )
-    assert one.detail == "Policy 'budget' at trust.toml:3:1: at most 1.00."
-    assert one.forbids
+    assert said(plan, forbid_destroy=("weights.*", "cluster.prod*"), keep_checkpoints=True) == [
+        "weights.a: the plan destroys or replaces it (no destruction of weights.* or cluster.prod*)",
+        "cluster.prod-1: the plan destroys or replaces it (no destruction of weights.* or cluster.prod*)",
+        "job.a: the plan deletes the only copy of checkpoints: checkpoint-10 of run 3 (checkpoints with another copy)",
+    ]
+
+
+def rule(text: str, **more: Any) -> PlanPolicy:
+    return PlanPolicy("here", "ours", rule=text, **more)
+
+
+RULES = {
+    "plan.cost.hourly < 5": "passed",
+    "plan.resource_changes.all(c, !('delete' in c.change.actions))": "failed",
+    "plan.nothing == 1": "error",
+    "plan.cost.hourly": "error",
+    "1 +": "error",
+    "unknown(plan)": "error",
+    "open('/etc/passwd')": "error",
+}
+
+
+def test_rules_are_true_or_no_pass() -> None:
+    """What isn't true fails, and what has no value is an error; both forbid unless the level is advisory."""
+    policies = [rule(text, level=level) for text in RULES for level in PolicyLevel]
+    results = check_policies(policies, form(change("job.a", "delete")))
+    assert [result.status for result in results[1::2]] == [*RULES.values()]
+    assert [result.status for result in results[::2]] == [*RULES.values()]
+    assert not any(result.forbids for result in results[::2])
+    assert [result.forbids for result in results[1::2]] == [False, *[True] * 6]
+    codes = [problem.code for result in results[1::2] for problem in policy_problems(result)]
+    assert codes == ["policy", *["policy-error"] * 5]
+
+
+def test_rules_end_in_time() -> None:
+    """A rule without an end is an error, and so are those after it."""
+    endless = "l.all(a, l.all(a, l.all(a, l.all(a, l.all(a, true)))))".replace("l.", "plan.runs.")
+    answers = evaluate_rules([endless, "true"], form(runs=[run()] * 300), seconds=0.5)
+    assert answers == ["not evaluated within 0.5 seconds"] * 2
+
+
+def test_a_waiver_lasts_until_its_day() -> None:
+    """It is shown with its reason, and a policy that is kept needs none."""
+    old, last = PolicyWaiver("2020-01-01", "x"), PolicyWaiver("9999-01-01", "final run")
+    strict = PlanPolicy("here", "gpus", max_gpus=1, waiver=old)
+    plan = form(runs=[run(gpus=2)])
+    (expired,) = check_policies([strict], plan)
+    assert (expired.status, expired.forbids, expired.waiver) == ("failed", True, None)
+    (waived,) = check_policies([replace(strict, waiver=last)], plan)
+    assert (waived.status, waived.forbids, waived.waiver) == ("waived", False, last)
+    (problem,) = policy_problems(waived)
+    assert problem.detail == "Policy 'gpus' at here: waived until 9999-01-01: final run."
+    (kept,) = check_policies([replace(strict, waiver=last)], form())
+    assert (kept.status, kept.waiver) == ("passed", None)
+
+
+def test_the_digest_covers_mandatory_policies() -> None:
+    """As a set, without position and waiver; advice may change at any time."""
+    one, other = PlanPolicy("a", max_gpus=1), PlanPolicy("b", rule="true")
+    advice = PlanPolicy("c", max_gpus=9, level=PolicyLevel.ADVISORY)
+    waiver = PolicyWaiver("2030-01-01", "x")
+    same = [other, replace(one, where="z", waiver=waiver), one, advice]
+    assert policies_digest([one, other]) == policies_digest(same)
+    assert policies_digest([one]) != policies_digest([replace(one, max_gpus=2)])
+    assert policies_digest([advice]) == policies_digest([]) == ""
+
+
+def test_every_key_of_a_policy_is_checked() -> None:
+    """A limit without a check would be ignored."""
+    others = {"where", "name", "level", "message", "rule", "waiver"}
+    assert {*PlanPolicy.__dataclass_fields__} == {*LIMITS} | others

@@ -86,6 +86,7 @@ def apply_command(
     var: options.Variables = None,
     var_file: options.VarFiles = None,
     trust: options.TrustFile = None,
+    policy: options.PolicyFile = None,
     parallelism: options.Parallelism = 10,
 ) -> int:
     """Create, update or replace resources to match the manifest.
@@ -97,13 +98,11 @@ def apply_command(
     if lockfile not in (None, "readonly"):
         raise UsageError(f"--lockfile={lockfile}: must be readonly")
     if lockfile and upgrade:
-        raise UsageError(
-            "--upgrade and --lockfile=readonly can't be used together",
-            "Remove one of the options.",
-        )
+        summary = "--upgrade and --lockfile=readonly can't be used together"
+        raise UsageError(summary, "Remove one of the options.")
     flags = PlanningFlags(
         refresh, refresh_only, offline, upgrade, destroy, target, exclude, replace, (), var, var_file,
-        parallelism, trust=trust, reuse=not no_reuse,
+        parallelism, trust=trust, policy=policy, reuse=not no_reuse,
     )  # fmt: skip
     timeout = None if lock_timeout is None else duration("--lock-timeout", lock_timeout)
     execution_flags = ExecutionFlags(
@@ -148,7 +147,9 @@ def _apply_saved(
             execution_flags.require_images(saved.plan)
         named = frozenset(change.stops.id for change in saved.plan.changes if change.stops)
         agreed = with_(execution_flags, named_runs=named)
-        own = PlanningFlags(trust=flags.trust, var_files=[*map(Path, saved.plan.var_files)])
+        own = PlanningFlags(
+            trust=flags.trust, policy=flags.policy, var_files=[*map(Path, saved.plan.var_files)]
+        )
         with open_workspace(session, own, saved.desired) as workspace:
             plan = refuse_stale(workspace, saved)
             resumed = plan != saved.plan
@@ -171,13 +172,14 @@ def destroy_command(
     var: options.Variables = None,
     var_file: options.VarFiles = None,
     trust: options.TrustFile = None,
+    policy: options.PolicyFile = None,
     parallelism: options.Parallelism = 10,
 ) -> int:
     """Destroy all managed resources. Keeps the mirror and, by default, checkpoints."""
     session = session_of(ctx)
     flags = PlanningFlags(
         refresh, destroy=True, targets=target, excludes=exclude, variables=var, var_files=var_file,
-        parallelism=parallelism, trust=trust, delete_checkpoints=delete_checkpoints,
+        parallelism=parallelism, trust=trust, policy=policy, delete_checkpoints=delete_checkpoints,
     )  # fmt: skip
     execution_flags = ExecutionFlags(auto_approve, stop_running, format=format_)
     execution_flags.require_approval(session)
@@ -211,6 +213,7 @@ def run_command(
     var: options.Variables = None,
     var_file: options.VarFiles = None,
     trust: options.TrustFile = None,
+    policy: options.PolicyFile = None,
     parallelism: options.Parallelism = 10,
 ) -> int:
     """Start a new run of one or more jobs with the current code, even if nothing changed."""
@@ -224,7 +227,7 @@ def run_command(
     shell_quoted = tuple(map(str, jobs))
     flags = PlanningFlags(
         targets=shell_quoted, runs=shell_quoted, resume=resume, repeat=repeat, variables=var, var_files=var_file,
-        parallelism=parallelism, trust=trust,
+        parallelism=parallelism, trust=trust, policy=policy,
     )  # fmt: skip
     execution_flags = ExecutionFlags(
         auto_approve,

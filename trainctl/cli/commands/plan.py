@@ -71,6 +71,7 @@ def plan_command(
     var: options.Variables = None,
     var_file: options.VarFiles = None,
     trust: options.TrustFile = None,
+    policy: options.PolicyFile = None,
     parallelism: options.Parallelism = 10,
 ) -> int:
     """Preview the changes apply would make.
@@ -85,7 +86,7 @@ def plan_command(
         raise UsageError(summary, "Such a plan sees no state, and is never applied.")
     flags = PlanningFlags(
         refresh, refresh_only, offline, upgrade, destroy, target, exclude, replace, (), var, var_file,
-        parallelism, trust=trust, reuse=not no_reuse, untrusted=untrusted,
+        parallelism, trust=trust, policy=policy, reuse=not no_reuse, untrusted=untrusted,
     )  # fmt: skip
     with ExitStack() as stack:
         if untrusted:
@@ -211,6 +212,7 @@ def comment_command(
     var: options.Variables = None,
     var_file: options.VarFiles = None,
     trust: options.TrustFile = None,
+    policy: options.PolicyFile = None,
 ) -> int:
     """Write the plan as a comment and a check of the pull request of this CI job.
 
@@ -225,7 +227,7 @@ def comment_command(
         saved = load_plan(planfile, lambda: open_workspace(session).state_keys)
         plan, state_url = saved.plan, saved.desired.state_url or ""
     else:
-        flags = PlanningFlags(variables=var, var_files=var_file, trust=trust)
+        flags = PlanningFlags(variables=var, var_files=var_file, trust=trust, policy=policy)
         with open_workspace(session, flags) as workspace:
             plan, state_url = plan_from_flags(workspace, flags), workspace.state_url
     name = review.review_name(session.directory, state_url)

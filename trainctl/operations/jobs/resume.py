@@ -19,6 +19,7 @@ from trainctl.model.specs.resource import DesiredResource
 from trainctl.operations.jobs.checkpoints import checkpoint_from, complete_rows
 from trainctl.operations.jobs.runs import JobRun, find_run, run_control, with_unrecorded_runs
 from trainctl.operations.plan import create_plan, observe, observe_mirrored
+from trainctl.operations.policies import with_policies
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.survey.storage import survey_mirror
 from trainctl.operations.workspace import Workspace
@@ -138,7 +139,7 @@ def plan_rerun(workspace: Workspace, address: Address, run: str, options: Survey
         starts={address: RerunRequest({RERUN: old.record.id}, note, as_recorded=True)},
     )
     # The tables show the manifest's current weights, but the run uses earlier versions.
-    return replace(make_plan(inputs), weights=(), deliveries=())
+    return with_policies(workspace, replace(make_plan(inputs), weights=(), deliveries=()))
 
 
 def _desired_from_state(workspace: Workspace, state: State, run: JobRun) -> DesiredState:

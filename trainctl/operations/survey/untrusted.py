@@ -12,6 +12,7 @@ from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Severity, of_error, warning
 from trainctl.model.specs.resource import WeightsSpec
+from trainctl.operations.policies import with_policies
 from trainctl.operations.survey.checks import unsupported
 from trainctl.operations.survey.code import survey_code
 from trainctl.operations.survey.images import resolve_images
@@ -55,7 +56,7 @@ def create_untrusted_plan(workspace: Workspace, options: PlanOptions, parallelis
         policies=workspace.trust.policies,
         diagnostics=(notice, *desired.warnings, *unsupported(desired), *problems, *code.problems),
     )
-    return resolve_images(workspace, make_plan(inputs), offline=True)
+    return with_policies(workspace, resolve_images(workspace, make_plan(inputs), offline=True))
 
 
 def _survey_weights(

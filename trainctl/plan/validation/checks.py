@@ -1,20 +1,16 @@
-"""General checks of a plan, and the policies of the user's trust file."""
+"""General checks of a plan."""
 
 from __future__ import annotations
 
 import difflib
-import fnmatch
-import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 
 from trainctl.desired.values import find_cycle
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic, Severity, error, warning
+from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.run import RunRecord, RunStatus
-from trainctl.model.specs.resource import DesiredResource
-from trainctl.model.trust import PlanPolicy
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.resource_context import ResourceContext, merge_observed_outputs
 from trainctl.plan.runs import ENDED
@@ -296,60 +292,3 @@ def _lost_nodes(inputs: PlanInputs, change: Change | None) -> set[str]:
         return recorded
     names = inputs.node_names.get(change.address)
     return set() if names is None else recorded - {f"{name}/{node}" for node in names}
-
-
-def policy_violations(
-    policies: Iterable[PlanPolicy], resources: Mapping[Address, DesiredResource], hourly_cost: float
-) -> Iterator[Diagnostic]:
-    """Report an error for each violated policy."""
-    for policy in policies:
-        limit = policy.max_hourly_cost
-        if limit is not None and hourly_cost > limit:
-            yield _violation(
-                policy, f"the plan costs {hourly_cost:.2f} per hour", f"at most {limit:.2f}"
-            )
-        for resource in resources.values():
-            for label, value, patterns in _limited_values(policy, resource):
-                if not any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns):
-                    allowed = " or ".join(patterns)
-                    yield _violation(policy, f"{label} {value!r} is not allowed", allowed, resource)
-
-
-def _limited_values(
-    policy: PlanPolicy, resource: DesiredResource
-) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield label, value and allowed patterns of each limited value."""
-    if resource.address.kind is Kind.WEIGHTS and policy.sources is not None:
-        yield "the source", _plain(resource.weights_spec.source), policy.sources
-    if resource.address.kind is not Kind.CLUSTER:
-        return
-    if policy.providers is not None:
-        yield "the provider", resource.provider, policy.providers
-    region = resource.attributes.get("region")
-    if policy.regions is not None and region is not None:
-        yield "the region", str(region), policy.regions
-
-
-def _plain(source: str) -> str:
-    """Normalize the path of a ``file:`` source, so that patterns can't be evaded."""
-    scheme, _, path = source.partition(":")
-    if scheme != "file":
-        return source
-    absolute = path.startswith("/")
-    normal = posixpath.normpath(f"/{path.lstrip('/')}" if absolute else path)
-    return f"file://{normal}" if absolute else f"file:./{normal.removeprefix('./')}"
-
-
-def _violation(
-    policy: PlanPolicy, summary: str, allowed: str, resource: DesiredResource | None = None
-) -> Diagnostic:
-    name = f" {policy.name!r}" if policy.name else ""
-    return Diagnostic(
-        Severity.ERROR,
-        code="policy",
-        summary=summary,
-        detail=f"Policy{name} at {policy.where}: {allowed}.",
-        address=str(resource.address) if resource else None,
-        where=resource.where if resource else None,
-        forbids=True,
-    )

@@ -15,6 +15,7 @@ from trainctl.model.run import ReusedRun
 from trainctl.plan.batch_facts import BatchRow
 from trainctl.plan.planner import is_applyable, is_complete
 from trainctl.plan.values import AffectedRun, Change, DeliveryRow, Drift, Plan, WeightsRow
+from trainctl.views.plan.verdict import lost_items
 from trainctl.views.terminal.text import format_timestamp
 
 FORMAT_VERSION = "1.0"
@@ -56,6 +57,11 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             },
         },
         "runs": [{"job": str(job), **asdict(run)} for job, run in plan.runs.items()],
+        "lost_checkpoints": [
+            {"job": str(job), "checkpoints": f"{names} of {run}" if names else run}
+            for job, run, names in lost_items(plan)
+        ],
+        "policies": [to_json(result) for result in plan.policy_results],
         "diagnostics": [diagnostic.to_json() for diagnostic in plan.diagnostics],
     }
 

@@ -28,6 +28,7 @@ from trainctl.views.plan.tables import deliveries_table, images_table, weights_t
 from trainctl.views.plan.verdict import (
     ItemRow,
     lost_items,
+    policy_lines,
     run_items,
     used_weights,
     verdict,
@@ -130,6 +131,7 @@ def _tables(plan: Plan, page: PageStyle) -> tuple[PlanSection, ...]:
     weights = used_weights(plan)
     deliveries = deliveries_table(plan.deliveries, page) if plan.deliveries else ()
     return (
+        PlanSection("Policies", lines=policy_lines(plan.policy_results)),
         PlanSection("Not changed", lines=_unchanged_lines(plan.changes, page)),
         PlanSection("Weights", lines=weights_table(weights, page) if weights else ()),
         PlanSection("Deliveries", lines=deliveries),

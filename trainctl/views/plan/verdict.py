@@ -8,6 +8,7 @@ from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
+from trainctl.model.trust import PolicyResult, PolicyStatus
 from trainctl.plan.values import Plan, RunForecast, WeightsRow
 from trainctl.views.plan.changes import headline
 from trainctl.views.plan.rows import format_path
@@ -77,9 +78,22 @@ def _upstream(plan: Plan) -> str:
 
 
 def _policies(plan: Plan) -> str:
-    forbidden = sum(item.code == "policy" and item.forbids for item in plan.diagnostics)
-    passed = "policies pass" if plan.policies else ""
-    return pluralize(forbidden, "policy violation") if forbidden else passed
+    results = plan.policy_results
+    if failing := sum(result.forbids for result in results):
+        return f"{pluralize(failing, 'policy fails', 'policies fail')}"
+    waived = sum(result.status is PolicyStatus.WAIVED for result in results)
+    return f"policies pass{f', {waived} waived' if waived else ''}" if results else ""
+
+
+def policy_lines(results: Sequence[PolicyResult]) -> list[str]:
+    """Return a line for each policy that a plan doesn't satisfy, and the number of the others."""
+    lines = [
+        escape(f"  {result.policy} ({result.level}): {result.waiver or result.status}")
+        for result in results
+        if result.status is not PolicyStatus.PASSED
+    ]
+    passed = len(results) - len(lines)
+    return [*lines, f"  {pluralize(passed, 'policy', 'policies')} passed"] if passed else lines
 
 
 ItemRow = tuple[Address, str, str]
