@@ -24,13 +24,18 @@ SECRET = "planted-secret-0123456789"
 def test_the_recipes_are_valid() -> None:
     """By actionlint, and by the schemas of SchemaStore."""
     program = Path(sysconfig.get_path("scripts")) / "actionlint"
-    file = str(ROOT / "examples" / "ci" / "github.yml")
+    files = sorted(map(str, (ROOT / "examples" / "ci").glob("github*.yml")))
     linted = subprocess.run(
-        [program, "-no-color", file], capture_output=True, text=True, check=False
+        [program, "-no-color", *files], capture_output=True, text=True, check=False
     )
     assert linted.returncode == 0, linted.stdout + linted.stderr
     schemas = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor"
-    for kind, name in (("github", "github-workflows"), ("gitlab", "gitlab-ci")):
+    kinds = {
+        "github": "github-workflows",
+        "github-forks": "github-workflows",
+        "gitlab": "gitlab-ci",
+    }
+    for kind, name in kinds.items():
         schema = json.loads((schemas / f"{name}.json").read_text())
         jsonschema.validate(recipe(kind), schema)
 
@@ -97,6 +102,23 @@ def test_a_change_from_request_to_drift(fresh: ProjectHarness, kind: str) -> Non
         texts = [*runner.logs, *(body for _, _, body in stub.seen)]
         for secret in (SECRET, stub.token, "header.claims.signature"):
             assert not [text for text in texts if secret in text]
+
+
+@one_day_in(6)
+def test_the_plan_of_a_fork_becomes_a_comment(fresh: ProjectHarness) -> None:
+    """Made without credentials, written by a second workflow, and approved it applies nothing."""
+    with review_stub("github") as stub:
+        stub.repository = "eve/train"
+        runner = Runner(fresh, stub)
+        git(fresh.directory, "init", "-qb", "main")
+        _write(fresh, 0.1)
+        stub.head = stub.merged = _commit(fresh, "first")
+        assert "[untrusted-plan]" in runner.run("pull_request", stub.head)
+        assert not stub.seen
+        runner.run("workflow_run", stub.head)
+        assert [stub.head in post["body"] for post in stub.comments] == [True]
+        stub.approve()
+        assert "[not-approved]" in runner.run("push", stub.head, code=11)
 
 
 def _see_no_change(made: ProjectHarness) -> None:

@@ -62,7 +62,8 @@ def publish_comment(
     A check is not repeated for the same digest, as approvals must be newer than their check.
     """
     request = _request(server)
-    text = _body(plan, f"{body}\n\nFor commit {request.head}.")
+    author = "" if request.writes_check else " The fork made this plan: its author chose the text."
+    text = _body(plan, f"{body}\n\nFor commit {request.head}.{author}")
     done = server.publish(server.comments(request), f"<!-- {name} ", text)
     checks = sorted(server.checks(request.head, name), key=lambda check: check.written_at)
     if request.writes_check and (not checks or checks[-1].text != plan.digest):

@@ -45,11 +45,13 @@ class GitHub(review.ReviewServer):
         if not pull and (queued := _QUEUE.fullmatch(self._ref)):
             pull = self.call("GET", f"{self._repository}/pulls/{queued[1]}")
         if not pull:
-            commit = self._event.get("workflow_run", {}).get("head_sha") or self.commit
-            found = self.get_all(f"{self._repository}/commits/{commit}/pulls")
-            pull = next(
-                (p for p in found if commit in (p["merge_commit_sha"], p["head"]["sha"])), 0
-            )
+            path, commit = f"commits/{self.commit}/pulls", self.commit
+            if run := self._event.get("workflow_run"):  # of a fork, whose commits are elsewhere
+                head = f"{run['head_repository']['owner']['login']}:{run['head_branch']}"
+                path, commit = f"pulls?state=open&head={quote(head)}", run["head_sha"]
+            for found in self.get_all(f"{self._repository}/{path}"):
+                if commit in (found["merge_commit_sha"], found["head"]["sha"]):
+                    pull = found
         if not pull:
             return None
         is_own = "workflow_run" not in self._event

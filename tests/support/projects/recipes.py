@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -57,6 +58,10 @@ class Runner:
         }
         blocks = list(self._blocks(event, variables))
         assert blocks, f"no job for {event}"
+        artifact = self._top / "fork.bin"
+        if artifact.exists():
+            (place / "fork-plan").mkdir()
+            shutil.copy(artifact, place / "fork-plan")
         log = ""
         status = 0
         for script, extra in blocks:
@@ -67,6 +72,8 @@ class Runner:
             log, status = log + done.stdout, done.returncode
             if status:
                 break
+        if (place / "fork.bin").exists():
+            shutil.copy(place / "fork.bin", artifact)
         self.logs.append(log)
         assert status == code, f"{event} ended with {status}, not {code}:\n{log}"
         assert (self._top / "installed").exists()
@@ -87,7 +94,8 @@ class Runner:
             return
         context = {"event_name": event, "event": self.stub.event(event), "repository": "acme/train"}
         context |= {"token": self.stub.token, "ref": "refs/heads/main"}
-        for job in recipe("github")["jobs"].values():
+        jobs = {**recipe("github")["jobs"], **_renamed(recipe("github-forks")["jobs"])}
+        for job in jobs.values():
             if not _github_value(job["if"], context):
                 continue
             for step in job["steps"]:
@@ -102,6 +110,10 @@ class Runner:
         path = self._programs / name
         path.write_text(f"#!/bin/bash\n{line}\n")
         path.chmod(0o755)
+
+
+def _renamed(jobs: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"forks {name}": job for name, job in jobs.items()}
 
 
 def _gitlab_blocks(variables: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:

@@ -28,6 +28,8 @@ class ReviewStub:
     head: str = ""
     merged: str = ""
     """The commit that merged it."""
+    repository: str = "acme/train"
+    """Where the head is: a fork's is another."""
     writable: bool = True
     refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     """Statuses and headers of the next answers."""
@@ -101,11 +103,14 @@ class ReviewStub:
 
     def event(self, event: str) -> dict[str, Any]:
         """The payload of an event."""
-        run = {"workflow_run": {"head_sha": self.head}} if event == "workflow_run" else {}
+        owner = {"owner": {"login": "eve"}, "full_name": self.repository}
+        of_fork = {"head_repository": owner, "head_branch": "fix/1", "event": "pull_request"}
+        is_run = event == "workflow_run"
+        run = {"workflow_run": {"head_sha": self.head, **of_fork}} if is_run else {}
         return {"pull_request": self._pull()} if event == "pull_request" else run
 
     def _pull(self) -> dict[str, Any]:
-        head = {"sha": self.head, "repo": {"full_name": "acme/train"}}
+        head = {"sha": self.head, "repo": {"full_name": self.repository}}
         pull = {"number": 7, "head": head, "merge_commit_sha": self.merged, **self.by(self.author)}
         return {**pull, "iid": 7, "sha": self.head}
 
@@ -153,6 +158,7 @@ class ReviewStub:
                 f"GET {top}/commits/(.+)/pulls": lambda _, commit: (
                     [self._pull()] if commit in (self.head, self.merged) else []
                 ),
+                f"GET {top}/pulls": lambda _: [self._pull()],
                 f"GET {top}/issues/7/comments": lambda _: self.comments,
                 f"POST {top}/issues/7/comments": self._creates(self.comments),
                 rf"PATCH {top}/issues/comments/(\d+)": self._changes(self.comments),
