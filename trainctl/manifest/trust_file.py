@@ -39,20 +39,15 @@ def read_trust(path: Path, *, outside: Path | None = None, tables: Collection[st
     if outside is not None and path.resolve().is_relative_to(outside.resolve()):
         advice = "If you trust it, name it with --trust."
         if tables:
-            advice = (
-                f"Use that of the base branch: git show origin/main:{path.name} > ../{path.name}"
-            )
+            advice = f"Use the base branch's: git show origin/main:{path.name} > ../{path.name}"
         raise _unsafe(path, "it is inside the directory of the manifest", advice)
     problems: list[Diagnostic] = []
     try:
         root = parse_toml(_text(path), str(path), problems)
     except UnreadableManifest as stop:
         raise TrustError((stop.diagnostic,)) from None
-    trust = (
-        _TrustFileReader(problems).trust(root, str(path), tables or TABLES)
-        if root
-        else Trust(str(path))
-    )
+    reader = _TrustFileReader(problems)
+    trust = reader.trust(root, str(path), tables or TABLES) if root else Trust(str(path))
     if problems:
         raise TrustError(tuple(problems))
     return trust

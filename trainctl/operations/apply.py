@@ -186,9 +186,7 @@ def _refuse_forbidden(workspace: Workspace, plan: Plan) -> tuple[PolicyResult, .
     """Check policies and trust again: they may differ from those of the plan. Return the policies' results."""
     checked = with_policies(workspace, replace(plan, diagnostics=()))
     trust = () if plan.options.destroy else trust_violations(workspace)
-    for violation in (*checked.diagnostics, *trust):
-        if not violation.forbids:
-            continue
+    for violation in (item for item in (*checked.diagnostics, *trust) if item.forbids):
         raise PermissionDenied(
             violation.summary, violation.detail, address=violation.address, code=violation.code
         )

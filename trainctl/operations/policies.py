@@ -23,20 +23,17 @@ from trainctl.plan.values import Plan
 
 EVALUATION_SECONDS = 10.0
 """Limit for all rules of a plan together; a rule can take exponential time."""
-_MEMORY = 4 << 30
 _USAGE_DAYS = 30
-_PROGRAM = f"""
-import json, resource, sys
-resource.setrlimit(resource.RLIMIT_AS, ({_MEMORY}, {_MEMORY}))
-import cel
+_PROGRAM = """
+import cel, json, sys
 request = json.load(sys.stdin)
 for rule in request["rules"]:
     try:
-        answer = cel.evaluate(rule, {{"plan": request["plan"]}})
+        answer = cel.evaluate(rule, {"plan": request["plan"]})
         if not isinstance(answer, bool):
-            answer = f"the rule is neither true nor false, but {{type(answer).__name__}}"
+            answer = f"the rule is neither true nor false, but {type(answer).__name__}"
     except BaseException as problem:
-        answer = f"{{type(problem).__name__}}: {{problem}}".splitlines()[0]
+        answer = f"{type(problem).__name__}: {problem}".splitlines()[0]
     print(json.dumps(answer), flush=True)
 """
 
@@ -62,9 +59,8 @@ def check_form(
 ) -> list[PolicyResult]:
     """Check the JSON of a plan, also against a file of policies that is being written."""
     policies = [*workspace.trust.policies, *(load_policies(policy_file) if policy_file else ())]
-    if any(
-        rule.max_monthly_gpu_hours is not None or "usage" in (rule.rule or "") for rule in policies
-    ):
+    limited = any(policy.max_monthly_gpu_hours is not None for policy in policies)
+    if limited or any("usage" in (policy.rule or "") for policy in policies):
         form = {**form, "usage": None if workspace.settings.untrusted else _usage(workspace)}
     return check_policies(policies, form)
 
@@ -93,21 +89,18 @@ def check_policies(policies: Sequence[PlanPolicy], form: Form) -> list[PolicyRes
 
 
 def _result(policy: PlanPolicy, form: Form, answer: bool | str, today: str) -> PolicyResult:
-    violations: tuple[PolicyViolation, ...]
     try:
         violations = tuple(_violations(policy, form, answer))
         status = PolicyStatus.FAILED if violations else PolicyStatus.PASSED
-    except (UnknownFact, KeyError, TypeError) as problem:
+    except (UnknownFact, AttributeError, KeyError, TypeError) as problem:
         why = problem if isinstance(problem, UnknownFact) else f"unexpected plan: {problem!r}"
-        violations, status = (
-            (PolicyViolation(f"cannot evaluate the policy: {why}"),),
-            PolicyStatus.ERROR,
-        )
-    waiver = policy.waiver if violations else None
-    if waiver is not None and waiver.until < today:
-        waiver = None
-    if waiver is not None:
+        violations = (PolicyViolation(f"cannot evaluate the policy: {why}"),)
+        status = PolicyStatus.ERROR
+    waiver = policy.waiver
+    if violations and waiver is not None and waiver.until >= today:
         status = PolicyStatus.WAIVED
+    else:
+        waiver = None
     where, level, message = policy.where, policy.level, policy.message
     return PolicyResult(policy.label, where, level, status, violations, message, waiver)
 

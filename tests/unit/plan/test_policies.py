@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainctl.model.trust import PlanPolicy, PolicyLevel, PolicyWaiver
+from trainctl.model.json_codec import from_json, to_json
+from trainctl.model.trust import PlanPolicy, PolicyLevel, PolicyResult, PolicyWaiver
 from trainctl.operations.policies import check_policies, evaluate_rules, policy_problems
 from trainctl.plan.diff import policies_digest
 from trainctl.plan.validation.policies import LIMITS, UnknownFact, limit_violations
@@ -86,7 +87,8 @@ def test_numbers_are_limits_of_the_plan() -> None:
         "None: the plan downloads 2.0 GB from upstream (at most 1.0 GB)",
     ]
     assert said(plan) == []
-    assert said(form(runs=[run(gpus=0)]), max_gpu_hours=1) == []
+    assert said(form(runs=[run(gpus=0)]), max_gpu_hours=0, max_gpus=0) == []
+    assert len(said(plan, max_gpus=0, max_hourly_cost=0.0, max_upstream_bytes=0)) == 3
 
 
 @pytest.mark.parametrize(
@@ -202,6 +204,7 @@ def test_a_waiver_lasts_until_its_day() -> None:
     assert problem.detail == "Policy 'gpus' at here: waived until 9999-01-01: final run."
     (kept,) = check_policies([replace(strict, waiver=last)], form())
     assert (kept.status, kept.waiver) == ("passed", None)
+    assert from_json(PolicyResult, to_json(waived)) == waived
 
 
 def test_the_digest_covers_mandatory_policies() -> None:

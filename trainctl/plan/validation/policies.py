@@ -25,7 +25,8 @@ class UnknownFact(Exception):
 def limit_violations(policy: PlanPolicy, form: Form) -> Iterator[PolicyViolation]:
     """Yield the violations of a policy's limits, its rule aside; raise UnknownFact."""
     for name, check in LIMITS.items():
-        if (limit := getattr(policy, name)) not in (None, False):
+        limit = getattr(policy, name)
+        if limit is not None and limit is not False:
             yield from check(form, limit)
 
 
