@@ -124,8 +124,7 @@ def create_plan(
     def make(inputs: PlanInputs) -> Plan:
         return resolve_images(workspace, make_plan(inputs), offline=survey.offline)
 
-    plan = plan_with_reuse(workspace, inputs, make, queries=online)
-    plan = with_policies(workspace, plan)
+    plan = with_policies(workspace, plan_with_reuse(workspace, inputs, make, queries=online))
     digests = {tree.digest for tree in plan.code.values()}
     plan = replace(
         plan,

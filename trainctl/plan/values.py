@@ -470,7 +470,6 @@ class Plan:
     """Files of variables, which are not code."""
     hourly_cost: float = 0.0
     runs: Mapping[Address, RunForecast] = field(default_factory=dict)
-    """Forecasts of new runs, by job."""
     diagnostics: tuple[Diagnostic, ...] = ()
     edits: StateEdits = NO_EDITS
     options: PlanOptions = PlanOptions()
