@@ -62,16 +62,14 @@ def publish_comment(
     A check is not repeated for the same digest, as approvals must be newer than their check.
     """
     request = _request(server)
-    author = "" if request.writes_check else " The fork made this plan: its author chose the text."
-    text = _body(plan, f"{body}\n\nFor commit {request.head}.{author}")
-    done = server.publish(server.comments(request), f"<!-- {name} ", text)
+    body = f"{body}\n\nFor commit {request.head}."
+    if not request.writes_check:  # so that its digest can't be approved
+        body = body.replace(plan.digest, "fork", 1) + " The author of the fork chose this text."
+    done = server.publish(server.comments(request), f"<!-- {name} ", _body(plan, body))
     checks = sorted(server.checks(request.head, name), key=lambda check: check.written_at)
     if request.writes_check and (not checks or checks[-1].text != plan.digest):
         server.create_check(request.head, name, plan.digest, title, passed=plan.usable)
-    return [
-        f"#{request.number}: comment {done}.",
-        f"Check {name!r} of {request.head[:12]}: {title}",
-    ]
+    return [f"#{request.number}: comment {done}.", f"{name} of {request.head[:12]}: {title}"]
 
 
 def publish_issue(server: ReviewServers, name: str, plan: Plan, body: str) -> str:
@@ -95,7 +93,7 @@ def approved_digest(server: ReviewServers, name: str, *, from_comment: bool) -> 
     else:
         records = list(server.checks(request.head, name))
     newest = max(records, key=lambda record: record.written_at, default=None)
-    digest = _DIGEST.search(newest.text) if newest else None
+    digest = _DIGEST.search(newest.text.partition("\n")[0]) if newest else None
     approved = max(server.approvals(request), default=None)
     problem = ""
     if newest is None or digest is None:

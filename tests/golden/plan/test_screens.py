@@ -329,7 +329,7 @@ def test_page(make: Callable[[], Plan], snapshot: SnapshotAssertion) -> None:
 def test_no_loss_is_left_out_of_a_big_comment() -> None:
     """Of ten thousand changes each destroyed and replaced resource is named or counted, within the limit."""
     lines = plan_markdown(ten_thousand(), NOW, rest="trainctl show p.bin")
-    assert sum(len(line) + 1 for line in lines) <= LIMIT
+    assert sum(len(line) + 1 for line in lines) <= LIMIT - 400  # trainctl comment adds two lines
     for title in ("**Destroys:**", "**Replaces:**"):
         start = lines.index(title) + 2
         items = lines[start : lines.index("", start)]

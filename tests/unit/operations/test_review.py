@@ -118,8 +118,11 @@ def test_the_plan_of_a_fork_is_no_check(tmp_path: Path) -> None:
         stub.head = "a1" * 20
         server = _server(stub, tmp_path, "workflow_run")
         publish_comment(server, NAME, _plan(), "title", comment_text(NAME, DIGEST, "the plan"))
-        assert "The fork made this plan" in stub.comments[0]["body"]
+        assert "The author of the fork chose this text" in stub.comments[0]["body"]
         assert not stub.checks
+        stub.approve()
+        with pytest.raises(StalePlan, match="has no comment"):
+            _approved(stub, tmp_path, from_comment=True)
 
 
 def test_only_members_approve_and_not_their_own(stub: ReviewStub, tmp_path: Path) -> None:
