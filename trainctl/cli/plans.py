@@ -202,3 +202,16 @@ def load_plan(
     if signers is not None:  # before anything of the plan is used
         require_signature(data, signature_of(path), signers)
     return plan_file.read_plan(data.decode(errors="replace"), str(path), keys)
+
+
+@contextmanager
+def values_of(path: Path | None) -> Iterator[None]:
+    """Report values of wrong types while a plan is shown: a hostile author may have written its file."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as problem:
+        if path is None:
+            raise
+        from trainctl.plan.plan_file import invalid_plan_file
+
+        raise invalid_plan_file(str(path), "corrupt") from problem

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.errors import PermissionDenied
+from tests.support.servers.hub import serve
+from trainctl.errors import PermissionDenied, SourceError
 from trainctl.operations.survey.confinement import confined, is_public
+from trainctl.sources.hf import HubSource
 
 
 @pytest.mark.parametrize(
@@ -79,3 +81,21 @@ def test_a_link_out_of_the_directory_is_refused(tmp_path: Path) -> None:
     (inside / "d" / "up").symlink_to("../../project-of-another")
     with pytest.raises(PermissionDenied, match="symlink d/up leaves"), confined(inside, {}):
         pass
+
+
+def test_a_public_source_is_read_and_a_redirect_to_a_private_server_is_not(tmp_path: Path) -> None:
+    """The Hub of the environment answers without a token; another server of this machine hears nothing."""
+    with serve() as hub, serve() as inner:
+        hub.add("acme/open", {"model.safetensors": b"content"})
+        with confined(tmp_path, {"HF_ENDPOINT": hub.url}):
+            source = HubSource(hub.url)
+            resolved = source.resolve("hf://acme/open", None, None)
+            hub.cdn = inner.url
+            with (
+                pytest.raises(SourceError, match="not a public address"),
+                source.open(resolved, resolved.files[0], 0, None) as body,
+            ):
+                next(body)
+    assert [request.path for request in hub.seen if "/resolve/" in request.path]
+    assert not any("Authorization" in request.headers for request in hub.seen)
+    assert not inner.seen

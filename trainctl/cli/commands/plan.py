@@ -22,6 +22,7 @@ from trainctl.cli.plans import (
     rest_command,
     save_plan,
     show_plan,
+    values_of,
     written_file,
 )
 from trainctl.cli.session import CliSession, session_of
@@ -167,14 +168,9 @@ def show_command(
 
 def _show(session: CliSession, planfile: Path | None, format_: PlanFormat) -> int:
     if planfile is not None:
-        from trainctl.plan.plan_file import invalid_plan_file
-
         saved = load_plan(planfile, lambda: open_workspace(session).state_keys)
-        try:
+        with values_of(planfile):
             show_plan(session, saved.plan, format_, shown=planfile)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as problem:
-            # The author may be hostile: this program writes plans with values of the right types.
-            raise invalid_plan_file(str(planfile), "corrupt") from problem
         return 0
     from trainctl.ledger.codec import state_to_json
     from trainctl.ledger.leases import open_leases
@@ -231,7 +227,8 @@ def comment_command(
         with open_workspace(session, flags) as workspace:
             plan, state_url = plan_from_flags(workspace, flags), workspace.state_url
     name = review.review_name(session.directory, state_url)
-    text = "\n".join(plan_markdown(plan, now=time.time(), rest=rest_command(planfile)))
+    with values_of(planfile):
+        text = "\n".join(plan_markdown(plan, now=time.time(), rest=rest_command(planfile)))
     body = session.redactor.redact(review.comment_text(name, plan.digest, text))
     code = 0 if plan.usable else plan.exit_code
     if dry_run:
