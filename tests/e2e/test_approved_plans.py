@@ -89,3 +89,15 @@ def test_an_untrusted_plan_sees_public_sources_and_no_state(fresh: ProjectHarnes
     assert "for review only" in fresh.run("apply", "p.json", code=13).stderr
     for flags in (["--destroy"], ["--sign", "key", "--out", "q"], ["--refresh-only"]):
         fresh.run("plan", "--untrusted", *flags, code=64)
+
+
+def test_an_untrusted_plan_is_checked_against_policies(fresh: ProjectHarness) -> None:
+    """Also against rules, which are evaluated in another process."""
+    write_manifest(fresh, {"a": job("true")})
+    rules = fresh.directory.parent / "policies.toml"
+    rules.write_text('[[policy]]\nname = "few"\nrule = "size(plan.resource_changes) < 2"\n')
+    rules.chmod(0o600)
+    refused = fresh.run("plan", "--untrusted", "--policy", str(rules), code=13)
+    assert "few" in refused.stderr
+    rules.write_text('[[policy]]\nname = "few"\nrule = "size(plan.resource_changes) < 20"\n')
+    fresh.run("plan", "--untrusted", "--policy", str(rules))

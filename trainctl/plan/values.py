@@ -205,7 +205,7 @@ class CacheFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Options of the user."""
+    """Options of the user; ``untrusted`` plans see no state, node or secret, and are never applied."""
 
     destroy: bool = False
     refresh_only: bool = False
@@ -218,7 +218,6 @@ class PlanOptions:
     delete_checkpoints: bool = False
     """Delete checkpoints of removed jobs."""
     untrusted: bool = False
-    """Planned for an author who is not trusted: without state, nodes and secrets; never applied."""
     edits_state: bool = True
     """Whether to rename and import resources as the manifest says."""
     reuse: bool = True

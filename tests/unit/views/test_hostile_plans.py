@@ -103,7 +103,7 @@ def test_every_value_of_a_hostile_plan_is_text(
         document, path = cases[number - 1]
         value = VALUES[(number + SEED) % len(VALUES)]
         file.write_text(changed(document, path, value))
-        for format_ in (PlanFormat.MARKDOWN, PlanFormat.TEXT):
+        for format_ in (PlanFormat.MARKDOWN, PlanFormat.TEXT, PlanFormat.HTML):
             try:
                 _show(CliSession.of_process(), file, format_)
             except TrainctlError:
@@ -113,6 +113,8 @@ def test_every_value_of_a_hostile_plan_is_text(
             out, err = capsys.readouterr()
             shown += 1
             assert not re.search("[\x1b\u202e]", out + err), (path, value)
+            if format_ is PlanFormat.HTML:
+                assert "<img" not in out, (path, value)
             if format_ is PlanFormat.MARKDOWN:
                 assert not unsafe(out), (path, value)
     assert shown > 5

@@ -15,6 +15,7 @@ from trainctl.model.specs.resource import WeightsSpec
 from trainctl.operations.policies import with_policies
 from trainctl.operations.survey.checks import unsupported
 from trainctl.operations.survey.code import survey_code
+from trainctl.operations.survey.confinement import unconfined
 from trainctl.operations.survey.images import resolve_images
 from trainctl.operations.survey.nodes import planned_nodes, provider_capabilities
 from trainctl.operations.workspace import Workspace
@@ -56,7 +57,9 @@ def create_untrusted_plan(workspace: Workspace, options: PlanOptions, parallelis
         policies=workspace.trust.policies,
         diagnostics=(notice, *desired.warnings, *unsupported(desired), *problems, *code.problems),
     )
-    return with_policies(workspace, resolve_images(workspace, make_plan(inputs), offline=True))
+    plan = resolve_images(workspace, make_plan(inputs), offline=True)
+    with unconfined():  # rules are the user's, and are evaluated in a process of their own
+        return with_policies(workspace, plan)
 
 
 def _survey_weights(
