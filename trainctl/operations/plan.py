@@ -126,11 +126,8 @@ def create_plan(
 
     plan = with_policies(workspace, plan_with_reuse(workspace, inputs, make, queries=online))
     digests = {tree.digest for tree in plan.code.values()}
-    plan = replace(
-        plan,
-        code_files={key: files for key, files in code.files.items() if key in digests},
-        var_files=tuple(map(str, workspace.settings.var_files)),
-    )
+    files = {key: item for key, item in code.files.items() if key in digests}
+    plan = replace(plan, code_files=files, var_files=tuple(map(str, workspace.settings.var_files)))
     return with_contents(workspace, plan, offline=survey.offline)
 
 
