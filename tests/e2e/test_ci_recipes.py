@@ -123,7 +123,7 @@ def test_the_plan_of_a_fork_becomes_a_comment(fresh: ProjectHarness) -> None:
 
 def _see_no_change(made: ProjectHarness) -> None:
     """One run, nothing to do, and no secret in any form of the plan."""
-    made.run("logs", "train", "--follow")
+    assert "rate 0.2 (redacted)" in made.run("logs", "train", "--follow").stdout
     assert len((made.directory.parent / "runs").read_text().split()) == 1
     plan = made.json("plan", "--out", "same.bin")
     assert {tuple(row["change"]["actions"]) for row in plan["resource_changes"]} == {("no-op",)}

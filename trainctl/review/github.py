@@ -33,7 +33,9 @@ class GitHub(review.ReviewServer):
         super().__init__(api, token, retry, required(environ, "GITHUB_SHA"))
         self._repository = f"repos/{required(environ, 'GITHUB_REPOSITORY')}"
         self._ref = environ.get("GITHUB_REF", "")
-        self._event: Any = json.loads(Path(required(environ, "GITHUB_EVENT_PATH")).read_text())
+        self._event: Any = json.loads(
+            Path(required(environ, "GITHUB_EVENT_PATH")).read_text("utf-8")
+        )
         # Tokens of apps can't read /user.
         query = {"query": "{viewer{login}}"}
         viewer = self.call("POST", required(environ, "GITHUB_GRAPHQL_URL"), query)
