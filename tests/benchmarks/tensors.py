@@ -15,6 +15,7 @@ from tests.support.servers.hub import serve
 from tests.support.servers.shards import publish_shards
 from trainctl.model.address import Address
 from trainctl.model.contents import ContentDiff
+from trainctl.model.specs.resource import WeightsSpec
 from trainctl.weights.contents import compare_revisions
 
 REPO = "owner/name"
@@ -39,9 +40,10 @@ def main(shards: int) -> None:
             assert server.stdout
             url, before, after = json.loads(server.stdout.readline())
             os.environ["HF_ENDPOINT"] = url
+            spec = WeightsSpec.from_attributes({"source": f"hf://{REPO}"})
             start = time.monotonic()
             diff = ContentDiff(Address.parse("weights.w"), "weights", before, after)
-            diff = compare_revisions(diff, f"hf://{REPO}", (list, list), None)
+            diff = compare_revisions(diff, (spec, spec), None)
             seconds = time.monotonic() - start
             requests, sent = json.loads(server.communicate("\n")[0])
         share = 100 * sent / (shards * SIZE)

@@ -11,29 +11,20 @@ from trainctl.jobs.code import CodeFile, CodeSource, run_git
 from trainctl.model.contents import ContentChange, ContentDiff, ContentGroup
 
 _KINDS = {"100644": "-", "100755": "x", "120000": "l"}
-_NUMSTAT = (
-    "diff",
-    "--numstat",
-    "-z",
-    "--relative",
-    "--no-renames",
-    "--no-ext-diff",
-    "--no-textconv",
-)
+_NUMSTAT = "diff --numstat -z --relative --no-renames --no-ext-diff --no-textconv"
+_END = "--end-of-options"
 
 
 def compare_code(diff: ContentDiff, root: Path, commit: str, now: Mapping[str, str]) -> ContentDiff:
     """Compare ``CodeSource.blobs`` at ``root`` with a commit; TrainctlError if git fails."""
     old, lines = {}, {}
-    for row in (run_git(root, "ls-tree", "-r", "-z", commit, ".") or b"").split(b"\0")[:-1]:
-        (mode, _, blob), path = (
-            row.split(b"\t")[0].decode().split(),
-            os.fsdecode(row).split("\t")[1],
-        )
+    for row in (run_git(root, "ls-tree", "-r", "-z", _END, commit, ".") or b"").split(b"\0")[:-1]:
+        head, path = os.fsdecode(row).split("\t")
+        mode, _, blob = head.split()
         # Files that exist, but are not part of the code, are ignored.
         if mode in _KINDS and (path in now or not os.path.lexists(root / path)):
             old[path] = f"{_KINDS[mode]} {blob}"
-    for row in (run_git(root, *_NUMSTAT, commit, "--", ".") or b"").split(b"\0")[:-1]:
+    for row in (run_git(root, *_NUMSTAT.split(), _END, commit, "--", ".") or b"").split(b"\0")[:-1]:
         added, removed, name = row.split(b"\t")
         if added.isdigit():  # not of binary files
             lines[os.fsdecode(name)] = int(added), int(removed)

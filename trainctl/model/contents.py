@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainctl.model.address import Address
 
@@ -51,21 +51,16 @@ class ContentGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class ContentAlert:
-    """A change that needs attention; ``name`` comes from upstream."""
-
-    what: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class ContentDiff:
-    """Change of the weights, code, image or checkpoints (``kind``) of a resource; ``notes`` are failures."""
+    """Change of the weights, code, image or checkpoints (``kind``) of a resource; ``notes`` are failures.
+
+    ``alerts``: changes that need attention, such as new code in weights, with names from upstream.
+    """
 
     address: Address
     kind: str
     before: str
     after: str
     groups: tuple[ContentGroup, ...] = ()
-    alerts: tuple[ContentAlert, ...] = ()
+    alerts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceError, TrainctlError
-from trainctl.model.contents import ContentAlert, ContentChange, ContentDiff, ContentGroup
-from trainctl.plugin_api.sources import ByteRange, SourceCredential
+from trainctl.model.contents import ContentChange, ContentDiff, ContentGroup
+from trainctl.model.specs.resource import WeightsSpec
+from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.hf import HubSource
+from trainctl.weights.mirrors import SourceUpstream
+from trainctl.weights.patterns import select
 from trainctl.weights.resolution import plugin_errors
-from trainctl.weights.safetensors import ReadLimit, tensor_changes
+from trainctl.weights.safetensors import ReadFn, ReadLimit, tensor_changes
 
 _SECONDS = 3.0
-"""Time for reading tensors, and for the silence of a server."""
+"""Time for reading JSON files, for tensors, and for the silence of a server."""
 _SHARE, _MIN_BYTES = 1000, 2**20
 """Tensors are read in a thousandth of the bytes, or 1 MiB if that is more."""
-_JSON_BYTES = 16 * 2**20
-_MOST_JSON, _MOST_NAMED = 20, 5
+_JSON_BYTES = 64 * 2**20
+_MOST_JSON, _MAX_NAMES = 20, 200
 _KEYED = re.compile(
     r"(.*/)?(\w*config|tokenizer|special_tokens_map|chat_template)\.json|README\.md"
 )
@@ -38,75 +42,64 @@ _ALERTS = {
 _MAX_TEXT = 60
 _ABSENT = object()
 
-Select = Callable[[Sequence[SourceFile]], Sequence[SourceFile]]
 Versions = Mapping[str, tuple[int, str | None]]
 """Size, and digest if known, by path."""
 
 
-@dataclass(frozen=True)
-class _Revision:
-    """A revision on a Hub; ``files`` are those selected by patterns, and licences."""
-
-    source: HubSource
-    resolved: ResolvedSource
-    files: Sequence[SourceFile]
-    credential: SourceCredential | None
-
-    def read(self, file: SourceFile, offset: int, length: int) -> bytes:
-        data, span = bytearray(length), ByteRange(offset, length)
-        if length:
-            with self.source.read_range(self.resolved, file, span, self.credential) as fill:
-                if fill is None:
-                    raise SourceError(f"{file.path}: the server does not support ranges")
-                fill(memoryview(data))
-        return bytes(data)
-
-    def values(self, path: str) -> Any:
-        """Return a JSON file, or the licence in the metadata of a README; {} if there is none."""
-        file = next((file for file in self.files if file.path == path), None)
-        if file and file.size > _JSON_BYTES:
-            raise SourceError(f"{path} is too large to be compared by key")
-        text = self.read(file, 0, file.size).decode() if file else "{}"
-        if not path.endswith(".md"):
-            return json.loads(text)
-        return dict(_LICENCE_KEY.findall(text.split("\n---")[0] if text[:3] == "---" else ""))
-
-
 def compare_revisions(
-    diff: ContentDiff, uri: str, selects: Sequence[Select], credential: SourceCredential | None
+    diff: ContentDiff, specs: Sequence[WeightsSpec], credential: SourceCredential | None
 ) -> ContentDiff:
-    """Compare two commits of a repository on a Hub; failures are notes."""
-    notes: list[str] = []
+    """Compare two commits of a repository on a Hub, of the old and the new spec; failures are notes."""
+    uri, notes = specs[1].source, list[str]()
     groups: list[ContentGroup] = []
     changed: list[ContentChange] = []
     with _noted(notes, uri):
         source = HubSource(read_timeout=_SECONDS)
-        sides = []
-        for commit, select in zip((diff.before, diff.after), selects, strict=True):
-            resolved = source.resolve(uri, commit, credential)
-            licences = [file for file in resolved.files if _LICENCE.fullmatch(file.path)]
-            files = {*select(resolved.files), *licences}
-            sides.append(_Revision(source, resolved, [*files], credential))
+        listed = [source.resolve(uri, commit, credential) for commit in (diff.before, diff.after)]
+        reads = [partial(_read, SourceUpstream(source, each, credential)) for each in listed]
+        sides: list[dict[str, SourceFile]] = []
+        for files, spec in zip((each.files for each in listed), specs, strict=True):
+            chosen = select(files, spec.allow_patterns or None, spec.ignore_patterns)[0]
+            licences = (file for file in files if _LICENCE.fullmatch(file.path))
+            sides.append({file.path: file for file in (*chosen, *licences)})
         with _noted(notes, uri):
-            commits = source.commits(sides[1].resolved, diff.before, credential)
+            commits = source.commits(listed[1], diff.before, credential)
             rows = [ContentChange(title, None, commit) for commit, title in commits]
             groups.append(ContentGroup.of("commits", rows))
-        versions = [{f.path: (f.size, f.validator) for f in side.files} for side in sides]
-        changed = file_changes(versions[0], versions[1])
+        old, new = ({f.path: (f.size, f.validator) for f in side.values()} for side in sides)
+        changed = file_changes(old, new)
         groups.append(ContentGroup.of("files", changed))
+        load = partial(_values, ReadLimit(_JSON_BYTES, _SECONDS))
         for name in [row.name for row in changed if _KEYED.fullmatch(row.name)][:_MOST_JSON]:
             with _noted(notes, name):
-                old, new = (side.values(name) for side in sides)
-                groups.append(ContentGroup.of(name, _differences(old, new, ())))
+                values = map(load, reads, (side.get(name) for side in sides))
+                groups.append(ContentGroup.of(name, _differences((), *values)))
                 keys = groups[-1].changes
                 changed += [replace(key, name=f"{name}: {key.name}") for key in keys]
-        limit = ReadLimit(max(sides[1].resolved.size // _SHARE, _MIN_BYTES), _SECONDS)
-        reads = [side.read for side in sides]
-        tensors, problems = tensor_changes(reads, [side.files for side in sides], limit)
+        limit = ReadLimit(max(listed[1].size // _SHARE, _MIN_BYTES), _SECONDS)
+        tensors, problems = tensor_changes(reads, [[*side.values()] for side in sides], limit)
         groups.append(tensors)
         notes += problems
     shown = tuple(group for group in groups if group.changes)
-    return replace(diff, groups=shown, alerts=tuple(_alerts(changed)), notes=tuple(notes))
+    return replace(diff, groups=shown, alerts=_alerts(changed), notes=tuple(notes))
+
+
+def _read(upstream: SourceUpstream, file: SourceFile, offset: int, length: int) -> bytes:
+    data = bytearray(length)
+    if length:
+        with upstream.read_range(file, offset, length) as fill:
+            if fill is None:
+                raise SourceError(f"{file.path}: the server does not support ranges")
+            fill(memoryview(data))
+    return bytes(data)
+
+
+def _values(limit: ReadLimit, read: ReadFn, file: SourceFile | None) -> Any:
+    """Return a JSON file, or the licence in the metadata of a README."""
+    text = limit.read(read, file, 0, file.size).decode() if file else "{}"
+    if text.startswith("---"):
+        return dict(_LICENCE_KEY.findall(text.split("\n---")[0]))
+    return json.loads(text) if not file or file.path.endswith(".json") else {}
 
 
 @contextmanager
@@ -128,23 +121,24 @@ def file_changes(old: Versions, new: Versions) -> list[ContentChange]:
     return rows
 
 
-def _alerts(changes: Iterable[ContentChange]) -> Iterator[ContentAlert]:
-    names: dict[str, list[str]] = {}
+def _alerts(changes: Iterable[ContentChange]) -> dict[str, str]:
+    """Return the first names of changes that need attention, by sort."""
+    alerts: dict[str, str] = {}
     for row in changes:
         for what, pattern in _ALERTS.items():
             if pattern.fullmatch(row.name) and (row.after is not None or what == "licence"):
-                values = f" {row.before} -> {row.after}" if ":" in row.name else ""
-                names.setdefault(f"{row.how} {what}", []).append(f"{row.name}{values}")
-    for what, paths in names.items():
-        more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
-        yield ContentAlert(what, ", ".join(paths[:_MOST_NAMED]) + more)
+                key = f"{row.how} {what}"
+                name = f"{row.name} {row.before} -> {row.after}" if ":" in row.name else row.name
+                others = f"{alerts[key]}, " if key in alerts else ""
+                alerts[key] = others + name if len(others) < _MAX_NAMES else alerts[key]
+    return alerts
 
 
-def _differences(before: Any, after: Any, path: tuple[str, ...]) -> Iterator[ContentChange]:
+def _differences(path: tuple[str, ...], before: Any, after: Any) -> Iterator[ContentChange]:
     if isinstance(before, dict) and isinstance(after, dict):
         for key in dict.fromkeys([*before, *after]):
             values = before.get(key, _ABSENT), after.get(key, _ABSENT)
-            yield from _differences(*values, (*path, key))
+            yield from _differences((*path, key), *values)
     elif before != after or type(before) is not type(after):
         yield ContentChange(".".join(path), _text(before), _text(after))
 

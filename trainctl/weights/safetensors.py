@@ -23,7 +23,7 @@ _FIRST_BYTES = 16 * 2**10
 _SUFFIX, _INDEX = ".safetensors", ".safetensors.index.json"
 _MOST_FILES, _PARALLEL = 2_000, 32
 _NUMBER = re.compile(r"\b\d+\b")
-_MAX_TEXT = 80
+_MAX_TEXT = 200
 
 
 class ReadLimit:
@@ -37,7 +37,7 @@ class ReadLimit:
         """Read a range; SourceError if it is over the limit."""
         with self._lock:
             if length > self._left or time.monotonic() > self._end:
-                raise SourceError("limit of bytes or time")
+                raise SourceError(f"{file.path}: over the limit of bytes or time")
             self._left -= length
         return read(file, offset, length)
 
@@ -55,16 +55,14 @@ def tensor_changes(
         for side, others in zip(files, reversed(known), strict=True)
     ]
     by_index = sum(f.path.endswith(_SUFFIX) for side in different for f in side) > _MOST_FILES
+    suffix, parse = (_INDEX, _read_index) if by_index else (_SUFFIX, _read_header)
     notes = ["only names of tensors were compared, as there are many files"] if by_index else []
     failures: list[str] = []
 
     def load(read: ReadFn, file: SourceFile) -> Tensors:
         folder = "".join(file.path.rpartition("/")[:2])
         try:
-            tensors = (_read_index if by_index else _read_header)(read, file, limit)
-            return {
-                f"{folder}{name}"[:_MAX_TEXT]: text[:_MAX_TEXT] for name, text in tensors.items()
-            }
+            return {f"{folder}{name}": text for name, text in parse(read, file, limit).items()}
         except SourceError as error:
             failures.append(error.summary)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
@@ -73,11 +71,7 @@ def tensor_changes(
 
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="tensors") as pool:
         reading = [
-            [
-                pool.submit(load, read, f)
-                for f in side
-                if f.path.endswith((_SUFFIX, _INDEX)[by_index])
-            ]
+            [pool.submit(load, read, file) for file in side if file.path.endswith(suffix)]
             for read, side in zip(reads, different, strict=True)
         ]
     old, new = ({k: v for future in side for k, v in future.result().items()} for side in reading)
@@ -95,7 +89,11 @@ def _read_header(read: ReadFn, file: SourceFile, limit: ReadLimit) -> Tensors:
     if end > first:
         data += limit.read(read, file, first, end - first)
     rows = json.loads(data[8:end]).items()
-    return {name: f"{row['dtype']} {row['shape']}" for name, row in rows if name != "__metadata__"}
+    return {
+        name: f"{row['dtype']} {row['shape']}"[:_MAX_TEXT]
+        for name, row in rows
+        if name != "__metadata__"
+    }
 
 
 def _read_index(read: ReadFn, file: SourceFile, limit: ReadLimit) -> Tensors:
@@ -110,7 +108,7 @@ def _changes(old: Tensors, new: Tensors) -> list[ContentChange]:
         if before != after:
             groups.setdefault((_NUMBER.sub("*", name), before, after), []).append(name)
     rows = [
-        ContentChange(pattern if names[1:] else names[0], before, after, len(names))
+        ContentChange((pattern if names[1:] else names[0])[:_MAX_TEXT], before, after, len(names))
         for (pattern, before, after), names in groups.items()
     ]
     return sorted(rows, key=lambda row: -row.count)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from tests.support.servers.hub import HttpFault, Hub, serve
 from tests.support.servers.shards import publish_shards, safetensors
-from trainctl.base.listing import SourceFile
 from trainctl.model.address import Address
 from trainctl.model.contents import ContentChange, ContentDiff
+from trainctl.model.specs.resource import WeightsSpec
 from trainctl.weights.contents import compare_revisions
 
 REPO = "owner/name"
@@ -51,13 +51,10 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def compare(hub: Hub, before: str, after: str) -> ContentDiff:
-    """Compare two commits without the files ``*.txt``."""
-
-    def choose(files: Sequence[SourceFile]) -> Sequence[SourceFile]:
-        return [file for file in files if file.path != "LICENSE"]
-
+    """Compare two commits without their licence file, which is always compared."""
     diff = ContentDiff(Address.parse("weights.w"), "weights", before, after)
-    return compare_revisions(diff, f"hf://{REPO}", (choose, choose), None)
+    spec = WeightsSpec.from_attributes({"source": f"hf://{REPO}", "ignore_patterns": ["LICENSE"]})
+    return compare_revisions(diff, (spec, spec), None)
 
 
 def rows(diff: ContentDiff, title: str) -> dict[str, Any]:
@@ -82,7 +79,7 @@ def test_files_keys_tensors_and_alerts(hub: Hub) -> None:
     }
     assert counts["tensors"] == {"added": 901, "retyped": 3, "gone": 1, "reshaped": 1}
     assert ContentChange("layers.*.q", "BF16 [2, 2]", "F16 [2, 2]", 3) in diff.groups[-1].changes
-    assert {(alert.what, alert.name) for alert in diff.alerts} == {
+    assert set(diff.alerts.items()) == {
         ("added Python code", "modeling_x.py"),
         ("added pickle", "extra.bin"),
         ("changed chat template", 'tokenizer_config.json: chat_template "a" -> "b"'),

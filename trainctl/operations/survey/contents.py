@@ -19,7 +19,6 @@ from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Change, Plan
 from trainctl.resources.weights import credential_of
 from trainctl.weights.contents import compare_revisions, file_changes
-from trainctl.weights.patterns import select
 
 _MOST, _PARALLEL = 10, 4
 """Weights, and trees of code, that are compared."""
@@ -50,10 +49,7 @@ def _compare_weights(workspace: Workspace, plan: Plan, change: Change) -> Conten
     try:
         if not new.source.startswith("hf:"):
             return replace(diff, groups=(_listed_changes(workspace, plan, change),))
-        patterns = [(side.allow_patterns or None, side.ignore_patterns) for side in (old, new)]
-        credential = credential_of(new, workspace.secrets)
-        selects = [lambda files, chosen=chosen: select(files, *chosen)[0] for chosen in patterns]
-        return compare_revisions(diff, new.source, selects, credential)
+        return compare_revisions(diff, (old, new), credential_of(new, workspace.secrets))
     except TrainctlError as error:
         return replace(diff, notes=(error.summary,))
 
@@ -102,15 +98,14 @@ def _images(plan: Plan) -> Iterator[ContentDiff]:
 
 
 def _loads(plan: Plan) -> Iterator[ContentDiff]:
-    """Yield the runs whose checkpoints new runs load; ``before`` are those of the last run."""
+    """Yield the runs whose checkpoints new runs load."""
     changes = {str(change.address): change for change in plan.changes}
     for change in plan.changes:
-        job, last = change.job_spec, _last_run(change)
+        job = change.job_spec
         own = [CheckpointSelector(job.project, str(change.address))] if job.resume_from else []
         loads = [_selected(load, changes, plan) for load in (*job.runtime.loads, *own)]
         if change.address in plan.runs and loads:
-            before = ", ".join({str(load["run"]): 1 for load in (last.loaded if last else ())})
-            yield ContentDiff(change.address, "checkpoints", before, ", ".join(loads))
+            yield ContentDiff(change.address, "checkpoints", "", ", ".join(loads))
 
 
 def _selected(load: CheckpointSelector, changes: dict[str, Change], plan: Plan) -> str:

@@ -20,8 +20,7 @@ def content_lines(contents: Iterable[ContentDiff]) -> list[str]:
 
 def _diff_lines(diff: ContentDiff) -> Iterator[str]:
     if diff.kind == "checkpoints":
-        before = f" (before: {diff.before})" if diff.before not in ("", diff.after) else ""
-        yield f"  {diff.address} loads checkpoints of {diff.after}{before}"
+        yield f"  {diff.address} loads checkpoints of {diff.after}"
         return
     what = "" if diff.kind == "weights" else f" {diff.kind}"
     versions = (text.rpartition(":")[2][:12] for text in (diff.before, diff.after))

@@ -84,15 +84,13 @@ def plan_markdown(
     return [*lines, f"Plan digest: `{plan.digest}`"]
 
 
-def _bold(words: str) -> str:
-    return f"**{_prose(words)}**"
-
-
 def _content(section: PlanSection, most: int, rest: str) -> list[str]:
     if section.lines:
         return code_block(_truncate(section.lines, most, rest))
+    bold = "**" if section.strong else ""
     items = [
-        f"- {item.format(code_span, _bold if section.strong else _prose)}" for item in section.items
+        f"- {item.format(code_span, lambda words: f'{bold}{_prose(words)}{bold}')}"
+        for item in section.items
     ]
     return _truncate(items, most, code_span(rest), "- ")
 

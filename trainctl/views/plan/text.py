@@ -74,9 +74,7 @@ def sections(plan: Plan, now: float | None, most: int | None = None) -> list[Pla
         _items("Moves", [(item, "", how) for item, how in plan.edits.addresses.items()], most),
         PlanSection("Problems", lines=diagnostic_lines(plan.diagnostics)),
         _drift(plan, PAGE),
-        alerts(plan),
         _items("Runs", run_items(plan), most),
-        _contents(plan),
         *_tables(plan, PAGE),
     )
     return [section for section in candidates if section.items or section.lines]
@@ -129,9 +127,16 @@ def _drift(plan: Plan, page: PageStyle) -> PlanSection:
 def _tables(plan: Plan, page: PageStyle) -> tuple[PlanSection, ...]:
     """Return the sections of unchanged resources and of the tables."""
     weights = used_weights(plan)
+    alerts = [
+        SectionItem(str(diff.address), what, escape(names))
+        for diff in plan.contents
+        for what, names in diff.alerts.items()
+    ]
     deliveries = deliveries_table(plan.deliveries, page) if plan.deliveries else ()
     return (
         PlanSection("Policies", lines=policy_lines(plan.policy_results)),
+        PlanSection("Review in weights", alerts, strong=True),
+        PlanSection("Contents", lines=content_lines(plan.contents)),
         PlanSection("Not changed", lines=_unchanged_lines(plan.changes, page)),
         PlanSection("Weights", lines=weights_table(weights, page) if weights else ()),
         PlanSection("Deliveries", lines=deliveries),
@@ -167,8 +172,7 @@ def plan_text(
         _section_lines(_drift(plan, page), page),
         _legend(plan, page),
         [] if concise else _changes(plan, page),
-        _section_lines(alerts(plan), page, "bold"),
-        *(_section_lines(section, page) for section in (_contents(plan), *_tables(plan, page))),
+        *(_section_lines(each, page, "bold" * each.strong) for each in _tables(plan, page)),
         [heading(plan, page), *filter(None, [verdict(plan)])],
         *(_section_lines(lost, page, "red") for lost in losses(plan, now, most)),
         _section_lines(_items("Runs", run_items(plan), most), page),
@@ -178,20 +182,6 @@ def plan_text(
         if block:
             lines += ["", *block] if lines else block
     return lines
-
-
-def alerts(plan: Plan) -> PlanSection:
-    """Return new code, pickles, templates and licences in weights."""
-    items = [
-        SectionItem(str(diff.address), alert.what, escape(alert.name))
-        for diff in plan.contents
-        for alert in diff.alerts
-    ]
-    return PlanSection("Review in weights", items, strong=True)
-
-
-def _contents(plan: Plan) -> PlanSection:
-    return PlanSection("Contents", lines=content_lines(plan.contents))
 
 
 def _section_lines(section: PlanSection, page: PageStyle, colour: str = "") -> list[str]:

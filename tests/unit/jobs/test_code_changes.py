@@ -1,0 +1,76 @@
+"""How the code of a run differs from the commit of the run before it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from trainctl.errors import TrainctlError
+from trainctl.jobs.code import scan
+from trainctl.jobs.code_changes import compare_code
+from trainctl.model.address import Address
+from trainctl.model.contents import ContentDiff
+
+
+def git(directory: Path, *args: str) -> str:
+    """The output of one git command that must succeed."""
+    identity = ("-c", "user.name=t", "-c", "user.email=t@t")
+    command = ["git", "-C", str(directory), *identity, *args]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """Code in a folder of a repository, committed, with a file that is never code."""
+    code = tmp_path / "src"
+    code.mkdir()
+    texts = {"kept": "a\n", "train.py": "a\nb\n", "old.py": "x\n", "secret": "s\n", "b.bin": "\0"}
+    for name, text in texts.items():
+        (code / name).write_text(text)
+    (code / ".trainctlignore").write_text("secret\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "first")
+    return code
+
+
+def compare(code: Path, before: str) -> tuple[dict[str, tuple[object, object]], tuple[str, ...]]:
+    """Compare the code with the only commit, which a run with code of this digest names."""
+    now = scan(code, ".")
+    diff = ContentDiff(Address.parse("job.a"), "code", before, now.tree.digest)
+    diff = compare_code(diff, code, git(code, "rev-parse", "HEAD"), now.blobs)
+    (group,) = diff.groups
+    return {row.name: (row.before, row.after) for row in group.changes}, diff.notes
+
+
+def test_lines_of_each_file(code: Path) -> None:
+    before = scan(code, ".").tree.digest
+    (code / "train.py").write_text("a\nc\nd\n")
+    (code / "old.py").unlink()
+    (code / "new é.py").write_text("1\n2\n")
+    (code / "b.bin").write_bytes(b"\0\1")
+    (code / "kept").chmod(0o755)
+    assert compare(code, before) == (
+        {
+            "train.py": (1, 2),
+            "old.py": (1, None),
+            "new é.py": (None, 2),
+            "b.bin": (0, 0),
+            "kept": (0, 0),
+        },
+        (),
+    )
+
+
+def test_a_run_with_uncommitted_code_is_noted(code: Path) -> None:
+    (code / "train.py").write_text("as the run had it\n")
+    rows, (note,) = compare(code, scan(code, ".").tree.digest)
+    assert rows == {"train.py": (2, 1)}
+    assert "had changes since commit" in note
+
+
+def test_an_unknown_commit_is_an_error(code: Path) -> None:
+    with pytest.raises(TrainctlError):
+        compare_code(ContentDiff(Address.parse("job.a"), "code", "", ""), code, "0" * 40, {})
