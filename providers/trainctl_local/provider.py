@@ -19,6 +19,7 @@ from trainctl.plugin_api.provider import (
     ClusterSettings,
     CommandOutput,
     Confirm,
+    InteractiveTransport,
     Node,
     Provider,
     ResourceStatus,
@@ -237,9 +238,13 @@ class LocalTransport:
         """See Transport. Node and client share the loopback interface."""
         yield port
 
+    def terminal_command(self, argv: Sequence[str], *, tty: bool) -> Sequence[str]:
+        """See InteractiveTransport."""
+        return argv
+
     def close(self) -> None:
         """Kill programs that are still running."""
         self._programs.close()
 
 
-_: tuple[type[Provider], type[Transport]] = (LocalProvider, LocalTransport)
+_: tuple[type[Provider], type[InteractiveTransport]] = (LocalProvider, LocalTransport)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
-from trainctl.plugin_api.provider import CommandOutput, Confirm, Transport
+from trainctl.plugin_api.provider import CommandOutput, Confirm, InteractiveTransport
 from trainctl.remote.processes import ProgramRunner, ProgramStreams, kill
 from trainctl.remote.responses import printable_tail
 from trainctl_ssh import host_keys, shell
@@ -107,6 +107,11 @@ class OpenSshConnection:
     def argv(self, master: _ControlMaster) -> list[str]:
         """Return the command line for a call over the connection."""
         return [*self._ssh(), *master.share, *self._destination, shell.COMMAND]
+
+    def terminal_command(self, argv: Sequence[str], *, tty: bool) -> list[str]:
+        """See InteractiveTransport."""
+        words = [*self._ssh(), *self.master().share, *(("-t",) if tty else ())]
+        return [*words, *self._destination, shell.terminal_line(argv)]
 
     def kill_group(self, master: _ControlMaster, group: str | None) -> None:
         """Kill a process group on the host."""
@@ -400,9 +405,13 @@ class OpenSshTransport:
         """See Transport."""
         return self._connection.expose(port)
 
+    def terminal_command(self, argv: Sequence[str], *, tty: bool) -> Sequence[str]:
+        """See InteractiveTransport."""
+        return self._connection.terminal_command(argv, tty=tty)
+
     def close(self) -> None:
         """Kill programs that are still running."""
         self._programs.close()
 
 
-_: type[Transport] = OpenSshTransport
+_: type[InteractiveTransport] = OpenSshTransport

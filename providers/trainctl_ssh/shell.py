@@ -6,6 +6,7 @@ evaluates one line of standard input. So arguments appear on no command line and
 
 from __future__ import annotations
 
+import base64
 import os
 import shlex
 from collections.abc import Callable, Sequence
@@ -32,6 +33,12 @@ def call_line(token: str, argv: Sequence[str], master: int) -> bytes:
         '(exec "$@"); _tc=$?; kill $_tw 2>/dev/null; '
         f'printf "%s>%s\\n" {token} $_tc; printf "%s>\\n" {token} >&2\n'
     )
+
+
+def terminal_line(argv: Sequence[str]) -> str:
+    """Return a command line for the account's shell that leaves standard input to the program."""
+    text = base64.b64encode(os.fsencode(f"exec {shlex.join(argv)}")).decode()
+    return f"""exec sh -c 'eval "$(echo {text} | base64 -d)"'"""
 
 
 def keepalive_line(token: str) -> bytes:

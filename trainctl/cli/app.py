@@ -61,6 +61,7 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
         CommandRow("metrics", "logs", "Show GPU, CPU, memory and disk usage of a run"),
         CommandRow("run", "apply", "Start a new run of one or more jobs"),
         CommandRow("stop", "runs", "Stop one or more runs"),
+        CommandRow("ssh", "sessions", "Open a shell in the environment of a run"),
         CommandGroup(
             "checkpoints",
             "List, download and upload checkpoints",

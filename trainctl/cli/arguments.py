@@ -63,7 +63,8 @@ def normalize_arguments(arguments: Sequence[str], root: LazyGroup) -> list[str]:
             _scan_flag(words, word, todo)
         else:
             _scan_word(words, word)
-    if words.asks_help or "--help" in words.rest or "-h" in words.rest:
+    own = words.rest[: words.rest.index("--")] if "--" in words.rest else words.rest
+    if words.asks_help or "--help" in own or "-h" in own:
         return [*words.front, *words.rest, *(["--help"] if words.asks_help else [])]
     _use_default_command(words)
     if isinstance(words.command, LazyGroup) and words.path:

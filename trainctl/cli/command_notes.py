@@ -94,6 +94,10 @@ NOTES: Mapping[str, CommandNotes] = {
         ("trainctl stop job.train --grace 2m", "trainctl stop --all --auto-approve"),
         {12: "With several runs: one could not be stopped."},
     ),
+    "ssh": CommandNotes(
+        ("trainctl ssh job.train", "trainctl ssh job.train --rank 1 -- nvidia-smi -L"),
+        {1: "The run can't be entered. Otherwise the exit code is that of the command."},
+    ),
     "download": CommandNotes(("trainctl download job.train --run 3",)),
     "checkpoints list": CommandNotes(("trainctl checkpoints list job.train",)),
     "checkpoints download": CommandNotes(

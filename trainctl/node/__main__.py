@@ -86,6 +86,8 @@ def main() -> int:
     """Run the method named by the last argument; exit code 1 if an error was reported."""
     os.umask(0o077)  # files are private; shared caches set modes explicitly
     method = sys.argv[-1]
+    if method == "enter":  # standard input is the caller's; the request is an argument
+        return int(_find_function("jobs.entry.enter")(sys.argv[-2]))
     request: Mapping[str, Any] = {}
     failure: Mapping[str, Any]
     try:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from threading import Event
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from trainctl.base.json import JsonObject
 
@@ -233,4 +233,17 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close the connection."""
+        ...
+
+
+@runtime_checkable
+class InteractiveTransport(Transport, Protocol):
+    """A transport to a node that people can work on."""
+
+    def terminal_command(self, argv: Sequence[str], *, tty: bool) -> Sequence[str]:
+        """Return a command line of this machine that runs a program on the node, valid until ``close``.
+
+        The program has the standard streams and, with ``tty``, the terminal of the command. Its exit code is the
+        program's. Raises NodeUnreachable.
+        """
         ...

@@ -13,9 +13,9 @@ from pathlib import PurePosixPath
 from typing import cast
 
 from trainctl.base.protocol.method import Method, RequestT, ResponseT
-from trainctl.base.protocol.runs import STATUS
+from trainctl.base.protocol.runs import STATUS, EnterRequest, StatusRequest
 from trainctl.errors import NodeError, StorageError
-from trainctl.plugin_api.provider import CommandOutput, Node, Transport
+from trainctl.plugin_api.provider import CommandOutput, InteractiveTransport, Node, Transport
 from trainctl.remote import archive as bootstrap
 from trainctl.remote.archive import ProgramArchive, node_archive
 from trainctl.remote.processes import InputFeed
@@ -129,6 +129,18 @@ class NodeAgent:
     def command(self, method: str) -> tuple[str, ...]:
         """Return the command line that runs a method of the installed program; its request is read from stdin."""
         return (*self._argv, method)
+
+    def terminal_command(self, request: EnterRequest, *, tty: bool) -> Sequence[str]:
+        """Return a local command line that enters a run with this terminal; installs the program first."""
+        transport = self._transport
+        if not isinstance(transport, InteractiveTransport):
+            raise NodeError(
+                f"{self._node.id} can't be entered from here",
+                "Use a cluster of ssh hosts with the OpenSSH client, or log in to the node.",
+                code="not-interactive",
+            )
+        self.call(STATUS, StatusRequest(root=request["root"], keys=[]))
+        return transport.terminal_command((*self._argv, json.dumps(request), "enter"), tty=tty)
 
     def end(self) -> None:
         """End its sessions, which other agents may share, and the calls in progress."""

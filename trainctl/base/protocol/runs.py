@@ -92,6 +92,13 @@ class StopRequest(RunRequest):
     grace_seconds: Optional[float]
 
 
+class EnterRequest(RunRequest):
+    """For the command ``enter``, as an argument. ``command``: empty for a shell; one word is a line for the shell."""
+
+    command: List[str]
+    with_secrets: bool
+
+
 class SetQueueOrderRequest(RunRequest, QueueOrder):
     """A run and its new order in the queue."""
 

@@ -60,6 +60,11 @@ def unshare(flags: int) -> None:
     _check(_LIBC.unshare(ctypes.c_int(flags)), "unshare")
 
 
+def setns(descriptor: int) -> None:
+    """Join a namespace, opened in ``/proc/PID/ns``: setns(2)."""
+    _check(_LIBC.setns(ctypes.c_int(descriptor), ctypes.c_int(0)), "setns")
+
+
 def mount(
     source: Optional[str], target: str, kind: Optional[str], flags: int, data: Optional[str] = None
 ) -> None:

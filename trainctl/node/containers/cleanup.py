@@ -147,13 +147,30 @@ def _record(
     return {"first": first, "seconds": seconds, "earlier_seconds": earlier_seconds}
 
 
+class RunningContainer(NamedTuple):
+    """Engine of a run's container, and its id; empty if there is none."""
+
+    engine: str
+    id: str
+
+
+def running_container(directory: Path) -> RunningContainer:
+    """Find the running container of a run; apptainer gives none an id."""
+    engine = str((read_json(directory / "container.json") or {}).get("engine", ""))
+    if engine in ("", APPTAINER):
+        return RunningContainer(engine, "")
+    query = (engine, "ps", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={directory}")
+    containers = run_program(query, _QUERY_SECONDS).out.split()
+    return RunningContainer(engine, containers[0] if containers else "")
+
+
 def _first_process(directory: Path) -> Optional[Dict[str, Any]]:
     """Identity of the container's process 1; None if none runs under a daemon."""
     record = read_json(directory / "container.json") or {}
     if record.get("engine") != DOCKER:
         return None
-    query = (DOCKER, "ps", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={directory}")
-    for container in run_program(query, _QUERY_SECONDS).out.split():
+    container = running_container(directory).id
+    if container:
         inspect = (DOCKER, "inspect", "--format", "{{.State.Pid}}", container)
         pid = run_program(inspect, _QUERY_SECONDS).out.strip()
         if pid.isdigit():

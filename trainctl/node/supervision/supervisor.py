@@ -46,6 +46,7 @@ from trainctl.node.scheduling.allocation import Allocation
 from trainctl.node.scheduling.gpus import NO_GPUS
 from trainctl.node.scheduling.rank_coordination import RankCoordination, RunOutcome
 from trainctl.node.system.host import detach, leave_session
+from trainctl.node.system.process_tree import kill_marked
 from trainctl.node.training.cache import update_summary
 from trainctl.node.training.preparation import prepare_cache
 
@@ -335,6 +336,7 @@ class _Supervisor:
         """Record the outcome. Scratch is removed first: the record may need the space."""
         if "started_at" in self._record:
             self._sampler.finish()
+            kill_marked(self._run.mark)  # shells of users that entered the run
         self._update_record_with_retries(
             status=outcome.status,
             exit_code=outcome.exit_code,

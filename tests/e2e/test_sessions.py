@@ -1,0 +1,109 @@
+"""Entering runs: on hosts, in namespaces and in containers, live and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.machines.containers import EngineHarness
+from tests.support.machines.sshd import Sshd, SshUser, require_sshd, sshds
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness
+from tests.support.tiers import one_day_in
+
+MANIFEST = """\
+project: {name: demo}
+CLUSTERS
+secrets: {token: {from: env, name: TOKEN_VALUE}}
+weights: {tiny: {source: "file:./weights", mount_location: MOUNT}}
+jobs:
+  sft:
+    code: ./src
+    weights: [tiny]
+    IMAGE
+    runtime:
+      ENGINE
+      start_commands: ["touch here", "until [ -e end ]; do sleep 0.1; done"]
+      environment_variables: {TOKEN: {secret: token}, PLAIN: plain}
+"""
+SHOW = 'echo "$PLAIN ${TOKEN-none} $(echo *) $(cat MOUNT/word)"'
+
+
+def declare(
+    work: ProjectHarness,
+    mount: str = "/app/tiny",
+    clusters: str = "",
+    image: str = "",
+    engine: str = "",
+) -> None:
+    """A job that runs until it finds the file ``end`` in its directory."""
+    text = MANIFEST.replace("MOUNT", mount).replace("CLUSTERS", clusters).replace("IMAGE", image)
+    text = text.replace("ENGINE", f"engine: {engine}" if engine else "")
+    work.variables["TOKEN_VALUE"] = "hush hush hush"
+    work.write({"trainctl.yaml": text, "src/hello.txt": "", "weights/word": "weights\n"})
+
+
+def entered(work: ProjectHarness, *options: str, mount: str = "/app/tiny") -> str:
+    """What a line prints in the run."""
+    return work.run("ssh", "job.sft", *options, "--", SHOW.replace("MOUNT", mount)).stdout
+
+
+def start(work: ProjectHarness) -> None:
+    """Start the run, and wait for its first command."""
+    work.run("apply", "--auto-approve")
+    assert wait_for(lambda: "here" in work.run("ssh", "job.sft", "--", "ls", code=None).stdout)
+
+
+@pytest.fixture
+def host(tmp_path: Path, fresh: ProjectHarness) -> Iterator[Sshd]:
+    """A host that the project's user knows."""
+    require_sshd()
+    user = SshUser(tmp_path / "user")
+    fresh.variables.update(user.environment)
+    with sshds(tmp_path, user, 1) as found:
+        user.known_hosts.write_text(found[0].known)
+        yield found[0]
+
+
+def test_a_run_on_a_host_is_entered_while_it_lives_and_after(
+    fresh: ProjectHarness, host: Sshd
+) -> None:
+    """Its mounts and variables, secrets only if asked for; exit codes and arguments as they are; then its directory."""
+    declare(fresh, clusters=f"clusters: {{lab: {{provider: ssh, hosts: [{host.settings}]}}}}")
+    start(fresh)
+
+    shown = entered(fresh)
+    told = entered(fresh, "--with-secrets")
+    exact = fresh.run("ssh", "job.sft", "--", "printf", "<%s>", "a  b", "--help", "$HOME").stdout
+    failed = fresh.run("ssh", "job.sft", "--", "exit 7", code=7)
+    fresh.run("ssh", "job.sft", "--", "touch end")
+    assert wait_for(lambda: fresh.json("status", "job.sft")["ended_at"])
+    ended = fresh.run("ssh", "job.sft", "--", "ls; echo ${TOKEN-none}").stdout
+    refused = fresh.run("ssh", "job.sft", "--with-secrets", "--", "ls", code=1)
+
+    assert shown == "plain none hello.txt here weights\n"
+    assert told == "plain hush hush hush hello.txt here weights\n"
+    assert exact == "<a  b><--help><$HOME>"
+    assert failed.stdout == ""
+    assert ended.split() == ["end", "hello.txt", "here", "none"]
+    assert "the secrets of an ended run are not stored" in refused.stderr
+
+
+@one_day_in(4)
+def test_a_run_in_a_container_is_entered(fresh: ProjectHarness, engine: EngineHarness) -> None:
+    """As root of the container, in its working directory, with its mounts."""
+    fresh.variables |= engine.variables
+    declare(fresh, image=f'image: {{base_image: "{engine.small}"}}', engine=engine.name)
+    start(fresh)
+
+    shown = entered(fresh)
+    where = fresh.run("ssh", "job.sft", "--", "pwd; exit 5", code=5).stdout
+    told = entered(fresh, "--with-secrets") if engine.name != "docker" else ""
+    fresh.run("ssh", "job.sft", "--", "touch end")
+
+    assert shown == "plain none hello.txt here weights\n"
+    assert where == "/b10/workspace\n"
+    assert not told or told.startswith("plain hush hush hush")
+    assert wait_for(lambda: fresh.json("status", "job.sft")["ended_at"])

@@ -1,0 +1,29 @@
+"""Enter runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainctl.operations.jobs.runs import JobRun, check_rank, run_control, unknown_run_error
+from trainctl.operations.workspace import Workspace
+
+
+def entry_command(
+    workspace: Workspace,
+    run: JobRun,
+    rank: int,
+    command: Sequence[str],
+    *,
+    with_secrets: bool,
+    tty: bool,
+) -> Sequence[str]:
+    """Return a local command line that enters a rank's environment; see ``base.protocol.runs.EnterRequest``.
+
+    NodeUnreachable without a connection. Valid until the workspace is closed.
+    """
+    if not run.record.ranks:
+        raise unknown_run_error(workspace.ledger.known(), run.job.address, run.record)
+    check_rank(run, rank)
+    return run_control(workspace).entry_command(
+        run.record, rank, command, with_secrets=with_secrets, tty=tty
+    )
