@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.projects.program import ROOT
 from tests.support.tiers import one_day_in
+from trainctl.operations.init import EXAMPLES
 
 pytestmark = pytest.mark.integration
 
@@ -22,7 +23,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built by hatchling from a copy of the checkout, with nothing fetched for it."""
     folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "source"
-    for name in ("trainctl", "providers", "state", "schemas"):
+    for name in ("trainctl", "providers", "state", "schemas", "examples"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
@@ -88,9 +89,15 @@ def test_nothing_generic_lands_in_site_packages(wheel: Path) -> None:
         "trainctl", "trainctl_schemas", "trainctl_state", "trainctl_aws", "trainctl_local", "trainctl_slurm", "trainctl_ssh",
     }  # fmt: skip
     assert [name for name in names if name.endswith(".md")] == ["trainctl/errors.md"]
-    assert {name for name in names if ".dist-info/" not in name} == packaged() | {
-        "trainctl/errors.md"
+    examples = {
+        f"trainctl/examples/{path.relative_to(ROOT / 'examples')}"
+        for name in EXAMPLES
+        for path in (ROOT / "examples" / name).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
     }
+    assert {name for name in names if ".dist-info/" not in name} == (
+        packaged() | examples | {"trainctl/errors.md"}
+    )
 
 
 def test_plugins_are_found_and_load(installed: Path) -> None:
@@ -117,6 +124,16 @@ def test_the_program_runs(installed: Path) -> None:
         [str(installed / "trainctl"), "version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("trainctl ")
+
+
+def test_the_installed_program_has_the_examples(installed: Path, tmp_path: Path) -> None:
+    """``init --example`` copies what the wheel holds."""
+    subprocess.run(
+        [str(installed / "trainctl"), "init", str(tmp_path / "new"), "--example", "sweep"],
+        capture_output=True, check=True,
+    )  # fmt: skip
+    manifest = (tmp_path / "new" / "trainctl.yaml").read_bytes()
+    assert manifest == (ROOT / "examples" / "sweep" / "trainctl.yaml").read_bytes()
 
 
 @one_day_in(2)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -80,12 +81,13 @@ _MERGED = ("bin", "sbin", "lib", "lib64")
 
 
 @functools.cache
-def pytorch() -> Path:
-    """A virtual environment with PyTorch; the test is skipped where it can't be installed, and says why."""
-    return install_once(f"torch-{VERSION}-{PYTHON}", _install)
+def pytorch(*packages: str) -> Path:
+    """A virtual environment with PyTorch and packages; the test is skipped where they can't be installed, and says why."""
+    name = "-".join(["torch", VERSION, PYTHON, *packages])
+    return install_once(name, functools.partial(_install, packages))
 
 
-def _install(place: Path) -> None:
+def _install(packages: Sequence[str], place: Path) -> None:
     uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
     if subprocess.run([uv, "--version"], capture_output=True, check=False).returncode:
         pytest.skip("needs uv to install PyTorch")
@@ -94,7 +96,17 @@ def _install(place: Path) -> None:
     build = [] if found else ["--torch-backend", "cpu"]
     for words in (
         ["venv", "-q", "--python", sys.executable, str(place)],
-        ["pip", "install", "-q", *build, "--python", str(place), f"torch=={VERSION}", "numpy"],
+        [
+            "pip",
+            "install",
+            "-q",
+            *build,
+            "--python",
+            str(place),
+            f"torch=={VERSION}",
+            "numpy",
+            *packages,
+        ],
     ):
         done = subprocess.run(
             [uv, *words], env=variables, capture_output=True, text=True, timeout=900, check=False

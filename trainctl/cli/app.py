@@ -43,6 +43,7 @@ class CommandGroup:
 
 COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
     "Core commands": (
+        CommandRow("init", "init", "Create a manifest, or copy an example"),
         CommandRow("validate", "manifest", "Check the manifest for errors"),
         CommandRow("plan", "plan", "Preview the changes apply would make"),
         CommandRow("apply", "apply", "Create, update or replace resources to match the manifest"),

@@ -36,6 +36,7 @@ _CHANGES = {
 }
 
 NOTES: Mapping[str, CommandNotes] = {
+    "init": CommandNotes(("trainctl init", "trainctl init sweep --example sweep")),
     "validate": CommandNotes(("trainctl validate",), {1: "The manifest has errors."}),
     "plan": CommandNotes(
         (

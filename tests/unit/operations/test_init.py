@@ -1,0 +1,90 @@
+"""Files of new projects: what ``trainctl init`` finds, writes and keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainctl.errors import StorageError
+from trainctl.operations.init import EXAMPLES, write_example, write_minimal
+
+SSH_CONFIG = """\
+Include more/*.conf
+Host gpu-01 gpu-02 *.example.com !bad
+  User ml
+Host=old-box
+Host github.com
+    User git
+Match host other
+    User git
+host gpu-01
+  Port 2222
+"""
+
+
+def manifest(directory: Path, *config: str) -> str:
+    path = directory.parent / "config"
+    if config:
+        path.write_text(config[0])
+    write_minimal(directory, path)
+    return (directory / "trainctl.yaml").read_text()
+
+
+def test_hosts_are_suggested_in_a_comment(tmp_path: Path) -> None:
+    """Those with a name, also of included files; no patterns, no git servers, and at most eight."""
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "a.conf").write_text("Host included\n")
+    text = manifest(tmp_path / "one", SSH_CONFIG)
+    assert "# Hosts of ~/.ssh/config, not contacted: " in text
+    line = "# clusters: {lab: {provider: ssh, hosts: [included, gpu-01, gpu-02, old-box]}}\n"
+    assert line in text
+    many = manifest(tmp_path / "two", "Host " + " ".join(f"n{n}" for n in range(20)))
+    assert "hosts: [n0, n1, n2, n3, n4, n5, n6, n7]}" in many
+
+
+def test_gpus_of_this_machine_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the words of ``compute.accelerator``; a broken driver is like none."""
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
+    tool.write_text("#!/bin/sh\nyes 'NVIDIA H100 80GB HBM3' | head -n 2\n")
+    tool.chmod(0o755)
+    text = manifest(tmp_path / "a")
+    assert "this machine (2 × NVIDIA H100 80GB HBM3)" in text
+    assert '# compute: {accelerator: "H100:2", node_count: 1}' in text
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    assert "this machine (no NVIDIA GPU found)" in manifest(tmp_path / "b")
+
+
+def test_files_that_exist_are_kept(tmp_path: Path) -> None:
+    """A second time nothing is written, a dangling link is not followed, and what is missing is added."""
+    (tmp_path / "trainctl.yaml").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "fit.py").write_text("mine")
+    first = write_example("sweep", tmp_path)
+    assert first.existing == ["src/fit.py", "trainctl.yaml"]
+    assert first.written == ["src/best.py", "src/make_data.py"]
+    assert (tmp_path / "src" / "fit.py").read_text() == "mine"
+    assert not (tmp_path / "elsewhere").exists()
+    assert write_example("sweep", tmp_path).written == []
+
+
+def test_another_manifest_is_not_joined_by_a_second(tmp_path: Path) -> None:
+    """All manifest files of a directory count, so nothing is written next to one with another name."""
+    (tmp_path / "a.trainctl.toml").write_text("")
+    assert write_minimal(tmp_path, tmp_path / "none") == ([], ["a.trainctl.toml"])
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_file_in_the_way_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "src").write_text("")
+    with pytest.raises(StorageError, match=r"cannot write .*src"):
+        write_example("sweep", tmp_path)
+    assert not (tmp_path / "trainctl.yaml").exists()
+
+
+def test_the_script_of_the_checkout_is_not_copied(tmp_path: Path) -> None:
+    write_example("quickstart", tmp_path)
+    assert not (tmp_path / "run").exists()
+    assert len(EXAMPLES) == 6
