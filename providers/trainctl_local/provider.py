@@ -242,6 +242,15 @@ class LocalTransport:
         """See InteractiveTransport."""
         return argv
 
+    @contextmanager
+    def forward(self, local_port: int, port: int) -> Iterator[Callable[[], bool]]:
+        """See InteractiveTransport. Node and client share the loopback interface."""
+        if local_port != port:
+            raise NodeError(
+                f"the node is this machine: port {port} can't be another", f"Use {port}."
+            )
+        yield lambda: True
+
     def close(self) -> None:
         """Kill programs that are still running."""
         self._programs.close()

@@ -152,9 +152,13 @@ class OpenSshConnection:
     def expose(self, port: int) -> Iterator[int]:
         """See Transport. Equal requests share a forwarding; ssh can't tell them apart."""
         master = self.master()
+        ports = ("-R", f"127.0.0.1:0:127.0.0.1:{port}")
         with self._lock:
             if not self._exposed[port]:
-                self._ports[port] = self._forward(master, "forward", port)
+                done = self._control(master, "forward", *ports)
+                if not done.stdout.strip().isdigit():
+                    raise self._forwarding_error(done, "remote")
+                self._ports[port] = int(done.stdout)
             self._exposed[port] += 1
             remote_port = self._ports[port]
         try:
@@ -164,19 +168,41 @@ class OpenSshConnection:
                 self._exposed[port] -= 1
                 if self._exposed[port] == 0 and master.process.poll() is None:
                     with contextlib.suppress(TrainctlError):
-                        self._forward(master, "cancel", port)
+                        self._control(master, "cancel", *ports)
 
-    def _forward(self, master: _ControlMaster, command: str, port: int) -> int:
-        done = self._run(
-            *master.share, "-O", command, "-R", f"127.0.0.1:0:127.0.0.1:{port}", cleared=False
+    @contextmanager
+    def forward(self, local_port: int, port: int) -> Iterator[Callable[[], bool]]:
+        """See InteractiveTransport."""
+        master = self.master()
+        ports = ("-L", f"127.0.0.1:{local_port}:127.0.0.1:{port}")
+        done = self._control(master, "forward", *ports)
+        if done.returncode != 0:
+            raise self._forwarding_error(done, "local")
+        try:
+            yield lambda: master.process.poll() is None
+        finally:
+            if master.process.poll() is None:
+                with contextlib.suppress(TrainctlError):
+                    self._control(master, "cancel", *ports)
+
+    def _control(
+        self, master: _ControlMaster, command: str, *ports: str
+    ) -> subprocess.CompletedProcess[bytes]:
+        return self._run(*master.share, "-O", command, *ports, cleared=False)
+
+    def _forwarding_error(
+        self, done: subprocess.CompletedProcess[bytes], direction: str
+    ) -> NodeError:
+        hint = f"Set AllowTcpForwarding yes (or {direction}) for its sshd."
+        if direction == "local":
+            hint = f"The local port may be in use. {hint}"
+        return NodeError(
+            f"{self.node_label} does not allow port forwarding"
+            if direction == "remote"
+            else f"cannot forward a port to {self.node_label}",
+            f"{printable_tail(done.stderr)}\n{hint}".lstrip(),
+            code="ssh-forwarding",
         )
-        if command == "forward" and not done.stdout.strip().isdigit():
-            raise NodeError(
-                f"{self.node_label} does not allow port forwarding",
-                f"{printable_tail(done.stderr)}\nSet AllowTcpForwarding yes (or remote) for its sshd.".lstrip(),
-                code="ssh-forwarding",
-            )
-        return int(done.stdout.strip() or 0)
 
     def _connect(self) -> _ControlMaster:
         try:
@@ -408,6 +434,12 @@ class OpenSshTransport:
     def terminal_command(self, argv: Sequence[str], *, tty: bool) -> Sequence[str]:
         """See InteractiveTransport."""
         return self._connection.terminal_command(argv, tty=tty)
+
+    def forward(
+        self, local_port: int, port: int
+    ) -> contextlib.AbstractContextManager[Callable[[], bool]]:
+        """See InteractiveTransport."""
+        return self._connection.forward(local_port, port)
 
     def close(self) -> None:
         """Kill programs that are still running."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.machines.containers import EngineHarness
-from tests.support.machines.sshd import Sshd, SshUser, require_sshd, sshds
+from tests.support.machines.sshd import Sshd, SshUser, free_port, require_sshd, sshds
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
@@ -56,6 +58,29 @@ def start(work: ProjectHarness) -> None:
     assert wait_for(lambda: "here" in work.run("ssh", "job.sft", "--", "ls", code=None).stdout)
 
 
+def proxied(work: ProjectHarness) -> str:
+    """What a server that was started in the run sends through a forwarded port."""
+    here, there = free_port("127.0.0.1"), free_port("127.0.0.1")
+    serve = f"python3 -m http.server --bind 127.0.0.1 {there} >served 2>&1 </dev/null &"
+    work.run("ssh", "job.sft", "--", serve)
+    with work.start("proxy", "job.sft", f"{here}:{there}") as proxy:
+        assert proxy.stdout is not None
+        assert f"http://127.0.0.1:{here}" in proxy.stdout.readline()
+        assert wait_for(lambda: _get(here))
+        page = _get(here)
+        proxy.send_signal(signal.SIGINT)
+        assert proxy.wait(20) == 0
+    return page
+
+
+def _get(port: int) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}") as response:
+            return str(response.read(), "utf-8")
+    except OSError:
+        return ""
+
+
 @pytest.fixture
 def host(tmp_path: Path, fresh: ProjectHarness) -> Iterator[Sshd]:
     """A host that the project's user knows."""
@@ -78,6 +103,7 @@ def test_a_run_on_a_host_is_entered_while_it_lives_and_after(
     told = entered(fresh, "--with-secrets")
     exact = fresh.run("ssh", "job.sft", "--", "printf", "<%s>", "a  b", "--help", "$HOME").stdout
     failed = fresh.run("ssh", "job.sft", "--", "exit 7", code=7)
+    served = proxied(fresh)
     fresh.run("ssh", "job.sft", "--", "touch end")
     assert wait_for(lambda: fresh.json("status", "job.sft")["ended_at"])
     ended = fresh.run("ssh", "job.sft", "--", "ls; echo ${TOKEN-none}").stdout
@@ -87,7 +113,8 @@ def test_a_run_on_a_host_is_entered_while_it_lives_and_after(
     assert told == "plain hush hush hush hello.txt here weights\n"
     assert exact == "<a  b><--help><$HOME>"
     assert failed.stdout == ""
-    assert ended.split() == ["end", "hello.txt", "here", "none"]
+    assert "hello.txt" in served
+    assert ended.split() == ["end", "hello.txt", "here", "served", "none"]
     assert "the secrets of an ended run are not stored" in refused.stderr
 
 

@@ -63,6 +63,7 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
         CommandRow("run", "apply", "Start a new run of one or more jobs"),
         CommandRow("stop", "runs", "Stop one or more runs"),
         CommandRow("ssh", "sessions", "Open a shell in the environment of a run"),
+        CommandRow("proxy", "sessions", "Forward a local port to a port of a run"),
         CommandGroup(
             "checkpoints",
             "List, download and upload checkpoints",

@@ -247,3 +247,10 @@ class InteractiveTransport(Transport, Protocol):
         program's. Raises NodeUnreachable.
         """
         ...
+
+    def forward(self, local_port: int, port: int) -> AbstractContextManager[Callable[[], bool]]:
+        """Forward a port of this machine's loopback to one of the node's; yields whether it still works.
+
+        Raises NodeError if the port is taken or the node forbids it, NodeUnreachable without a connection.
+        """
+        ...

@@ -132,15 +132,19 @@ class NodeAgent:
 
     def terminal_command(self, request: EnterRequest, *, tty: bool) -> Sequence[str]:
         """Return a local command line that enters a run with this terminal; installs the program first."""
-        transport = self._transport
-        if not isinstance(transport, InteractiveTransport):
+        transport = self.interactive()
+        self.call(STATUS, StatusRequest(root=request["root"], keys=[]))
+        return transport.terminal_command((*self._argv, json.dumps(request), "enter"), tty=tty)
+
+    def interactive(self) -> InteractiveTransport:
+        """Return its transport for people; NodeError if it has none."""
+        if not isinstance(self._transport, InteractiveTransport):
             raise NodeError(
                 f"{self._node.id} can't be entered from here",
                 "Use a cluster of ssh hosts with the OpenSSH client, or log in to the node.",
                 code="not-interactive",
             )
-        self.call(STATUS, StatusRequest(root=request["root"], keys=[]))
-        return transport.terminal_command((*self._argv, json.dumps(request), "enter"), tty=tty)
+        return self._transport
 
     def end(self) -> None:
         """End its sessions, which other agents may share, and the calls in progress."""

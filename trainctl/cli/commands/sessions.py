@@ -1,18 +1,21 @@
-"""``trainctl ssh``."""
+"""``trainctl ssh`` and ``proxy``."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from typing import Annotated
 
 import typer
 
-from trainctl.cli.options import RunOption, argument, option
+from trainctl.cli import options
+from trainctl.cli.options import RunOption, argument, invalid_value, option
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
+from trainctl.errors import NodeUnreachable
 from trainctl.operations.jobs.runs import find_run, job_address, with_unrecorded_runs
-from trainctl.operations.jobs.sessions import entry_command
+from trainctl.operations.jobs.sessions import entry_command, forward_port
 
 RankOption = Annotated[int, option("--rank N", "Rank of the run")]
 
@@ -45,3 +48,33 @@ def ssh_command(
         session.output.flush()
         code = subprocess.run(argv, check=False).returncode
     return code if code >= 0 else 128 - code
+
+
+def proxy_command(
+    ctx: typer.Context,
+    address: options.JobArgument,
+    port: Annotated[str, argument("PORT", "Port of the run, or LOCAL:PORT for another one here")],
+    run: RunOption = None,
+    rank: RankOption = 0,
+) -> int:
+    """Forward a local port to a port of a run until Ctrl-C, e.g. for TensorBoard or Jupyter."""
+    session = session_of(ctx)
+    local, _, remote = port.rpartition(":")
+    ports = [text for text in (local or remote, remote) if text.isdigit() and 0 < int(text) < 2**16]
+    if len(ports) != 2:
+        raise invalid_value("PORT", ValueError(f"{port!r} is not PORT or LOCAL:PORT"))
+    here, there = map(int, ports)
+    with open_workspace(session) as workspace:
+        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+        with forward_port(workspace, job_run, rank, here, there) as works:
+            session.output.print(
+                f"http://127.0.0.1:{here} is port {there} of {job_run.job.address}, run "
+                f"{job_run.record.number}. Press Ctrl-C to end."
+            )
+            session.output.flush()
+            try:
+                while works():
+                    time.sleep(1)
+            except KeyboardInterrupt:
+                return 0
+    raise NodeUnreachable(f"{job_run.job.address}: connection lost", "Run the command again.")

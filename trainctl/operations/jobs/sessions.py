@@ -1,8 +1,9 @@
-"""Enter runs."""
+"""Enter runs, and forward ports to them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from trainctl.operations.jobs.runs import JobRun, check_rank, run_control, unknown_run_error
 from trainctl.operations.workspace import Workspace
@@ -21,9 +22,22 @@ def entry_command(
 
     NodeUnreachable without a connection. Valid until the workspace is closed.
     """
-    if not run.record.ranks:
-        raise unknown_run_error(workspace.ledger.known(), run.job.address, run.record)
-    check_rank(run, rank)
+    _check(workspace, run, rank)
     return run_control(workspace).entry_command(
         run.record, rank, command, with_secrets=with_secrets, tty=tty
     )
+
+
+def forward_port(
+    workspace: Workspace, run: JobRun, rank: int, local_port: int, port: int
+) -> AbstractContextManager[Callable[[], bool]]:
+    """Forward a local port to a rank's node; yields whether it still works."""
+    _check(workspace, run, rank)
+    agent, _ = run_control(workspace).interactive_agent(run.record, rank)
+    return agent.interactive().forward(local_port, port)
+
+
+def _check(workspace: Workspace, run: JobRun, rank: int) -> None:
+    if not run.record.ranks:
+        raise unknown_run_error(workspace.ledger.known(), run.job.address, run.record)
+    check_rank(run, rank)

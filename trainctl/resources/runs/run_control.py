@@ -250,20 +250,24 @@ class RunControl:
         self, run: RunRecord, rank: int, command: Sequence[str], *, with_secrets: bool, tty: bool
     ) -> Sequence[str]:
         """Return a local command line that enters a rank's environment; valid while its agents are open."""
+        agent, node = self.interactive_agent(run, rank)
+        request = protocol.EnterRequest(
+            root=node.root, key=run.key, command=[*command], with_secrets=with_secrets
+        )
+        return agent.terminal_command(request, tty=tty)
+
+    def interactive_agent(self, run: RunRecord, rank: int) -> tuple[NodeAgent, Node]:
+        """Return a rank's node and an agent that installs its program; NodeError for live runs of batch systems."""
         _, node = self.node_of_rank(run, rank)
+        cluster = self._lookup(Address(Kind.CLUSTER, node.cluster))
+        assert cluster is not None  # noqa: S101 - it has the node
         if run.status.live and self._batch_cluster(run) is not None:
             raise NodeError(
                 f"run {run.id} can't be entered: a batch system runs it",
                 f"Use its tools, for example srun --overlap --pty, from {node.id}.",
                 code="not-interactive",
             )
-        cluster = self._lookup(Address(Kind.CLUSTER, node.cluster))
-        assert cluster is not None  # noqa: S101 - it has the node
-        agent = self._agents.of(cluster.provider, node)
-        request = protocol.EnterRequest(
-            root=node.root, key=run.key, command=[*command], with_secrets=with_secrets
-        )
-        return agent.terminal_command(request, tty=tty)
+        return self._agents.of(cluster.provider, node), node
 
     def metrics(self, run: RunRecord, rank: int, since: float) -> tuple[str, list[dict[str, Any]]]:
         """Return the id of a rank's node, and its samples after a time, oldest first."""
