@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
-import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -188,7 +187,7 @@ def test_the_mirror_is_a_copy(place: Path, tmp_path: Path) -> None:
 
 def test_files_inside_the_directory_are_identified_by_content(place: Path, tmp_path: Path) -> None:
     """Another checkout has the same pin although times differ; other content of the same size hasn't; the digests are remembered until a time moves."""
-    memory = tmp_path / "cache" / "digests.sqlite"
+    memory = tmp_path / "cache" / "digests"
     other = Path(shutil.copytree(place, tmp_path / "other"))
     for path in (place / "w.bin", other / "w.bin"):
         os.utime(path, (1, 1))
@@ -214,13 +213,13 @@ def test_digests_are_read_from_memory(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A settled file is read once; without a usable memory it is read each time."""
-    memory = tmp_path / "digests.sqlite"
+    memory = tmp_path / "digests"
     monkeypatch.setattr("trainctl.weights.file_digests._SETTLED_NS", -(10**12))
     first = resolve(SourceRequest("file:.", place), memory=memory).resolved
-    with closing(sqlite3.connect(memory)) as database, database:
-        database.execute("UPDATE files SET sha256 = ?", ("ab" * 32,))
+    (stored,) = memory.iterdir()
+    stored.write_text(re.sub(r" [0-9a-f]{64}", f" {'ab' * 32}", stored.read_text()))
     remembered = resolve(SourceRequest("file:.", place), memory=memory).resolved
-    memory.write_bytes(b"not a database" * 100)
+    stored.write_bytes(b"not JSON")
 
     assert {file.sha256 for file in remembered.files} == {"ab" * 32}
     assert resolve(SourceRequest("file:.", place), memory=memory).resolved == first

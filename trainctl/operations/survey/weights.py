@@ -204,7 +204,7 @@ def _resolve(
                 store=workspace.mirror.store,
                 retry=workspace.retry,
                 once=once,
-                memory=cache_home(workspace.settings.environ) / "file-digests.sqlite",
+                memory=cache_home(workspace.settings.environ) / "file-digests",
             )
         source = source_for(query.request.uri.scheme)
         if workspace.mirror.in_a_bucket:
