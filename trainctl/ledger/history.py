@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from trainctl.errors import UsageError
 from trainctl.ledger.entries import (
@@ -56,25 +58,18 @@ def history_rows(entries: Iterable[Entry], address: Address | None = None) -> li
     reducer, rows = StateReducer(), []
     reported: set[str | None] = set()
     entries = [*entries]
-    names = set() if address is None else _all_names(entries, address)
+    names = set() if address is None else set(map(str, _all_names(entries, address)))
     for entry in entries:
         subject: Address | None = getattr(entry, "address", None)
         intent = reducer.open.get(subject) if subject is not None else None
-        changed = reducer.apply(entry)
-        if isinstance(entry, RenamedEntry) and changed:
-            rows += _renamed_rows(entry, reducer, names)
-        if names and (subject is None or names.isdisjoint((subject, subject.group))):
+        if not reducer.apply(entry) and not isinstance(entry, CommentEntry):
             continue
-        if not changed and not isinstance(entry, CommentEntry):
-            continue
-        row = _row(entry, intent, reducer)
-        if row is None or isinstance(entry, Intent):
-            continue
-        if row.deliveries and row.run in reported:
-            row = replace(row, deliveries=())
-        header = entry.header
-        rows.append(replace(row, commit=header.commit, pipeline=header.pipeline))
-        reported |= {row.run} if row.deliveries else set()
+        for row in _rows(entry, intent, reducer):
+            shown = row.address or ""
+            if names and names.isdisjoint((shown, shown.partition("[")[0])):
+                continue
+            rows.append(replace(row, deliveries=()) if row.run in reported else row)
+            reported |= {row.run} if row.deliveries else set()
     return rows
 
 
@@ -134,64 +129,57 @@ def _all_names(entries: Sequence[Entry], address: Address) -> set[Address]:
     return names
 
 
-def _renamed_rows(
-    entry: RenamedEntry, reducer: StateReducer, names: set[Address]
-) -> list[HistoryRow]:
-    header = entry.header
-    return [
-        HistoryRow(
-            reducer.serial, header.time, header.actor, str(new), "move", f"from {old}", None, "done"
-        )
-        for old, new in sorted(entry.addresses.items())
-        if not names or not names.isdisjoint((new, new.group))
-    ]
-
-
-def _row(entry: Entry, intent: Intent | None, reducer: StateReducer) -> HistoryRow | None:
-    action = intent.action if intent else ""
-    if isinstance(entry, OutcomeEntry):
-        status = "failed" if entry.error else "removed" if entry.recorded is None else "done"
-        row = _with_run(_build(entry, reducer, entry.action or action, intent, status), reducer)
-        fetched = entry.recorded.outputs.get("fetched") if intent and entry.recorded else None
-        return replace(row, mirrored=MirroringRecord.from_json(fetched)) if fetched else row
-    if isinstance(entry, FailureEntry):
-        return _build(entry, reducer, action, intent, "waits" if entry.waits else "failed")
-    if isinstance(entry, UnlockEntry):
-        return _build(entry, reducer, "release", intent, "released")
-    if isinstance(entry, RefreshEntry):
-        return _with_run(_build(entry, reducer, "observe", None, "observed"), reducer)
-    if isinstance(entry, PushedEntry):
-        header = entry.header
-        return HistoryRow(
-            reducer.serial, header.time, header.actor, None, "push", None, None, "done"
-        )
-    if isinstance(entry, CommentEntry):
-        where = None if entry.address is None else str(entry.address)
-        header = entry.header
-        return HistoryRow(
-            reducer.serial, header.time, header.actor, where, entry.text, None, None, "commented"
-        )
-    return None
+def _rows(entry: Entry, intent: Intent | None, reducer: StateReducer) -> list[HistoryRow]:
+    """Return the rows of an entry: one for each address that it renames, else one or none."""
+    match entry:
+        case RenamedEntry():
+            moves = sorted(entry.addresses.items())
+            build = partial(_build, entry, reducer)
+            return [build(new, "move", None, "done", f"from {old}") for old, new in moves]
+        case PushedEntry():
+            return [_build(entry, reducer, None, "push", None, "done")]
+        case CommentEntry():
+            return [_build(entry, reducer, entry.address, entry.text, None, "commented")]
+        case RefreshEntry():
+            row = _build(entry, reducer, entry.address, "observe", None, "observed")
+            return [_with_run(row, reducer)]
+        case UnlockEntry():
+            return [_build(entry, reducer, entry.address, "release", intent, "released")]
+        case FailureEntry():
+            status = "waits" if entry.waits else "failed"
+            action = intent.action if intent else ""
+            return [_build(entry, reducer, entry.address, action, intent, status)]
+        case OutcomeEntry():
+            status = "failed" if entry.error else "removed" if entry.recorded is None else "done"
+            action = entry.action or (intent.action if intent else "")
+            row = _build(entry, reducer, entry.address, action, intent, status)
+            fetched = entry.recorded.outputs.get("fetched") if intent and entry.recorded else None
+            mirrored = MirroringRecord.from_json(fetched) if fetched else None
+            return [replace(_with_run(row, reducer), mirrored=mirrored)]
+    return []
 
 
 def _build(
-    entry: OutcomeEntry | FailureEntry | UnlockEntry | RefreshEntry,
+    entry: Any,
     reducer: StateReducer,
+    address: Address | None,
     action: str,
     intent: Intent | None,
     status: str,
+    reason: str = "",
 ) -> HistoryRow:
-    header, reason = entry.header, intent.reason if intent else ""
-    where = str(entry.address)
+    header = entry.header
     return HistoryRow(
         reducer.serial,
         header.time,
         header.actor,
-        where,
+        None if address is None else str(address),
         action,
-        reason or None,
+        (intent.reason if intent else reason) or None,
         None,
         status,
+        commit=header.commit,
+        pipeline=header.pipeline,
         plan=(intent.plan if intent else "") or None,
     )
 

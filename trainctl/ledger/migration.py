@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from trainctl.base.json import JsonObject
 from trainctl.errors import AppendConflict, LockHeld, StateError, UsageError
 from trainctl.ledger.commit import moved_error
 from trainctl.ledger.entries import from_json
@@ -23,15 +22,15 @@ def migrate(old: Ledger, new: Ledger) -> int:
     """
     in_use = bool(list(new.log.replay()))
     state = old.move_to(new.url, lambda state: _check(state, old, new, in_use=in_use))
-    entries = _entries_before_move(old)
+    replayed = list(old.log.replay())
+    moves = (at for at, entry in enumerate(replayed) if entry.get("type") == "moved")
+    entries = replayed[: max(moves)]
     if not in_use:
         with suppress(AppendConflict):  # another process copied the same entries
             new.log.append(0, entries)
     copied = list(new.log.replay())[: len(entries)]
-    if copied != entries or _replayed(copied) != replace(state, position=0, moved_to=""):
+    if reduce_entries(State(), map(from_json, copied)) != replace(state, position=0, moved_to=""):
         raise _not_empty_error(new)
-    if old.state(even_moved=True).moved_to != new.url:
-        raise StateError("the move was undone by another command", f"Delete the copy at {new.url}.")
     new.state()
     new.flush()
     return len(entries)
@@ -59,16 +58,6 @@ def abort_migration(old: Ledger, open_new: Callable[[str], Ledger]) -> str:
         new.move_to(old.url, check)
     old.move_to("", lambda _: None)
     return url
-
-
-def _entries_before_move(ledger: Ledger) -> list[JsonObject]:
-    entries = list(ledger.log.replay())
-    last = max(at for at, entry in enumerate(entries) if entry.get("type") == "moved")
-    return entries[:last]
-
-
-def _replayed(entries: Iterable[JsonObject]) -> State:
-    return reduce_entries(State(), map(from_json, entries))
 
 
 def _check(state: State, old: Ledger, new: Ledger, *, in_use: bool) -> None:

@@ -258,27 +258,14 @@ class StateReducer:
         return True
 
     def _pushed(self, entry: PushedEntry) -> bool:
-        """Replace the state; all addresses whose record changes count as changed."""
-        pushed, before, versions = state_from_json(entry.state), self.resources, self.versions
-        attempts = {address: pushed.attempts(address)[::-1] for address in pushed.open_intents}
-        self._load(
-            replace(
-                pushed,
-                lineage=self.lineage,
-                open_intents={},
-                orphaned_intents={**pushed.orphaned_intents, **attempts},
-                versions={**pushed.versions, **versions},
-                moved_to="",
-            )
-        )
+        """Replace the state; all addresses count as changed."""
+        pushed, versions = state_from_json(entry.state), self.versions
+        self._load(replace(pushed, lineage=self.lineage, open_intents={}, moved_to=""))
         for address in versions.keys() | pushed.versions.keys() | pushed.resources.keys():
-            version = max(versions.get(address, 0), pushed.versions.get(address, 0))
-            old, new = before.get(address), pushed.resources.get(address)
-            if new is None or old is None or replace(old, version=new.version) != new:
-                version += new is not old
-                self._set_version(address, version)
-            if new is not None:
-                self.resources[address] = replace(new, version=self.versions[address])
+            version = max(versions.get(address, 0), pushed.versions.get(address, 0)) + 1
+            self._set_version(address, version)
+            if address in self.resources:
+                self.resources[address] = replace(self.resources[address], version=version)
         return True
 
     def _set_version(self, address: Address, version: int) -> None:

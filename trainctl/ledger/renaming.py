@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainctl.errors import StateError, UsageError
-from trainctl.ledger.state import FOLDER, ORIGIN, RecordedResource, State
+from trainctl.ledger.state import ORIGIN, RecordedResource, State
 from trainctl.model.address import Address, Kind
 
 RENAMEABLE = (Kind.PROJECT, Kind.WEIGHTS, Kind.CACHE, Kind.JOB)
@@ -77,13 +77,10 @@ def renamed_record(recorded: RecordedResource, names: Names) -> RecordedResource
     outputs = recorded.outputs
     if address != recorded.address:
         outputs = {ORIGIN: str(recorded.address), **outputs}
-    attributes = _renamed_attributes(recorded, address, names)
-    if address.kind is Kind.CACHE and attributes.get("project") != recorded.cache_spec.project:
-        outputs = {FOLDER: recorded.cache_spec.project, **outputs}
     return replace(
         recorded,
         address=address,
-        attributes=attributes,
+        attributes=_renamed_attributes(recorded, address, names),
         outputs=outputs,
         depends_on=tuple(names.get(needed, needed) for needed in recorded.depends_on),
     )

@@ -12,8 +12,6 @@ from trainctl.model.specs.resource import LifecycleSpec, ResourceAttributes
 
 ORIGIN = "origin"
 """Output of a renamed resource: the address at which it was created."""
-FOLDER = "folder"
-"""Output of a cache of a renamed project: the name of the project when the cache was created."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,23 +21,21 @@ _SECTIONS = NAMED_SECTIONS | {"version", "state", "mirror", "checkpoints", "poli
 _SUFFIXES = (".yaml", ".yml", ".toml")
 _COMMIT = re.compile(r"\?ref=([0-9a-f]{40})(?=//|$)")
 _GIT = re.compile(r"git::((?:https|ssh)://[^?#\s]+?[^/:])//([^?#\s]+)")
-_HTTPS = re.compile(r"(https://[^?#\s]+)\?checksum=sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedFile:
-    """A file elsewhere: ``path`` at a ``commit`` of a git repository, or with a ``sha256``."""
+    """A file of another git repository at a commit."""
 
     url: str
     path: str
-    commit: str | None = None
-    sha256: str | None = None
+    commit: str
 
     @property
     def name(self) -> str:
         """Name in positions: ``platform//defaults.yaml@1a2b3c4d``."""
         name = self.url.rstrip("/").rpartition("/")[2].removesuffix(".git")
-        return f"{name}//{self.path}@{self.commit[:8]}" if self.commit else name
+        return f"{name}//{self.path}@{self.commit[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,7 @@ def load(node: ManifestNode, directory: Path, fetch: Fetch) -> tuple[ExtendedFil
     """Read the file that ``extends`` names; raise UnreadableManifest, and errors of ``fetch`` if online."""
     text = node.value
     pinned = _parse(node, text) if "://" in str(text) or str(text).startswith("git:") else None
-    file = (pinned.path or pinned.url) if pinned else text
-    if not isinstance(text, str) or not str(file).endswith(_SUFFIXES):
+    if not isinstance(text, str) or not (pinned.path if pinned else text).endswith(_SUFFIXES):
         raise _refused(node, "expected the path or URL of a .yaml or .toml file")
     if pinned:
         try:
@@ -117,22 +114,17 @@ def _local(node: ManifestNode, text: str, directory: Path) -> Path:
 
 
 def _parse(node: ManifestNode, value: object) -> PinnedFile:
-    text = str(value)
-    commits, https = _COMMIT.findall(text), _HTTPS.fullmatch(text)
-    git = _GIT.fullmatch(_COMMIT.sub("", text)) if len(commits) == 1 else None
-    if git:
-        pinned = PinnedFile(git[1], git[2], commit=commits[0])
-    elif https:
-        pinned = PinnedFile(https[1], "", sha256=https[2])
-    else:
+    commits = _COMMIT.findall(str(value))
+    git = _GIT.fullmatch(_COMMIT.sub("", str(value)))
+    if git is None or len(commits) != 1:
         raise _refused(node, "the file of another repository is not pinned")
-    if url_has_credential(pinned.url):
+    if url_has_credential(git[1]):
         raise _refused(node, "the URL contains a credential", code="credential")
-    return pinned
+    return PinnedFile(git[1], git[2], commits[0])
 
 
 def _refused(node: ManifestNode, why: str, *, code: str = "invalid-extends") -> UnreadableManifest:
-    advice = "Use a file in this repository, git::https://HOST/REPOSITORY.git//FILE?ref=COMMIT with a complete commit ID, or https://HOST/FILE?checksum=sha256:DIGEST."
+    advice = "Use a file in this repository, or git::https://HOST/REPOSITORY.git//FILE?ref=COMMIT with a complete commit ID."
     return unreadable(f"extends: {why}", advice, where=node.where, code=code)
 
 

@@ -12,10 +12,8 @@ from pathlib import Path
 from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.errors import SourceError, StorageError
 from trainctl.manifest.extends import PinnedFile
-from trainctl.manifest.files import MAX_FILE_BYTES
 from trainctl.model.trust import SecretDestination, Trust, host_of_url
 from trainctl.operations.directories import cache_home
-from trainctl.sources.client import SourceClient
 
 _SECONDS = 60
 _SECRET = "git"  # noqa: S105 (a name in the trust file)
@@ -33,22 +31,8 @@ def fetch(file: PinnedFile, environ: Mapping[str, str], trust: Trust, *, offline
         return copy
     if offline:
         raise StorageError(f"{file.name} is not fetched yet", "To fetch it, run: trainctl plan")
-    data = _read_commit(file, environ, trust) if file.commit else _download(file)
-    if len(data) > MAX_FILE_BYTES:
-        raise SourceError(f"{file.name} is larger than 1 MiB", "Split it.", code="file-too-large")
-    write_atomic(copy, data)
+    write_atomic(copy, _read_commit(file, environ, trust))
     return copy
-
-
-def _download(file: PinnedFile) -> bytes:
-    with SourceClient().get(file.url, file.url, {"User-Agent": "trainctl"}) as response:
-        data = response.read(MAX_FILE_BYTES)
-    found = hashlib.sha256(data).hexdigest()
-    if found != file.sha256:
-        raise SourceError(
-            f"{file.url} has another sha256: {found}", "Review it, and change the checksum."
-        )
-    return data
 
 
 def _read_commit(file: PinnedFile, environ: Mapping[str, str], trust: Trust) -> bytes:
@@ -64,7 +48,7 @@ def _read_commit(file: PinnedFile, environ: Mapping[str, str], trust: Trust) -> 
             env |= {"HOME": repository, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
         at = ("-C", repository)
         _git(env, *at, "init", "-q", "--bare", "--template=")
-        _git(env, *at, "fetch", "-q", "--depth=1", "--no-tags", "--", file.url, file.commit or "")
+        _git(env, *at, "fetch", "-q", "--depth=1", "--no-tags", "--", file.url, file.commit)
         return _git(env, *at, "cat-file", "blob", f"{file.commit}:{file.path}")
 
 
@@ -75,7 +59,7 @@ def _git(env: Mapping[str, str], *args: str) -> bytes:
             env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_SECONDS,
         )  # fmt: skip
     except FileNotFoundError:
-        raise SourceError("git not found", "Install git, or use an https URL.") from None
+        raise SourceError("git not found", "Install git.") from None
     except subprocess.TimeoutExpired:
         raise SourceError(f"git timed out after {_SECONDS} s", "Check the URL.") from None
     if done.returncode:

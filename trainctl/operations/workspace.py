@@ -154,10 +154,10 @@ class Workspace:
         from trainctl.operations.extended_files import fetch
 
         settings = self.settings
-        if settings.untrusted and file.commit:
+        if settings.untrusted:
             raise PermissionDenied(
                 f"{file.name} is not fetched for an untrusted plan: git would run",
-                "Extend a file in the directory, or https://HOST/FILE?checksum=sha256:DIGEST.",
+                "Extend a file in the directory.",
                 code="untrusted-path",
             )
         return fetch(file, settings.environ, self.trust, offline=settings.offline)

@@ -12,7 +12,7 @@ from trainctl.base.protocol.caches import MAKE_CACHE, REMOVE_CACHE, CacheOwnerRe
 from trainctl.base.protocol.method import Method
 from trainctl.errors import NodeUnreachable, TrainctlError
 from trainctl.jobs.environment import team_cache
-from trainctl.ledger.state import FOLDER, Intent, Lookup, RecordedResource, origin_of
+from trainctl.ledger.state import Intent, Lookup, RecordedResource, origin_of
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.specs.resource import CacheSpec
@@ -45,8 +45,9 @@ class CacheHandler:
         """Create the directories; a replacement first deletes the old ones."""
         if step.action is Action.REPLACE:
             self.delete(step)
-        kept = step.recorded.outputs.get(FOLDER) if step.recorded else None
-        cache = _with_folder(step.cache_spec, None if step.action is Action.REPLACE else kept)
+        cache, recorded = step.cache_spec, step.recorded
+        if recorded is not None and step.action is not Action.REPLACE:
+            cache = _in_directory_of(recorded, cache)
         cluster = step.needed(cache.cluster_address)
         names: list[str] = []
         errors: list[NodeUnreachable] = []
@@ -59,8 +60,7 @@ class CacheHandler:
                 errors.append(error)
         if not names and errors:
             raise errors[0]
-        outputs = {"directory": _cache_directory(_first_node(cluster), cache), "on": names}
-        return outputs if cache is step.cache_spec else {**outputs, FOLDER: kept}
+        return {"directory": _cache_directory(_first_node(cluster), cache), "on": names}
 
     def delete(self, step: ApplyStep) -> None:
         """Drop the references to the directories; unreferenced directories are deleted."""
@@ -124,12 +124,13 @@ def _cache_locations(cluster: RecordedResource, cache: CacheSpec) -> list[CacheL
 
 
 def _spec(cache: RecordedResource) -> CacheSpec:
-    return _with_folder(cache.cache_spec, cache.outputs.get(FOLDER))
+    return _in_directory_of(cache, cache.cache_spec)
 
 
-def _with_folder(cache: CacheSpec, folder: str | None) -> CacheSpec:
-    """Use the directory of the project's name when the cache was created."""
-    return replace(cache, project=folder) if folder else cache
+def _in_directory_of(recorded: RecordedResource, cache: CacheSpec) -> CacheSpec:
+    """Use the name that the project had when the cache was created, as its directory has it."""
+    directory = recorded.outputs.get("directory")
+    return replace(cache, project=PurePosixPath(directory).name) if directory else cache
 
 
 def _origin(cache: RecordedResource) -> Address:

@@ -1,8 +1,7 @@
-"""Fetching files that manifests extend: from a real git server and a web server, both over TLS."""
+"""Fetching files that manifests extend: from a real git server over TLS."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import threading
@@ -42,12 +41,6 @@ class GitHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.logins.append(self.headers.get("Authorization"))
         parts = urlsplit(self.path)
-        if parts.path.endswith(".yaml"):
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(CONTENT)))
-            self.end_headers()
-            self.wfile.write(CONTENT)
-            return
         length = int(self.headers.get("Content-Length") or 0)
         environ = {
             **os.environ,
@@ -144,18 +137,3 @@ def test_ssh_needs_permission(environ: dict[str, str]) -> None:
     file = PinnedFile("ssh://git@127.0.0.1/team.git", "d.yaml", commit=40 * "a")
     with pytest.raises(PermissionDenied, match="only the manifest names"):
         fetch(file, environ, default_trust(), offline=False)
-
-
-def test_a_download_has_its_checksum(
-    server: str, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another content is refused and not kept."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority().certificates))
-    url = f"{server}/d.yaml"
-    wrong = PinnedFile(url, "", sha256=64 * "a")
-    for _ in range(2):
-        with pytest.raises(SourceError, match="another sha256"):
-            fetch(wrong, environ, default_trust(), offline=False)
-    file = PinnedFile(url, "", sha256=hashlib.sha256(CONTENT).hexdigest())
-    assert fetch(file, environ, default_trust(), offline=False).read_bytes() == CONTENT
-    assert set(GitHandler.logins) == {None}

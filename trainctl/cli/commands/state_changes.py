@@ -16,6 +16,7 @@ from trainctl.cli.workspaces import addresses, open_workspace
 from trainctl.errors import ManifestError, StateError, UsageError
 from trainctl.ledger import edits
 from trainctl.ledger.migration import abort_migration, migrate
+from trainctl.ledger.planned_edits import StateEdits
 from trainctl.ledger.renaming import renames
 from trainctl.model.address import Address
 from trainctl.operations.states import rekey
@@ -64,7 +65,7 @@ def mv_command(
         if not names:
             raise edits.not_in_state_error(old)
         if not dry_run:
-            edits.rename(workspace.ledger, names)
+            edits.edit(workspace.ledger, StateEdits(names))
     verb = "Would rename" if dry_run else "Renamed"
     session.output.print("\n".join(f"{verb} {old} to {new}." for old, new in names.items()))
     return 0

@@ -119,8 +119,7 @@ class Manifest(ManifestSection):
     """Version of the manifest format."""
     extends: Text | None = None
     """File of shared sections, whose names the manifest's own ones override: a path in this
-    repository, ``git::https://HOST/REPOSITORY.git//FILE?ref=COMMIT``, or
-    ``https://HOST/FILE?checksum=sha256:DIGEST``."""
+    repository, or ``git::https://HOST/REPOSITORY.git//FILE?ref=COMMIT``."""
     project: SingleProject | None = None
     """The only project; default: one named after the directory."""
     projects: dict[ProjectName, Project] = Field(default_factory=dict)
