@@ -66,12 +66,13 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
         CommandRow("proxy", "sessions", "Forward a local port to a port of a run"),
         CommandGroup(
             "checkpoints",
-            "List, download and upload checkpoints",
+            "List, download, upload and serve checkpoints",
             (
                 CommandRow("list", "checkpoints", "List the checkpoints of a job"),
                 CommandRow("download", "checkpoints", "Download a checkpoint"),
                 CommandRow("url", "checkpoints", "Print presigned URLs of a checkpoint's files"),
                 CommandRow("upload", "checkpoints", "Upload checkpoints a run left on its node"),
+                CommandRow("deploy", "checkpoints", "Write a directory that serves a checkpoint"),
             ),
         ),
         CommandRow("download", "runs", "Download the source code used by a run"),

@@ -107,6 +107,7 @@ NOTES: Mapping[str, CommandNotes] = {
     ),
     "checkpoints url": CommandNotes(("trainctl checkpoints url job.train --expires 1h",)),
     "checkpoints upload": CommandNotes(("trainctl checkpoints upload job.train --run 3",)),
+    "checkpoints deploy": CommandNotes(("trainctl checkpoints deploy job.train --dry-run",)),
     "nodes list": CommandNotes(
         ("trainctl nodes list", "trainctl nodes list --watch", "trainctl nodes list --all")
     ),

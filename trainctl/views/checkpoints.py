@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from trainctl.base.units import format_bytes
+from trainctl.jobs.serving import JOB, PORT, WEIGHTS, ServedCheckpoint
 from trainctl.model.reports import Checkpoint, CheckpointFile, UnreachableNode
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import (
@@ -106,6 +109,20 @@ def artifacts_json(job: str, made_at: float, files: Sequence[CheckpointFile]) ->
             for file in files
         ],
     }
+
+
+def serving_lines(serving: ServedCheckpoint, directory: Path, *, dry_run: bool) -> Iterator[str]:
+    """Yield what ``checkpoints deploy`` wrote and the next steps, or with ``dry_run`` the files with their text."""
+    files, where = serving.row["files"], shlex.quote(str(directory))
+    size = f"{pluralize(len(files), 'file')}, {format_bytes(sum(file['size'] for file in files))}"
+    verb, name = "Would write" if dry_run else "Wrote", escape(serving.row["name"])
+    yield f"{verb} {where}/{WEIGHTS}: {name}, {serving.row['type']}, {size}"
+    for path, text in serving.files().items():
+        yield f"{verb} {where}/{path}{':' if dry_run else ''}"
+        if dry_run:
+            yield from (f"  {line}".rstrip() for line in text.splitlines())
+    if not dry_run:
+        yield f"Next: trainctl -C {where} apply, then trainctl -C {where} proxy {JOB} {PORT}"
 
 
 def _type_text(checkpoint: Checkpoint) -> str:

@@ -90,6 +90,7 @@ def test_an_option_has_one_metavar_and_one_text() -> None:
                 flag, _, metavar = shown.rpartition(", ")[2].partition(" ")
                 metavars[flag].add(metavar)
                 texts[flag].add(text.partition(" [default")[0])
+    assert metavars.pop("--out") == {"FILE", "DIR"}
     assert not {flag: found for flag, found in metavars.items() if len(found) > 1}
     assert {flag for flag, found in texts.items() if len(found) > 1} <= OWN_WORDS
 

@@ -26,19 +26,23 @@ from trainctl.cli.options import (
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_with_trust
 from trainctl.errors import UsageError
+from trainctl.jobs.serving import ServingEngine
 from trainctl.model.reports import Checkpoint
 from trainctl.operations.jobs.checkpoints import (
     artifacts,
+    checkpoints_of,
     download_checkpoint,
     list_checkpoints,
     upload_checkpoints,
 )
+from trainctl.operations.jobs.deploy import prepare_serving, write_serving
 from trainctl.operations.jobs.runs import find_run, job_address, select_runs, with_unrecorded_runs
 from trainctl.views.checkpoints import (
     CHECKPOINT_COLUMNS,
     artifacts_json,
     checkpoint_table,
     checkpoints_json,
+    serving_lines,
     skipped_links_text,
 )
 
@@ -167,4 +171,39 @@ def upload_command(
         session.output.print(f"Some checkpoints were not uploaded: {sync['error']}")
     else:
         session.output.print("All checkpoints are uploaded.")
+    return 0
+
+
+def deploy_command(
+    ctx: typer.Context,
+    address: options.JobArgument,
+    checkpoint: Annotated[
+        str | None, option("--checkpoint NAME", "Checkpoint name [default: latest complete]")
+    ] = None,
+    out: Annotated[
+        Path | None, option("--out DIR", "Directory to write [default: serve-JOB]")
+    ] = None,
+    dry_run: Annotated[bool, option("--dry-run", "Print the files and write nothing")] = False,
+    base_model: Annotated[
+        str | None, option("--base-model SOURCE", "Base model [default: the checkpoint's]")
+    ] = None,
+    cluster: Annotated[
+        str | None, option("--cluster CLUSTER", "Cluster to serve on [default: the job's]")
+    ] = None,
+    engine: Annotated[
+        ServingEngine, option("--engine ENGINE", "vllm, or transformers, which needs no GPU")
+    ] = ServingEngine.VLLM,
+    run: RunOption = None,
+    trust: options.TrustFile = None,
+) -> int:
+    """Write a directory with the weights of a checkpoint, and a manifest of a job that serves it."""
+    output = session_of(ctx).output
+    with open_with_trust(session_of(ctx), trust) as workspace:
+        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+        rows = checkpoints_of(workspace, job_run).rows(brief=False, of=0)
+        serving = prepare_serving(workspace, job_run, rows, checkpoint, base_model, cluster, engine)
+        directory = out or Path(f"serve-{serving.name}")
+        if not dry_run:
+            write_serving(workspace, job_run, serving, directory)
+    output.print("\n".join(serving_lines(serving, directory, dry_run=dry_run)))
     return 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import unquote
 
 from trainctl.base.checkpoints.manifests import is_checkpoint_name
 from trainctl.base.checkpoints.ranking import recency_key
@@ -169,16 +171,38 @@ def download_checkpoint(
     checkpoint_from(chosen, run)  # validates the name
     place = target / (f"checkpoint-{run.record.id}" if chosen["name"] == "." else chosen["name"])
     require_absent(place)
+    copy_checkpoint(client, chosen, place)
+    return DownloadedCheckpoint(place, int(chosen.get("skipped_links") or 0))
+
+
+def copy_checkpoint(
+    client: CheckpointClient, chosen: Mapping[str, Any], place: Path, *, link: bool = False
+) -> None:
+    """Copy the files of a row to a directory that doesn't exist, completely or not at all.
+
+    ``link``: link weights that are in a store on this machine, which replaces files and never changes them.
+    """
+    target = place.parent
     unfinished = target / f".download-{digest([chosen['url'], chosen['files']])[7:23]}"
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
-        with client.leased(rank, chosen["name"]):
+        if link and str(chosen["url"]).startswith("file:///"):
+            _link_weights(client, chosen, unfinished)
+        with client.leased(chosen["rank"], chosen["name"]):
             _fetch(client, chosen, unfinished)
-        place.parent.mkdir(parents=True, exist_ok=True)
         unfinished.rename(place)
     except OSError as error:
         raise StorageError(f"cannot copy {chosen['name']} to {target}: {error}") from error
-    return DownloadedCheckpoint(place, int(chosen.get("skipped_links") or 0))
+
+
+def _link_weights(client: CheckpointClient, chosen: Mapping[str, Any], directory: Path) -> None:
+    """Link the large files that this machine has unchanged; the others are left to download."""
+    for file in chosen["files"]:
+        stored = Path(unquote(client.url(file["key"], 1).removeprefix("file://")))
+        is_large = file["path"].endswith((".safetensors", ".bin"))
+        with suppress(OSError):
+            if is_large and _sha256(stored) == file["sha256"]:
+                (directory / file["path"]).hardlink_to(stored)
 
 
 def _fetch(client: CheckpointClient, chosen: Mapping[str, Any], directory: Path) -> None:

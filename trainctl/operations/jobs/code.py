@@ -18,12 +18,12 @@ from trainctl.operations.streams import iterate_callbacks
 from trainctl.operations.workspace import Workspace
 
 
-def require_absent(place: Path) -> None:
-    """Raise UsageError if the path exists."""
+def require_absent(place: Path, option: str = "--output-dir") -> None:
+    """Raise UsageError if the path exists; ``option`` names another directory."""
     if place.exists() or place.is_symlink():
         raise UsageError(
             f"{place} already exists",
-            "Move it, or use another directory: --output-dir DIR.",
+            f"Move it, or use another directory: {option} DIR.",
             code="target-exists",
         )
 

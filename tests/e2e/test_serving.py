@@ -1,0 +1,168 @@
+"""A tiny full model and a tiny LoRA, trained, written to directories that serve them, loaded and served on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.project import ProjectHarness, project
+from tests.support.pytorch import pytorch
+
+pytestmark = pytest.mark.long
+
+BASE = """\
+import sys
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+words = Tokenizer(models.WordLevel({word: n for n, word in enumerate("? a b c d e f g".split())}, unk_token="?"))
+words.pre_tokenizer = pre_tokenizers.Whitespace()
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?", eos_token="?", pad_token="?")
+tokenizer.chat_template = "{% for message in messages %}{{ message.content }} {% endfor %}"
+tokenizer.save_pretrained(sys.argv[1])
+LlamaForCausalLM(LlamaConfig(
+    vocab_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, bos_token_id=0,
+    eos_token_id=0, max_position_embeddings=64,
+)).save_pretrained(sys.argv[1])
+"""
+TRAIN = """\
+import os, sys, torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
+base = os.environ["BASE"]
+model = AutoModelForCausalLM.from_pretrained(base)
+if sys.argv[1] == "lora":
+    model = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
+data = [{"input_ids": torch.arange(1, 8), "labels": torch.arange(1, 8)}] * 4
+options = TrainingArguments(os.environ["BT_CHECKPOINT_DIR"], max_steps=2, save_steps=2, report_to=[], use_cpu=True)
+tokenizer = AutoTokenizer.from_pretrained(base)
+Trainer(model, options, train_dataset=data, processing_class=tokenizer).train()
+print("sum", sum(float(p.double().sum()) for p in getattr(model, "merge_and_unload", lambda: model)().parameters()))
+"""
+MANIFEST = """\
+project: {name: demo}
+clusters: {local: {provider: local}}
+checkpoints: {url: "file://STORE"}
+weights: {base: {source: "file:./base", mount_location: models/base}}
+"""
+JOB = """\
+  NAME:
+    code: ./src
+    weights: [base]
+    compute: {accelerator: none}
+    runtime:
+      venv: VENV
+      start_commands: [python train.py NAME]
+      environment_variables: {BASE: models/base, HF_HUB_OFFLINE: "1"}
+      checkpointing_config: {enabled: true}
+"""
+TYPES = ("full", "lora")
+PACKAGES = ("transformers[serving]==5.24.0", "peft==0.21.2")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProjectHarness]:
+    """Both models, trained from a base model made on the spot, by jobs of their types' names."""
+    venv = pytorch(*PACKAGES)
+    with project(tmp_path_factory.mktemp("serving")) as made:
+        jobs = "".join(JOB.replace("NAME", name) for name in TYPES).replace("VENV", str(venv))
+        text = MANIFEST.replace("STORE", str(made.directory.parent / "store"))
+        made.write({"trainctl.yaml": f"{text}jobs:\n{jobs}", "src/train.py": TRAIN})
+        python(venv, "-c", BASE, str(made.directory / "base"))
+        made.run("apply", "--auto-approve", "--wait", seconds=600)
+        yield made
+
+
+def python(venv: Path, *arguments: str) -> str:
+    """What a program of the environment prints, without the network."""
+    done = subprocess.run(
+        [str(venv / "bin/python"), *arguments],
+        env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_written_directory_is_loaded(trained: ProjectHarness, kind: str) -> None:
+    """By transformers, with the very weights that were trained; a second time nothing is overwritten."""
+    trained.run("checkpoints", "deploy", kind, "--out", f"out-{kind}")
+    again = trained.run("checkpoints", "deploy", kind, "--out", f"out-{kind}", code=64)
+    place, copy = trained.directory / f"out-{kind}", trained.directory / f"copy-{kind}"
+    said = python(pytorch(*PACKAGES), str(place / "serve/load.py"), "", "", str(copy))
+    total = python(
+        pytorch(*PACKAGES),
+        "-c",
+        "import sys; from transformers import AutoModelForCausalLM as M\n"
+        "print(sum(float(p.double().sum()) for p in M.from_pretrained(sys.argv[1]).parameters()))",
+        str(copy),
+    )
+    (line,) = (
+        one for one in trained.run("logs", kind).stdout.splitlines() if one.startswith("sum")
+    )
+
+    assert said.startswith("LlamaForCausalLM: ")
+    assert float(total) == pytest.approx(float(line.split()[1]), abs=1e-5)
+    assert (copy / "tokenizer.json").is_file()
+    assert "already exists" in again.stderr
+    assert not list((place / "model").glob("optimizer*"))
+    assert all(path.stat().st_nlink == 2 for path in (place / "model").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_it_is_served_on_a_cluster(trained: ProjectHarness, kind: str) -> None:
+    """By the manifest in the directory, on a free port: an OpenAI-compatible endpoint completes a prompt."""
+    out = f"served-{kind}"
+    trained.run("checkpoints", "deploy", kind, "--engine", "transformers", "--out", out)
+    place = trained.directory / out
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    edit(place / "serve/serve.sh", "--port 8000", f"--port {port}")
+    edit(place / "trainctl.yaml", "requirements: requirements.txt",
+         f'venv: {pytorch(*PACKAGES)}\n      environment_variables: {{HF_HUB_OFFLINE: "1"}}')  # fmt: skip
+    trained.run("-C", out, "apply", "--auto-approve")
+    try:
+        wait_for(lambda: asked(port, "models") is not None, 120)
+        (model,) = (asked(port, "models") or {})["data"]
+        question = {
+            "model": model["id"],
+            "max_tokens": 3,
+            "messages": [{"role": "user", "content": "a b"}],
+        }
+        answer = asked(port, "chat/completions", question)
+    finally:
+        trained.run("-C", out, "stop", "serve", "--auto-approve")
+    assert answer is not None
+    assert answer["usage"]["prompt_tokens"] == 2
+    assert answer["choices"][0]["message"]["role"] == "assistant"
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    """Replace a text that is there."""
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def asked(port: int, path: str, body: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    """The answer of the endpoint; None while there is none."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/{path}",
+        json.dumps(body).encode() if body else None,
+        {"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            found: dict[str, Any] = json.load(response)
+    except urllib.error.URLError:
+        return None
+    return found

@@ -1,0 +1,113 @@
+"""Write a directory that serves a checkpoint: its weights, commands, and a manifest."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from trainctl.errors import StorageError, UsageError
+from trainctl.jobs.serving import WEIGHTS, ServedCheckpoint, ServingEngine
+from trainctl.model.address import Address, Kind, slug
+from trainctl.model.source_uri import parse_source
+from trainctl.model.specs.job_spec import JobSpec
+from trainctl.operations.jobs.checkpoints import (
+    checkpoint_from,
+    checkpoints_of,
+    copy_checkpoint,
+    select_checkpoint,
+)
+from trainctl.operations.jobs.code import require_absent
+from trainctl.operations.jobs.runs import JobRun
+from trainctl.operations.workspace import Workspace
+
+_TRAINING_ONLY = re.compile(
+    r"(?:optimizer|scheduler|scaler|rng_state|random_states|training_args|trainer_state).*|.*/.*"
+)
+"""Files that only resuming needs; those in directories are shards of optimizers."""
+_WEIGHTS = re.compile(r"(?:adapter_|pytorch_)?model.*\.(?:safetensors|bin)")
+_CONFIGS = {"lora": "adapter_config.json", "full": "config.json", "whisper": "config.json"}
+_PROCESSORS = {"preprocessor_config.json", "processor_config.json"}
+_TOKENIZERS = {"tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model"}
+
+
+def prepare_serving(
+    workspace: Workspace,
+    run: JobRun,
+    rows: list[dict[str, Any]],
+    checkpoint: str | None,
+    base_model: str | None,
+    cluster: str | None,
+    engine: ServingEngine,
+) -> ServedCheckpoint:
+    """Decide how one of the run's checkpoints is served; None means as it says. UsageError if it can't be served."""
+    row = select_checkpoint(rows, run, checkpoint, 0)
+    checkpoint_from(row, run)  # validates the name
+    files = [file for file in row["files"] if not _TRAINING_ONLY.fullmatch(file["path"])]
+    names = {str(file["path"]) for file in files}
+    config = _CONFIGS.get(str(row.get("type")))
+    if config not in names or not any(map(_WEIGHTS.fullmatch, names)):
+        raise UsageError(
+            f"checkpoint {row['name']} can't be served: it lacks {config or 'config.json'} or weights",
+            "Save it in the format of transformers: model.save_pretrained(DIR).",
+            code="checkpoint-not-servable",
+        )
+    spec = run.job.job_spec
+    has_processor = bool(names & (_PROCESSORS if row["type"] == "whisper" else _TOKENIZERS))
+    base = None
+    if row["type"] == "lora" or not has_processor:
+        named = base_model or row.get("base_model") or ""
+        base = resolve_base_model(named, spec, workspace.settings.directory)
+    cluster = cluster or spec.cluster
+    declared = workspace.desired.resources.get(Address(Kind.CLUSTER, cluster))
+    if declared is None:
+        raise UsageError(f"cluster {cluster} is not declared", "Name another one: --cluster NAME.")
+    return ServedCheckpoint(
+        row={**row, "files": files},
+        name=slug(str(run.job.address).removeprefix("job.")),
+        engine=engine,
+        cluster=(cluster, declared.attributes),
+        accelerator=spec.compute.gpu_kind or ("none" if spec.compute.gpus == 0 else None),
+        image=spec.in_container and engine is ServingEngine.VLLM and row["type"] != "whisper",
+        base=base,
+        has_processor=has_processor,
+    )
+
+
+def write_serving(
+    workspace: Workspace, run: JobRun, serving: ServedCheckpoint, directory: Path
+) -> None:
+    """Write the directory, its manifest last; resumes an interrupted download of the weights."""
+    require_absent(directory / WEIGHTS, "--out")
+    copy_checkpoint(checkpoints_of(workspace, run), serving.row, directory / WEIGHTS, link=True)
+    try:
+        for name, text in serving.files().items():
+            (directory / name).parent.mkdir(exist_ok=True)
+            (directory / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {directory}: {error}") from error
+
+
+def resolve_base_model(named: str, spec: JobSpec, directory: Path) -> str:
+    """Return the source of a base model: weights of the job at their revision, a Hub repository, or the URI itself.
+
+    ``directory`` is that of the job's manifest. UsageError for other paths.
+    """
+    name = named.removeprefix("hf://").rstrip("/")
+    for weights in spec.weights:
+        is_mounted = f"/{name}".endswith(f"/{weights.mount_location.strip('/')}")
+        uri = parse_source(weights.source)
+        if is_mounted or name == uri.location:
+            if uri.scheme == "file":
+                return f"file://{(directory / uri.location).resolve()}"
+            pin = (spec.weight_pins or {}).get(str(weights.address)) or ""
+            source = weights.source.partition("@")[0]
+            return f"{source}@{pin}" if re.fullmatch(r"[0-9a-f]{40}", pin) else weights.source
+    try:
+        return str(parse_source(named if ":" in named else f"hf://{named}"))
+    except ValueError:
+        raise UsageError(
+            f"unknown base model: {named or 'the checkpoint names none'}",
+            "Name it: --base-model OWNER/REPOSITORY, or the URI of a source.",
+            code="unknown-base-model",
+        ) from None
