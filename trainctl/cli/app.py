@@ -45,6 +45,7 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
     "Core commands": (
         CommandRow("init", "init", "Create a manifest, or copy an example"),
         CommandRow("validate", "manifest", "Check the manifest for errors"),
+        CommandRow("fmt", "fmt", "Format the manifest, with its comments"),
         CommandRow("plan", "plan", "Preview the changes apply would make"),
         CommandRow("apply", "apply", "Create, update or replace resources to match the manifest"),
         CommandRow("comment", "plan", "Write the plan as a comment of the pull request"),

@@ -38,6 +38,10 @@ _CHANGES = {
 NOTES: Mapping[str, CommandNotes] = {
     "init": CommandNotes(("trainctl init", "trainctl init sweep --example sweep")),
     "validate": CommandNotes(("trainctl validate",), {1: "The manifest has errors."}),
+    "fmt": CommandNotes(
+        ("trainctl fmt", "trainctl fmt --check --diff"),
+        {1: "With --check: a file isn't formatted. Otherwise: a file is invalid."},
+    ),
     "plan": CommandNotes(
         (
             "trainctl plan --var lr=2e-4",

@@ -54,7 +54,7 @@ def read(
             (
                 error(
                     "no manifest found",
-                    f"{directory} has no trainctl.yaml, trainctl.toml or *.trainctl.yaml. Create one, or use -C to name another directory.",
+                    f"{directory} has no trainctl.yaml, trainctl.toml or *.trainctl.yaml. Run trainctl init, or use -C to name another directory.",
                     where=Position(str(directory)),
                     code="manifest-not-found",
                 ),
@@ -66,7 +66,7 @@ def read(
     for name in names:
         try:
             data = file_bytes(directory / name, name) if known is None else known[name]
-            roots.append(_mapping(data, name, problems))
+            roots.append(parse_mapping(data, name, problems))
         except UnreadableManifest as stop:
             unreadable.append(stop.diagnostic)
     root = _merge(roots, problems) if roots else None
@@ -74,7 +74,7 @@ def read(
     if root is not None and not unreadable and (reference := root.entries.get("extends")):
         try:
             extended, data = load(reference, directory, fetch)
-            root, shared = merge(root, _mapping(data, extended.name, problems), problems)
+            root, shared = merge(root, parse_mapping(data, extended.name, problems), problems)
         except UnreadableManifest as stop:
             unreadable.append(stop.diagnostic)
     if unreadable or root is None:
@@ -84,10 +84,11 @@ def read(
 
 def read_mapping(path: Path, name: str, problems: list[Diagnostic]) -> ManifestNode:
     """Read a file, called ``name`` in positions; raise UnreadableManifest on failure."""
-    return _mapping(file_bytes(path, name), name, problems)
+    return parse_mapping(file_bytes(path, name), name, problems)
 
 
-def _mapping(data: bytes, name: str, problems: list[Diagnostic]) -> ManifestNode:
+def parse_mapping(data: bytes, name: str, problems: list[Diagnostic]) -> ManifestNode:
+    """Parse a file, called ``name`` in positions; raise UnreadableManifest if it is invalid."""
     parse = parse_toml if name.endswith(".toml") else parse_yaml
     root = parse(_decode(data, name), name, problems)
     if root is None:

@@ -1,0 +1,180 @@
+"""``trainctl fmt``: the same values and comments with indentation by two, however a manifest was indented."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainctl.errors import ManifestError, TrainctlError
+from trainctl.manifest.read import parse_mapping
+from trainctl.manifest.tree import to_plain
+from trainctl.manifest.writer import to_toml
+from trainctl.operations.fmt import format_files, format_text
+
+UGLY = """\
+
+
+# A manifest.
+project:   {name: demo} ~
+
+
+jobs:
+    # The first.
+    train:
+        runtime:
+            start_commands:
+            -   python3 a.py
+            # Then:
+            - |
+              echo "a ~
+                b"
+
+              exit
+            -  "one
+               two"
+            environment_variables: {A: "1",
+                B: "2"}
+        # compute: {node_count: 2}
+    other:
+          weights:
+              -   source: file:./a
+                  mount_location: a
+              - source: file:./b
+"""
+PRETTY = """\
+# A manifest.
+project:   {name: demo}
+
+jobs:
+  # The first.
+  train:
+    runtime:
+      start_commands:
+        - python3 a.py
+        # Then:
+        - |
+          echo "a ~
+            b"
+
+          exit
+        - "one
+          two"
+      environment_variables: {A: "1",
+          B: "2"}
+    # compute: {node_count: 2}
+  other:
+    weights:
+      - source: file:./a
+        mount_location: a
+      - source: file:./b
+"""
+
+
+def test_yaml_is_indented_by_two() -> None:
+    """Lists are inside of their key, comments and texts of several lines move along; one blank line is kept."""
+    ugly, pretty = UGLY.replace("~", " "), PRETTY.replace("~", " ")
+    assert format_text(ugly, "trainctl.yaml") == pretty
+    assert format_text(ugly.replace("\n", "\r\n"), "trainctl.yaml") == pretty
+
+
+def test_toml_is_indented_by_its_brackets() -> None:
+    text = '[jobs.a]  # first\n\n\n  code = "."\n  list = [\n1, # one\n      [2,\n3],\n  ]\nb = """\n  x  \n\n\n]"""\n'
+    assert format_text(text, "trainctl.toml") == (
+        '[jobs.a]  # first\n\ncode = "."\nlist = [\n    1, # one\n    [2,\n        3],\n]\nb = """\n  x  \n\n\n]"""\n'
+    )
+
+
+SCALARS = (
+    st.text(alphabet="ab #:-\"\\\n'[{é", max_size=12)
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.booleans()
+)
+VALUES = st.recursive(
+    SCALARS | st.none(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(alphabet="abc-", min_size=1, max_size=3), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def parsed(text: str, name: str) -> str:
+    """The values of a manifest, with their types."""
+    return repr(to_plain(parse_mapping(text.encode(), name, [])))
+
+
+def written(value: Any, column: int, chance: random.Random) -> str:
+    """A value in YAML, indented by chance, with comments; begins after its key or dash."""
+    if not isinstance(value, dict | list) or not value or chance.random() < 0.1:
+        if isinstance(value, str) and value.strip(" \n") == value != "" and chance.random() < 0.7:
+            inner = " " * (column + chance.randint(1, 4))
+            return " |-\n" + "\n".join(inner + line for line in value.split("\n")) + "\n"
+        return f" {json.dumps(value)}{chance.choice(['', '  ', '  # after'])}\n"
+    at = column + (
+        chance.randint(1, 4) if isinstance(value, dict) or column < 0 else chance.randint(0, 4)
+    )
+    at = max(at, 0)
+    text = chance.choice(["\n", "  # opens\n"])
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        text += chance.choice(["", "", "\n\n", " " * at + "# above\n"])
+        head = f"{json.dumps(key)}:" if isinstance(value, dict) else "-"
+        text += " " * at + head + written(item, at, chance)
+    return text
+
+
+@given(
+    st.dictionaries(st.text(alphabet="abc", min_size=1), VALUES, min_size=1, max_size=3),
+    st.randoms(use_true_random=False),
+)
+def test_formatting_changes_only_space_and_is_done_once(
+    tree: dict[str, Any], chance: random.Random
+) -> None:
+    """For every tree, however it is indented: the same values and words, and a second time nothing changes."""
+    text = written(tree, -1, chance).lstrip(" ")
+    before = parsed(text, "trainctl.yaml")
+    after = format_text(text, "trainctl.yaml")
+    assert parsed(after, "trainctl.yaml") == before
+    assert after.split() == text.split()
+    assert format_text(after, "trainctl.yaml") == after
+
+
+@given(
+    st.dictionaries(
+        st.text(alphabet="ab #", min_size=1),
+        SCALARS
+        | st.dictionaries(
+            st.text(alphabet="ab é"), SCALARS | st.lists(st.lists(SCALARS)), max_size=3
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_toml_keeps_its_values_too(tree: dict[str, Any], chance: random.Random) -> None:
+    """Tables, lists over several lines and comments, with space added by chance."""
+    text = to_toml(tree, dict.fromkeys(((key,) for key in tree), 'It\'s "so" [ '))
+    lines = (f"{' ' * chance.randint(0, 3)}{line}" for line in text.split("\n"))
+    text = chance.choice([" \n", "\n\n\n"]).join(lines)
+    before = parsed(text, "trainctl.toml")
+    after = format_text(text, "trainctl.toml")
+    assert parsed(after, "trainctl.toml") == before
+    assert after.split() == text.split()
+    assert format_text(after, "trainctl.toml") == after
+
+
+def test_a_file_whose_values_would_change_is_refused(tmp_path: Path) -> None:
+    """Blank lines at the end of a text that keeps them."""
+    (tmp_path / "trainctl.yaml").write_text("a: |+\n  x\n\n\n")
+    with pytest.raises(TrainctlError, match="without changing its values"):
+        format_files(tmp_path)
+    (tmp_path / "trainctl.yaml").write_text("a: [\n")
+    with pytest.raises(ManifestError):
+        format_files(tmp_path)
