@@ -12,6 +12,7 @@ from tests.support.memory_log import MemoryLog
 from tests.support.storage.ledgers import FakeClock, elsewhere
 from tests.support.storage.log_faults import FaultyLog, StoreFault, StoreFaults
 from trainctl.errors import LockHeld, StateError
+from trainctl.ledger.history import state_at
 from trainctl.ledger.ledger import IntentRequest, Ledger
 from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model.address import Address
@@ -147,7 +148,7 @@ class TwoLedgers(RuleBasedStateMachine):
         states = [ledger.state() for ledger in (*self.ledgers, self.new_reader())]
         assert states[0] == states[1] == states[2]
         state = states[0]
-        assert self.new_reader().state_at(state.serial).resources == state.resources
+        assert state_at(self.new_reader().entries(), state.serial).resources == state.resources
         assert {a: n for a, n in state.versions.items() if n} == self.outcomes
         for address, value in self.effects.items():
             recorded = state.resources.get(address)

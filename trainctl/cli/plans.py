@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from trainctl import __version__
+from trainctl.base.filesystem.files import write_atomic
 from trainctl.cli.options import PlanFormat, PlanningFlags
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import addresses
@@ -156,29 +156,17 @@ def save_plan(
 
     text = plan_file.write_plan(plan, desired, __version__, keys)
     signature = None if signing_key is None else sign(text.encode(), signing_key)
-    with written_file(path) as stream:
-        stream.write(text)
+    write_file(path, text)
     if signature is not None:
-        with written_file(signature_of(path)) as stream:
-            stream.write(signature)
+        write_file(signature_of(path), signature)
 
 
-@contextmanager
-def written_file(path: Path) -> Iterator[TextIO]:
+def write_file(path: Path, text: str) -> None:
     """Write a file that is complete or absent, and readable by its owner only."""
-    unfinished: Path | None = None
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=".plan-", delete=False
-        ) as stream:
-            unfinished = Path(stream.name)
-            yield stream  # type: ignore[misc]
-        unfinished.replace(path)
+        write_atomic(path, text.encode())
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        if unfinished is not None:
-            unfinished.unlink(missing_ok=True)
 
 
 def load_plan(

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from trainctl.base.json import digest
@@ -52,7 +52,7 @@ class CodeFile:
     blob: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CodeSource:
     """Source code of a job; ``excluded`` are files excluded without an ignore rule.
 
@@ -69,7 +69,7 @@ class CodeSource:
         top, _, inner = path.partition("/")
         return self.external[top] / inner if top in self.external else self.root / path
 
-    @property
+    @cached_property
     def tree(self) -> CodeTree:
         """Summary for the plan."""
         entries = sorted([_nfc(f.path), f.kind, f.blob] for f in self.files)
@@ -77,22 +77,24 @@ class CodeSource:
             digest(entries), len(self.files), sum(f.size for f in self.files), self.excluded
         )
 
-    @property
+    @cached_property
     def blobs(self) -> dict[str, str]:
         """Kind and git id of each file, by path."""
         return {file.path: f"{file.kind} {file.blob}" for file in self.files}
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """Kind of each file, by path."""
+        return {file.path: file.kind for file in self.files}
 
 
 def changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Name the first files that differ between two sets of ``CodeSource.blobs``."""
     names = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
-    words = [
-        f"{path} ({'changed' if path in before and path in after else 'new' if path in after else 'removed'})"
-        for path in names[:_MOST_NAMED]
-    ]
-    return ", ".join(words) + (
-        f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    )
+    words = {(True, True): "changed", (False, True): "new", (True, False): "removed"}
+    shown = [f"{path} ({words[path in before, path in after]})" for path in names[:_MOST_NAMED]]
+    more = len(names) - _MOST_NAMED
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 _MOST_NAMED = 5

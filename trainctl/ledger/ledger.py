@@ -31,14 +31,10 @@ from trainctl.ledger.history import (
     HistoryRow,
     history_rows,
     open_rows,
-    plan_outcomes,
-    state_at,
 )
 from trainctl.ledger.leases import LeaseMonitor, current_holder, lock_held_error
-from trainctl.ledger.planned_edits import StateEdits, plan_edits
 from trainctl.ledger.reducer import StateReducer, merge_outputs
 from trainctl.ledger.state import Intent, LeaseHolder, RecordedResource, State
-from trainctl.ledger.usage import RunUsage, run_usage
 from trainctl.model.address import Address
 from trainctl.plugin_api.state import StateLog
 
@@ -320,33 +316,17 @@ class Ledger:
 
     def history(self, address: Address | None = None) -> list[HistoryRow]:
         """Return the history, oldest first, then changes without outcome; optionally of one address."""
-        state = self.state()  # refuses a state that moved
-        rows = history_rows(self._entries(), address)
-        return rows + open_rows(state, address)
+        rows = history_rows(self.entries(), address)
+        return rows + open_rows(self.known(), address)
 
     def last_actor(self, address: Address) -> str:
         """Return who made the newest change of an address."""
-        rows = history_rows(self._entries(), address)
+        rows = history_rows(self.entries(), address)
         return next((row.actor for row in reversed(rows) if row.action != "observe"), "another")
 
-    def plan_outcomes(self, plan: str) -> dict[Address, tuple[Intent, str]]:
-        """Return intent and error of the outcomes of a plan on addresses that nothing changed later."""
-        return plan_outcomes(self._entries(), plan)
-
-    def usage(self) -> list[RunUsage]:
-        """Return the usage of all runs that started."""
-        return run_usage(self._entries())
-
-    def plan_edits(self, plan: str) -> StateEdits:
-        """Return the resources that a plan renamed and imported."""
-        return plan_edits(self._entries(), plan)
-
-    def state_at(self, serial: int) -> State:
-        """Return the state at a serial; raise UsageError if it doesn't exist."""
-        return state_at(self._entries(), serial)
-
-    def _entries(self) -> Iterator[Entry]:
-        self.state()  # refuses a state that moved
+    def entries(self) -> Iterator[Entry]:
+        """Return all entries; StateMoved if the state moved."""
+        self.state()
         return map(from_json, self._head.log.replay())
 
     def _check(self, reducer: StateReducer, start: IntentRequest) -> None:

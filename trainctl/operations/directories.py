@@ -105,30 +105,26 @@ def split_environment(url: str) -> tuple[str, str]:
     return (main, name) if slash and "/" not in name else (url.rstrip("/"), "")
 
 
-_MOST_STATES = 500
-
-
 def used_states(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the directories of manifests by the state that this user changed with them, newest first.
+    """Return the directories of manifests by the state that this user changed with them.
 
     Leaves out states in directories that no longer exist.
     """
-    recorded = read_json(data_home(environ) / "states.json") or {}
-    pairs = [(str(item["url"]), str(item["manifest"])) for item in recorded.get("states", ())]
-    return {url: where for url, where in pairs if not url.startswith(_FILE) or _path(url).is_dir()}
+    used = read_json(data_home(environ) / "states.json") or {}
+    return {
+        url: str(directory)
+        for url, directory in used.items()
+        if not url.startswith(_FILE) or _path(url).is_dir()
+    }
 
 
 def record_used_state(environ: Mapping[str, str], url: str, directory: Path) -> None:
     """Remember a state and its manifest's directory; write errors are ignored."""
-    used = used_states(environ)
-    where = str(directory.absolute())
-    if next(iter(used.items()), None) == (url, where):
-        return
-    used = {url: where, **{known: used[known] for known in used if known != url}}
-    rows = [{"url": known, "manifest": used[known]} for known in [*used][:_MOST_STATES]]
-    with contextlib.suppress(OSError):
-        path = make_directory(data_home(environ)) / "states.json"
-        write_json(path, {"states": rows}, durable=False)
+    used, where = used_states(environ), str(directory.absolute())
+    if used.get(url) != where:
+        with contextlib.suppress(OSError):
+            path = make_directory(data_home(environ)) / "states.json"
+            write_json(path, {**used, url: where}, durable=False)
 
 
 def directory_of(url: str, setting: str) -> Path:

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from trainctl.errors import NodeError, StalePlan, TrainctlError
 from trainctl.jobs.code import changed_files
+from trainctl.ledger.history import plan_outcomes
+from trainctl.ledger.planned_edits import plan_edits
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
@@ -230,11 +232,10 @@ def refuse_stale(workspace: Workspace, saved: SavedPlan) -> Plan:
 def approved_plan(workspace: Workspace, plan: Plan, approved: str) -> Plan:
     """Return a new plan as the rest of the approved one, unless it is that one; StalePlan if it is neither."""
     if plan.digest != approved:
-        ledger = workspace.ledger
-        edits = ledger.plan_edits(approved).addresses
-        plan = (
-            resumed(plan, approved, ledger.plan_outcomes(approved), ledger.state(), edits) or plan
-        )
+        entries = [*workspace.ledger.entries()]
+        edits = plan_edits(entries, approved).addresses
+        outcomes = plan_outcomes(entries, approved)
+        plan = resumed(plan, approved, outcomes, workspace.ledger.known(), edits) or plan
     require_digest(plan, approved)
     return plan
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 
-from trainctl.ledger.usage import usage_rows
+from trainctl.ledger.usage import run_usage, usage_rows
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.trust import PlanPolicy, PolicyResult, PolicyStatus, PolicyViolation
 from trainctl.operations.directories import load_policies
@@ -69,7 +69,7 @@ def _usage(workspace: Workspace) -> dict[str, float]:
     """Return GPU hours and cost (USD) of the last 30 days in the state."""
     now = time.time()
     since = now - _USAGE_DAYS * 86_400
-    rows = usage_rows(workspace.ledger.usage(), "total", since, now)
+    rows = usage_rows(run_usage(workspace.ledger.entries()), "total", since, now)
     return {
         "days": _USAGE_DAYS,
         "gpu_hours": sum(row.gpu_hours for row in rows),

@@ -15,7 +15,7 @@ from trainctl.errors import LockHeld, StateError, UsageError
 from trainctl.ledger import edits
 from trainctl.ledger.codec import state_to_json
 from trainctl.ledger.ledger import IntentRequest, Ledger
-from trainctl.ledger.planned_edits import StateEdits
+from trainctl.ledger.planned_edits import StateEdits, plan_edits
 from trainctl.ledger.renaming import renames
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
@@ -232,5 +232,5 @@ def test_an_interrupted_edit(fault: StoreFault) -> None:
     assert after.resources in (state.resources, edits_of_plan.applied_to(state).resources)
     edits.edit(faulty, edits_of_plan, "p2")
     assert ledger_on(log).state().resources == edits_of_plan.applied_to(state).resources
-    assert faulty.plan_edits("p2").renames == edits_of_plan.renames
-    assert [one.address for one in faulty.plan_edits("p2").imports] == [A("job.new")]
+    assert plan_edits(faulty.entries(), "p2").renames == edits_of_plan.renames
+    assert [one.address for one in plan_edits(faulty.entries(), "p2").imports] == [A("job.new")]

@@ -12,6 +12,7 @@ import pytest
 from trainctl.errors import StateError
 from trainctl.ledger.codec import state_from_json, state_to_json
 from trainctl.ledger.entries import from_json, to_json
+from trainctl.ledger.history import state_at
 from trainctl.ledger.ledger import Ledger
 from trainctl.ledger.reducer import StateReducer
 from trainctl_state import open_directory
@@ -53,7 +54,7 @@ def test_a_directory_of_version_1(tmp_path: Path) -> None:
     assert [row.status for row in ledger.history()] == [
         "done", "started", "TRAINING_JOB_COMPLETED", "commented", "failed", "released", "in progress",
     ]  # fmt: skip
-    assert len(ledger.state_at(1).resources) == 1
+    assert len(state_at(ledger.entries(), 1).resources) == 1
     shutil.rmtree(tmp_path / "state" / "snapshots")
     replayed = Ledger(open_directory((tmp_path / "state").as_uri()), str)
     assert replayed.state() == ledger.state()

@@ -9,6 +9,7 @@ import pytest
 from tests.support.memory_log import MemoryLog
 from tests.support.storage.ledgers import PREP, SFT, begin, elsewhere, ledger_on, record
 from trainctl.errors import UsageError
+from trainctl.ledger.history import plan_outcomes, state_at
 from trainctl.ledger.leases import current_holder
 
 
@@ -92,11 +93,11 @@ def test_outcomes_of_a_plan() -> None:
     for plan in ("p", "q", "p"):
         ledger.finish(begin(ledger, plan=plan), record())
     ledger.finish(begin(ledger, PREP, plan="p"), record(PREP), error="half")
-    assert {a: error for a, (_, error) in ledger.plan_outcomes("p").items()} == {
+    assert {a: error for a, (_, error) in plan_outcomes(ledger.entries(), "p").items()} == {
         SFT: "",
         PREP: "half",
     }
-    assert ledger.plan_outcomes("q") == {}
+    assert plan_outcomes(ledger.entries(), "q") == {}
     assert ledger.state().plans[SFT] == ("p", 2)
     assert ledger.state().plans[PREP] == ("", 0)
 
@@ -122,8 +123,8 @@ def test_states_of_the_past() -> None:
     ledger = ledger_on(MemoryLog())
     for number in range(3):
         ledger.finish(begin(ledger), record(outputs={"n": number}))
-    assert ledger.state_at(2).resources[SFT].outputs == {"n": 1}
-    assert ledger.state_at(0).resources == {}
+    assert state_at(ledger.entries(), 2).resources[SFT].outputs == {"n": 1}
+    assert state_at(ledger.entries(), 0).resources == {}
     with pytest.raises(UsageError, match="serial 9 is not in the state") as caught:
-        ledger.state_at(9)
+        state_at(ledger.entries(), 9)
     assert "to 3" in caught.value.detail

@@ -41,7 +41,7 @@ def test_everything_is_at_the_new_place_and_the_old_one_says_where() -> None:
     for attempt in (
         old.state,
         old.history,
-        old.usage,
+        old.entries,
         lambda: old.note("late"),
         lambda: begin(ledger_on(log)),
     ):

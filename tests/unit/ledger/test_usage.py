@@ -9,7 +9,7 @@ from tests.support.memory_log import MemoryLog
 from tests.support.storage.ledgers import SFT, FakeClock, begin, elsewhere, ledger_on
 from trainctl.ledger.ledger import Ledger
 from trainctl.ledger.state import RecordedResource
-from trainctl.ledger.usage import RunUsage, UsageRow, usage_rows
+from trainctl.ledger.usage import RunUsage, UsageRow, run_usage, usage_rows
 from trainctl.model.address import Address
 
 HOUR = 3600.0
@@ -65,7 +65,7 @@ def test_a_run_counts_from_start_to_end_with_its_gpus_and_prices() -> None:
     ledger.finish(begin(ledger, key="key-a"), job(run("a", 0.0), accelerator="H100:2"))
     ledger.observe(SFT, {"run": run("a", 0.0, 2 * HOUR)})
 
-    (used,) = ledger.usage()
+    (used,) = run_usage(ledger.entries())
 
     assert (used.project, used.user, used.labels) == ("llm", "ann", {"team": "nlp", "kind": "sft"})
     (row,) = usage_rows([used], "user", 0.0, 9 * HOUR)
@@ -81,9 +81,9 @@ def test_only_the_period_counts() -> None:
     ledger = ledger_with_prices(FakeClock())
     runs = [run("a", 0.0, HOUR), run("b", 2 * HOUR), run("c", None)]
     ledger.finish(begin(ledger), job(*runs, accelerator="H100"))
-    rows = usage_rows(ledger.usage(), "total", 3 * HOUR, 5 * HOUR)
+    rows = usage_rows(run_usage(ledger.entries()), "total", 3 * HOUR, 5 * HOUR)
     assert [(row.runs, row.node_hours, row.gpu_hours) for row in rows] == [(1, 4.0, 4.0)]
-    assert usage_rows(ledger.usage(), "total", 6 * HOUR, 5 * HOUR) == []
+    assert usage_rows(run_usage(ledger.entries()), "total", 6 * HOUR, 5 * HOUR) == []
 
 
 def test_claimed_gpus_count_where_none_are_declared() -> None:
@@ -94,7 +94,7 @@ def test_claimed_gpus_count_where_none_are_declared() -> None:
     ended["ranks"][0]["gpus"] = ended["ranks"][1]["gpus"] = 8
     ledger.observe(SFT, {"run": ended})
     ledger.finish(begin(ledger), job(ended, run("b", HOUR, 2 * HOUR), accelerator="H100"))
-    assert [(used.id, used.gpus) for used in ledger.usage()] == [("a", 16), ("b", 2)]
+    assert [(used.id, used.gpus) for used in run_usage(ledger.entries())] == [("a", 16), ("b", 2)]
 
 
 def test_runs_of_deleted_jobs_count_until_then() -> None:
@@ -106,7 +106,10 @@ def test_runs_of_deleted_jobs_count_until_then() -> None:
     ledger.finish(begin(ledger), job(lost, run("b", HOUR)))
     clock.at = 2 * HOUR
     ledger.finish(begin(ledger), None)
-    assert [(used.id, used.ended) for used in ledger.usage()] == [("a", HOUR), ("b", 2 * HOUR)]
+    assert [(used.id, used.ended) for used in run_usage(ledger.entries())] == [
+        ("a", HOUR),
+        ("b", 2 * HOUR),
+    ]
 
 
 def test_nodes_without_a_price_are_told() -> None:

@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace as replace_
 from enum import StrEnum
+from io import StringIO
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,7 @@ from trainctl.cli.plans import (
     save_plan,
     show_plan,
     values_of,
-    written_file,
+    write_file,
 )
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
@@ -157,13 +158,14 @@ def show_command(
     session = session_of(ctx)
     if out is None:
         return _show(session, planfile, format_)
-    terminal = session.output
-    with written_file(out) as stream:
-        session.output = terminal.redirected(stream)
-        try:
-            return _show(session, planfile, format_)
-        finally:
-            session.output = terminal
+    terminal, text = session.output, StringIO()
+    session.output = terminal.redirected(text)
+    try:
+        code = _show(session, planfile, format_)
+    finally:
+        session.output = terminal
+    write_file(out, text.getvalue())
+    return code
 
 
 def _show(session: CliSession, planfile: Path | None, format_: PlanFormat) -> int:

@@ -24,8 +24,9 @@ from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import addresses, open_workspace, query_all
 from trainctl.ledger.codec import state_to_json
 from trainctl.ledger.edits import not_in_state_error
+from trainctl.ledger.history import state_at
 from trainctl.ledger.leases import open_leases
-from trainctl.ledger.usage import usage_rows
+from trainctl.ledger.usage import run_usage, usage_rows
 from trainctl.views.state import (
     LEASE_COLUMNS,
     history_json,
@@ -65,7 +66,7 @@ def show_command(
     session = session_of(ctx)
     parsed = addresses((address,), "ADDRESS")[0]
     with open_workspace(session) as workspace:
-        state = workspace.ledger.state() if at is None else workspace.ledger.state_at(at)
+        state = workspace.ledger.state() if at is None else state_at(workspace.ledger.entries(), at)
     recorded = state.resources.get(parsed)
     if recorded is None:
         raise not_in_state_error(parsed)
@@ -124,7 +125,7 @@ def usage_command(
     now = time.time()
     when = parse_time("--since", since)
     start = None if when is None else now - when.seconds if when.ago else when.seconds
-    states, code = query_all(session, lambda state: state.ledger.usage(), every=every)
+    states, code = query_all(session, lambda state: run_usage(state.ledger.entries()), every=every)
     runs = {run.id: run for usage in states.values() for run in usage}  # copied states share runs
     rows, total = (usage_rows(runs.values(), key, start or 0.0, now) for key in (by, "total"))
     form = usage_json(rows, total, by, start, now)

@@ -28,23 +28,10 @@ class CodeSurveyResult:
     problems: list[Diagnostic] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedCode:
-    """A code directory, which several jobs may share; ``blobs`` are kind and git id by path."""
-
-    tree: CodeTree
-    blobs: Mapping[str, str]
-
-    @property
-    def files(self) -> dict[str, str]:
-        """Kinds of the files by path."""
-        return {path: blob[0] for path, blob in self.blobs.items()}
-
-
 def survey_code(workspace: Workspace) -> CodeSurveyResult:
     """Scan the code of each job, each directory once."""
     result = CodeSurveyResult()
-    scans: dict[CodeSpec, ScannedCode | TrainctlError] = {}
+    scans: dict[CodeSpec, CodeSource | TrainctlError] = {}
     for address, resource in workspace.desired.resources.items():
         if address.kind is not Kind.JOB:
             continue
@@ -60,9 +47,9 @@ def survey_code(workspace: Workspace) -> CodeSurveyResult:
             result.files[code.tree.digest] = code.blobs
         job = resource.job_spec
         if not job.in_container:
-            needs = result.needs[address] = host_requirements(job, code.files)
+            needs = result.needs[address] = host_requirements(job, code.kinds)
             result.missing_requirements[address] = tuple(
-                _missing_files(job.runtime.requirements, needs, code.files)
+                _missing_files(job.runtime.requirements, needs, code.kinds)
             )
     return result
 
@@ -71,13 +58,12 @@ _MOST_LISTED = 5_000
 """Larger trees are not listed in plan files, and their changes are not named."""
 
 
-def survey_directory(workspace: Workspace, spec: CodeSpec) -> ScannedCode | TrainctlError:
+def survey_directory(workspace: Workspace, spec: CodeSpec) -> CodeSource | TrainctlError:
     """Return the current code of a job, or the error of scanning it."""
     try:
-        code: CodeSource = scan_code(workspace.settings.directory, spec, workspace.excluded_paths)
+        return scan_code(workspace.settings.directory, spec, workspace.excluded_paths)
     except TrainctlError as failure:
         return failure
-    return ScannedCode(code.tree, code.blobs)
 
 
 def _missing_files(

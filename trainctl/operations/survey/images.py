@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-
+from trainctl.base.parallel import each
 from trainctl.errors import SourceError, TrainctlError
 from trainctl.jobs.image_digests import image_digest, registry_client
 from trainctl.model.specs.job_spec import ImageSpec
@@ -23,14 +21,8 @@ def resolve_images(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
         for change in plan.changes
         if change.address in jobs and (image := change.job_spec.image)
     }
-    return (
-        with_images(plan, _digests(workspace, images.values(), offline=offline)) if images else plan
-    )
-
-
-def _digests(
-    workspace: Workspace, images: Iterable[ImageSpec], *, offline: bool
-) -> dict[str, str | TrainctlError]:
+    if not images:
+        return plan
     client = registry_client()
 
     def find(image: ImageSpec) -> tuple[str, str | TrainctlError]:
@@ -41,5 +33,4 @@ def _digests(
         except TrainctlError as error:
             return image.base_image, error
 
-    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="registry") as pool:
-        return dict(pool.map(find, images))
+    return with_images(plan, dict(each(find, images.values(), _PARALLEL)))

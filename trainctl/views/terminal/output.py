@@ -55,11 +55,14 @@ class TerminalOutput:
         stderr: TextIO,
         redactor: Redactor,
         environment: Mapping[str, str] | None = None,
+        *,
+        is_file: bool = False,
     ) -> None:
         env = os.environ if environment is None else environment
         self._stdout = stdout
         self._stderr = stderr
         self._redactor = redactor
+        self._is_file = is_file
         self._in_ci = any(env.get(name) for name in _CI)
         self.color = not env.get("NO_COLOR") and env.get("TERM") != "dumb"
 
@@ -79,6 +82,8 @@ class TerminalOutput:
 
     def is_file_in(self, directory: Path) -> bool:
         """Whether stdout is a regular file below a directory; proc(5)."""
+        if self._is_file:
+            return True
         try:
             number = self._stdout.fileno()
             is_file = stat.S_ISREG(os.fstat(number).st_mode)
@@ -88,8 +93,8 @@ class TerminalOutput:
         return is_file and path.is_relative_to(directory.resolve())
 
     def redirected(self, stream: TextIO) -> TerminalOutput:
-        """Return an output that writes results to another stream."""
-        return TerminalOutput(stream, self._stderr, self._redactor)
+        """Return an output that writes results to another stream, for a file."""
+        return TerminalOutput(stream, self._stderr, self._redactor, is_file=True)
 
     @property
     def width(self) -> int | None:
