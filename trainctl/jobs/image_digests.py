@@ -9,7 +9,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 from trainctl.base.http.client import HttpClient
 from trainctl.base.http.response import Headers
@@ -28,7 +28,6 @@ _MEDIA_TYPES = (
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 _HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
-_SECONDS = 10.0
 _MOST_BYTES = 2**20
 _OK, _UNAUTHORIZED = 200, 401
 
@@ -121,7 +120,7 @@ def _authorization(
             raise ValueError("a login is required")
         return login
     realm = challenge.get("realm", "")
-    if not _is_own(urlsplit(realm).netloc, urlsplit(realm).scheme, host):
+    if not _is_own(urlsplit(realm), host):
         raise ValueError("its token server is another host")
     scope = {"service": challenge.get("service", ""), "scope": f"repository:{path}:pull"}
     secret = {"Authorization": login} if login else {}
@@ -133,12 +132,8 @@ def _authorization(
     return f"Bearer {document.get('token') or document.get('access_token') or ''}"
 
 
-def _is_own(server: str, scheme: str, host: str) -> bool:
+def _is_own(url: SplitResult, host: str) -> bool:
     """Whether a token server belongs to a registry: the same host, or a domain of the other."""
+    server = url.netloc
     related = server == host or server.endswith(f".{host}") or host.endswith(f".{server}")
-    return bool(server) and related and scheme == _scheme(host)
-
-
-def registry_client() -> HttpClient:
-    """Return a client with short time limits."""
-    return HttpClient(read_timeout=_SECONDS)
+    return bool(server) and related and url.scheme == _scheme(host)

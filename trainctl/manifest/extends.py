@@ -13,7 +13,7 @@ from trainctl.errors import StorageError
 from trainctl.manifest.credentials import url_has_credential
 from trainctl.manifest.files import UnreadableManifest, file_bytes, unreadable
 from trainctl.manifest.tree import ManifestNode, mapping_node
-from trainctl.model.diagnostics import Diagnostic, Position, error, of_error
+from trainctl.model.diagnostics import Diagnostic, error, of_error
 
 NAMED_SECTIONS = frozenset({"vars", "secrets", "clusters", "weights", "caches"})
 """Sections whose entries are merged by name; a manifest's own other section replaces the shared one."""
@@ -84,7 +84,9 @@ def merge(
     for section, node in shared.entries.items():
         where, mine = shared.key_position(section), own.entries.get(section)
         if section not in _SECTIONS:
-            problems.append(_not_shared(section, where))
+            allowed = f"Allowed: {', '.join(sorted(_SECTIONS - {'policies'}))}."
+            summary = f"{section!r} can't be in an extended file"
+            problems.append(error(summary, allowed, where=where, code="invalid-extends"))
         elif mine is None:
             entries[section], keys[section] = node, where
             added.update((section, name) for name in node.entries)
@@ -126,12 +128,3 @@ def _parse(node: ManifestNode, value: object) -> PinnedFile:
 def _refused(node: ManifestNode, why: str, *, code: str = "invalid-extends") -> UnreadableManifest:
     advice = "Use a file in this repository, or git::https://HOST/REPOSITORY.git//FILE?ref=COMMIT with a complete commit ID."
     return unreadable(f"extends: {why}", advice, where=node.where, code=code)
-
-
-def _not_shared(section: str, where: Position) -> Diagnostic:
-    if section == "extends":
-        summary, advice = "an extended file can't extend another one", "Merge the two files."
-    else:
-        summary = f"{section!r} can't be in an extended file"
-        advice = f"Allowed: {', '.join(sorted(_SECTIONS - {'policies'}))}."
-    return error(summary, advice, where=where, code="invalid-extends")

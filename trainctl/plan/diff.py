@@ -183,8 +183,9 @@ _MOST_NAMED, _MOST_PATHS = 20, 5
 def with_images(plan: Plan, found: Mapping[str, str | TrainctlError]) -> Plan:
     """Add the digests of images, or the errors of their registries, to the rows and to what new runs cover."""
     digests = {image: value for image, value in found.items() if isinstance(value, str)}
+    reasons = {image: value.summary for image, value in found.items() if not isinstance(value, str)}
     rows = tuple(
-        replace(row, digest=digests.get(row.image), unresolved_reason=_reason(found.get(row.image)))
+        replace(row, digest=digests.get(row.image), unresolved_reason=reasons.get(row.image, ""))
         for row in plan.images
     )
     images = {row.job: row.digest for row in rows}
@@ -196,7 +197,3 @@ def with_images(plan: Plan, found: Mapping[str, str | TrainctlError]) -> Plan:
     )
     digest_ = plan_digest(changes, plan.lineage, plan.policies)
     return replace(plan, images=rows, changes=changes, digest=digest_)
-
-
-def _reason(found: str | TrainctlError | None) -> str:
-    return found.summary if isinstance(found, TrainctlError) else ""

@@ -34,29 +34,27 @@ def import_command(
 
     Clusters, weights and caches are found by what the manifest says. A job needs one of its runs.
     """
-    return _import_resource(session_of(ctx), addresses((address,), "ADDRESS")[0], run or id_, on)
-
-
-def _import_resource(session: CliSession, address: Address, run: str | None, on: str | None) -> int:
-    is_job = address.kind is Kind.JOB
+    session, run = session_of(ctx), run or id_
+    named = addresses((address,), "ADDRESS")[0]
+    is_job = named.kind is Kind.JOB
     if is_job is not bool(run and on):
         raise UsageError(
-            f"{address} needs --run and --on" if is_job else "--run and --on are for jobs",
+            f"{named} needs --run and --on" if is_job else "--run and --on are for jobs",
             "For example: trainctl import job.train --run nuui5lk --on lab/gpu-01",
         )
     with open_workspace(session) as workspace:
-        resource, state = workspace.desired.resources.get(address), workspace.ledger.state()
-        if resource is None or address in state.resources:
+        resource, state = workspace.desired.resources.get(named), workspace.ledger.state()
+        if resource is None or named in state.resources:
             where = "not in the manifest" if resource is None else "in the state already"
-            raise UsageError(f"{address} is {where}", "Nothing was changed.")
-        needed = resource.depends_on if is_job else (address,)
+            raise UsageError(f"{named} is {where}", "Nothing was changed.")
+        needed = resource.depends_on if is_job else (named,)
         missing = [item for item in needed if item not in state.resources]
         code = _adopt(session, workspace, missing) if missing else 0
         if code or not is_job:
             return code
-        record = adopt_run(workspace, workspace.ledger.state(), address, str(on), str(run))
+        record = adopt_run(workspace, workspace.ledger.state(), named, str(on), str(run))
         edit(workspace.ledger, StateEdits(imports=(record,)))
-    session.output.print(f"Imported {address}: {summary(record)}.")
+    session.output.print(f"Imported {named}: {summary(record)}.")
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from trainctl.base.filesystem.files import read_json
 from trainctl.cli.options import DryRun, argument, option
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import addresses, open_workspace
@@ -30,13 +30,8 @@ def push_command(
     Refuses a state of another lineage or an older one. An empty place takes over the lineage.
     """
     session = session_of(ctx)
-    try:
-        pushed = json.loads(file.read_bytes())
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from None
-    except ValueError:
-        pushed = None
-    if not isinstance(pushed, dict):
+    pushed = read_json(file) if file.is_file() else None
+    if pushed is None:
         raise StateError(f"{file} is not a state", "Use the output of trainctl state pull.")
     with open_workspace(session) as workspace:
         state = edits.push(workspace.ledger, pushed)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from trainctl.base.http.client import HttpClient
 from trainctl.base.parallel import each
 from trainctl.errors import SourceError, TrainctlError
-from trainctl.jobs.image_digests import image_digest, registry_client
+from trainctl.jobs.image_digests import image_digest
 from trainctl.model.specs.job_spec import ImageSpec
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.diff import with_images
 from trainctl.plan.values import Plan
 
 _PARALLEL = 10
+_SECONDS = 10.0
 
 
 def resolve_images(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
@@ -23,7 +25,7 @@ def resolve_images(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
     }
     if not images:
         return plan
-    client = registry_client()
+    client = HttpClient(read_timeout=_SECONDS)
 
     def find(image: ImageSpec) -> tuple[str, str | TrainctlError]:
         if offline and "@" not in image.base_image:
