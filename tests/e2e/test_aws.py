@@ -106,6 +106,7 @@ def test_without_capacity_the_next_offer_is_taken(rented: ProjectHarness, ec2: E
     assert "g6.xlarge in us-east-1a, on-demand: InsufficientInstanceCapacity" in done.stderr
 
 
+@one_day_in(2)
 @pytest.mark.parametrize("with_answer", [True, False])
 def test_a_killed_creation_is_finished_and_leaves_one_machine(
     rented: ProjectHarness, ec2: Ec2Server, with_answer: bool

@@ -13,6 +13,7 @@ from tests.support.projects.project import ProjectHarness, project
 from tests.support.sealed import KEY
 from tests.support.servers.bucket_states import Cloud, clouds
 from tests.support.servers.buckets import KEY_ID, SECRET, rclone
+from tests.support.tiers import one_day_in
 from trainctl.model.redaction import Redactor
 from trainctl.operations.workspace import Workspace, WorkspaceSettings
 from trainctl.views.plan.json import plan_json
@@ -43,6 +44,7 @@ def in_environment(made: ProjectHarness, endpoint: str) -> None:
     }
 
 
+@one_day_in(2)
 def test_a_server_and_a_secret_of_the_manifest(made: ProjectHarness, cloud: Cloud) -> None:
     """The secret needs trust for that host. Each object is written encrypted; a server that throttles is asked again."""
     made.variables["STATE_KEY"] = cloud.credential

@@ -94,6 +94,7 @@ def machines(project: ProjectHarness) -> Path:
     return project.directory.parent / "machines"
 
 
+@one_day_in(2)
 def test_a_machine_is_created_used_replaced_and_deleted(rented: ProjectHarness) -> None:
     """Nothing is asked of it before; another type is another machine, which has another key."""
     assert rented.json("nodes")["nodes"][0]["status"] == "planned"
@@ -159,6 +160,7 @@ def test_an_idle_machine_ends_itself(rented: ProjectHarness) -> None:
     assert "Provider rented can't list its machines." in rented.run("nodes", "--orphans").stderr
 
 
+@one_day_in(2)
 @pytest.mark.parametrize(
     ("by", "noticed"), [("reconcile --once", True), ("apply --auto-approve", False)]
 )

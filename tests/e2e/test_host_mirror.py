@@ -112,6 +112,7 @@ def test_a_web_file_goes_from_its_server_to_the_host_and_from_there_to_the_other
     assert sum(stored(lab.mirror).values()) == len(PARTED)
 
 
+@one_day_in(3)
 def test_no_token_of_the_hub_reaches_a_host(lab: Lab) -> None:
     """A gated repository is mirrored on the host, the large file from its storage without a token; of what came to
     either host nothing holds the token: no word, no variable, no standard input, no file. As much as was planned went through

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.projects.project import ProjectHarness
+from tests.support.tiers import one_day_in
 from tests.unit.views.test_json_forms import problems
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +86,7 @@ def machines(project: ProjectHarness) -> Path:
     return project.directory.parent / "machines"
 
 
+@one_day_in(2)
 def test_orphans_are_listed_and_reaped(project: ProjectHarness) -> None:
     """Not the machines of the state, and those of other states only on request."""
     assert project.json("nodes", "--orphans") == {"machines": []}

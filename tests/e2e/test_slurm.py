@@ -80,6 +80,7 @@ pathlib.Path(os.environ["BT_CHECKPOINT_DIR"], "checkpoint-1", "weights").write_t
 """
 
 
+@one_day_in(2)
 def test_ranks_on_three_nodes_meet(project: ProjectHarness, slurm: SlurmCluster) -> None:
     """Each rank has its log and its checkpoints."""
     runtime = ", checkpointing_config: {enabled: true}"
@@ -93,6 +94,7 @@ def test_ranks_on_three_nodes_meet(project: ProjectHarness, slurm: SlurmCluster)
     assert sorted(row["rank"] for row in checkpoints if row["complete"]) == [0, 1, 2]
 
 
+@one_day_in(2)
 def test_a_failed_rank_ends_the_others(project: ProjectHarness, slurm: SlurmCluster) -> None:
     command = '"if [ $BT_NODE_RANK = 1 ]; then exit 3; fi; sleep 300"'
     write(project, slurm, command, ", node_count: 2")
@@ -119,6 +121,7 @@ def test_a_pending_run_says_why_and_can_be_stopped(
     assert slurm.state(other) == "RUNNING"
 
 
+@one_day_in(2)
 def test_a_running_run_is_stopped_with_its_processes(
     project: ProjectHarness, slurm: SlurmCluster
 ) -> None:
@@ -152,6 +155,7 @@ def _words(process: Path) -> list[bytes]:
         return []
 
 
+@one_day_in(2)
 def test_a_preempted_run_goes_on_as_the_same_run(
     project: ProjectHarness, slurm: SlurmCluster
 ) -> None:
@@ -311,6 +315,7 @@ jobs:
 """
 
 
+@one_day_in(2)
 def test_a_silent_controller_is_an_answer_and_ends_nothing(
     project: ProjectHarness, slurm: SlurmCluster
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.node_program.nodes import wait_for
 from tests.support.servers.ec2 import Ec2Server
+from tests.support.tiers import one_day_in
 from trainctl.errors import NodeError, NodeUnreachable, UserInterrupt
 from trainctl.plugin_api.provider import ClusterSettings, Node, ResourceStatus
 from trainctl.testing.machines import MachinesConformance, PlatformFaults
@@ -167,6 +168,7 @@ def test_another_machine_at_the_same_address_has_its_own_host_key(
     assert caught.value.code == "ssh-key-changed"
 
 
+@one_day_in(3)
 def test_spot_machines_of_a_placement_group(
     ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.machines.containers import EngineHarness, container
 from tests.support.node_program.nodes import NodeHarness, all_text_below, is_alive, wait_for
+from tests.support.tiers import one_day_in
 from trainctl.base.system.processes import find_by_environment
 
 pytestmark = pytest.mark.integration
@@ -258,6 +259,7 @@ def _children(pid: int) -> list[int]:
         return []
 
 
+@one_day_in(2)
 @pytest.mark.parametrize(
     "which", [[0], [1], [2], [0, 1, 2]], ids=["supervisor", "warden", "engine", "all"]
 )
