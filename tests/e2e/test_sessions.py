@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jsonschema import validate
 
 from tests.support.machines.containers import EngineHarness
 from tests.support.machines.sshd import Sshd, SshUser, free_port, require_sshd, sshds
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
+from trainctl_schemas import schema
 
 MANIFEST = """\
 project: {name: demo}
@@ -116,6 +118,67 @@ def test_a_run_on_a_host_is_entered_while_it_lives_and_after(
     assert "hello.txt" in served
     assert ended.split() == ["end", "hello.txt", "here", "served", "none"]
     assert "the secrets of an ended run are not stored" in refused.stderr
+
+
+FAILING = """\
+project: {name: demo}
+weights: {tiny: {source: "file:./weights", mount_location: /app/tiny}}
+jobs:
+  sft:
+    code: ./src
+    weights: [tiny]
+    IMAGE
+    interactive_session: {trigger: on_failure, timeout_minutes: MINUTES}
+    runtime:
+      ENGINE
+      start_commands: ["touch here", "exit 3"]
+"""
+
+
+def fail(work: ProjectHarness, minutes: float, image: str = "", engine: str = "") -> None:
+    """Declare a job that fails and keeps its place so long, and start it."""
+    text = FAILING.replace("IMAGE", image).replace("ENGINE", engine)
+    text = text.replace("MINUTES", str(minutes))
+    work.write({"trainctl.yaml": text, "src/hello.txt": "", "weights/word": "weights\n"})
+    work.run("apply", "--auto-approve")
+
+
+def test_a_failed_run_keeps_its_place(fresh: ProjectHarness) -> None:
+    """It is entered, extended, and fails when it is stopped or its time is over."""
+    fail(fresh, 10)
+    assert wait_for(lambda: fresh.json("status", "job.sft")["session"])
+    extended = fresh.run("session", "extend", "job.sft", "--minutes", "1")
+    told = fresh.run("status", "job.sft").stdout
+    looked = fresh.run("ssh", "job.sft", "--", "cat /app/tiny/word; echo *").stdout
+    held = fresh.json("status", "job.sft")
+    fresh.run("stop", "job.sft")
+    stopped = fresh.json("status", "job.sft")
+    fail(fresh, 0.02)
+    fresh.run("run", "job.sft", "--auto-approve")
+    assert wait_for(lambda: fresh.json("status", "job.sft")["ended_at"])
+    expired = fresh.json("status", "job.sft")
+
+    assert "keeps its place until" in extended.stdout
+    assert "commands failed with exit code 3; keeps its place until" in told
+    assert looked == "weights\nhello.txt here\n"
+    assert (held["status"], held["session"]["exit_code"]) == ("TRAINING_JOB_RUNNING", 3)
+    validate(held, schema("status"))
+    for ended in (stopped, expired):
+        assert (ended["status"], ended["session"]) == ("TRAINING_JOB_FAILED", None)
+        assert ended["ranks"][0]["exit_code"] == 3
+
+
+@one_day_in(4)
+def test_a_failed_container_keeps_its_place(fresh: ProjectHarness, engine: EngineHarness) -> None:
+    """The same container, until its time is over."""
+    fresh.variables |= engine.variables
+    fail(fresh, 0.3, f'image: {{base_image: "{engine.small}"}}', f"engine: {engine.name}")
+    assert wait_for(lambda: fresh.json("status", "job.sft")["session"])
+    looked = fresh.run("ssh", "job.sft", "--", "cat /app/tiny/word; echo *").stdout
+    assert wait_for(lambda: fresh.json("status", "job.sft")["ended_at"])
+
+    assert looked == "weights\nhello.txt here\n"
+    assert fresh.json("status", "job.sft")["ranks"][0]["exit_code"] == 3
 
 
 @one_day_in(4)

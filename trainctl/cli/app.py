@@ -64,6 +64,11 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
         CommandRow("run", "apply", "Start a new run of one or more jobs"),
         CommandRow("stop", "runs", "Stop one or more runs"),
         CommandRow("ssh", "sessions", "Open a shell in the environment of a run"),
+        CommandGroup(
+            "session",
+            "Extend interactive sessions",
+            (CommandRow("extend", "sessions", "Let a run keep its place for longer"),),
+        ),
         CommandRow("proxy", "sessions", "Forward a local port to a port of a run"),
         CommandGroup(
             "checkpoints",

@@ -103,6 +103,7 @@ NOTES: Mapping[str, CommandNotes] = {
         ("trainctl ssh job.train", "trainctl ssh job.train --rank 1 -- nvidia-smi -L"),
         {1: "The run can't be entered. Otherwise the exit code is that of the command."},
     ),
+    "session extend": CommandNotes(("trainctl session extend job.train --minutes 120",)),
     "proxy": CommandNotes(("trainctl proxy job.train 6006", "trainctl proxy job.train 9000:8888")),
     "download": CommandNotes(("trainctl download job.train --run 3",)),
     "checkpoints list": CommandNotes(("trainctl checkpoints list job.train",)),

@@ -43,6 +43,7 @@ from trainctl.model.specs.job_spec import (
     RetrySpec,
     RuntimeSpec,
     SecretVersion,
+    SessionSpec,
 )
 from trainctl.model.specs.resource import CacheSpec, DesiredResource
 
@@ -142,6 +143,9 @@ class JobBuilder:
             priority=section.priority,
             max_duration=section.max_duration,
             retry=from_json(RetrySpec, section.retry.model_dump()),
+            interactive_session=from_json(SessionSpec, section.interactive_session.model_dump())
+            if section.interactive_session
+            else None,
             labels=section.labels,
             code=self._code(section, path),
         )

@@ -40,7 +40,8 @@ _SECTION_NAME = 2
 
 _IAM_KEYS = "Use aws_iam_docker_auth: {access_key_secret_ref: {secret: NAME}, secret_access_key_secret_ref: {secret: NAME}}."
 _SDK_KEYS = {
-    "interactive_session": "Remove it: to enter a live run, use ssh to its host.",
+    "session_provider": "Remove it: enter runs with trainctl ssh.",
+    "auth_provider": "Remove it: enter runs with trainctl ssh.",
     "enable_cache": "Use cache_config: {enabled: true, enable_legacy_hf_mount: true}.",
     "enable_legacy_hf_cache": "Use enable_legacy_hf_mount.",
     "enable_baseten_workdir": "Remove it: commands always start in $BT_WORKING_DIR.",

@@ -94,6 +94,8 @@ class RunRecord(JsonSerializable):
     """A ``MirroringRecord`` and the name, ``weights``, for each of its weights that the same apply mirrored."""
     phases: Mapping[str, float] = field(default_factory=dict)
     retries: int = 0
+    session: Mapping[str, Any] | None = field(default=None, metadata=OMIT_EMPTY)
+    """``{until, exit_code}`` while it keeps its place after its commands have ended."""
     waiting: str | None = field(default=None, compare=False)
     cause: str | None = field(default=None, compare=False)
     store: Mapping[str, Any] | None = None

@@ -28,6 +28,7 @@ _METHODS = {
     "set_secrets": "supervision.start_methods.set_secrets",
     "status": "supervision.run_methods.status",
     "stop": "supervision.run_methods.stop",
+    "extend_session": "supervision.run_methods.extend_session",
     "set_queue_order": "supervision.run_methods.set_queue_order",
     "metrics": "metrics.sampler.read_metrics",
     "create_batch_run": "supervision.batch_methods.create_batch_run",

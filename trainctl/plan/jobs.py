@@ -18,7 +18,7 @@ from trainctl.plan.runs import UNDOES_ATTEMPT, is_attempt_at, live_run, run_end_
 from trainctl.plan.values import Change, CodeTree, RerunRequest
 
 _IN_PLACE = (
-    *("name", "labels", "priority", "max_duration", "retry"),
+    *("name", "labels", "priority", "max_duration", "retry", "interactive_session"),
     *("matrix", "max_parallel", "depends_on"),
 )
 _STARTS = frozenset({"rerun_of", "resume_from"})

@@ -30,6 +30,12 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         "image_digest": run.image_digest,
         "refresh_error": status.refresh_error or None,
         "waiting": run.waiting,
+        "session": {
+            "until": format_timestamp(run.session["until"]),
+            "exit_code": run.session["exit_code"],
+        }
+        if run.session
+        else None,
         "matrix": dict(status.matrix) or None,
         "ranks": [
             {
@@ -77,6 +83,7 @@ def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[
     if status.refresh_error:
         lines.append(f"  last known status: {status.refresh_error}")
     lines += [f"  {word:<13} {text}" for word, text in _remark_lines(run)]
+    lines += [f"  {word:<13} {text}" for word, text in _session_lines(status)]
     if status.apply:
         lines.append(f"  {'apply':<13} {_apply_text(status.apply)}")
     for rank in run.ranks:
@@ -134,6 +141,22 @@ def _remark_lines(run: RunRecord) -> list[tuple[str, str]]:
         ("upload", upload),
     ]
     return [(word, escape(text)) for word, text in remarks if text]
+
+
+def _session_lines(status: JobStatus) -> list[tuple[str, str]]:
+    """Return how the commands ended of a run that keeps its place, and what to do with it."""
+    session = status.run.session
+    if not session or not status.run.status.live:
+        return []
+    code, until = session["exit_code"], second(session["until"])
+    ended = "commands completed" if code == 0 else f"commands failed with exit code {code}"
+    job = status.address.shell_quoted
+    return [
+        ("session", f"{ended}; keeps its place until {until} UTC"),
+        ("to enter", f"trainctl ssh {job}"),
+        ("to extend", f"trainctl session extend {job}"),
+        ("to end", f"trainctl stop {job}"),
+    ]
 
 
 def _apply_text(apply: PendingApply) -> str:

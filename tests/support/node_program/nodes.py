@@ -394,6 +394,7 @@ def run_spec() -> RunSpec:
         "batch": None,
         "prepare": None,
         "retry": None,
+        "session": None,
         "run_inputs": {"attributes": {}, "listings": {}},
     }
 

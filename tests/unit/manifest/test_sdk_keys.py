@@ -12,7 +12,7 @@ from tests.support.projects.manifests import problems
 @pytest.mark.parametrize(
     ("job", "hint"),
     [
-        ("interactive_session: {trigger: on_demand}", "use ssh to its host"),
+        ("interactive_session: {session_provider: ssh}", "enter runs with trainctl ssh"),
         ("team_name: nlp", "Use labels: {team: NAME} in the project."),
         ("enable_baseten_workdir: true", "commands always start in $BT_WORKING_DIR"),
         ("compute: {accelerator: {accelerator: H100, count: 8}}", "Use TYPE:COUNT"),

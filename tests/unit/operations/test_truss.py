@@ -108,7 +108,7 @@ def test_every_field_is_accounted_for() -> None:
     assert set(result.carried) == {
         "project.name", "project.team_name", "name", "workspace", "image.base_image", "image.docker_auth", "compute",
         "compute.availability_model", "weights", "runtime.start_commands", "runtime.cache_config",
-        "runtime.checkpointing_config", "priority",
+        "runtime.checkpointing_config", "priority", "interactive_session",
     }  # fmt: skip
     assert noted == {
         "compute.cpu_count", "compute.memory", "weights[0].allow_patterns", "weights[0].ignore_patterns",

@@ -19,6 +19,10 @@ UploadStatus = TypedDict(
 """Upload of a run's checkpoints; empty if it keeps none. ``pending``: names of checkpoints not yet uploaded."""
 
 
+HeldSession = TypedDict("HeldSession", {"until": float, "exit_code": int})
+"""Commands that have ended, while the run keeps its place until a time."""
+
+
 class _RunReport(TypedDict):
     key: str
     status: str
@@ -53,6 +57,7 @@ class RunReport(_RunReport, total=False):
     waiting: Optional[str]
     queue: Optional[str]
     loaded: Optional[List[Dict[str, Any]]]
+    session: Optional[HeldSession]
     sync: UploadStatus
     pid: Optional[int]
 
@@ -90,6 +95,16 @@ class StopRequest(RunRequest):
     """``grace_seconds``: time that the job gets to exit; null: that of its specification."""
 
     grace_seconds: Optional[float]
+
+
+class ExtendSessionRequest(RunRequest):
+    """``seconds``: to add."""
+
+    seconds: float
+
+
+ExtendSessionResponse = TypedDict("ExtendSessionResponse", {"until": Optional[float]})
+"""``until``: end of the session in Unix seconds; null while the commands run."""
 
 
 class EnterRequest(RunRequest):
@@ -185,6 +200,12 @@ STOP = Method(
     RunReport,
     "Stop a run and wait for its end; prevent an unknown run from starting. "
     "Events, each second: `{seconds, grace, processes}`, where `processes` are left.",
+)
+EXTEND_SESSION = Method(
+    "extend_session",
+    ExtendSessionRequest,
+    ExtendSessionResponse,
+    "Let a live run keep its place for longer after its commands have ended.",
 )
 SET_QUEUE_ORDER = Method(
     "set_queue_order", SetQueueOrderRequest, RunReport, "Change a run's order in the queue."

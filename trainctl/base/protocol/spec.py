@@ -66,6 +66,10 @@ class RunContainer(TypedDict):
     cpus: Optional[int]
 
 
+RunSession = TypedDict("RunSession", {"trigger": str, "timeout_seconds": float})
+"""When a run keeps its place after its commands: ``on_startup``, ``on_failure`` or ``on_demand``, and how long."""
+
+
 class CheckpointStoreSpec(TypedDict, total=False):
     """The checkpoint store and retention. ``url`` null: the data directory. ``secret``: name of its credential.
 
@@ -165,3 +169,4 @@ class RunSpec(QueueOrder, DeploymentSpec):
     run_inputs: RunInputs
     prepare: Optional[PrepareStage]
     retry: Optional[RunRetry]
+    session: Optional[RunSession]

@@ -1,4 +1,4 @@
-"""``trainctl ssh`` and ``proxy``."""
+"""``trainctl ssh``, ``proxy`` and ``session extend``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from trainctl.cli import options
 from trainctl.cli.options import RunOption, argument, invalid_value, option
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
-from trainctl.errors import NodeUnreachable
+from trainctl.errors import NodeUnreachable, UsageError
 from trainctl.operations.jobs.runs import find_run, job_address, with_unrecorded_runs
-from trainctl.operations.jobs.sessions import entry_command, forward_port
+from trainctl.operations.jobs.sessions import entry_command, extend_session, forward_port
+from trainctl.views.terminal.text import second
 
 RankOption = Annotated[int, option("--rank N", "Rank of the run")]
 
@@ -78,3 +79,32 @@ def proxy_command(
             except KeyboardInterrupt:
                 return 0
     raise NodeUnreachable(f"{job_run.job.address}: connection lost", "Run the command again.")
+
+
+def extend_command(
+    ctx: typer.Context,
+    address: options.JobArgument,
+    run: RunOption = None,
+    minutes: Annotated[
+        int | None, option("--minutes N", "Minutes to add [default: timeout_minutes of the job]")
+    ] = None,
+) -> int:
+    """Let a run keep its GPUs, mounts and files for longer after its commands have ended."""
+    session = session_of(ctx)
+    if minutes is not None and minutes < 1:
+        raise invalid_value("--minutes", ValueError(f"{minutes} is not a number of minutes"))
+    with open_workspace(session) as workspace:
+        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+        settings = job_run.job.job_spec.interactive_session
+        if settings is None:
+            raise UsageError(
+                f"{job_run.job.address} has no interactive session",
+                "Set interactive_session of the job and start a new run.",
+                code="no-session",
+            )
+        until = extend_session(workspace, job_run, minutes or settings.timeout_minutes)
+    when = f"until {second(until)} UTC" if until else "after its commands have ended"
+    session.output.print(
+        f"{job_run.job.address}: run {job_run.record.number} keeps its place {when}"
+    )
+    return 0

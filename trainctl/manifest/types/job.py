@@ -151,6 +151,17 @@ class Retry(ManifestSection):
     """Time before the next attempt."""
 
 
+class InteractiveSession(ManifestSection):
+    """Time for people to look at a run whose commands have ended. It keeps GPUs, mounts and files;
+    enter it with ``trainctl ssh``."""
+
+    trigger: Literal["on_startup", "on_failure", "on_demand"] = "on_demand"
+    """``on_failure``: when the last attempt fails. ``on_startup``: always; the timeout counts from the
+    start. ``on_demand``: after ``trainctl session extend``."""
+    timeout_minutes: Annotated[float, Field(gt=0)] = 480
+    """Time in minutes, within ``max_duration``."""
+
+
 MatrixScalar = str | int | float | bool
 MatrixValues = Annotated[list[MatrixScalar], Field(min_length=1)]
 Values = Annotated[dict[str, MatrixScalar], Field(min_length=1)]
@@ -205,6 +216,8 @@ class Job(ManifestSection):
     """Time limit of a run, including all attempts; afterwards it is stopped as FAILED."""
     retry: Retry = Retry()
     """Retries of failed runs."""
+    interactive_session: InteractiveSession | None = None
+    """Keep the place of runs that have ended, to look at them."""
     labels: Labels = Field(default_factory=dict)
     """Labels by name."""
     lifecycle: JobLifecycle = JobLifecycle()

@@ -249,6 +249,14 @@ class RetrySpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """When a run keeps its place after its commands have ended, and how long."""
+
+    trigger: str = "on_demand"
+    timeout_minutes: float = 480
+
+
+@dataclass(frozen=True, slots=True)
 class CodeSpec:
     """Source code directory of a job; a plan adds digest, files and bytes.
 
@@ -289,6 +297,7 @@ class JobSpec:
     priority: int = 0
     max_duration: Duration | None = None
     retry: RetrySpec = RetrySpec()
+    interactive_session: SessionSpec | None = field(default=None, metadata=OMIT_EMPTY)
     labels: Mapping[str, str] = field(default_factory=dict)
     code: CodeSpec = CodeSpec()
     weight_pins: Mapping[str, str | None] | None = field(default=None, metadata=OMIT_EMPTY)

@@ -118,7 +118,9 @@ def apptainer_variables(spec: ContainerSpec) -> Dict[str, str]:
 CONTROL = PurePosixPath("/run/trainctl")
 """Directory in the container with its program, its log and the number of the current command."""
 
-LOG, STEP, COMMANDS, FIRST = (CONTROL / name for name in ("log", "step", "commands", "first"))
+LOG, STEP, HELD, COMMANDS, FIRST = (
+    CONTROL / name for name in ("log", "step", "held", "commands", "first")
+)
 
 _HEAD = """\
 exec >>{log} 2>&1
@@ -159,19 +161,25 @@ exit "$__status"
 
 
 def init_program(
-    workdir: str, work: PurePosixPath, mounted: Sequence[str], *, forwards_term: bool
+    workdir: str,
+    work: PurePosixPath,
+    mounted: Sequence[str],
+    *,
+    forwards_term: bool,
+    holding: str = "",
 ) -> str:
     """Program of process 1: read secrets, copy the image's WORKDIR, run commands.
 
     ``mounted`` are mount points, which aren't copied. ``forwards_term``: SIGTERM reaches process 1 only, which forwards
-    it; otherwise every process receives it.
+    it; otherwise every process receives it. ``holding``: lines that follow the commands.
     """
     text = _HEAD.format(log=LOG)
     skipped = _entries_to_skip(workdir, work, mounted)
     if skipped is not None:
         pattern = "|".join(shlex.quote(name) for name in skipped) or "''"
         text += _COPY.format(workdir=shlex.quote(workdir), skipped=pattern, work=work)
-    return text + (_WITH_STOP_SIGNAL if forwards_term else _PLAIN).format(commands=COMMANDS) + _TAIL
+    run = (_WITH_STOP_SIGNAL if forwards_term else _PLAIN).format(commands=COMMANDS)
+    return text + run + holding + _TAIL
 
 
 def _entries_to_skip(

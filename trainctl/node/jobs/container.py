@@ -16,6 +16,7 @@ from trainctl.node.containers import cleanup, command_line
 from trainctl.node.containers.command_line import (
     COMMANDS,
     FIRST,
+    HELD,
     LOG,
     STEP,
     BindMount,
@@ -23,7 +24,7 @@ from trainctl.node.containers.command_line import (
     init_program,
 )
 from trainctl.node.containers.engines import APPTAINER, DOCKER, complaint
-from trainctl.node.jobs.shell import shell_program
+from trainctl.node.jobs.shell import holding_lines, shell_program
 from trainctl.node.jobs.workspace import PreparedJob
 from trainctl.node.runs.attempt import Launch
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
@@ -60,10 +61,11 @@ def launch(
     variables: Mapping[str, str],
     output: Path,
     gpus: Sequence[str] = (),
+    trigger: str = "",
 ) -> Launch:
     """Command line for the prepared job, which writes to ``output``.
 
-    ``variables`` include secrets.
+    ``variables`` include secrets. ``trigger``: see ``holding_lines``.
     """
     container = spec["container"]
     assert container is not None  # noqa: S101  (checked by the caller)
@@ -73,7 +75,11 @@ def launch(
     mounts = _workspace_mounts(run, prepared, public)
     binds = _binds(run, output, prepared, mounts)
     targets = [bind.target for bind in binds]
-    _write_programs(run, spec, container["workdir"], targets, forwards_term=engine == DOCKER)
+    holding = holding_lines(HELD, trigger) if trigger else ""
+    first = init_program(
+        container["workdir"], WORK, targets, forwards_term=engine == DOCKER, holding=holding
+    )
+    _write_programs(run, spec, first)
     container_spec = ContainerSpec(
         image=container["image"],
         directory=str(run.directory),
@@ -141,6 +147,7 @@ def _binds(
         BindMount(str(run.directory / "first.sh"), str(FIRST), read_only=True),
         BindMount(str(run.directory / "commands.sh"), str(COMMANDS), read_only=True),
         BindMount(str(run.step), str(STEP)),
+        BindMount(str(run.held), str(HELD)),
         BindMount(str(output), str(LOG)),
     ]
     mounts = [
@@ -182,11 +189,8 @@ def _engine_command(engine: str, spec: ContainerSpec) -> Tuple[Tuple[str, ...], 
     return command_line.engine_arguments(engine, spec), {}
 
 
-def _write_programs(
-    run: NodeRun, spec: RunSpec, workdir: str, mounted: Sequence[str], *, forwards_term: bool
-) -> None:
+def _write_programs(run: NodeRun, spec: RunSpec, first: str) -> None:
     commands = shell_program(spec["commands"], Path(str(WORK)), Path(str(STEP)))
-    first = init_program(workdir, WORK, mounted, forwards_term=forwards_term)
     for name, text in (("commands.sh", commands), ("first.sh", first)):
         write_atomic(run.directory / name, text.encode(), durable=False)
 

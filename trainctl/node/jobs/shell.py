@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Optional, Sequence, Tuple
 
 from trainctl.base.protocol.host import HostRequirement, MissingHostRequirements
@@ -22,6 +22,13 @@ _COMMAND = """\
 printf %s {number} > {step}
 eval {command}
 __trainctl_status=$?; [ "$__trainctl_status" -eq 0 ] || exit "$__trainctl_status"
+"""
+
+_HOLD = """\
+if [ -z "${{__stop_requested-}}" ] && {condition}; then
+    echo "$__status" >{held}
+    while [ -z "${{__stop_requested-}}" ]; do sleep 1; done
+fi
 """
 
 
@@ -84,10 +91,24 @@ def shell_program(commands: Sequence[str], work: Path, step: Path, before: str =
     return text
 
 
-def shell_arguments(script: Path) -> Tuple[str, ...]:
-    """Command line of a login shell for the program: bash if available."""
-    bash = shutil.which("bash")
-    return (bash or "/bin/sh", "-l", str(script))
+def shell_arguments(
+    script: Path, held: Optional[Path] = None, trigger: str = ""
+) -> Tuple[str, ...]:
+    """Command line of a login shell for the program: bash if available.
+
+    With a ``trigger``, a shell around it waits at the end; see ``holding_lines``.
+    """
+    shell = (shutil.which("bash") or "/bin/sh", "-l", str(script))
+    if held is None or not trigger:
+        return shell
+    text = f'trap "__stop_requested=1" TERM\n"$@"\n__status=$?\n{holding_lines(held, trigger)}exit "$__status"'
+    return ("/bin/sh", "-c", text, "sh", *shell)
+
+
+def holding_lines(held: PurePath, trigger: str) -> str:
+    """Shell lines that write ``$__status`` to the file ``held`` and wait for SIGTERM, unless it came before."""
+    condition = '[ "$__status" -ne 0 ]' if trigger == "on_failure" else ":"
+    return _HOLD.format(condition=condition, held=shlex.quote(str(held)))
 
 
 def describe_failure(

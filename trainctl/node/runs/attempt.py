@@ -110,6 +110,11 @@ class Attempt:
         code = int(json.loads(text)) if text else None
         return AttemptEnd(code, exit_code(status), self.stopped and not expired, expired)
 
+    def release(self) -> None:
+        """End the job's shell, which waits after its commands."""
+        if self._warden:
+            os.kill(self._warden, signal.SIGTERM)
+
     def end(self) -> None:
         """Stop the job as SIGTERM would; does nothing if it is stopping or has ended."""
         if self._warden and not self.stopped:

@@ -63,8 +63,26 @@ class NodeRun:
         self.step = self.directory / "step"
         self.gang = self.directory / "gang.json"
         """Address and token of rank 0 for the other ranks of a gang."""
+        self.held = self.directory / "held"
+        """Exit code of commands that have ended, while their shell keeps the run's place."""
         self.retains_secrets = False
         """Whether stored secrets outlive the start, as a batch system may start the run again."""
+
+    @property
+    def held_code(self) -> Optional[int]:
+        """Content of ``held``; None if it is empty."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return int(self.held.read_text())
+        return None
+
+    @property
+    def session_extension(self) -> float:
+        """Seconds by which users have extended the session."""
+        return float((read_json(self.directory / "session.json") or {}).get("seconds", 0.0))
+
+    def extend_session(self, seconds: float) -> None:
+        """Extend the session."""
+        write_json(self.directory / "session.json", {"seconds": self.session_extension + seconds})
 
     @property
     def mark(self) -> bytes:
@@ -277,6 +295,7 @@ class NodeRun:
             "waiting": record.get("waiting"),
             "queue": record.get("queue"),
             "loaded": record.get("loaded"),
+            "session": record.get("session"),
             "sync": upload_status(self.directory),
             "supervised": supervised and status not in ENDED,
             "pid": holder.get("pid") if holder and supervised else None,

@@ -50,6 +50,23 @@ def set_queue_order(request: protocol.SetQueueOrderRequest, emit: Emit) -> proto
     return status_of(run)
 
 
+def extend_session(
+    request: protocol.ExtendSessionRequest, emit: Emit
+) -> protocol.ExtendSessionResponse:
+    """Extend the session of a live run."""
+    run = NodeRun(Layout(request["root"]), request["key"])
+    report, spec = status_of(run), run.spec
+    if spec is None or not spec.get("session"):
+        raise Failure(
+            "request", f"run {run.key} has no interactive session", "Set interactive_session."
+        )
+    if not report["supervised"]:
+        raise Failure("missing", f"run {run.key} has ended", "Start a new run: trainctl run.")
+    run.extend_session(request["seconds"])
+    session = report["session"]
+    return {"until": session["until"] + request["seconds"] if session else None}
+
+
 def get_run_inputs(request: RunRequest, emit: Emit) -> protocol.RunInputsResponse:
     """Return a run's inputs, for repeating it, and whether its code is still stored."""
     layout = Layout(request["root"])

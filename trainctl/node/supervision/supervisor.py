@@ -45,6 +45,7 @@ from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.allocation import Allocation
 from trainctl.node.scheduling.gpus import NO_GPUS
 from trainctl.node.scheduling.rank_coordination import RankCoordination, RunOutcome
+from trainctl.node.supervision.held_place import HeldPlace
 from trainctl.node.system.host import detach, leave_session
 from trainctl.node.system.process_tree import kill_marked
 from trainctl.node.training.cache import update_summary
@@ -132,6 +133,7 @@ class _Supervisor:
         self._allocation: Allocation = self._peers.allocation()
         self._uploads = UploaderProcess(request.run, request.spec, request.secrets, request.data)
         self._sampler = Sampler(request.run, request.spec)
+        self._place = HeldPlace(request.run, request.spec, self._update_record)
 
     def run(self) -> None:
         """Claim and execute the run and record its outcome, unless it can't be claimed."""
@@ -207,6 +209,7 @@ class _Supervisor:
             end = self._attempt(number, chores)
             if end is None or isinstance(end, RunOutcome):
                 return end
+            end = self._place.result(end)
 
             def record_retry(error: str, retries: int = number) -> None:
                 self._update_record(error=error, retries=retries)
@@ -260,6 +263,7 @@ class _Supervisor:
             launch.finish()
             return RunOutcome(runs.STOPPED)
         all_chores = [*chores, *self._peers.chores(attempt)]
+        all_chores.append(lambda: self._place.tend(attempt, self._clock))
         return self._execute(attempt, launch, self._log, self._deadline, on_start, all_chores)
 
     def _execute(
@@ -297,15 +301,18 @@ class _Supervisor:
         variables["BT_RETRY_COUNT"] = str(int(variables.get("BT_RETRY_COUNT", 0)) + number - 1)
         gpus = self._allocation.gpu_ids
         self._update_record(mount=prepared.mount, weights_mode=prepared.weights_mode, gpus=gpus)
-        write_atomic(self._run.step, b"", durable=False)
+        for path in (self._run.step, self._run.held):
+            write_atomic(path, b"", durable=False)
+        trigger = "" if stage else self._place.trigger(number)
         if spec.get("container"):
             log = self._run.log(self._rank, stage)
-            return container.launch(self._run, spec, prepared, variables, log, gpus)
+            return container.launch(self._run, spec, prepared, variables, log, gpus, trigger)
         script = self._run.directory / "commands.sh"
         before = activation_lines((spec.get("host") or {}).get("venv"))
         text = shell_program(spec["commands"], self._run.work, self._run.step, before)
         write_atomic(script, text.encode(), durable=False)
-        return Launch(shell_arguments(script), variables, prepared.mounts)
+        argv = shell_arguments(script, self._run.held, trigger)
+        return Launch(argv, variables, prepared.mounts)
 
     def _outcome(
         self, end: AttemptEnd, commands: Sequence[str], noun: str = "start command"
@@ -343,6 +350,7 @@ class _Supervisor:
             error=outcome.error,
             cause=outcome.cause,
             ended_at=at,
+            session=None,
             **({"root_cause": dict(outcome.root_cause)} if outcome.root_cause else {}),
         )
         self._release_caller()

@@ -41,3 +41,9 @@ def _check(workspace: Workspace, run: JobRun, rank: int) -> None:
     if not run.record.ranks:
         raise unknown_run_error(workspace.ledger.known(), run.job.address, run.record)
     check_rank(run, rank)
+
+
+def extend_session(workspace: Workspace, run: JobRun, minutes: float) -> float | None:
+    """Let a live run keep its place for longer; its end in Unix seconds, None while its commands run."""
+    _check(workspace, run, 0)
+    return run_control(workspace).extend_session(run.record, minutes * 60)

@@ -20,6 +20,8 @@ from trainctl.operations.truss.weights import weights_section
 
 _DEFAULT_MEMORY = "2Gi"
 _HOSTS = "hosts"
+_TEN_YEARS = 5_256_000
+"""Minutes of the SDK's -1."""
 """Name of the cluster of ``--hosts``."""
 
 
@@ -111,7 +113,7 @@ def _job(
     if priority:
         section["priority"] = priority
         result.carried["priority"] = str(priority)
-    _session(result, job.section("interactive_session"))
+    section |= _session(result, job.section("interactive_session"))
     if job.rest.pop("enable_baseten_workdir", True) is False:
         text = "The working directory is always $BT_WORKING_DIR: /b10/workspace in a container."
         result.note(ImportOutcome.CHANGED, "enable_baseten_workdir", text, "runtime")
@@ -211,11 +213,18 @@ def _accelerator(value: Any) -> str:
     return str(kind) if count == 1 else f"{kind}:{count}"
 
 
-def _session(result: ImportedManifest, session: ConfigSection) -> None:
+def _session(result: ImportedManifest, session: ConfigSection) -> dict[str, Any]:
     trigger = session.take("trigger")
-    if trigger == "on_demand":
-        text = "Enter the hosts of a live run by ssh; no session needs to be requested."
-        result.note(ImportOutcome.CHANGED, "interactive_session", text)
-    elif trigger:
-        text = f"{trigger}: enter the hosts of a live run by ssh; a failed run ends."
-        result.note(ImportOutcome.MISSING, "interactive_session", text)
+    minutes = session.take("timeout_minutes", 480)
+    if not trigger:
+        return {}
+    result.carried["interactive_session"] = f"{trigger}, {minutes} minutes"
+    result.note(
+        ImportOutcome.CHANGED,
+        "interactive_session",
+        "Enter runs with trainctl ssh, without a login in a browser.",
+    )
+    for key in ("session_provider", "auth_provider"):
+        session.rest.pop(key, None)
+    minutes = minutes if minutes > 0 else _TEN_YEARS
+    return {"interactive_session": {"trigger": trigger, "timeout_minutes": minutes}}

@@ -310,6 +310,12 @@ def build_run_spec(
             "delay_seconds": parse_duration(job.retry.delay),
         },
         "max_duration_seconds": job.max_duration_seconds,
+        "session": {
+            "trigger": job.interactive_session.trigger,
+            "timeout_seconds": job.interactive_session.timeout_minutes * 60,
+        }
+        if job.interactive_session
+        else None,
     }
 
 

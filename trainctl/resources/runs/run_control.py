@@ -256,6 +256,18 @@ class RunControl:
         )
         return agent.terminal_command(request, tty=tty)
 
+    def extend_session(self, run: RunRecord, seconds: float) -> float | None:
+        """Extend the session of all ranks; the first end in Unix seconds, None while the commands run."""
+
+        def extend(agent: NodeAgent, node: Node) -> protocol.ExtendSessionResponse:
+            request = protocol.ExtendSessionRequest(root=node.root, key=run.key, seconds=seconds)
+            return agent.call(protocol.EXTEND_SESSION, request, timeout=QUERY_SECONDS)
+
+        replies = self._call_nodes(run, extend)
+        return min(
+            (until for reply in replies if reply and (until := reply["until"])), default=None
+        )
+
     def interactive_agent(self, run: RunRecord, rank: int) -> tuple[NodeAgent, Node]:
         """Return a rank's node and an agent that installs its program; NodeError for live runs of batch systems."""
         _, node = self.node_of_rank(run, rank)

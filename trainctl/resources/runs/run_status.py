@@ -71,6 +71,7 @@ def with_status(run: RunRecord, reports: Sequence[RunReport | None]) -> RunRecor
         blamed=root_cause["rank"] if root_cause else None,
         phases=phases,
         cause=next((report["cause"] for report in known if report.get("cause")), None),
+        session=next((report["session"] for report in known if report.get("session")), None),
         waiting=next((report["waiting"] for report in known if report.get("waiting")), None),
         loaded=next(
             (tuple(loaded) for report in known if (loaded := report.get("loaded"))), run.loaded
