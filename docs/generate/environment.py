@@ -11,6 +11,11 @@ from trainctl.node.jobs.container import CONTAINER_PATHS
 INSIDE_JOBS: Mapping[str, str] = {
     "TRAINCTL_WEIGHTS_NAME": "Directory of the weights `NAME`, in upper case with `_` for other signs",
     "TRAINCTL_RUN_DIRECTORY": "Directory of the run on its node",
+    "TRAINCTL_PROGRESS": "File for JSON lines of [training progress](../guides/progress.md)",
+    "KUBEFLOW_TRAINER_STATUS_URL": "URL to post training progress to, by KEP-2779 of Kubeflow",
+    "KUBEFLOW_TRAINER_STATUS_TOKEN": "File of the token to post it",
+    "KUBEFLOW_TRAINER_STATUS_CA_CERT": "File of a certificate, not used by the URL",
+    "KUBEFLOW_TRAINER_SERVER_…": "The same three, with the names of Kubeflow's releases",
     "CUDA_VISIBLE_DEVICES": "GPUs of the job, by index (NVIDIA)",
     "CUDA_DEVICE_ORDER": "`PCI_BUS_ID`, which the indices refer to",
     "HIP_VISIBLE_DEVICES": "GPUs of the job, by index (AMD)",

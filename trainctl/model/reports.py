@@ -323,6 +323,7 @@ class RankSample:
     gpus: Mapping[str, GpuMetrics] = field(default_factory=dict)
     volumes: Mapping[str, VolumeMetrics] = field(default_factory=dict)
     problem: str | None = None
+    progress: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, rank: int, node: str, row: Mapping[str, Any]) -> RankSample:
@@ -355,6 +356,7 @@ class RankSample:
                 if name in row
             },
             problem=row.get("problem"),
+            progress=row.get("progress"),
         )
 
 

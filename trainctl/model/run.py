@@ -74,7 +74,7 @@ class RunRecord(JsonSerializable):
     ``loaded``: checkpoints it started from. ``sync``: status of the upload, ``{state, error, pending}``.
     ``code``: digest of its code; ``code_archive``: sha256 of the archive sent to the nodes.
     ``rerun_of``: id of the repeated run.
-    Not recorded: ``waiting``, what a pending or deploying run waits for; ``cause``, the kind of error that prevented its start.
+    Not recorded: ``waiting``, what a pending or deploying run waits for; ``progress`` of training; ``cause``, the kind of error that prevented its start.
     """
 
     id: str
@@ -98,6 +98,7 @@ class RunRecord(JsonSerializable):
     """``{until, exit_code}`` while it keeps its place after its commands have ended."""
     waiting: str | None = field(default=None, compare=False)
     cause: str | None = field(default=None, compare=False)
+    progress: Mapping[str, Any] | None = field(default=None, compare=False)
     store: Mapping[str, Any] | None = None
     loaded: tuple[Mapping[str, Any], ...] = ()
     sync: Mapping[str, Any] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from trainctl.model.reports import (
 from trainctl.model.run import RunRecord
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import Style, escape, format_timestamp, unreachable_json
+from trainctl.views.training import progress_text
 
 N = TypeVar("N", int, float)
 _WARN, _ALARM = 0.7, 0.9
@@ -63,6 +64,12 @@ def metrics_lines(
         lines = [f"{head}, peak usage"]
     gpus = _gpu_lines(last, style, width)
     lines += [*_machine_lines(last, style, width), *(["", *gpus] if gpus else [])]
+    reported = next(
+        (sample.progress for sample in latest_samples(samples) if sample.progress), None
+    )
+    if reported:
+        left = reported["remaining_seconds"] if run.status.live else None
+        lines.insert(1, f"  {progress_text({**reported, 'remaining_seconds': left})}")
     return [
         *lines,
         *(f"  rank {sample.rank}: {escape(sample.problem)}" for sample in last if sample.problem),
@@ -89,6 +96,8 @@ def sample_json(sample: RankSample) -> dict[str, Any]:
         **volumes,
         "host": asdict(sample.host),
         "problem": sample.problem,
+        "step": (sample.progress or {}).get("step"),
+        "loss": (sample.progress or {}).get("loss"),
     }
 
 
@@ -115,7 +124,7 @@ def metrics_csv(samples: Sequence[RankSample]) -> tuple[Sequence[str], list[dict
         {number for sample in samples for number in sample.gpus}, key=lambda n: (len(n), n)
     )
     columns = [
-        *("time", "rank", "node", "cpu_usage", "cpu_memory_usage_bytes"),
+        *("time", "rank", "node", "step", "loss", "cpu_usage", "cpu_memory_usage_bytes"),
         *(f"{name}_{part}" for name in VOLUMES for part in ("usage_bytes", "utilization")),
         *("host_cpu_usage", "host_memory_available_bytes"),
         *(f"gpu{n}_{part}" for n in numbers for part in ("utilization", "memory_usage_bytes")),

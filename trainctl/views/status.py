@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +14,7 @@ from trainctl.model.reports import JobStatus, PendingApply
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.views.checkpoints import checkpoint_json, checkpoint_state_text
 from trainctl.views.terminal.text import escape, format_timestamp, second
+from trainctl.views.training import progress_text
 
 _CHECKPOINTS = 3
 _PHASES = ("mirroring", "provisioning", "delivering", "running")
@@ -36,6 +38,7 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         }
         if run.session
         else None,
+        "progress": progress_json(run.progress),
         "matrix": dict(status.matrix) or None,
         "ranks": [
             {
@@ -67,6 +70,15 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         "checkpoints": [checkpoint_json(checkpoint) for checkpoint in status.checkpoints],
         "apply": _apply_json(status.apply),
     }
+
+
+def progress_json(progress: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the JSON of reported training progress."""
+    if progress is None:
+        return None
+    names = ("step", "total", "loss", "remaining_seconds")
+    values = {name: progress.get(name) for name in names}
+    return {**values, "updated_at": format_timestamp(progress.get("updated_at"))}
 
 
 def _apply_json(apply: PendingApply | None) -> dict[str, Any] | None:
@@ -137,6 +149,7 @@ def _remark_lines(run: RunRecord) -> list[tuple[str, str]]:
         ("reused from", " in ".join((run.reused_from or {}).values())),
         (run.status.words, run.waiting),
         ("image", run.image_digest),
+        ("progress", progress_text(run.progress) if run.progress else None),
         *(("started with", f"{loaded['run']}: {loaded['name']}") for loaded in run.loaded),
         ("upload", upload),
     ]

@@ -13,6 +13,7 @@ from trainctl.model.reports import Checkpoint, JobStatus
 from trainctl.model.run import RunStatus
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import display_width, escape, format_minute, warning_text
+from trainctl.views.training import progress_text
 
 NARROWEST_STATE = 20
 """Columns for a status and the start of its reason."""
@@ -118,14 +119,12 @@ def _matrix_row(address: Address, statuses: Sequence[JobStatus]) -> list[str]:
 
 def state_text(status: JobStatus) -> str:
     """Format a status: ``completed``, ``pending: waits for 2 of 4 GPUs``."""
-    waiting = f": {escape(status.run.waiting)}" if status.run.waiting else ""
+    run = status.run
+    waiting = f": {escape(run.waiting)}" if run.waiting else ""
+    if run.progress and run.status.live and not waiting:
+        waiting = f": {progress_text(run.progress, bar=False)}"
     apply = " (apply interrupted)" if status.apply and status.apply.interrupted else ""
-    return (
-        status.run.status.words
-        + waiting
-        + apply
-        + (" (last known)" if status.refresh_error else "")
-    )
+    return run.status.words + waiting + apply + (" (last known)" if status.refresh_error else "")
 
 
 def counts_by_state(statuses: Iterable[JobStatus]) -> str:

@@ -18,6 +18,18 @@ UploadStatus = TypedDict(
 )
 """Upload of a run's checkpoints; empty if it keeps none. ``pending``: names of checkpoints not yet uploaded."""
 
+TrainingProgress = TypedDict(
+    "TrainingProgress",
+    {
+        "step": Optional[int],
+        "total": Optional[int],
+        "loss": Optional[float],
+        "remaining_seconds": Optional[float],
+        "updated_at": float,
+    },
+)
+"""Progress that a job reported last."""
+
 
 HeldSession = TypedDict("HeldSession", {"until": float, "exit_code": int})
 """Commands that have ended, while the run keeps its place until a time."""
@@ -59,6 +71,7 @@ class RunReport(_RunReport, total=False):
     loaded: Optional[List[Dict[str, Any]]]
     session: Optional[HeldSession]
     sync: UploadStatus
+    progress: Optional[TrainingProgress]
     pid: Optional[int]
 
 

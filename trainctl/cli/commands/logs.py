@@ -77,16 +77,20 @@ def metrics_command(
         bool, option("-f, --follow, --watch", "Stream new output until the run ends")
     ] = False,
     rank: Annotated[int | None, option("--rank N", "Only this rank")] = None,
+    plot: Annotated[bool, option("--plot", "Plot loss and usage over time")] = False,
     format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Show GPU, CPU, memory and disk usage of a run; in JSON and CSV, its complete history."""
     from trainctl.views.metrics import metrics_csv, metrics_json
+    from trainctl.views.training import plot_lines
 
     session = session_of(ctx)
     if follow and format_ is TableFormat.CSV:
         raise UsageError(
             "--follow can't be used with --format csv", "Use --format json for one sample per line."
         )
+    if plot and (follow or format_ is not TableFormat.TEXT):
+        raise UsageError("--plot can't be used with --follow or --format", "Use one of them.")
     with open_workspace(session) as workspace:
         job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
         if follow:
@@ -95,6 +99,8 @@ def metrics_command(
         usage = samples_of(workspace, job_run, rank)
     if format_ is TableFormat.TEXT:
         _print(session, usage.run, usage.samples)
+        if plot:
+            session.output.prose("", *plot_lines(usage.samples, session.output.width))
     else:
         form = metrics_json(job_run.job.address, usage.run.record, usage.samples, usage.unreachable)
         print_result(session.output, format_, form, (), metrics_csv(usage.samples))

@@ -34,7 +34,13 @@ from trainctl.operations.jobs.runs import (
     refresh_runs,
     with_unrecorded_runs,
 )
-from trainctl.operations.jobs.status import is_matrix, job_status, job_statuses, pending_jobs
+from trainctl.operations.jobs.status import (
+    is_matrix,
+    job_status,
+    job_statuses,
+    pending_jobs,
+    watch_statuses,
+)
 from trainctl.operations.jobs.stop import stop_run, stop_runs
 from trainctl.operations.survey.storage import full_cache_warnings
 from trainctl.operations.workspace import Workspace
@@ -56,6 +62,7 @@ def status_command(
         str | None, argument("ADDRESS", "Job or matrix, e.g. job.train [default: all jobs]")
     ] = None,
     run: RunOption = None,
+    watch: Annotated[bool, option("--watch", "Refresh every 2 seconds until Ctrl-C")] = False,
     every: options.AllStates = False,
     format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
@@ -64,6 +71,8 @@ def status_command(
     if every:
         if address is not None:
             raise UsageError("--all can't be used with a job", "Use one of them.")
+        if watch:
+            raise UsageError("--all can't be used with --watch", "Use one of them.")
         states, code = query_all(session, _all_jobs)
         _show_states(session, states, format_)
         return code
@@ -71,7 +80,9 @@ def status_command(
         raise UsageError("--run needs a job", "Use trainctl status ADDRESS --run RUN.")
     job = job_address(address) if address is not None else None
     with open_workspace(session) as workspace:
-        if job is None or (run is None and is_matrix(workspace, job)):
+        if watch:
+            _watch(session, workspace, job, run, as_json=format_ is OutputFormat.JSON)
+        elif job is None or (run is None and is_matrix(workspace, job)):
             statuses = job_statuses(workspace, job)
             pending = pending_jobs(workspace, statuses, job)
             leases = open_leases(workspace.ledger.known()) if job is None else []
@@ -83,6 +94,39 @@ def status_command(
         for text in full_cache_warnings(workspace):
             session.output.note(warning_text(text, code="cache-too-full"))
     return 0
+
+
+def _watch(
+    session: CliSession,
+    workspace: Workspace,
+    job: Address | None,
+    run: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the status until no run is live: as JSON lines, redrawn, or repeated."""
+    from trainctl.views.terminal.progress import LiveDisplay
+
+    output = session.output
+    with LiveDisplay(output) as live:
+        for statuses in watch_statuses(workspace, job, run):
+            if as_json:
+                output.json_lines(map(status_json, statuses))
+            elif output.can_redraw:
+                live.show(_watch_lines(statuses, job, output.error_width))
+            else:
+                output.prose(*_watch_lines(statuses, job, output.width), "")
+                output.flush()
+    if output.can_redraw and not as_json:
+        output.prose(*_watch_lines(statuses, job, output.width))
+
+
+def _watch_lines(
+    statuses: Sequence[JobStatus], job: Address | None, width: int | None
+) -> list[str]:
+    if job is not None and len(statuses) == 1:
+        return status_lines(statuses[0], time.time())
+    return status_table(statuses, width)
 
 
 _Jobs: TypeAlias = tuple[list[JobStatus], list[Address], list[OpenLease]]

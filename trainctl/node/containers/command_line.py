@@ -118,8 +118,8 @@ def apptainer_variables(spec: ContainerSpec) -> Dict[str, str]:
 CONTROL = PurePosixPath("/run/trainctl")
 """Directory in the container with its program, its log and the number of the current command."""
 
-LOG, STEP, HELD, COMMANDS, FIRST = (
-    CONTROL / name for name in ("log", "step", "held", "commands", "first")
+LOG, STEP, HELD, COMMANDS, FIRST, PROGRESS = (
+    CONTROL / name for name in ("log", "step", "held", "commands", "first", "progress")
 )
 
 _HEAD = """\

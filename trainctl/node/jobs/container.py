@@ -18,6 +18,7 @@ from trainctl.node.containers.command_line import (
     FIRST,
     HELD,
     LOG,
+    PROGRESS,
     STEP,
     BindMount,
     ContainerSpec,
@@ -51,7 +52,7 @@ printf '%s\\n' "$secrets" | exec "$@" >"$0" 2>&1
 """Passes secrets on the engine's standard input: not in arguments, files or container metadata."""
 
 _MAX_ERROR = 500
-_RESERVED_PREFIXES = ("BT_", "TRAINCTL_", "MASTER_")
+_RESERVED_PREFIXES = ("BT_", "TRAINCTL_", "MASTER_", "KUBEFLOW_TRAINER_")
 
 
 def launch(
@@ -130,7 +131,10 @@ def _workspace_mounts(
 ) -> List[BindMount]:
     """Mounts of the run's directories, the working directory first."""
     mounted = {mount.target for mount in prepared.mounts}
-    mounts = [BindMount(str(run.work), str(WORK))]
+    mounts = [
+        BindMount(str(run.work), str(WORK)),
+        BindMount(str(make_directory(run.progress)), str(PROGRESS)),
+    ]
     for name, path in CONTAINER_PATHS.items():
         value = public.get(name, "")
         is_set_by_user = value in mounted or is_inside(Path(value), run.work)

@@ -22,6 +22,7 @@ from trainctl.base.system.processes import descendants
 from trainctl.base.system.syscalls import fork_child
 from trainctl.node.containers.cleanup import container_processes
 from trainctl.node.metrics import resource_usage
+from trainctl.node.metrics.progress import read_progress
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system import gpus
 from trainctl.node.system.layout import Layout
@@ -143,7 +144,9 @@ class _Sample:
         sample: Json = {"time": round(time.time(), 3), "container": container.record}
         sample.update(resource_usage.process_usage(self._supervisor, ended_seconds, container))
         sample["host"] = resource_usage.host_usage()
-        _add_rates(sample, before, self._run.record.get("started_at"))
+        started_at = self._run.record.get("started_at")
+        _add_rates(sample, before, started_at)
+        sample["progress"] = read_progress(self._run, started_at)
         code = 0
         try:
             sample.update(self._gpus() if with_gpus else {})

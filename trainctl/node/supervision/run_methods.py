@@ -21,6 +21,7 @@ from trainctl.base.protocol.spec import RunSpec
 from trainctl.base.system.processes import descendants, is_alive
 from trainctl.node.cache.leases import CacheLeases
 from trainctl.node.containers import cleanup
+from trainctl.node.metrics.progress import read_progress
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.allocation import waiting_text
@@ -186,7 +187,11 @@ def _forbid_unknown(run: NodeRun) -> Optional[RunSpec]:
 def _status_with_queue(run: NodeRun) -> Optional[protocol.RunReport]:
     """Status of a run; of a pending one with its place in the queue."""
     status = run.status()
-    return {**status, "waiting": waiting_text(run, status)} if status else None
+    if status is None:
+        return None
+    is_live = status["status"] not in runs.ENDED
+    progress = read_progress(run, status.get("started_at"), is_live=is_live)
+    return {**status, "waiting": waiting_text(run, status), "progress": progress}
 
 
 def status_of(run: NodeRun) -> protocol.RunReport:

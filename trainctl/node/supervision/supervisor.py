@@ -31,6 +31,7 @@ from trainctl.node.jobs.shell import (
     shell_program,
 )
 from trainctl.node.jobs.workspace import job_environment, prepare_job
+from trainctl.node.metrics.progress_endpoint import ProgressEndpoint
 from trainctl.node.metrics.sampler import Sampler
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import (
@@ -134,6 +135,7 @@ class _Supervisor:
         self._uploads = UploaderProcess(request.run, request.spec, request.secrets, request.data)
         self._sampler = Sampler(request.run, request.spec)
         self._place = HeldPlace(request.run, request.spec, self._update_record)
+        self._progress = ProgressEndpoint(request.run)
 
     def run(self) -> None:
         """Claim and execute the run and record its outcome, unless it can't be claimed."""
@@ -251,6 +253,7 @@ class _Supervisor:
         attempt = Attempt(self._run, self._rank, launch, self._grace, self._allocation.descriptors)
 
         def on_start() -> None:
+            self._progress.serve()
             if number == 1:
                 self._clock = Stopwatch()
                 self._update_record(status=runs.RUNNING, started_at=self._clock.wall)
@@ -294,7 +297,8 @@ class _Supervisor:
 
     def _launch(self, spec: RunSpec, number: int, stage: str = "") -> Launch:
         prepared = prepare_job(self._run, spec, self._request.data)
-        variables = job_environment(self._run, spec, self._request.secrets)
+        variables = {} if stage else self._progress.variables()
+        variables.update(job_environment(self._run, spec, self._request.secrets))
         variables.update(NO_GPUS if stage else self._allocation.variables)
         variables.update(prepared.variables)
         variables.update({} if stage else self._peers.variables)

@@ -56,6 +56,21 @@ def job_statuses(workspace: Workspace, address: Address | None = None) -> list[J
     return _refresh_statuses(workspace, list(newest_runs(with_unrecorded_runs(workspace), address)))
 
 
+def watch_statuses(
+    workspace: Workspace, address: Address | None, run: str | None
+) -> Iterator[list[JobStatus]]:
+    """Yield the statuses of one job, a matrix or all jobs until no run is live."""
+    while True:
+        if address is None or (run is None and is_matrix(workspace, address)):
+            statuses = job_statuses(workspace, address)
+        else:
+            statuses = [job_status(workspace, address, run)]
+        yield statuses
+        if not any(status.run.status.live for status in statuses):
+            return
+        time.sleep(POLL_SECONDS)
+
+
 def pending_jobs(
     workspace: Workspace, statuses: Sequence[JobStatus], matrix: Address | None = None
 ) -> list[Address]:

@@ -73,6 +73,7 @@ def with_status(run: RunRecord, reports: Sequence[RunReport | None]) -> RunRecor
         cause=next((report["cause"] for report in known if report.get("cause")), None),
         session=next((report["session"] for report in known if report.get("session")), None),
         waiting=next((report["waiting"] for report in known if report.get("waiting")), None),
+        progress=next((report["progress"] for report in known if report.get("progress")), None),
         loaded=next(
             (tuple(loaded) for report in known if (loaded := report.get("loaded"))), run.loaded
         ),

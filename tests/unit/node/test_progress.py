@@ -1,0 +1,99 @@
+"""Training progress that jobs report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.node_program.nodes import NodeHarness, wait_for
+from trainctl.model.reports import HostMetrics, RankSample
+from trainctl.views.training import plot_lines, progress_text
+
+pytestmark = pytest.mark.integration
+
+POST = """\
+python3 - <<'PYTHON'
+import json, os, ssl, urllib.error, urllib.request
+
+def post(token, **status):
+    url, ca = os.environ["KUBEFLOW_TRAINER_STATUS_URL"], os.environ["KUBEFLOW_TRAINER_STATUS_CA_CERT"]
+    body = json.dumps({"trainerStatus": status}).encode()
+    request = urllib.request.Request(url, body, {"Authorization": f"Bearer {token}"}, method="POST")
+    context = ssl.create_default_context(cafile=ca)
+    try:
+        return urllib.request.urlopen(request, timeout=5, context=context).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+token = open(os.environ["KUBEFLOW_TRAINER_STATUS_TOKEN"]).read()
+assert open(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read() == token
+assert post("another", progressPercentage=99) == 401
+assert post(token, metrics=5) == 400
+assert post(token, progressPercentage=0, metrics=[{"name": "total_steps", "value": "200"}]) == 200
+metrics = {"loss": "0.25", "note": "text", "current_step": "50", "total_steps": "200", "lr": "nan"}
+metrics = [{"name": name, "value": value} for name, value in metrics.items()]
+assert post(token, progressPercentage=25, estimatedRemainingSeconds=600, metrics=metrics) == 200
+PYTHON
+"""
+"""Posts as KEP-2779 describes."""
+
+
+def progress(node: NodeHarness) -> Any:
+    """The progress in the status of the run."""
+    return node.call("status", {"keys": ["run-1"]})["runs"]["run-1"]["progress"]
+
+
+def test_a_job_posts_by_the_protocol_of_kubeflow(node: NodeHarness) -> None:
+    """With the token only; the status has step, total, loss and the time left until the end."""
+    node.start(node.spec(POST, "sleep 60"))
+    found = wait_for(lambda: (progress(node) or {}).get("loss") and progress(node))
+
+    assert (found["step"], found["total"], found["loss"]) == (50, 200, 0.25)
+    assert 500 < found["remaining_seconds"] <= 600
+
+
+def test_a_job_appends_lines(node: NodeHarness) -> None:
+    """A line needs no value of an earlier one; lines that are no progress are ignored."""
+    lines = [
+        '{"step": 3, "total": 10}',
+        '{"loss": 2.5, "step": "4"}',
+        "no line",
+        "[1]",
+        '{"loss": NaN}',
+    ]
+    node.start(node.spec(*(f"echo '{line}' >>$TRAINCTL_PROGRESS" for line in lines)))
+    node.ended()
+    found = progress(node)
+
+    assert (found["step"], found["total"], found["loss"]) == (3, 10, 2.5)
+    assert found["remaining_seconds"] is None
+    assert node.call("metrics", {"key": "run-1"})["samples"][-1]["progress"]["loss"] == 2.5
+
+
+def test_a_job_without_progress(node: NodeHarness) -> None:
+    """Nothing is made up."""
+    node.start(node.spec("true"))
+    node.ended()
+    assert progress(node) is None
+
+
+def test_texts() -> None:
+    """Step, bar, time left and loss, as far as they are known."""
+    row = {"step": 1200, "total": 4000, "remaining_seconds": 200.0, "loss": 1.23456}
+    assert (
+        progress_text(row)
+        == "step 1,200/4,000 [######--------------] 30 %, 3m 20s left, loss 1.235"
+    )
+    assert progress_text({"step": 7}) == "step 7"
+    host = HostMetrics(*[1] * len(HostMetrics.__dataclass_fields__))
+    samples = [
+        RankSample(0, "lab/a", n, float(n), 10**9, 1, host, progress={"step": n, "loss": 8.0 - n})
+        for n in range(8)
+    ]
+    lines = plot_lines(samples, 80)
+    assert lines[:3] == [
+        "rank 0",
+        "  loss          █▇▆▅▄▃▂▁  1 to 8, last 1",
+        "  step          ▁▂▃▄▅▆▇█  0 to 7, last 7",
+    ]
