@@ -20,6 +20,7 @@ from trainctl.cli.options import global_options
 if TYPE_CHECKING:
     from typer._click import Command as ClickCommand
     from typer._click import Context, HelpFormatter
+    from typer._click.shell_completion import CompletionItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,18 @@ class LazyGroup(TyperGroup):
                 return None
             self.commands[cmd_name] = _load(row)
         return self.commands[cmd_name]
+
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+        """Complete commands from the table, without importing them, and options."""
+        from typer._click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return TyperCommand.shell_complete(self, ctx, incomplete)
+        return [
+            CompletionItem(row.name, help=row.help)
+            for row in self.rows
+            if row.name.startswith(incomplete) and " " not in row.name
+        ]
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the help page from the table, without importing any command."""

@@ -25,6 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.set_threshold(*_GC_THRESHOLDS)
     os.umask(0o077)  # files are private; shared caches set modes explicitly
     try:
+        if instruction := os.environ.get("_TRAINCTL_COMPLETE"):
+            from trainctl.cli.completion import complete
+
+            return complete(instruction)
         from trainctl.base.system.syscalls import limit_malloc_arenas
         from trainctl.cli.invoke import invoke
 

@@ -248,6 +248,9 @@ def global_options(
         LogLevel, option("--log-level LEVEL", "error, warning, info or debug")
     ] = LogLevel.WARNING,
     no_color: Annotated[bool, option("--no-color", "Disable colored output")] = False,
+    install_completion: Annotated[
+        bool, option("--install-completion", "Install completion for the current shell")
+    ] = False,
     version: Annotated[bool, option("--version", "Print the version")] = False,
 ) -> None:
     """Run training jobs on your own machines, planned and reviewed like infrastructure."""
@@ -267,6 +270,12 @@ def global_options(
         raise UsageError(
             "the working directory no longer exists", "Change to a directory that exists."
         ) from None
+    if install_completion:
+        from typer.completion import install  # type: ignore[attr-defined]
+
+        shell, path = install()
+        session.output.print(f"Wrote {path}. Start a new {shell} to use it.")
+        raise typer.Exit
     if version or ctx.invoked_subcommand is None:
         session.output.print(f"trainctl {__version__}" if version else ctx.get_help())
         raise typer.Exit
