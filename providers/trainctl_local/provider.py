@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -241,6 +241,11 @@ class LocalTransport:
     def terminal_command(self, argv: Sequence[str], *, tty: bool) -> Sequence[str]:
         """See InteractiveTransport."""
         return argv
+
+    @property
+    def ssh_options(self) -> Mapping[str, str]:
+        """See InteractiveTransport."""
+        return {}
 
     @contextmanager
     def forward(self, local_port: int, port: int) -> Iterator[Callable[[], bool]]:

@@ -36,6 +36,23 @@ class SshLogin:
         """The members stored in the state; no key material, only paths."""
         return {name: value for name, value in asdict(self).items() if value and name != "address"}
 
+    @property
+    def options(self) -> dict[str, str]:
+        """Options of ssh_config(5) for the login; empty members are left to the user's configuration."""
+        options = {
+            "HostName": self.address,
+            "User": self.user,
+            "Port": str(self.port or ""),
+            "IdentityFile": self.identity_file,
+            "IdentitiesOnly": "yes" if self.identity_only else "",
+            "ProxyJump": self.jump,
+        }
+        if self.host_key:
+            pin = {"HostKeyAlias": "trainctl", "StrictHostKeyChecking": "yes"}
+            pin["KnownHostsCommand"] = f"/bin/echo trainctl {self.host_key}"
+            options |= {**pin, "UserKnownHostsFile": "none", "GlobalKnownHostsFile": "none"}
+        return {name: value for name, value in options.items() if value}
+
 
 @dataclass(frozen=True, slots=True)
 class SshHost:

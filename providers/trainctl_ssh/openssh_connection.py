@@ -157,7 +157,7 @@ class OpenSshConnection:
             if not self._exposed[port]:
                 done = self._control(master, "forward", *ports)
                 if not done.stdout.strip().isdigit():
-                    raise self._forwarding_error(done, "remote")
+                    raise self._forwarding_error(done)
                 self._ports[port] = int(done.stdout)
             self._exposed[port] += 1
             remote_port = self._ports[port]
@@ -177,7 +177,7 @@ class OpenSshConnection:
         ports = ("-L", f"127.0.0.1:{local_port}:127.0.0.1:{port}")
         done = self._control(master, "forward", *ports)
         if done.returncode != 0:
-            raise self._forwarding_error(done, "local")
+            raise self._forwarding_error(done)
         try:
             yield lambda: master.process.poll() is None
         finally:
@@ -190,17 +190,10 @@ class OpenSshConnection:
     ) -> subprocess.CompletedProcess[bytes]:
         return self._run(*master.share, "-O", command, *ports, cleared=False)
 
-    def _forwarding_error(
-        self, done: subprocess.CompletedProcess[bytes], direction: str
-    ) -> NodeError:
-        hint = f"Set AllowTcpForwarding yes (or {direction}) for its sshd."
-        if direction == "local":
-            hint = f"The local port may be in use. {hint}"
+    def _forwarding_error(self, done: subprocess.CompletedProcess[bytes]) -> NodeError:
         return NodeError(
-            f"{self.node_label} does not allow port forwarding"
-            if direction == "remote"
-            else f"cannot forward a port to {self.node_label}",
-            f"{printable_tail(done.stderr)}\n{hint}".lstrip(),
+            f"cannot forward a port to {self.node_label}",
+            f"{printable_tail(done.stderr)}\nSet AllowTcpForwarding yes for its sshd, or use another local port.".lstrip(),
             code="ssh-forwarding",
         )
 
@@ -434,6 +427,11 @@ class OpenSshTransport:
     def terminal_command(self, argv: Sequence[str], *, tty: bool) -> Sequence[str]:
         """See InteractiveTransport."""
         return self._connection.terminal_command(argv, tty=tty)
+
+    @property
+    def ssh_options(self) -> Mapping[str, str]:
+        """See InteractiveTransport."""
+        return self._connection.login.options
 
     def forward(
         self, local_port: int, port: int

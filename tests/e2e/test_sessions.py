@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,21 @@ def proxied(work: ProjectHarness) -> str:
     return page
 
 
+def by_config(work: ProjectHarness, config: Path) -> str:
+    """The files of the run, listed by ssh with the printed configuration."""
+    blocks = work.run("ssh", "--config").stdout
+    config.write_text(blocks + config.read_text())
+    directory = blocks.splitlines()[0].rpartition(": ")[2]
+    done = subprocess.run(
+        ["ssh", "-F", str(config), "-o", "BatchMode=yes", "trainctl-sft", "ls", directory],
+        env=work.environment,
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    return done.stdout + done.stderr
+
+
 def _get(port: int) -> str:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}") as response:
@@ -95,7 +111,7 @@ def host(tmp_path: Path, fresh: ProjectHarness) -> Iterator[Sshd]:
 
 
 def test_a_run_on_a_host_is_entered_while_it_lives_and_after(
-    fresh: ProjectHarness, host: Sshd
+    fresh: ProjectHarness, host: Sshd, tmp_path: Path
 ) -> None:
     """Its mounts and variables, secrets only if asked for; exit codes and arguments as they are; then its directory."""
     declare(fresh, clusters=f"clusters: {{lab: {{provider: ssh, hosts: [{host.settings}]}}}}")
@@ -106,6 +122,7 @@ def test_a_run_on_a_host_is_entered_while_it_lives_and_after(
     exact = fresh.run("ssh", "job.sft", "--", "printf", "<%s>", "a  b", "--help", "$HOME").stdout
     failed = fresh.run("ssh", "job.sft", "--", "exit 7", code=7)
     served = proxied(fresh)
+    listed = by_config(fresh, tmp_path / "user/.ssh/config")
     fresh.run("ssh", "job.sft", "--", "touch end")
     assert wait_for(lambda: fresh.json("status", "job.sft")["ended_at"])
     ended = fresh.run("ssh", "job.sft", "--", "ls; echo ${TOKEN-none}").stdout
@@ -116,6 +133,7 @@ def test_a_run_on_a_host_is_entered_while_it_lives_and_after(
     assert exact == "<a  b><--help><$HOME>"
     assert failed.stdout == ""
     assert "hello.txt" in served
+    assert "hello.txt" in listed
     assert ended.split() == ["end", "hello.txt", "here", "served", "none"]
     assert "the secrets of an ended run are not stored" in refused.stderr
 

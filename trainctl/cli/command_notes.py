@@ -100,7 +100,11 @@ NOTES: Mapping[str, CommandNotes] = {
         {12: "With several runs: one could not be stopped."},
     ),
     "ssh": CommandNotes(
-        ("trainctl ssh job.train", "trainctl ssh job.train --rank 1 -- nvidia-smi -L"),
+        (
+            "trainctl ssh job.train",
+            "trainctl ssh job.train --rank 1 -- nvidia-smi -L",
+            "trainctl ssh --config",
+        ),
         {1: "The run can't be entered. Otherwise the exit code is that of the command."},
     ),
     "session extend": CommandNotes(("trainctl session extend job.train --minutes 120",)),

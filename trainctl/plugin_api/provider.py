@@ -248,6 +248,11 @@ class InteractiveTransport(Transport, Protocol):
         """
         ...
 
+    @property
+    def ssh_options(self) -> Mapping[str, str]:
+        """Options of ssh_config(5) that reach the node; empty if ssh doesn't."""
+        ...
+
     def forward(self, local_port: int, port: int) -> AbstractContextManager[Callable[[], bool]]:
         """Forward a port of this machine's loopback to one of the node's; yields whether it still works.
 

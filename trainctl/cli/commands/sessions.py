@@ -14,8 +14,19 @@ from trainctl.cli.options import RunOption, argument, invalid_value, option
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import NodeUnreachable, UsageError
-from trainctl.operations.jobs.runs import find_run, job_address, with_unrecorded_runs
-from trainctl.operations.jobs.sessions import entry_command, extend_session, forward_port
+from trainctl.operations.jobs.runs import (
+    find_run,
+    job_address,
+    newest_runs,
+    select_runs,
+    with_unrecorded_runs,
+)
+from trainctl.operations.jobs.sessions import (
+    entry_command,
+    extend_session,
+    forward_port,
+    ssh_config,
+)
 from trainctl.views.terminal.text import second
 
 RankOption = Annotated[int, option("--rank N", "Rank of the run")]
@@ -23,7 +34,7 @@ RankOption = Annotated[int, option("--rank N", "Rank of the run")]
 
 def ssh_command(
     ctx: typer.Context,
-    address: Annotated[str, argument("ADDRESS", "Job, e.g. job.train")],
+    address: Annotated[str | None, argument("ADDRESS", "Job, e.g. job.train")] = None,
     command: Annotated[
         list[str] | None,
         argument("[-- COMMAND...]", "Command instead of a shell; one word is a shell command line"),
@@ -33,11 +44,22 @@ def ssh_command(
     with_secrets: Annotated[
         bool, option("--with-secrets", "Set the variables that hold secrets, too")
     ] = False,
+    config: Annotated[
+        bool, option("--config", "Print blocks for ~/.ssh/config instead, of all jobs or one")
+    ] = False,
 ) -> int:
     """Open a shell in the environment of a run, or in the directory of an ended one."""
     session = session_of(ctx)
+    if address is None and not config:
+        raise UsageError("missing ADDRESS", "Use trainctl ssh ADDRESS, or trainctl ssh --config.")
     with open_workspace(session) as workspace:
-        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+        state = with_unrecorded_runs(workspace)
+        if address is None or config:
+            runs = select_runs(state, job_address(address), run) if address else newest_runs(state)
+            for line in ssh_config(workspace, runs):
+                session.output.print(line)
+            return 0
+        job_run = find_run(state, job_address(address), run)
         argv = entry_command(
             workspace,
             job_run,
@@ -85,24 +107,13 @@ def extend_command(
     ctx: typer.Context,
     address: options.JobArgument,
     run: RunOption = None,
-    minutes: Annotated[
-        int | None, option("--minutes N", "Minutes to add [default: timeout_minutes of the job]")
-    ] = None,
+    minutes: Annotated[int, option("--minutes N", "Minutes to add")] = 60,
 ) -> int:
     """Let a run keep its GPUs, mounts and files for longer after its commands have ended."""
     session = session_of(ctx)
-    if minutes is not None and minutes < 1:
-        raise invalid_value("--minutes", ValueError(f"{minutes} is not a number of minutes"))
     with open_workspace(session) as workspace:
         job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
-        settings = job_run.job.job_spec.interactive_session
-        if settings is None:
-            raise UsageError(
-                f"{job_run.job.address} has no interactive session",
-                "Set interactive_session of the job and start a new run.",
-                code="no-session",
-            )
-        until = extend_session(workspace, job_run, minutes or settings.timeout_minutes)
+        until = extend_session(workspace, job_run, minutes)
     when = f"until {second(until)} UTC" if until else "after its commands have ended"
     session.output.print(
         f"{job_run.job.address}: run {job_run.record.number} keeps its place {when}"

@@ -246,16 +246,6 @@ class RunControl:
         agent, node = self.node_of_rank(run, 0)
         agent.read(READ_CODE, CodeRequest(root=node.root, digest=digest), on_bytes)
 
-    def entry_command(
-        self, run: RunRecord, rank: int, command: Sequence[str], *, with_secrets: bool, tty: bool
-    ) -> Sequence[str]:
-        """Return a local command line that enters a rank's environment; valid while its agents are open."""
-        agent, node = self.interactive_agent(run, rank)
-        request = protocol.EnterRequest(
-            root=node.root, key=run.key, command=[*command], with_secrets=with_secrets
-        )
-        return agent.terminal_command(request, tty=tty)
-
     def extend_session(self, run: RunRecord, seconds: float) -> float | None:
         """Extend the session of all ranks; the first end in Unix seconds, None while the commands run."""
 
