@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import signal
 import subprocess
 import urllib.error
 import urllib.request
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.machines.sshd import SshUser, free_port, require_sshd, sshds
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness, project
 from tests.support.pytorch import pytorch
@@ -50,12 +51,13 @@ print("sum", sum(float(p.double().sum()) for p in getattr(model, "merge_and_unlo
 """
 MANIFEST = """\
 project: {name: demo}
-clusters: {local: {provider: local}}
+clusters: {local: {provider: local}, lab: {provider: ssh, hosts: [HOST]}}
 checkpoints: {url: "file://STORE"}
 weights: {base: {source: "file:./base", mount_location: models/base}}
 """
 JOB = """\
   NAME:
+    cluster: local
     code: ./src
     weights: [base]
     compute: {accelerator: none}
@@ -71,11 +73,17 @@ PACKAGES = ("transformers[serving]==5.24.0", "peft==0.21.2")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProjectHarness]:
-    """Both models, trained from a base model made on the spot, by jobs of their types' names."""
-    venv = pytorch(*PACKAGES)
-    with project(tmp_path_factory.mktemp("serving")) as made:
+    """Both models, trained from a base model made on the spot, by jobs of their types' names; a host that the user knows."""
+    require_sshd()
+    venv, top = pytorch(*PACKAGES), tmp_path_factory.mktemp("host")
+    user = SshUser(top / "user")
+    with project(tmp_path_factory.mktemp("serving")) as made, sshds(top, user, 1) as (host,):
+        made.variables.update(user.environment)
+        user.known_hosts.write_text(host.known)
         jobs = "".join(JOB.replace("NAME", name) for name in TYPES).replace("VENV", str(venv))
-        text = MANIFEST.replace("STORE", str(made.directory.parent / "store"))
+        text = MANIFEST.replace("STORE", str(made.directory.parent / "store")).replace(
+            "HOST", json.dumps(host.settings)
+        )
         made.write({"trainctl.yaml": f"{text}jobs:\n{jobs}", "src/train.py": TRAIN})
         python(venv, "-c", BASE, str(made.directory / "base"))
         made.run("apply", "--auto-approve", "--wait", seconds=600)
@@ -120,25 +128,30 @@ def test_the_written_directory_is_loaded(trained: ProjectHarness, kind: str) -> 
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_it_is_served_on_a_cluster(trained: ProjectHarness, kind: str) -> None:
-    """By the manifest in the directory, on a free port: an OpenAI-compatible endpoint completes a prompt."""
+    """By the manifest in the directory: the OpenAI-compatible endpoint, reached by proxy, completes a prompt."""
     out = f"served-{kind}"
-    trained.run("checkpoints", "deploy", kind, "--engine", "transformers", "--out", out)
+    trained.run(
+        "checkpoints", "deploy", kind, "--engine", "transformers", "--cluster", "lab", "--out", out
+    )
     place = trained.directory / out
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    here, port = free_port("127.0.0.1"), free_port("127.0.0.1")
     edit(place / "serve/serve.sh", "--port 8000", f"--port {port}")
     edit(place / "trainctl.yaml", "requirements: requirements.txt",
          f'venv: {pytorch(*PACKAGES)}\n      environment_variables: {{HF_HUB_OFFLINE: "1"}}')  # fmt: skip
     trained.run("-C", out, "apply", "--auto-approve")
     try:
-        wait_for(lambda: asked(port, "models") is not None, 120)
-        (model,) = (asked(port, "models") or {})["data"]
-        question = {
-            "model": model["id"],
-            "max_tokens": 3,
-            "messages": [{"role": "user", "content": "a b"}],
-        }
-        answer = asked(port, "chat/completions", question)
+        wait_for(lambda: "Uvicorn running" in trained.run("-C", out, "logs", "serve").stdout, 240)
+        with trained.start("-C", out, "proxy", "serve", f"{here}:{port}") as proxy:
+            wait_for(lambda: asked(here, "models") is not None, 30)
+            (model,) = (asked(here, "models") or {})["data"]
+            question = {
+                "model": model["id"],
+                "max_tokens": 3,
+                "messages": [{"role": "user", "content": "a b"}],
+            }
+            answer = asked(here, "chat/completions", question)
+            proxy.send_signal(signal.SIGINT)
+            assert proxy.wait(20) == 0
     finally:
         trained.run("-C", out, "stop", "serve", "--auto-approve")
     assert answer is not None
