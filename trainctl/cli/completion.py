@@ -28,6 +28,7 @@ ADDRESS_COMMANDS = frozenset(
         "stop",
         "ssh",
         "proxy",
+        "session extend",
         "download",
         "import",
         "history",

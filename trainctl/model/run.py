@@ -121,6 +121,11 @@ class RunRecord(JsonSerializable):
     """The ``job`` and the URL of the ``state`` that own it, if not those that record it."""
 
     @property
+    def words(self) -> str:
+        """The status in words; ``in session`` while it keeps its place after its commands."""
+        return "in session" if self.session and self.status.live else self.status.words
+
+    @property
     def checkpoint_prefix(self) -> str:
         """Name of its directory of checkpoints, which stays if the job is renamed."""
         return str((self.store or {}).get("prefix", f"{self.number}-{self.id}"))

@@ -91,7 +91,7 @@ def _apply_json(apply: PendingApply | None) -> dict[str, Any] | None:
 def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[str]:
     """Return the status lines of a job; ``named`` if the run was given."""
     run = status.run
-    lines = [f"{status.address}  run {run.number} ({run.id})  {run.status.words}"]
+    lines = [f"{status.address}  run {run.number} ({run.id})  {run.words}"]
     if status.refresh_error:
         lines.append(f"  last known status: {status.refresh_error}")
     lines += [f"  {word:<13} {text}" for word, text in _remark_lines(run)]

@@ -124,7 +124,7 @@ def state_text(status: JobStatus) -> str:
     if run.progress and run.status.live and not waiting:
         waiting = f": {progress_text(run.progress, bar=False)}"
     apply = " (apply interrupted)" if status.apply and status.apply.interrupted else ""
-    return run.status.words + waiting + apply + (" (last known)" if status.refresh_error else "")
+    return run.words + waiting + apply + (" (last known)" if status.refresh_error else "")
 
 
 def counts_by_state(statuses: Iterable[JobStatus]) -> str:

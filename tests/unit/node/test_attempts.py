@@ -34,6 +34,51 @@ def test_a_failed_job_is_tried_again_with_its_checkpoints(node: NodeHarness) -> 
     ]
 
 
+@pytest.mark.parametrize(
+    ("trigger", "seconds", "command", "status"),
+    [
+        ("on_startup", 0, "true", "TRAINING_JOB_COMPLETED"),
+        ("on_failure", 0, "exit 3", "TRAINING_JOB_FAILED"),
+        ("on_failure", 1000, "true", "TRAINING_JOB_COMPLETED"),
+        ("on_demand", 1000, "exit 3", "TRAINING_JOB_FAILED"),
+    ],
+)
+def test_a_place_is_kept_only_if_asked_for(
+    node: NodeHarness, trigger: str, seconds: int, command: str, status: str
+) -> None:
+    """The run ends as its commands did, after all attempts."""
+    session = {"trigger": trigger, "timeout_seconds": seconds}
+    retry = {"max_attempts": 2, "delay_seconds": 0}
+    ended = node.run("echo once", command, session=session, retry=retry)
+
+    assert (ended["status"], ended["session"]) == (status, None)
+    assert ended["exit_code"] == (3 if status == "TRAINING_JOB_FAILED" else 0)
+    assert node.log() == "once\n" * (2 if ended["exit_code"] else 1)
+
+
+def test_a_place_is_kept_on_demand(node: NodeHarness, tmp_path: Path) -> None:
+    """An extension while the commands run counts from their end; a stop before that end is a stop."""
+    end = tmp_path / "end"
+    session = {"trigger": "on_demand", "timeout_seconds": 1}
+    commands = f"until [ -e {end} ]; do sleep 0.05; done; exit 3"
+    node.start(node.spec(commands, session=session))
+    first = node.call("extend_session", {"key": "run-1", "seconds": 1000})
+    end.touch()
+    wait_for(lambda: node.status()["session"])
+    held = node.status()["session"]
+    second = node.call("extend_session", {"key": "run-1", "seconds": 50})
+    stopped = node.call("stop", {"key": "run-1", "grace_seconds": 5})
+    end.unlink()
+    node.start(node.spec(commands, session=session, key="run-2"))
+    early = node.call("stop", {"key": "run-2", "grace_seconds": 5})
+
+    assert first["until"] is None
+    assert held["exit_code"] == 3
+    assert second["until"] == held["until"] + 50
+    assert (stopped["status"], stopped["exit_code"]) == ("TRAINING_JOB_FAILED", 3)
+    assert early["status"] == "TRAINING_JOB_STOPPED"
+
+
 def test_attempts_are_counted(node: NodeHarness) -> None:
     """The last allowed attempt decides; its command is named."""
     status = node.run("echo once more", "exit 3", retry={"max_attempts": 3, "delay_seconds": 0.01})

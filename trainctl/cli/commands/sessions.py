@@ -37,7 +37,9 @@ def ssh_command(
     address: Annotated[str | None, argument("ADDRESS", "Job, e.g. job.train")] = None,
     command: Annotated[
         list[str] | None,
-        argument("[-- COMMAND...]", "Command instead of a shell; one word is a shell command line"),
+        argument(
+            "COMMAND", "Command after --; one word is a line for the shell [default: a shell]"
+        ),
     ] = None,
     run: RunOption = None,
     rank: RankOption = 0,

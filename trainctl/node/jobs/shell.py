@@ -27,7 +27,7 @@ __trainctl_status=$?; [ "$__trainctl_status" -eq 0 ] || exit "$__trainctl_status
 _HOLD = """\
 if [ -z "${{__stop_requested-}}" ] && {condition}; then
     echo "$__status" >{held}
-    while [ -z "${{__stop_requested-}}" ]; do sleep 1; done
+    while [ -z "${{__stop_requested-}}" ]; do sleep 1; done 2>/dev/null  # no "Terminated" in the log
 fi
 """
 

@@ -80,7 +80,7 @@ def run_event(run: JobRun) -> Event:
     """The event that reports the status of a run."""
     record = run.record
     reason = record.error or record.waiting
-    text = f"run {record.number} ({record.id}) {record.status.words}"
+    text = f"run {record.number} ({record.id}) {record.words}"
     data = {"run": record.id, "status": record.status.value, "exit_code": record.exit_code}
     message = f"{text}: {reason}" if reason else text
     return Event(EventType.RUN_STATUS, message, run.job.address, data)
