@@ -40,6 +40,7 @@ ADDRESS_COMMANDS = frozenset(
         "checkpoints url",
         "checkpoints upload",
         "checkpoints deploy",
+        "session extend",
     ]
 )
 """Commands with an address as first argument."""
