@@ -76,11 +76,13 @@ def query_all(
         if not every:
             return {workspace.ledger.url: query(workspace)}, 0
         replies = query_states(workspace, query)
-    results = {url: reply for url, reply in replies.items() if not isinstance(reply, TrainctlError)}
+    results: dict[str, T] = {}
     for url, reply in replies.items():
         if isinstance(reply, TrainctlError):
             session.output.note(warning_text(f"{escape(url)}: {reply.summary}", code=reply.code))
-    return results, 0 if len(results) == len(replies) else 1
+        else:
+            results[url] = reply
+    return results, int(len(results) < len(replies))
 
 
 def _confirm(session: CliSession, question: str) -> bool:

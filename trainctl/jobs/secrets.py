@@ -45,7 +45,7 @@ class SecretResolver:
         redactor: Redactor,
         trust: Callable[[], Trust] = default_trust,
     ) -> None:
-        self._specs = specs
+        self.specs = specs
         self._environ = environ
         self._redactor = redactor
         self._trust = trust
@@ -59,7 +59,7 @@ class SecretResolver:
 
     def value(self, name: str) -> str:
         """Read a declared secret; raise TrainctlError if missing or untrusted."""
-        spec = self._specs.get(name)
+        spec = self.specs.get(name)
         if spec is None:
             raise TrainctlError(
                 f"secret {name!r} is not declared",
@@ -102,17 +102,17 @@ class SecretResolver:
 
     def check_allowed(self, name: str) -> None:
         """Raise PermissionDenied if trust does not allow reading a declared secret."""
-        if name in self._specs:
-            check_allowed(self._specs[name], self._sources)
+        if name in self.specs:
+            check_allowed(self.specs[name], self._sources)
 
     def files(self) -> tuple[Path, ...]:
         """Return the files of secrets, which are never part of the code."""
-        files = (spec for spec in self._specs.values() if spec.origin == "file")
+        files = (spec for spec in self.specs.values() if spec.origin == "file")
         return tuple(secret_path(spec, self._sources) for spec in files)
 
     def register_known(self) -> None:
         """Register all values that need no command or request; others when they are used."""
-        for name, spec in self._specs.items():
+        for name, spec in self.specs.items():
             if is_local(spec):
                 with suppress(TrainctlError):  # reported where the value is used
                     self.value(name)

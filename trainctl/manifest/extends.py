@@ -19,8 +19,7 @@ NAMED_SECTIONS = frozenset({"vars", "secrets", "clusters", "weights", "caches"})
 """Sections whose entries are merged by name; a manifest's own other section replaces the shared one."""
 _SECTIONS = NAMED_SECTIONS | {"version", "state", "mirror", "checkpoints", "policies"}
 _SUFFIXES = (".yaml", ".yml", ".toml")
-_COMMIT = re.compile(r"\?ref=([0-9a-f]{40})(?=//|$)")
-_GIT = re.compile(r"git::((?:https|ssh)://[^?#\s]+?[^/:])//([^?#\s]+)")
+_GIT = re.compile(r"git::((?:https|ssh)://[^?#\s]+?[^/:])//([^?#\s]+)\?ref=([0-9a-f]{40})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +115,12 @@ def _local(node: ManifestNode, text: str, directory: Path) -> Path:
 
 
 def _parse(node: ManifestNode, value: object) -> PinnedFile:
-    commits = _COMMIT.findall(str(value))
-    git = _GIT.fullmatch(_COMMIT.sub("", str(value)))
-    if git is None or len(commits) != 1:
+    git = _GIT.fullmatch(str(value))
+    if git is None:
         raise _refused(node, "the file of another repository is not pinned")
     if url_has_credential(git[1]):
         raise _refused(node, "the URL contains a credential", code="credential")
-    return PinnedFile(git[1], git[2], commits[0])
+    return PinnedFile(*git.groups())
 
 
 def _refused(node: ManifestNode, why: str, *, code: str = "invalid-extends") -> UnreadableManifest:

@@ -58,10 +58,8 @@ def _git(env: Mapping[str, str], *args: str) -> bytes:
             ["git", "-c", "core.hooksPath=/dev/null", *args],
             env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_SECONDS,
         )  # fmt: skip
-    except FileNotFoundError:
-        raise SourceError("git not found", "Install git.") from None
-    except subprocess.TimeoutExpired:
-        raise SourceError(f"git timed out after {_SECONDS} s", "Check the URL.") from None
+    except (FileNotFoundError, subprocess.TimeoutExpired) as problem:
+        raise SourceError(f"git can't run: {problem}", "Install git, or check the URL.") from None
     if done.returncode:
         raise SourceError(
             "git can't fetch the extended file",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trainctl.base.parallel import each
-from trainctl.desired.values import DesiredState, StoreLocation
+from trainctl.desired.values import DesiredState
 from trainctl.errors import StateMoved, TrainctlError
 from trainctl.manifest.files import manifest_files
 from trainctl.operations.directories import used_states
@@ -35,16 +35,13 @@ def query_states(
             known = {workspace.ledger.url: str(settings.directory), **known}
         urls = list(known)
 
-    try:
-        declared, secrets = workspace.desired.state, workspace.desired.secrets
-    except TrainctlError:  # no manifest here
-        declared, secrets = StoreLocation(), {}
+    declared, secrets = workspace.state_access
 
     def of_state(url: str) -> T | TrainctlError:
         directory, desired = Path(known.get(url, "")), None
         if url not in known or not directory.is_dir():
             directory = settings.directory
-            desired = DesiredState(directory, {}, secrets, state=declared)
+            desired = DesiredState(directory, {}, secrets.specs, state=declared)
         at = replace(
             settings,
             directory=directory,

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from trainctl.base.json import JsonObject
 from trainctl.desired.cache import open_cache
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from trainctl.resources.agents import Agents
     from trainctl.resources.registry import Services
     from trainctl.weights.mirrors import Mirror
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +176,7 @@ class Workspace:
         from trainctl.operations import states
 
         if url not in self._ledgers:
-            log = self._with_state(states.open_state, url)
+            log = states.open_state(url, *self.state_access, self.settings.environ)
             if self.state_keys is not None:
                 endpoint = self.desired.state.endpoint_url
                 log = states.encrypted(log, self.state_keys, endpoint, self.settings.environ)
@@ -200,19 +198,15 @@ class Workspace:
         """Return the URLs of the states in and below a directory or a prefix of a bucket."""
         from trainctl.operations import states
 
-        return self._with_state(states.list_states, prefix)
+        return states.list_states(prefix, *self.state_access, self.settings.environ)
 
-    def _with_state(
-        self,
-        act: Callable[[str, StoreLocation, SecretResolver, Mapping[str, str]], T],
-        url: str,
-    ) -> T:
-        """Call ``act`` with the manifest's state and secrets, none if the manifest is invalid."""
+    @property
+    def state_access(self) -> tuple[StoreLocation, SecretResolver]:
+        """The manifest's state and secrets; none if the manifest is invalid."""
         try:
-            declared, secrets = self.desired.state, self.secrets
+            return self.desired.state, self.secrets
         except TrainctlError:
-            declared, secrets = StoreLocation(), self._secrets({})
-        return act(url, declared, secrets, self.settings.environ)
+            return StoreLocation(), self._secrets({})
 
     @property
     def state_url(self) -> str:

@@ -130,12 +130,10 @@ def _decide(
     address = context.address
     if context.resource is None:
         removed = inputs.desired.moves.removed
-        destroy = removed.get(address, removed.get(address.group))
-        if destroy is not None and context.recorded is not None and not context.destroying:
-            return plan_declared_removal(context, destroy=destroy)
-        if caches.outlives_its_jobs(inputs, context):
+        destroy = None if context.destroying else removed.get(address, removed.get(address.group))
+        if (destroy is None or not context.recorded) and caches.outlives_its_jobs(inputs, context):
             return caches.keep_cache(context)
-        return plan_removal(context) if context.recorded is not None else plan_cleanup(context)
+        return plan_removal(context, destroy) if context.recorded else plan_cleanup(context)
     if address.kind is Kind.JOB:
         today = desired_job_attributes(context, inputs.code.get(address), planned_pins)
         start = inputs.starts.get(address)
@@ -184,21 +182,19 @@ def _with_position(inputs: PlanInputs, problem: Diagnostic) -> Diagnostic:
     return replace(problem, where=next(positions, None))
 
 
-def plan_removal(context: ResourceContext) -> Change:
-    """Plan a deletion; undeclared jobs without a live run are forgotten."""
-    stops = live_run(context) or unrecorded_run(context)
-    reason = None if context.destroying else ActionReason.NO_CONFIG
-    if context.address.kind is Kind.JOB and stops is None and not context.destroying:
-        return context.remove(Action.FORGET, ActionReason.ENDED)
-    return context.remove(Action.DELETE, reason, stops=stops)
+def plan_removal(context: ResourceContext, destroy: bool | None = None) -> Change:
+    """Plan a deletion; undeclared jobs without a live run are forgotten.
 
-
-def plan_declared_removal(context: ResourceContext, *, destroy: bool) -> Change:
-    """Plan what ``removed`` says; without ``destroy`` a live run continues."""
-    if not destroy:
+    ``destroy`` is what ``removed`` says: if False, it is only forgotten, and a live run continues.
+    """
+    if destroy is False:
         return context.remove(Action.FORGET, ActionReason.REMOVED)
     stops = live_run(context) or unrecorded_run(context)
-    return context.remove(Action.DELETE, ActionReason.NO_CONFIG, stops=stops)
+    deleted = context.destroying or destroy or stops is not None
+    if context.address.kind is Kind.JOB and not deleted:
+        return context.remove(Action.FORGET, ActionReason.ENDED)
+    reason = None if context.destroying else ActionReason.NO_CONFIG
+    return context.remove(Action.DELETE, reason, stops=stops)
 
 
 def find_drift(contexts: Iterable[ResourceContext]) -> Iterator[Drift]:

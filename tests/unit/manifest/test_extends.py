@@ -128,6 +128,7 @@ def test_a_file_outside_the_repository_is_not_read(project: Path) -> None:
         "git::https://git.example/a.git//d.yaml?ref=main",
         f"git::https://git.example/a.git//d.yaml?ref={COMMIT[:12]}",
         f"git::file:///srv/a.git//d.yaml?ref={COMMIT}",
+        f"git::https://git.example/a?ref={COMMIT}//d.yaml",
         f"git::ext::sh -c id//d.yaml?ref={COMMIT}",
         "https://git.example/d.yaml",
     ],
@@ -141,7 +142,6 @@ def test_another_repository_is_pinned(tmp_path: Path, reference: str) -> None:
     ("reference", "pinned"),
     [
         (f"git::https://git.example/a.git//x/d.yaml?ref={COMMIT}", "a//x/d.yaml@01234567"),
-        (f"git::https://git.example/a?ref={COMMIT}//d.yaml", "a//d.yaml@01234567"),
         (f"git::ssh://git@git.example:22/o/a.git//d.yaml?ref={COMMIT}", "a//d.yaml@01234567"),
     ],
 )

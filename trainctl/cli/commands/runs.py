@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -73,7 +73,7 @@ def status_command(
             raise UsageError("--all can't be used with a job", "Use one of them.")
         if watch:
             raise UsageError("--all can't be used with --watch", "Use one of them.")
-        states, code = query_all(session, _all_jobs)
+        states, code = query_all(session, _jobs_of)
         _show_states(session, states, format_)
         return code
     if run is not None and address is None:
@@ -83,10 +83,7 @@ def status_command(
         if watch:
             _watch(session, workspace, job, run, as_json=format_ is OutputFormat.JSON)
         elif job is None or (run is None and is_matrix(workspace, job)):
-            statuses = job_statuses(workspace, job)
-            pending = pending_jobs(workspace, statuses, job)
-            leases = open_leases(workspace.ledger.known()) if job is None else []
-            _show_all(session, statuses, pending, leases, job, format_)
+            _print_jobs(session, _jobs_of(workspace, job), format_, job)
         else:
             status = job_status(workspace, job, run)
             lines = status_lines(status, time.time(), named=run is not None)
@@ -129,61 +126,59 @@ def _watch_lines(
     return status_table(statuses, width)
 
 
-_Jobs: TypeAlias = tuple[list[JobStatus], list[Address], list[OpenLease]]
+class _Jobs(NamedTuple):
+    statuses: Sequence[JobStatus]
+    pending: Sequence[Address]
+    leases: Sequence[OpenLease]
+
+    def to_json(self, **more: str) -> dict[str, Any]:
+        """Return the JSON of ``status``; ``more`` is added to each job."""
+        return {
+            "jobs": [{**status_json(status), **more} for status in self.statuses],
+            "pending_jobs": [str(job) for job in self.pending],
+            "leases": lease_rows(self.leases, time.time()),
+        }
 
 
-def _all_jobs(workspace: Workspace) -> _Jobs:
-    statuses = job_statuses(workspace)
-    return statuses, pending_jobs(workspace, statuses), open_leases(workspace.ledger.known())
+def _jobs_of(workspace: Workspace, matrix: Address | None = None) -> _Jobs:
+    """Return all jobs, or those of one matrix, and all open leases."""
+    statuses = job_statuses(workspace, matrix)
+    pending = pending_jobs(workspace, statuses, matrix)
+    leases = [] if matrix else open_leases(workspace.ledger.known())
+    return _Jobs(statuses, pending, leases)
 
 
 def _show_states(session: CliSession, states: Mapping[str, _Jobs], format_: OutputFormat) -> None:
     """Print the jobs of each state."""
     output = session.output
     if format_ is OutputFormat.JSON:
-        of_states = [(url, _jobs_json(*jobs)) for url, jobs in states.items()]
-        lists = {name: [row for _, form in of_states for row in form[name]] for name in _LISTS}
-        rows = [{**job, "state": url} for url, form in of_states for job in form["jobs"]]
-        output.json({**lists, "jobs": rows})
+        forms = [_Jobs((), (), ()).to_json()]
+        forms += [jobs.to_json(state=url) for url, jobs in states.items()]
+        output.json({name: [row for form in forms for row in form[name]] for name in forms[0]})
         return
     found = {url: jobs for url, jobs in states.items() if any(jobs)}
     for number, (url, jobs) in enumerate(found.items()):
         output.prose(*([""] if number else []), output.style(escape(url), "bold"))
-        _show_all(session, *jobs, None, format_)
+        _print_jobs(session, jobs, format_)
     if not found:
         output.prose("No jobs have run yet.")
 
 
-_LISTS = ("jobs", "pending_jobs", "leases")
-
-
-def _jobs_json(
-    statuses: Sequence[JobStatus], pending: Sequence[Address], leases: Sequence[OpenLease]
-) -> dict[str, Any]:
-    jobs = [status_json(status) for status in statuses]
-    rows = lease_rows(leases, time.time())
-    return dict(zip(_LISTS, (jobs, [str(job) for job in pending], rows), strict=True))
-
-
-def _show_all(
-    session: CliSession,
-    statuses: Sequence[JobStatus],
-    pending: Sequence[Address],
-    leases: Sequence[OpenLease],
-    matrix: Address | None,
-    format_: OutputFormat,
+def _print_jobs(
+    session: CliSession, jobs: _Jobs, format_: OutputFormat, matrix: Address | None = None
 ) -> None:
     """Print all jobs, or those of one matrix, and the pending jobs."""
-    output = session.output
+    output, statuses = session.output, jobs.statuses
     if format_ is OutputFormat.JSON:
-        output.json(_jobs_json(statuses, pending, leases))
+        output.json(jobs.to_json())
         return
     lines = (
         sweep_lines(statuses, time.time(), output.width)
         if matrix
         else status_table(statuses, output.width)
     )
-    output.prose(*lines, *pending_job_lines(pending, statuses), *unfinished_lines(leases))
+    pending = pending_job_lines(jobs.pending, statuses)
+    output.prose(*lines, *pending, *unfinished_lines(jobs.leases))
     output.note(*refresh_error_lines(statuses))
 
 
