@@ -22,7 +22,7 @@ def edit(ledger: Ledger, edits: StateEdits, plan: str = "") -> None:
     def build(state: State) -> list[Entry]:
         entries = edits.entries(state, ledger.header, plan)
         if entries:
-            _refuse_open_intents(state, [*edits.renames, *edits.addresses])
+            refuse_open_intents(state, [*edits.renames, *edits.addresses])
         return entries
 
     ledger.append(build)
@@ -35,7 +35,7 @@ def remove(ledger: Ledger, addresses: Sequence[Address], *, dry_run: bool = Fals
     """
 
     def build(state: State) -> list[Entry]:
-        _refuse_open_intents(state, addresses)
+        refuse_open_intents(state, addresses)
         for address in addresses:
             if address not in state.resources:
                 raise not_in_state_error(address)
@@ -67,7 +67,7 @@ def push(ledger: Ledger, pushed: Mapping[str, Any]) -> State:
     new = state_from_json(pushed)
 
     def build(state: State) -> list[Entry]:
-        _refuse_open_intents(state, state.open_intents)
+        refuse_open_intents(state, state.open_intents)
         if state.lineage and state.lineage != new.lineage:
             raise _not_pushed_error(
                 f"its lineage is {new.lineage}, not {state.lineage}",
@@ -91,7 +91,7 @@ def push(ledger: Ledger, pushed: Mapping[str, Any]) -> State:
     return ledger.append(build)
 
 
-def _refuse_open_intents(state: State, addresses: Iterable[Address]) -> None:
+def refuse_open_intents(state: State, addresses: Iterable[Address]) -> None:
     """Raise LockHeld if one of the addresses is being changed."""
     for address in addresses:
         if address in state.open_intents:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from trainctl.errors import AppendConflict, LockHeld, StateError, UsageError
+from trainctl.errors import AppendConflict, StateError, UsageError
 from trainctl.ledger.commit import moved_error
+from trainctl.ledger.edits import refuse_open_intents
 from trainctl.ledger.entries import from_json
 from trainctl.ledger.ledger import Ledger
 from trainctl.ledger.reducer import reduce_entries
@@ -70,12 +71,7 @@ def _check(state: State, old: Ledger, new: Ledger, *, in_use: bool) -> None:
         raise UsageError(f"there is no state at {old.url}", f"Write `state: {{url: {new.url}}}`.")
     if in_use and not state.moved_to:
         raise _not_empty_error(new)
-    for intent in state.open_intents.values():
-        raise LockHeld(
-            f"{intent.address} is being changed by {intent.holder.actor} ({intent.action})",
-            f"Move the state when no apply runs: apply again to finish, or trainctl force-unlock {intent.id}.",
-            address=str(intent.address),
-        )
+    refuse_open_intents(state, state.open_intents)
 
 
 def _not_empty_error(new: Ledger) -> StateError:

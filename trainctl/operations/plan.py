@@ -223,7 +223,7 @@ def refuse_stale(workspace: Workspace, saved: SavedPlan) -> Plan:
     workspace.ledger.require_lineage(saved.lineage)
     state = workspace.ledger.state()
     rest = remaining(saved.plan, state)
-    reasons = [*map(str, staleness(saved.plan, state)), *_changed_code(workspace, rest)]
+    reasons = [*staleness(saved.plan, state), *_changed_code(workspace, rest)]
     if reasons:
         raise StalePlan("the saved plan is stale", "\n".join([*reasons, "Plan again."]))
     return rest

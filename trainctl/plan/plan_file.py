@@ -149,24 +149,13 @@ def _not_a_plan_file(name: str) -> TrainctlError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class StaleReason:
-    """A reason why a plan is stale; ``address`` None is the complete state."""
-
-    address: Address | None
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.address}: {self.reason}" if self.address else self.reason
-
-
-def staleness(plan: Plan, state: State) -> Iterator[StaleReason]:
+def staleness(plan: Plan, state: State) -> Iterator[str]:
     """Yield the reasons why a saved plan can't be applied to its state; none if it can.
 
     Changes that the same plan made are none.
     """
     if plan.lineage and not state.lineage:
-        yield StaleReason(None, "the state that the plan was made for was deleted")
+        yield "the state that the plan was made for was deleted"
         return
     state = plan.edits.applied_to(state)
     versions = {change.address: change.seen for change in plan.changes}
@@ -180,7 +169,7 @@ def staleness(plan: Plan, state: State) -> Iterator[StaleReason]:
         often = "once" if times == 1 else f"{times} times"
         recorded = state.resources.get(address)
         how = differing_paths(before[address], recorded.attributes) if recorded else ""
-        yield StaleReason(address, f"changed {often} since the plan was made{how}")
+        yield f"{address}: changed {often} since the plan was made{how}"
 
 
 def remaining(plan: Plan, state: State) -> Plan:

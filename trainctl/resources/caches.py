@@ -139,7 +139,9 @@ def _origin(cache: RecordedResource) -> Address:
 
 
 def _cache_directory(node: Node, cache: CacheSpec) -> str:
-    return cache.dir or _default_directory(node, cache)
+    if cache.dir or cache.scope == "team":
+        return cache.dir or team_cache(node)
+    return str(PurePosixPath(node.root) / "caches" / str(cache.project))
 
 
 def find_cache_location(cache: RecordedResource, lookup: Lookup) -> CacheLocation | None:
@@ -162,12 +164,6 @@ def other_cache_locations(cache: RecordedResource, lookup: Lookup) -> list[Cache
 
 def _with_team(node: Node, directory: str, cache: CacheSpec) -> tuple[str, ...]:
     return (directory,) if cache.scope == "team" else (directory, team_cache(node))
-
-
-def _default_directory(node: Node, cache: CacheSpec) -> str:
-    if cache.scope == "team":
-        return team_cache(node)
-    return str(PurePosixPath(node.root) / "caches" / str(cache.project))
 
 
 def _first_node(cluster: RecordedResource) -> Node:

@@ -61,7 +61,7 @@ def test_a_state_that_is_being_changed_does_not_move() -> None:
     old = used(ledger_on(MemoryLog()))
     begin(old, key="k2")
     new = ledger_on(MemoryLog(URL))
-    with pytest.raises(LockHeld, match=r"job\.sft is being changed"):
+    with pytest.raises(LockHeld, match=r"job\.sft is locked by"):
         migrate(old, new)
     old.release(next(iter(old.state().open_intents.values())).id)
     with pytest.raises(UsageError, match="no state"):

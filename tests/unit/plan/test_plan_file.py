@@ -131,16 +131,14 @@ def test_a_plan_is_fresh_until_an_address_moves() -> None:
 
     assert list(staleness(plan, state)) == []
     assert list(staleness(plan, elsewhere)) == []
-    assert [str(one) for one in staleness(plan, moved)] == [
-        "cluster.lab: changed 2 times since the plan was made"
-    ]
+    assert [*staleness(plan, moved)] == ["cluster.lab: changed 2 times since the plan was made"]
 
 
 def test_a_deleted_state_is_stale() -> None:
     """A plan for a state that is gone would start everything again."""
     plan = a_plan(state_after(a_plan()))
 
-    assert [one.address for one in staleness(plan, State())] == [None]
+    assert [*staleness(plan, State())] == ["the state that the plan was made for was deleted"]
 
 
 def test_a_plan_for_a_new_state_names_its_lineage() -> None:
@@ -166,7 +164,7 @@ def test_an_interrupted_apply_of_the_same_plan_carries_on() -> None:
     left = [one.address for one in remaining(plan, half).changes if one.action is not Action.NOOP]
     assert left == [one.address for one in plan.changes if one.address != project]
     assert not remaining(plan, whole).has_changes
-    assert [one.address for one in staleness(plan, foreign)] == [project]
+    assert [one.split(":")[0] for one in staleness(plan, foreign)] == [str(project)]
 
 
 def outcomes_of(plan: Plan, *addresses: str, error: str = "") -> Any:
@@ -241,7 +239,7 @@ def test_what_moved_is_named_by_its_paths() -> None:
         state, resources={**state.resources, lab: other}, versions={**state.versions, lab: 2}
     )
 
-    assert [str(one) for one in staleness(plan, moved)] == [
+    assert [*staleness(plan, moved)] == [
         "cluster.lab: changed once since the plan was made (gpus, nodes)"
     ]
     assert summarize_changes(plan.changes) == ["job.sft: delete and create"]

@@ -363,15 +363,6 @@ def file_mode_for(directory: Path) -> int:
     return SHARED_FILE if is_group_shared(directory.stat()) else PRIVATE_FILE
 
 
-def may_change_mode(descriptor: int) -> bool:
-    """Return whether this user may change the mode, by trying it."""
-    try:
-        os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode))
-    except OSError:
-        return False
-    return True
-
-
 def is_group_shared(directory: os.stat_result) -> bool:
     """Return whether files in a directory with this status are for its group."""
     return directory.st_mode & _FOR_GROUP == _FOR_GROUP
