@@ -64,7 +64,9 @@ class PreflightChecker:
         Nodes on which the run has started are not checked.
         """
         compute, now = step.job_spec.compute, time.monotonic()
-        kind = (compute.gpus, compute.gpu_kind, step.job_spec.in_container, *sorted(listings))
+        volume = step.job_spec.runtime.checkpointing_config.volume_size_gib
+        host = (compute.gpus, compute.gpu_kind, step.job_spec.in_container, volume)
+        kind = (*host, *sorted(listings))
         checks = [(node.id, *kind) for node in nodes]
         if len(nodes) == 1 and now - self._passed.get(checks[0], -_FRESH_SECONDS) < _FRESH_SECONDS:
             return {}
@@ -108,6 +110,7 @@ class PreflightChecker:
             in_container=step.job_spec.in_container,
             listings=[*listings],
             probe_bytes=min(_PROBE_BYTES, size),
+            checkpoint_bytes=step.job_spec.runtime.checkpointing_config.volume_bytes or 0,
             ports=node.ports if compute.node_count > 1 else None,
         )
         agent = self._agents.of(cluster.provider, node)

@@ -46,6 +46,7 @@ def ask(root: Path, gpus: RunGpus = NO_GPUS, **more: Any) -> dict[str, Any]:
         "in_container": True,
         "listings": [],
         "probe_bytes": 64 * MIB,
+        "checkpoint_bytes": 0,
         "ports": None,
         **more,
     }
@@ -255,7 +256,7 @@ def in_allocation(root: Path, gpus: RunGpus, granted: list[str]) -> str:
     """The error of a machine that a batch system chose, with the GPUs that it granted."""
     request: dict[str, Any] = {
         "root": str(root), "data": str(root), "key": "key", "gpus": gpus, "in_container": True,
-        "listings": [], "probe_bytes": 0, "ports": None,
+        "listings": [], "probe_bytes": 0, "checkpoint_bytes": 0, "ports": None,
     }  # fmt: skip
     try:
         check_allocation(cast(PreflightRequest, request), "n1", granted)

@@ -20,7 +20,7 @@ def make_finding(check: str, level: str, summary: str, remedy: str) -> Finding:
 
 
 class PreflightRequest(NodeCacheRequest):
-    """``key``: the run. ``listings``: its weights, of ``probe_bytes`` bytes in total.
+    """``key``: the run. ``listings``: its weights, of ``probe_bytes`` bytes in total. ``checkpoint_bytes``: disk space they need.
 
     ``ports``: range of the host's ports for a gang, ``FIRST-LAST`` or empty: any; null: no gang.
     """
@@ -31,6 +31,7 @@ class PreflightRequest(NodeCacheRequest):
     in_container: bool
     listings: List[str]
     probe_bytes: int
+    checkpoint_bytes: int
     ports: Optional[str]
 
 

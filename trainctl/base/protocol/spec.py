@@ -73,7 +73,7 @@ RunSession = TypedDict("RunSession", {"trigger": str, "timeout_seconds": float})
 class CheckpointStoreSpec(TypedDict, total=False):
     """The checkpoint store and retention. ``url`` null: the data directory. ``secret``: name of its credential.
 
-    ``max_rate``: bytes a second. ``enabled``: whether the run stores checkpoints. Durations are in seconds.
+    ``max_rate``: bytes a second. ``max_bytes``: size of the run's directory at which the run is stopped. ``enabled``: whether the run stores checkpoints. Durations are in seconds.
     """
 
     url: Optional[str]
@@ -84,6 +84,7 @@ class CheckpointStoreSpec(TypedDict, total=False):
     keep_last: Optional[int]
     keep_every: Optional[int]
     max_rate: Optional[int]
+    max_bytes: Optional[int]
     upload_timeout: float
     debounce_seconds: float
     idle_seconds: float

@@ -160,7 +160,8 @@ class CheckpointingConfig(ManifestSection):
     checkpoint_path: Path | None = None
     """Directory in ``$BT_CHECKPOINT_DIR``; default: one chosen by trainctl."""
     volume_size_gib: Annotated[int, Field(ge=1)] | None = None
-    """Expected disk space of checkpoints in GiB."""
+    """Disk space for checkpoints in GiB: a node with less is not used, and a run that exceeds it is
+    stopped."""
 
 
 class Runtime(ManifestSection):

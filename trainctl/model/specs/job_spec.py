@@ -148,6 +148,11 @@ class CheckpointingSpec:
     checkpoint_path: str | None = None
     volume_size_gib: int | None = None
 
+    @property
+    def volume_bytes(self) -> int | None:
+        """The limit in bytes."""
+        return self.volume_size_gib * 2**30 if self.volume_size_gib else None
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSelector:

@@ -27,6 +27,9 @@ from trainctl.node.runs.record import NodeRun
 from trainctl.node.system import gpus
 from trainctl.node.system.layout import Layout
 
+DISK_USAGE = "metrics-disk.json"
+"""File in a run's directory with the disk usage measured last."""
+
 HISTORY_BYTES = 2**21
 """Maximum size of a run's history of samples."""
 
@@ -130,8 +133,7 @@ class _Sample:
     def __init__(self, run: NodeRun, spec: RunSpec, *, last: bool) -> None:
         self._run = run
         self._last = last
-        self._environment: Mapping[str, str] = spec["environment"]
-        self._links = {link["path"]: link["target"] for link in spec.get("links", [])}
+        self._spec = spec
         self._supervisor = os.getpid()
 
     def take(self, ended_seconds: float, *, with_gpus: bool) -> int:
@@ -179,8 +181,8 @@ class _Sample:
         """Usage of file systems and, less often, of directories."""
         directories = {
             "ephemeral_storage": [self._run.work, self._run.scratch, self._run.view],
-            "checkpoints": self._directory("BT_CHECKPOINT_DIR"),
-            "cache": self._directory("BT_PROJECT_CACHE_DIR"),
+            "checkpoints": job_directory(self._spec, "BT_CHECKPOINT_DIR"),
+            "cache": job_directory(self._spec, "BT_PROJECT_CACHE_DIR"),
         }
         usage = self._usage(directories)
         return {
@@ -193,7 +195,7 @@ class _Sample:
         }
 
     def _usage(self, directories: Mapping[str, List[Path]]) -> Mapping[str, Optional[int]]:
-        path = self._run.directory / "metrics-disk.json"
+        path = self._run.directory / DISK_USAGE
         stored = read_json(path) or {"due": 0.0, "usage": {}}
         is_fresh = time.time() < stored["due"] < time.time() + _DAY
         usage: Mapping[str, Optional[int]] = stored["usage"]
@@ -208,9 +210,12 @@ class _Sample:
         write_json(path, {"due": time.time() + max(_DISK_INTERVAL, cost), "usage": usage})
         return usage
 
-    def _directory(self, variable: str) -> List[Path]:
-        path = self._environment.get(variable)
-        return [Path(self._links.get(path, path))] if path else []
+
+def job_directory(spec: RunSpec, variable: str) -> List[Path]:
+    """Return the directory on the node that a variable of the job names, if it is set."""
+    links = {link["path"]: link["target"] for link in spec.get("links", [])}
+    path = spec["environment"].get(variable)
+    return [Path(links.get(path, path))] if path else []
 
 
 def read_metrics(request: MetricsRequest, emit: Callable[[Json], None]) -> MetricsResponse:

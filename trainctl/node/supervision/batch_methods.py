@@ -176,6 +176,7 @@ def _prepare(
         "in_container": bool(spec.get("container")),
         "listings": [listing.id for listing in listings.values()],
         "probe_bytes": min(_PROBE_BYTES, sum(listing.size for listing in listings.values())),
+        "checkpoint_bytes": spec["store"].get("max_bytes") or 0,
         "ports": None,
     }
     granted = (spec.get("batch") or {}).get("gpus", [])

@@ -125,7 +125,8 @@ def _disks(request: PreflightRequest, layout: Layout) -> List[Finding]:
     trees = ListingTrees(layout)
     is_warm = all(trees.is_complete(listing) for listing in request["listings"])
     size = 0 if is_warm else request["probe_bytes"]
-    return [*disk_findings(layout.cache, check_absolute(request["data"], "data"), size)]
+    data = check_absolute(request["data"], "data")
+    return [*disk_findings(layout.cache, data, size, request["checkpoint_bytes"])]
 
 
 def _gpus(wanted: RunGpus, gpu_source: ListGpusFn) -> _GpuReport:

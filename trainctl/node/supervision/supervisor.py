@@ -31,6 +31,7 @@ from trainctl.node.jobs.shell import (
     shell_program,
 )
 from trainctl.node.jobs.workspace import job_environment, prepare_job
+from trainctl.node.metrics.disk_guard import DiskGuard
 from trainctl.node.metrics.progress_endpoint import ProgressEndpoint
 from trainctl.node.metrics.sampler import Sampler
 from trainctl.node.runs import record as runs
@@ -136,6 +137,7 @@ class _Supervisor:
         self._sampler = Sampler(request.run, request.spec)
         self._place = HeldPlace(request.run, request.spec, self._update_record)
         self._progress = ProgressEndpoint(request.run)
+        self._disks = DiskGuard(request.run, request.spec)
 
     def run(self) -> None:
         """Claim and execute the run and record its outcome, unless it can't be claimed."""
@@ -267,6 +269,7 @@ class _Supervisor:
             return RunOutcome(runs.STOPPED)
         all_chores = [*chores, *self._peers.chores(attempt)]
         all_chores.append(lambda: self._place.tend(attempt, self._clock))
+        all_chores.append(lambda: self._disks.tend(attempt))
         return self._execute(attempt, launch, self._log, self._deadline, on_start, all_chores)
 
     def _execute(
@@ -324,7 +327,7 @@ class _Supervisor:
         if end.code is None:
             return RunOutcome(runs.FAILED, end.warden, "the job's warden process was killed")
         if end.stopped:
-            return RunOutcome(runs.STOPPED, end.code, self._run.interruption)
+            return RunOutcome(runs.STOPPED, end.code, self._disks.reason or self._run.interruption)
         if end.expired:
             error = f"the run exceeded its max_duration of {self._deadline:.0f} s"
             return RunOutcome(runs.FAILED, end.code, error)

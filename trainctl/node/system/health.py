@@ -83,11 +83,12 @@ def _kernel_log(path: str) -> Iterator[str]:
         os.close(descriptor)
 
 
-def disk_findings(cache: Path, scratch: Path, size: int) -> Iterator[Finding]:
-    """Check free space in ``scratch``, and write ``size`` bytes to each of the two disks."""
+def disk_findings(cache: Path, scratch: Path, size: int, needed: int = 0) -> Iterator[Finding]:
+    """Check that ``scratch`` has ``needed`` bytes free, and write ``size`` bytes to each of the two disks."""
     free = free_space(str(scratch))
-    if free is not None and free < _MIN_FREE:
-        summary = f"{format_bytes(free)} free in {scratch}"
+    if free is not None and free < max(needed, _MIN_FREE):
+        use = f", {format_bytes(needed)} needed for checkpoints (volume_size_gib)" if needed else ""
+        summary = f"{format_bytes(free)} free in {scratch}{use}"
         yield make_finding("space", ERROR, summary, "Free disk space.")
     disks: Dict[int, Path] = {}
     for directory in map(_existing, (scratch, cache)):
