@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.node_program.nodes import NodeHarness
+from tests.support.node_program.nodes import NodeHarness, wait_for
+from trainctl.base.system.processes import find_by_environment
 
 pytestmark = pytest.mark.integration
 
@@ -67,6 +69,31 @@ def test_weights_appear_for_the_job_only(private: NodeHarness) -> None:
     assert private.log() == "weights" * len(TARGETS)
     assert _host(private) == before
     assert not Path("/app/models/x").exists()
+
+
+def test_a_run_is_entered_with_its_mounts(private: NodeHarness) -> None:
+    """In its user namespace, too, as the user and in its directory; shells that stay are killed at its end."""
+    target, end = TARGETS[0], private.base / "end"
+    commands = f"until [ -e {end} ]; do sleep 0.05; done"
+    private.start(private.spec(commands, weights=_mounted(private, target)))
+    line = f"cat {target}/deep/model.bin; pwd; id -u; sleep 1000 >/dev/null 2>&1 & exit 5"
+    request = {"root": str(private.root), "key": "run-1", "command": [line], "with_secrets": False}
+    argv = [*private.argv("enter")[:-1], json.dumps(request), "enter"]
+
+    def enter() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            argv, env=private.environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+
+    wait_for(lambda: private.status()["status"] == "TRAINING_JOB_RUNNING")
+    done = enter()
+    user = "65534" if private.prefix else str(os.geteuid())
+    work = private.directory() / "work"
+    assert (done.stdout, done.returncode) == (f"weights{work}\n{user}\n", 5), done.stderr
+    end.touch()
+    private.ended()
+    mark = f"TRAINCTL_RUN_DIRECTORY={private.directory()}".encode()
+    assert find_by_environment(mark) == []
 
 
 def test_mounted_weights_cant_be_written(private: NodeHarness) -> None:
