@@ -91,7 +91,7 @@ def test_nothing_generic_lands_in_site_packages(wheel: Path) -> None:
     assert [name for name in names if name.endswith(".md")] == ["trainctl/errors.md"]
     examples = {
         f"trainctl/examples/{path.relative_to(ROOT / 'examples')}"
-        for name in EXAMPLES
+        for name in ("minimal", *EXAMPLES)
         for path in (ROOT / "examples" / name).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }

@@ -9,9 +9,8 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from typer._click.shell_completion import CompletionItem, get_completion_class
@@ -19,40 +18,14 @@ from typer.completion import completion_init  # type: ignore[attr-defined]
 
 from trainctl.cli.app import build
 
-ADDRESS_COMMANDS = frozenset(
-    [
-        "status",
-        "logs",
-        "metrics",
-        "run",
-        "stop",
-        "ssh",
-        "proxy",
-        "session extend",
-        "download",
-        "import",
-        "history",
-        "state show",
-        "state mv",
-        "state rm",
-        "checkpoints list",
-        "checkpoints download",
-        "checkpoints url",
-        "checkpoints upload",
-        "checkpoints deploy",
-        "session extend",
-    ]
+ADDRESS_COMMANDS = (
+    *("status", "logs", "metrics", "run", "stop", "ssh", "proxy", "download", "import", "history"),
+    *("state show", "state mv", "state rm", "checkpoints list", "checkpoints download"),
+    *("checkpoints url", "checkpoints upload", "checkpoints deploy", "session extend"),
 )
 """Commands with an address as first argument."""
 _ADDRESS_OPTIONS = ("--target", "--exclude", "--replace")
 _GLOBAL_OPTIONS = ("-C", "--chdir", "--state", "--env", "--log-level")
-
-
-class _Line(NamedTuple):
-    """The words of a command, and the values of global options."""
-
-    command: str
-    options: dict[str, str]
 
 
 def complete(instruction: str) -> int:
@@ -65,39 +38,37 @@ def complete(instruction: str) -> int:
     by_parameter = completer.get_completions
 
     def completions(args: list[str], incomplete: str) -> list[CompletionItem]:
-        line = _parsed(args)
-        is_address = line.command in ADDRESS_COMMANDS or (
-            args[-1:] and args[-1] in _ADDRESS_OPTIONS
-        )
+        befores = ["", *args]
+        options = {
+            name: value
+            for name, value in zip(befores, args, strict=False)
+            if name in _GLOBAL_OPTIONS
+        }
+        words = [
+            word
+            for before, word in zip(befores, args, strict=False)
+            if before not in options and not word.startswith("-")
+        ]
+        is_address = befores[-1] in _ADDRESS_OPTIONS or f"{' '.join(words)} ".startswith(_STARTS)
         if not is_address or incomplete.startswith("-"):
             return by_parameter(args, incomplete)
-        return [CompletionItem(name) for name in _matching(incomplete, line.options)]
+        return [CompletionItem(name) for name in _matching(incomplete, options)]
 
     completer.get_completions = completions  # type: ignore[method-assign]
     print(completer.complete())  # noqa: T201
     return 0
 
 
-def _parsed(args: Sequence[str]) -> _Line:
-    words: list[str] = []
-    options: dict[str, str] = {}
-    for before, word in zip(("", *args), args, strict=False):
-        if before in _GLOBAL_OPTIONS:
-            options[before] = word
-        elif not word.startswith("-") and len(words) < 2:
-            words.append(word)
-    command = " ".join(words)
-    return _Line(command if command in ADDRESS_COMMANDS else command.partition(" ")[0], options)
+_STARTS = tuple(f"{command} " for command in ADDRESS_COMMANDS)
 
 
 def _matching(incomplete: str, options: dict[str, str]) -> list[str]:
     """Return the addresses that begin with a text; those of a sweep's jobs if it has a bracket."""
-    directory = Path(options.get("-C") or options.get("--chdir") or "").expanduser().absolute()
+    directory = Path(options.get("-C", options.get("--chdir", ""))).expanduser().absolute()
     url = options.get("--state") or os.environ.get("TRAINCTL_STATE") or None
-    try:
+    found: list[str] = []
+    with contextlib.suppress(Exception):  # the shell would print an error into the line
         found = _cached(directory, url, options.get("--env"))
-    except Exception:  # noqa: BLE001 (the shell would print an error into the line)
-        found = []
     names = {text if "[" in incomplete else text.partition("[")[0] for text in found}
     return sorted(name for name in names if name.startswith(incomplete))
 
@@ -107,29 +78,24 @@ def _cached(directory: Path, url: str | None, environment: str | None) -> list[s
     home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     name = hashlib.sha256(json.dumps([str(directory), url, environment]).encode()).hexdigest()
     path = Path(home, "trainctl", "completion", f"{name}.json")
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        entry = json.loads(path.read_bytes())
-        if entry["version"] == _version(directory, entry["log"]):
-            return list(entry["addresses"])
+    with contextlib.suppress(OSError, ValueError):
+        version, log, found = json.loads(path.read_bytes())
+        if version == _version(directory, log):
+            return list(found)
     log, found = _read(directory, url, environment)
-    entry = {"log": log, "version": _version(directory, log), "addresses": found}
     with contextlib.suppress(OSError):
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
-        path.write_text(json.dumps(entry))
+        path.write_text(json.dumps([_version(directory, log), log, found]))
     return found
 
 
-def _version(directory: Path, log: str | None) -> list[Any]:
-    """Return sizes and times of the manifest's files and of the state's log."""
-    paths = [*sorted(directory.glob("*trainctl.*")), *([Path(log)] if log else [])]
-    return [
-        [path.name, path.stat().st_mtime_ns, path.stat().st_size] for path in paths if path.exists()
-    ]
+def _version(directory: Path, log: str) -> list[Any]:
+    """Return names, times and sizes of the manifest's files and of the state's log."""
+    paths = [path for path in (*sorted(directory.glob("*trainctl.*")), Path(log)) if path.exists()]
+    return [[path.name, path.stat().st_mtime_ns, path.stat().st_size] for path in paths]
 
 
-def _read(
-    directory: Path, url: str | None, environment: str | None
-) -> tuple[str | None, list[str]]:
+def _read(directory: Path, url: str | None, environment: str | None) -> tuple[str, list[str]]:
     """Read the manifest and the state; no bucket is asked, and no secret is read."""
     from trainctl.cli.options import PlanningFlags
     from trainctl.cli.session import CliSession
@@ -142,6 +108,6 @@ def _read(
         with contextlib.suppress(Exception):  # an invalid manifest
             found.update(map(str, workspace.desired.resources))
         if not workspace.state_url.startswith("file:") or workspace.state_keys is not None:
-            return None, sorted(found)
+            return str(directory), sorted(found)
         found.update(map(str, workspace.ledger_at(workspace.state_url).state().resources))
     return str(Path(unquote(urlsplit(workspace.state_url).path), "log")), sorted(found)

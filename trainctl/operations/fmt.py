@@ -30,12 +30,6 @@ class FormattedFile(NamedTuple):
     after: str
 
 
-class _Line(NamedTuple):
-    text: str
-    is_verbatim: bool = False
-    """Whether it begins inside a text of several lines."""
-
-
 class _Level(NamedTuple):
     """A block of YAML: its column before and after, and whether it is a list."""
 
@@ -44,9 +38,8 @@ class _Level(NamedTuple):
     is_list: bool
 
 
-def format_files(directory: Path) -> list[FormattedFile]:
+def format_files(directory: Path) -> Iterator[FormattedFile]:
     """Format all manifest files of a directory; ManifestError if one is invalid. Writes nothing."""
-    formatted = []
     for name in manifest_files(directory):
         try:
             data = file_bytes(directory / name, name)
@@ -62,77 +55,47 @@ def format_files(directory: Path) -> list[FormattedFile]:
                 "Write texts that keep blank lines at their end (|+) in quotes.",
                 code="not-formatted",
             )
-        formatted.append(FormattedFile(name, before, after))
-    return formatted
+        yield FormattedFile(name, before, after)
 
 
 def format_text(text: str, name: str) -> str:
     """Format a valid manifest, TOML by its name or YAML."""
-    text = text.replace("\r\n", "\n")
+    lines = text.replace("\r\n", "\n").split("\n")
+    scan, indented = (_scan_toml, _toml) if name.endswith(".toml") else (_scan_yaml, _yaml)
+    inside, depths = scan("\n".join(lines), len(lines))
+    for number, line in enumerate(lines):
+        if not (inside[number] or inside[number + 1]):
+            lines[number] = line.rstrip()
     kept: list[str] = []
-    for line, is_verbatim in (_toml_lines if name.endswith(".toml") else _yaml_lines)(text):
-        if line or is_verbatim or (kept and kept[-1]):  # at most one blank line
+    for number, line in enumerate(indented(lines, inside, depths)):
+        if line or inside[number] or (kept and kept[-1]):  # at most one blank line
             kept.append(line)
     return "\n".join(kept).rstrip("\n") + "\n"
 
 
-def _toml_lines(text: str) -> Iterator[_Line]:
-    """Indent the lines of lists by the brackets that are open."""
+def _scan_toml(text: str, count: int) -> tuple[list[bool], list[int]]:
+    """Return for each line whether it begins inside a text, and inside how many brackets."""
     depth = 0
-    depths, inside = [0], [False]
+    inside, depths = [False], [0]
     for token in _TOML_TOKEN.finditer(text):
-        word = token[0]
-        depth += (word in ("[", "{")) - (word in ("]", "}"))
-        count = 1 if word == "\n" else 0 if word.startswith("#") else word.count("\n")
-        depths += [depth] * count
-        inside += [word != "\n"] * count
-    for number, line in enumerate(text.split("\n")):
-        line = line if _opens(inside, number) else line.rstrip()
+        depth += (token[0] in ("[", "{")) - (token[0] in ("]", "}"))
+        for _ in range(token[0].count("\n")):
+            inside.append(token[0] != "\n")
+            depths.append(depth)
+    return [*inside, False], depths
+
+
+def _toml(lines: list[str], inside: list[bool], depths: list[int]) -> Iterator[str]:
+    """Indent the lines of lists by the brackets that are open."""
+    for number, line in enumerate(lines):
         words = line.lstrip()
         level = depths[number] - words.startswith(("]", "}"))
-        yield (
-            _Line(line, True)
-            if inside[number]
-            else _Line(words and " " * (_TOML_INDENT * level) + words)
-        )
+        yield line if inside[number] or not words else " " * (_TOML_INDENT * level) + words
 
 
-def _opens(inside: list[bool], number: int) -> bool:
-    """Whether a text of several lines continues after the line."""
-    return number + 1 < len(inside) and inside[number + 1]
-
-
-def _yaml_lines(text: str) -> Iterator[_Line]:
-    """Indent blocks by two, lists inside of their key; what continues a line moves with it."""
-    lines = text.split("\n")
-    inside, flows = _continued_lines(text, len(lines))
-    levels: list[_Level] = []
-    shift = 0
-    for number, line in enumerate(lines):
-        line = line if inside[number] or _opens(inside, number) else line.rstrip()
-        words = line.lstrip(" ")
-        column = len(line) - len(words)
-        if inside[number] or flows[number]:
-            yield _Line(_shifted(line, shift), inside[number])
-        elif words.startswith("#"):
-            after = (n for n in range(number + 1, len(lines)) if not (inside[n] or flows[n]))
-            content = (lines[n] for n in after if lines[n].strip())
-            following = next((text for text in content if text.lstrip()[0] != "#"), "")
-            if len(following) - len(following.lstrip()) == column and following:
-                _enter(levels, column, _is_item(following.strip()))
-            outer = next((level for level in reversed(levels) if level.old <= column), None)
-            yield _Line(" " * (outer.new + column - outer.old if outer else 0) + words)
-        elif not words or line.startswith(("---", "...", "%")):
-            yield _Line(words)
-        else:
-            indented = _indented(levels, words, column)
-            shift = levels[-1].new - levels[-1].old
-            yield _Line(indented)
-
-
-def _continued_lines(text: str, count: int) -> tuple[list[bool], list[bool]]:
-    """Return for each line whether it begins inside a scalar, and inside brackets."""
-    inside, flows = [False] * count, [False] * count
+def _scan_yaml(text: str, count: int) -> tuple[list[bool], list[int]]:
+    """Return for each line whether it begins inside a scalar, and inside how many brackets."""
+    inside, depths = [False] * (count + 1), [0] * count
     begins: list[int] = []
     for token in yaml.scan(text, Loader=_LOADER):
         first, last = token.start_mark.line, token.end_mark.line
@@ -143,8 +106,32 @@ def _continued_lines(text: str, count: int) -> tuple[list[bool], list[bool]]:
             begins.append(first)
         elif isinstance(token, yaml.FlowMappingEndToken | yaml.FlowSequenceEndToken):
             for number in range(begins.pop() + 1, last + 1):
-                flows[number] = True
-    return inside, flows
+                depths[number] += 1
+    return inside, depths
+
+
+def _yaml(lines: list[str], inside: list[bool], depths: list[int]) -> Iterator[str]:
+    """Indent blocks by two, lists inside of their key; what continues a line moves with it."""
+    levels: list[_Level] = []
+    shift = 0
+    for number, line in enumerate(lines):
+        words = line.lstrip(" ")
+        column = len(line) - len(words)
+        if inside[number] or depths[number]:
+            moved = " " * shift + line if line else line
+            yield moved if shift >= 0 else line[min(-shift, column) :]
+        elif words.startswith("#"):
+            content = (text for text in lines[number:] if text.strip() and text.lstrip()[0] != "#")
+            following = next(content, "")
+            if following and len(following) - len(following.lstrip()) == column:
+                _enter(levels, column, _is_item(following.strip()))
+            outer = next((level for level in reversed(levels) if level.old <= column), None)
+            yield " " * (outer.new + column - outer.old if outer else 0) + words
+        elif not words or line.startswith(("---", "...", "%")):
+            yield words
+        else:
+            yield _indented(levels, words, column)
+            shift = levels[-1].new - levels[-1].old
 
 
 def _indented(levels: list[_Level], words: str, column: int) -> str:
@@ -167,15 +154,7 @@ def _is_item(words: str) -> bool:
 
 def _enter(levels: list[_Level], column: int, is_list: bool) -> None:
     """Leave the blocks that end before a line, and enter its own; a list may begin at its key's column."""
-    while levels and (
-        levels[-1].old > column or (levels[-1].old == column and levels[-1].is_list and not is_list)
-    ):
+    while levels and (levels[-1].old, levels[-1].is_list) > (column, is_list):
         levels.pop()
-    if not levels or levels[-1].old < column or levels[-1].is_list != is_list:
+    if not levels or (levels[-1].old, levels[-1].is_list) != (column, is_list):
         levels.append(_Level(column, levels[-1].new + 2 if levels else 0, is_list))
-
-
-def _shifted(line: str, count: int) -> str:
-    if count >= 0:
-        return " " * count + line if line else line
-    return line[min(-count, len(line) - len(line.lstrip(" "))) :]

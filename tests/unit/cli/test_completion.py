@@ -62,7 +62,7 @@ def test_commands_with_addresses_are_known() -> None:
     """Completion reads a list of them, because loading a command takes too long."""
     metavars = dict(first_arguments(build()))
     named = {name for name, metavar in metavars.items() if str(metavar).startswith("ADDRESS")}
-    assert named | {"state mv"} == ADDRESS_COMMANDS
+    assert named | {"state mv"} == set(ADDRESS_COMMANDS)
 
 
 def test_addresses_come_from_manifest_and_state(places: dict[str, str]) -> None:

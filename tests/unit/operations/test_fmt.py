@@ -174,7 +174,7 @@ def test_a_file_whose_values_would_change_is_refused(tmp_path: Path) -> None:
     """Blank lines at the end of a text that keeps them."""
     (tmp_path / "trainctl.yaml").write_text("a: |+\n  x\n\n\n")
     with pytest.raises(TrainctlError, match="without changing its values"):
-        format_files(tmp_path)
+        list(format_files(tmp_path))
     (tmp_path / "trainctl.yaml").write_text("a: [\n")
     with pytest.raises(ManifestError):
-        format_files(tmp_path)
+        list(format_files(tmp_path))

@@ -6,17 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.errors import StorageError
 from trainctl.operations.init import EXAMPLES, write_example, write_minimal
 
 SSH_CONFIG = """\
-Include more/*.conf
 Host gpu-01 gpu-02 *.example.com !bad
   User ml
+  HostName 10.0.0.7
 Host=old-box
 Host github.com
-    User git
-Match host other
     User git
 host gpu-01
   Port 2222
@@ -32,12 +29,10 @@ def manifest(directory: Path, *config: str) -> str:
 
 
 def test_hosts_are_suggested_in_a_comment(tmp_path: Path) -> None:
-    """Those with a name, also of included files; no patterns, no git servers, and at most eight."""
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "a.conf").write_text("Host included\n")
+    """Those with a name; no patterns, no git servers, and at most eight."""
     text = manifest(tmp_path / "one", SSH_CONFIG)
     assert "# Hosts of ~/.ssh/config, not contacted: " in text
-    line = "# clusters: {lab: {provider: ssh, hosts: [included, gpu-01, gpu-02, old-box]}}\n"
+    line = "# clusters: {lab: {provider: ssh, hosts: [gpu-01, gpu-02, old-box]}}\n"
     assert line in text
     many = manifest(tmp_path / "two", "Host " + " ".join(f"n{n}" for n in range(20)))
     assert "hosts: [n0, n1, n2, n3, n4, n5, n6, n7]}" in many
@@ -79,7 +74,7 @@ def test_another_manifest_is_not_joined_by_a_second(tmp_path: Path) -> None:
 
 def test_a_file_in_the_way_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "src").write_text("")
-    with pytest.raises(StorageError, match=r"cannot write .*src"):
+    with pytest.raises(OSError, match="src"):
         write_example("sweep", tmp_path)
     assert not (tmp_path / "trainctl.yaml").exists()
 

@@ -26,7 +26,7 @@ def fmt_command(
     """
     session = session_of(ctx)
     output = session.output
-    files = format_files(session.directory)
+    files = list(format_files(session.directory))
     if not files:
         raise TrainctlError(
             "no manifest found",
