@@ -38,18 +38,11 @@ def complete(instruction: str) -> int:
     by_parameter = completer.get_completions
 
     def completions(args: list[str], incomplete: str) -> list[CompletionItem]:
-        befores = ["", *args]
-        options = {
-            name: value
-            for name, value in zip(befores, args, strict=False)
-            if name in _GLOBAL_OPTIONS
-        }
-        words = [
-            word
-            for before, word in zip(befores, args, strict=False)
-            if before not in options and not word.startswith("-")
-        ]
-        is_address = befores[-1] in _ADDRESS_OPTIONS or f"{' '.join(words)} ".startswith(_STARTS)
+        pairs = list(zip(["", *args], args, strict=False))
+        options = {before: word for before, word in pairs if before in _GLOBAL_OPTIONS}
+        words = [word for before, word in pairs if before not in options and word[:1] != "-"]
+        command = f"{' '.join(words)} "
+        is_address = command.startswith(_STARTS) or {*args[-1:]} & {*_ADDRESS_OPTIONS}
         if not is_address or incomplete.startswith("-"):
             return by_parameter(args, incomplete)
         return [CompletionItem(name) for name in _matching(incomplete, options)]

@@ -9,7 +9,6 @@ import typer
 
 from trainctl.cli.options import option
 from trainctl.cli.session import session_of
-from trainctl.errors import TrainctlError
 from trainctl.operations.fmt import format_files
 
 
@@ -25,22 +24,14 @@ def fmt_command(
     Comments and values stay. Prints the names of the files that aren't formatted, and writes them.
     """
     session = session_of(ctx)
-    output = session.output
     files = list(format_files(session.directory))
-    if not files:
-        raise TrainctlError(
-            "no manifest found",
-            "Run trainctl init, or use -C to name another directory.",
-            code="manifest-not-found",
-        )
     changed = [file for file in files if file.before != file.after]
     for file in changed:
-        output.print(file.name)
+        session.output.print(file.name)
         if diff:
             lines = file.before.splitlines(), file.after.splitlines()
             for line in unified_diff(*lines, file.name, f"{file.name} (formatted)", lineterm=""):
-                color = {"+": "green", "-": "red"}.get(line[0])
-                output.print(output.style(line, color) if color else line)
+                session.output.print(line)
         if not check:
             (session.directory / file.name).write_bytes(file.after.encode())
     return 1 if check and changed else 0

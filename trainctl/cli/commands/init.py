@@ -11,7 +11,6 @@ import typer
 from trainctl.cli.options import argument, option
 from trainctl.cli.session import session_of
 from trainctl.errors import UsageError
-from trainctl.manifest.suggestions import nearest
 from trainctl.operations.init import EXAMPLES, write_example, write_minimal
 from trainctl.views.terminal.tables import table
 
@@ -33,9 +32,7 @@ def init_command(
         output.prose(*table(("EXAMPLE", "SHOWS"), list(EXAMPLES.items())))
         return 0
     if example is not None and example not in EXAMPLES:
-        near = nearest(example, EXAMPLES)
-        hint = f"Did you mean {near!r}?" if near else f"Use one of: {', '.join(EXAMPLES)}."
-        raise UsageError(f"unknown example {example!r}", hint)
+        raise UsageError(f"unknown example {example!r}", f"Use one of: {', '.join(EXAMPLES)}.")
     if example is None:
         result = write_minimal(directory, Path("~/.ssh/config").expanduser())
     else:
