@@ -18,6 +18,7 @@ from trainctl.base.protocol.code import (
     CodeRequest,
     HasCodeRequest,
     PullImageRequest,
+    PullImageResponse,
 )
 from trainctl.base.protocol.runs import START, STOP, StartRequest, StartResponse, StopRequest
 from trainctl.base.protocol.spec import (
@@ -113,17 +114,23 @@ def pull_image(
         line = str(event["line"])
         step.progress(f"{phase}: {line}" if line else phase, 0, 0)
 
-    name = job.image.base_image
-    request = PullImageRequest(
-        root=root,
-        lineage=lineage,
-        image=by_digest(name, digest) if digest else name,
-        engine=job.runtime.engine,
-        login=secrets.registry_login(job.image),
-    )
-    response = agent.call(PULL_IMAGE, request, on_event=on_event)
-    if response["note"]:
-        step.progress(response["note"], 0, 0)
+    def pull(image: str) -> PullImageResponse:
+        request = PullImageRequest(
+            root=root,
+            lineage=lineage,
+            image=image,
+            engine=job.runtime.engine,
+            login=login,
+        )
+        response = agent.call(PULL_IMAGE, request, on_event=on_event)
+        if response["note"]:
+            step.progress(response["note"], 0, 0)
+        return response
+
+    login = secrets.registry_login(job.image)
+    response = pull(job.image.base_image)
+    if digest not in (None, response["digest"]):  # the tag has moved since the plan was made
+        response = pull(by_digest(job.image.base_image, digest))
     container = RunContainer(
         engine=response["engine"]["name"],
         image=response["id"],
