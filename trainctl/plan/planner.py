@@ -21,7 +21,12 @@ from trainctl.plan.transfers.deliveries import delivery_problems, delivery_rows
 from trainctl.plan.transfers.routes import relay_warnings
 from trainctl.plan.transfers.weights import desired_weights_attributes, pins, weights_rows
 from trainctl.plan.validation import checks
-from trainctl.plan.validation.hosts import host_problems, image_problems, image_rows
+from trainctl.plan.validation.hosts import (
+    host_problems,
+    image_problems,
+    image_rows,
+    spot_warnings,
+)
 from trainctl.plan.values import Change, DeliveryRow, Drift, Plan, PlanInputs, WeightsRow
 from trainctl.plugin_api.provider import ResourceStatus
 
@@ -169,6 +174,7 @@ def _diagnostics(
         problems += delivery_problems(inputs, changes, deliveries)
         problems += host_problems(inputs, changes)
         problems += image_problems(inputs, changes)
+        problems += spot_warnings(inputs, changes)
         problems += caches.cache_problems(inputs, changes)
     return tuple(dict.fromkeys(_with_position(inputs, problem) for problem in problems))
 

@@ -98,7 +98,13 @@ def container(
     """The specification of a container, after its image was looked for: the small one where none is named."""
     asked = {"lineage": "lineage-1", "image": image or engine.small, "engine": engine.name}
     found = node.call("pull_image", asked)
-    unlimited: dict[str, Any] = {"shm_size": None, "memory": None, "cpus": None}
+    unlimited: dict[str, Any] = {
+        "shm_size": None,
+        "memory": None,
+        "cpus": None,
+        "devices": [],
+        "ulimits": {},
+    }
     image_of = {"image": found["id"], "workdir": found["workdir"]}
     return {"engine": engine.name, **image_of, **unlimited, **more}
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
-from pathlib import PurePosixPath
+import resource
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from trainctl.node.containers import command_line
 from trainctl.node.containers.command_line import BindMount, ContainerSpec, init_program
+from trainctl.node.jobs.container import rdma_access
 
 WANTED = ContainerSpec(
     image="sha256:1",
@@ -42,6 +44,22 @@ def test_gpus_are_asked_for_by_name(engine: str, gpus: list[str], words: list[st
     assert list(argv[begin : begin + len(words)]) == words
     assert "--gpus" not in command_line.engine_arguments(engine, WANTED)
     assert "--device" not in command_line.engine_arguments(engine, WANTED)
+
+
+def test_devices_and_limits() -> None:
+    """As the job wants them; apptainer has the limits of the host."""
+    wanted = WANTED._replace(devices=["/dev/x"], ulimits={"memlock": -1}, capabilities=["IPC_LOCK"])
+    argv = " ".join(command_line.engine_arguments("podman", wanted))
+    assert "--device /dev/x --ulimit memlock=-1 --cap-add IPC_LOCK" in argv
+    assert "--bind /dev/x" in " ".join(command_line.apptainer_arguments(wanted, root=True))
+
+
+def test_rdma_of_the_host(tmp_path: Path) -> None:
+    """Its devices, with the limits that this user may set."""
+    assert rdma_access(tmp_path / "none").devices == ()
+    found = rdma_access(tmp_path)
+    assert (found.devices, found.capabilities) == ([str(tmp_path)], ["IPC_LOCK"])
+    assert found.ulimits["memlock"] == resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
 
 
 def test_a_mount_is_a_line_of_csv() -> None:

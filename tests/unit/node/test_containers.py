@@ -333,6 +333,15 @@ def test_memory_is_shared_as_asked(held: NodeHarness, engine: EngineHarness) -> 
     assert held.log().split()[1] == str(64 * 1024)
 
 
+def test_devices_and_limits_of_the_job(held: NodeHarness, engine: EngineHarness) -> None:
+    """The job finds them in its container."""
+    if engine.name == "apptainer":
+        pytest.skip("apptainer keeps the host's limits")
+    wanted = container(held, engine, devices=["/dev/fuse"], ulimits={"nofile": 77, "nproc": 4096})
+    done = held.run("ls /dev/fuse; ulimit -n", container=wanted)
+    assert held.log().split() == ["/dev/fuse", "77"], done["error"]
+
+
 def test_memory_is_shared_and_limited(held: NodeHarness, engine: EngineHarness) -> None:
     """``/dev/shm`` is half of the machine's memory; more memory than allowed ends the job."""
     held.run("df -k /dev/shm | tail -1", container=container(held, engine))

@@ -64,6 +64,8 @@ class RunContainer(TypedDict):
     shm_size: Optional[int]
     memory: Optional[int]
     cpus: Optional[int]
+    devices: List[str]
+    ulimits: Dict[str, int]
 
 
 RunSession = TypedDict("RunSession", {"trigger": str, "timeout_seconds": float})

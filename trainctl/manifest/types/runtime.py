@@ -191,6 +191,14 @@ class Runtime(ManifestSection):
     shm_size: Size | None = None
     """Size limit of ``/dev/shm`` in a container, for example 64Gi; default: half of the node's
     memory."""
+    devices: list[Annotated[str, Field(pattern="^/dev/[A-Za-z0-9._/-]+$")]] = Field(
+        default_factory=list
+    )
+    """Devices of the host in a container, in addition to GPUs and ``/dev/infiniband``."""
+    ulimits: dict[Annotated[str, Field(pattern="^[a-z]+$")], Annotated[int, Field(ge=-1)]] = Field(
+        default_factory=dict
+    )
+    """Resource limits in a container by name, for example ``nofile``; -1: unlimited."""
     gang_end: Literal["any", "leader", "all"] = "any"
     """With several nodes, the run completes when the commands of any rank, of rank 0, or of all
     ranks have exited with 0. A rank that fails always fails the run."""

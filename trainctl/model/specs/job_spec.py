@@ -190,6 +190,8 @@ class RuntimeSpec:
     load_checkpoint_config: LoadCheckpointSpec | None = None
     engine: str | None = None
     shm_size: Size | None = None
+    devices: tuple[str, ...] = field(default=(), metadata=OMIT_EMPTY)
+    ulimits: Mapping[str, int] = field(default_factory=dict)
     gang_end: str = "any"
     gang_end_grace: Duration = "5m"
 

@@ -36,6 +36,9 @@ class ContainerSpec(NamedTuple):
     shm_size: int
     memory: Optional[int]
     cpus: Optional[int]
+    devices: Sequence[str] = ()
+    ulimits: Mapping[str, int] = {}
+    capabilities: Sequence[str] = ()
 
 
 def engine_arguments(engine: str, spec: ContainerSpec) -> Tuple[str, ...]:
@@ -48,6 +51,9 @@ def engine_arguments(engine: str, spec: ContainerSpec) -> Tuple[str, ...]:
         *("--shm-size", str(spec.shm_size)),
         *_limits(spec),
         *_gpus(engine, spec.gpus),
+        *(word for device in spec.devices for word in ("--device", device)),
+        *(word for item in spec.ulimits.items() for word in ("--ulimit", "%s=%d" % item)),
+        *(word for name in spec.capabilities for word in ("--cap-add", name)),
         *(word for bind in spec.binds for word in ("--mount", mount_option(bind))),
         *(word for item in spec.variables.items() for word in ("--env", "=".join(item))),
         *("--entrypoint", "/bin/sh", spec.image, str(FIRST)),
@@ -102,6 +108,7 @@ def apptainer_arguments(spec: ContainerSpec, *, root: bool) -> Tuple[str, ...]:
         *(() if root else _ROOT_INSIDE),
         *_limits(spec),
         *(("--nv",) if spec.gpus else ()),
+        *(word for device in spec.devices for word in ("--bind", device)),
         *(word for bind in spec.binds for word in ("--mount", mount_option(bind))),
         *(spec.image, "/bin/sh", str(FIRST)),
     )

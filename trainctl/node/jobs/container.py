@@ -6,9 +6,10 @@ See DESIGN.md, "Environments and containers".
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 from pathlib import Path, PurePosixPath
-from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.base.protocol.spec import RunSpec
@@ -81,6 +82,7 @@ def launch(
         container["workdir"], WORK, targets, forwards_term=engine == DOCKER, holding=holding
     )
     _write_programs(run, spec, first)
+    rdma = rdma_access(RDMA)
     container_spec = ContainerSpec(
         image=container["image"],
         directory=str(run.directory),
@@ -94,6 +96,9 @@ def launch(
         shm_size=container["shm_size"] or memory_bytes() // 2,  # default of hosts
         memory=container["memory"],
         cpus=container["cpus"],
+        devices=[*rdma.devices, *container["devices"]],
+        ulimits={**rdma.ulimits, **container["ulimits"]},
+        capabilities=rdma.capabilities,
     )
     argv, engine_variables = _engine_command(engine, container_spec)
     persistent = {str(link["target"]) for link in spec.get("links", [])}
@@ -112,6 +117,24 @@ def launch(
         finish=lambda: cleanup.remove_container(run.directory),
         refused=_start_error_reader(run, log),
     )
+
+
+RDMA = Path("/dev/infiniband")
+
+
+class _RdmaAccess(NamedTuple):
+    devices: Sequence[str] = ()
+    ulimits: Mapping[str, int] = {}
+    capabilities: Sequence[str] = ()
+
+
+def rdma_access(directory: Path) -> _RdmaAccess:
+    """Return what a container needs to use the host's RDMA devices, within the user's hard limits."""
+    if not directory.is_dir():
+        return _RdmaAccess()
+    limits = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE}
+    hard = {name: resource.getrlimit(limit)[1] for name, limit in limits.items()}
+    return _RdmaAccess([str(directory)], hard, ["IPC_LOCK"])
 
 
 def _public_variables(

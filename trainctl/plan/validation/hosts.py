@@ -50,6 +50,20 @@ def _writable_mount_warnings(job: Change) -> Iterator[Diagnostic]:
             )
 
 
+def spot_warnings(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
+    """Warn about jobs that ask for spot nodes of a cluster that has none."""
+    for job in starting_changes(changes):
+        cluster = inputs.desired.resources.get(job.job_spec.cluster_address)
+        model = cluster and cluster.cluster_spec.settings.get("availability_model")
+        if job.job_spec.compute.availability_model == "spot" and model != "spot":
+            yield warning(
+                f"{job.job_spec.cluster_address} has no spot nodes",
+                f"{job.address} runs on the nodes that the cluster has. Remove availability_model, or create spot nodes.",
+                address=str(job.address),
+                code="no-spot-nodes",
+            )
+
+
 _WITHOUT_SHM_SIZE = ("apptainer",)
 
 

@@ -138,6 +138,8 @@ def pull_image(
         shm_size=parse_size(job.runtime.shm_size) if job.runtime.shm_size else None,
         memory=job.compute.memory_bytes,
         cpus=job.compute.cpu_count,
+        devices=list(job.runtime.devices),
+        ulimits=dict(job.runtime.ulimits),
     )
     return PulledImage(response["digest"], container)
 
