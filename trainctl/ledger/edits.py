@@ -73,11 +73,6 @@ def push(ledger: Ledger, pushed: Mapping[str, Any]) -> State:
                 f"its lineage is {new.lineage}, not {state.lineage}",
                 "It is the state of another project, or of another place.",
             )
-        if new.open_intents:
-            raise _not_pushed_error(
-                f"{next(iter(new.open_intents))} is being changed in it",
-                "Pull the state when no apply runs.",
-            )
         if new.serial <= state.serial and state.lineage:
             if {**state_to_json(state), "position": 0} == {**state_to_json(new), "position": 0}:
                 return []

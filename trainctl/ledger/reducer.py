@@ -258,9 +258,12 @@ class StateReducer:
         return True
 
     def _pushed(self, entry: PushedEntry) -> bool:
-        """Replace the state; all addresses count as changed."""
+        """Replace the state; all addresses count as changed, and open changes as failed."""
         pushed, versions = state_from_json(entry.state), self.versions
-        self._load(replace(pushed, lineage=self.lineage, open_intents={}, moved_to=""))
+        attempts = {address: pushed.attempts(address)[::-1] for address in pushed.open_intents}
+        orphans = {**pushed.orphaned_intents, **attempts}
+        unlocked = replace(pushed, open_intents={}, orphaned_intents=orphans)
+        self._load(replace(unlocked, lineage=self.lineage, moved_to=""))
         for address in versions.keys() | pushed.versions.keys() | pushed.resources.keys():
             version = max(versions.get(address, 0), pushed.versions.get(address, 0)) + 1
             self._set_version(address, version)
