@@ -16,6 +16,7 @@ from tests.support.install_cache import install_once
 from tests.support.machines.containers import EngineHarness, pack, unpack_debs
 
 VERSION = "2.13.0"
+TRANSFORMERS = "5.24.0"
 PYTHON = f"python3.{sys.version_info.minor}"
 IMAGE = "localhost/python:1"
 

@@ -66,6 +66,19 @@ def test_on_the_host_an_image_is_not_needed() -> None:
     assert [one.mount for one in plan.deliveries] == ["link"]
 
 
+def test_spot_nodes_that_a_cluster_does_not_have() -> None:
+    """A warning: the run starts on the nodes that there are."""
+    world = PlanScenario()
+    world.job["compute"]["availability_model"] = "spot"
+
+    plan = make_plan(world.inputs())
+
+    assert [(one.code, one.severity.value) for one in plan.diagnostics] == [
+        ("no-spot-nodes", "warning")
+    ]
+    assert plan.usable
+
+
 def test_shared_memory_is_a_containers() -> None:
     """A job on the host has what its node has: a size that it asks for is told, and forbids nothing."""
     world = PlanScenario()
