@@ -333,6 +333,17 @@ def test_memory_is_shared_as_asked(held: NodeHarness, engine: EngineHarness) -> 
     assert held.log().split()[1] == str(64 * 1024)
 
 
+def test_progress_from_a_container(held: NodeHarness, engine: EngineHarness) -> None:
+    """Both ways, with the paths of the container."""
+    post = """wget -q -O- --header "Authorization: Bearer $(cat $KUBEFLOW_TRAINER_STATUS_TOKEN)" --post-data \\
+        '{"trainerStatus": {"metrics": [{"name": "loss", "value": "2"}]}}' $KUBEFLOW_TRAINER_STATUS_URL"""
+    append = """echo '{"step": 3}' >>$TRAINCTL_PROGRESS; echo $TRAINCTL_PROGRESS"""
+    held.run(append, post, container=container(held, engine))
+    assert held.log().split() == ["/run/trainctl/progress/lines.jsonl"]
+    found = held.status()["progress"]
+    assert (found["step"], found["loss"]) == (3, 2.0)
+
+
 def test_devices_and_limits_of_the_job(held: NodeHarness, engine: EngineHarness) -> None:
     """The job finds them in its container."""
     if engine.name == "apptainer":
