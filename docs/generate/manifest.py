@@ -11,7 +11,7 @@ import yaml
 
 from docs.generate.markdown import code, fence, prose, table, text_of
 from docs.generate.schema_types import simplified, type_name
-from trainctl.cli.commands.manifest import manifest_schema
+from trainctl.cli.commands.manifests.manifest import manifest_schema
 from trainctl.manifest.fields import ANY, ManifestField, Steps, fields
 from trainctl_schemas import schema
 

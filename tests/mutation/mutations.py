@@ -135,9 +135,13 @@ MUTATIONS = [
         ),
         ("jobs/secrets.py", "self._trust().require_host(name, to)", "pass"),
         ("jobs/secrets.py", 'and not name.endswith("_id")', ""),
-        ("jobs/registry.py", "username and colon and password", "username and colon"),
-        ("jobs/registry.py", "match = ECR_REGISTRY.fullmatch(", "match = ECR_REGISTRY.match("),
-        ("jobs/registry.py", "redactor.register(password)", "pass"),
+        ("jobs/images/registry.py", "username and colon and password", "username and colon"),
+        (
+            "jobs/images/registry.py",
+            "match = ECR_REGISTRY.fullmatch(",
+            "match = ECR_REGISTRY.match(",
+        ),
+        ("jobs/images/registry.py", "redactor.register(password)", "pass"),
     ),
     *_mutations(
         "providers/trainctl_ssh",

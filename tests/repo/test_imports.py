@@ -82,7 +82,11 @@ def test_every_row_of_the_table_has_its_module() -> None:
         for one in (row.commands if isinstance(row, CommandGroup) else (row,))
     ]
     folder = ROOT / "trainctl" / "cli" / "commands"
-    there = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    there = {
+        ".".join(path.relative_to(folder).with_suffix("").parts)
+        for path in folder.rglob("*.py")
+        if path.stem != "__init__"
+    }
     assert {row.module for row in rows} == there
 
 

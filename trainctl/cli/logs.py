@@ -15,7 +15,7 @@ from trainctl.operations.jobs.logs import LogSelection, LogTime, read_log
 from trainctl.operations.jobs.runs import JobRun, refresh_run
 from trainctl.operations.workspace import Workspace
 from trainctl.views.events import JsonEventPrinter
-from trainctl.views.logs import JsonLogPrinter, TextLogPrinter
+from trainctl.views.jobs.logs import JsonLogPrinter, TextLogPrinter
 from trainctl.views.terminal.text import unreachable_lines, warning_text
 
 

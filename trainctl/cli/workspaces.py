@@ -11,7 +11,7 @@ from trainctl.cli.options import PlanningFlags, invalid_value
 from trainctl.cli.session import CliSession
 from trainctl.errors import TrainctlError, UsageError
 from trainctl.model.address import Address
-from trainctl.operations.state_queries import query_states
+from trainctl.operations.states.queries import query_states
 from trainctl.operations.workspace import Workspace, WorkspaceSettings
 from trainctl.views.terminal.text import escape, warning_text
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trainctl.desired.values import DesiredState
 from trainctl.errors import SourceError
-from trainctl.jobs.registry import ECR_REGISTRY, GOOGLE_REGISTRY, registry_host
+from trainctl.jobs.images.registry import ECR_REGISTRY, GOOGLE_REGISTRY, registry_host
 from trainctl.model.address import Kind
 from trainctl.model.source_uri import parse_source
 from trainctl.model.specs.job_spec import DockerAuthSpec

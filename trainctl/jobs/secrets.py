@@ -17,7 +17,7 @@ from trainctl.jobs.bucket_credentials import (
     default_bucket_credential,
 )
 from trainctl.jobs.destinations import registry_destination, source_destination
-from trainctl.jobs.registry import registry_login
+from trainctl.jobs.images.registry import registry_login
 from trainctl.jobs.secret_sources import SecretSources, check_allowed, is_local, read, secret_path
 from trainctl.jobs.secret_stores import missing_error
 from trainctl.manifest.credentials import is_secret_key

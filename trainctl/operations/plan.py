@@ -17,11 +17,11 @@ from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.run import RunRecord
 from trainctl.operations.jobs.reuse import plan_with_reuse
 from trainctl.operations.jobs.runs import unrecorded_runs
+from trainctl.operations.machines.preconnect import connect
 from trainctl.operations.mirrors import is_present
-from trainctl.operations.moves import planned_edits
-from trainctl.operations.policies import with_policies
-from trainctl.operations.preconnect import connect
+from trainctl.operations.review.policies import with_policies
 from trainctl.operations.secrets import trust_violations
+from trainctl.operations.states.moves import planned_edits
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.survey.batch import survey_batch_systems
 from trainctl.operations.survey.checks import mirror_overlaps, secret_leaks, unsupported
@@ -37,7 +37,7 @@ from trainctl.plan.diff import summarize_changes
 from trainctl.plan.graph import planned_addresses
 from trainctl.plan.plan_file import SavedPlan, remaining, resumed, staleness
 from trainctl.plan.planner import make_plan
-from trainctl.plan.quarantine import quarantined_nodes
+from trainctl.plan.validation.quarantine import quarantined_nodes
 from trainctl.plan.values import (
     CacheFacts,
     Observation,

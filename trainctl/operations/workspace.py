@@ -149,7 +149,7 @@ class Workspace:
         )
 
     def _fetch(self, file: PinnedFile) -> Path:
-        from trainctl.operations.extended_files import fetch
+        from trainctl.operations.states.extended_files import fetch
 
         settings = self.settings
         if settings.untrusted:
@@ -173,13 +173,13 @@ class Workspace:
     def ledger_at(self, url: str) -> Ledger:
         """Open the state of a URL, once."""
         from trainctl.ledger.ledger import Ledger
-        from trainctl.operations import states
+        from trainctl.operations.states import opening
 
         if url not in self._ledgers:
-            log = states.open_state(url, *self.state_access, self.settings.environ)
+            log = opening.open_state(url, *self.state_access, self.settings.environ)
             if self.state_keys is not None:
                 endpoint = self.desired.state.endpoint_url
-                log = states.encrypted(log, self.state_keys, endpoint, self.settings.environ)
+                log = opening.encrypted(log, self.state_keys, endpoint, self.settings.environ)
             with self._lock:
                 self._ledgers.setdefault(url, Ledger(log, self.settings.redactor.redact))
         return self._ledgers[url]
@@ -196,9 +196,9 @@ class Workspace:
 
     def list_states(self, prefix: str) -> list[str]:
         """Return the URLs of the states in and below a directory or a prefix of a bucket."""
-        from trainctl.operations import states
+        from trainctl.operations.states import opening
 
-        return states.list_states(prefix, *self.state_access, self.settings.environ)
+        return opening.list_states(prefix, *self.state_access, self.settings.environ)
 
     @property
     def state_access(self) -> tuple[StoreLocation, SecretResolver]:

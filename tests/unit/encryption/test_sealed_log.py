@@ -19,7 +19,7 @@ from trainctl.encryption.sealed_log import SealedLog
 from trainctl.errors import StateError
 from trainctl.ledger.ledger import Ledger
 from trainctl.ledger.migration import migrate
-from trainctl.operations.states import rekey
+from trainctl.operations.states.opening import rekey
 from trainctl.plugin_api.state import StateLog
 from trainctl.store.backends.memory import MemoryObjects
 from trainctl_state import BucketLog, ObjectLog

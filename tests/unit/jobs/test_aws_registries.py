@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from moto.server import ThreadedMotoServer
 
-from trainctl.jobs.registry import registry_login
+from trainctl.jobs.images.registry import registry_login
 from trainctl.model.json_codec import from_json
 from trainctl.model.redaction import Redactor
 from trainctl.model.specs.job_spec import DockerAuthSpec

@@ -13,7 +13,7 @@ import pytest
 from trainctl.base.http.client import HttpClient
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import PermissionDenied, SourceError
-from trainctl.jobs.image_digests import by_digest, image_digest
+from trainctl.jobs.images.digests import by_digest, image_digest
 from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.redaction import Redactor
 from trainctl.model.specs.job_spec import (

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.servers.identity_servers import POOL, identity_servers
 from trainctl.errors import TrainctlError
-from trainctl.jobs.registry import registry_login
+from trainctl.jobs.images.registry import registry_login
 from trainctl.model.json_codec import from_json
 from trainctl.model.redaction import Redactor
 from trainctl.model.specs.job_spec import DockerAuthSpec

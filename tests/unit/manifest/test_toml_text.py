@@ -7,7 +7,7 @@ import re
 import pytest
 
 from trainctl.manifest.files import UnreadableManifest
-from trainctl.manifest.toml_text import parse_toml
+from trainctl.manifest.text.toml_text import parse_toml
 from trainctl.manifest.tree import MAX_DEPTH, ManifestNode, SourceFloat, to_plain
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainctl.manifest.files import UnreadableManifest
+from trainctl.manifest.text.yaml_text import parse_yaml
 from trainctl.manifest.tree import MAX_DEPTH, ManifestNode, SourceFloat, to_plain
-from trainctl.manifest.yaml_text import parse_yaml
 from trainctl.model.diagnostics import Diagnostic
 
 

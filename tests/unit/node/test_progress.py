@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.node_program.nodes import NodeHarness, wait_for
 from trainctl.model.reports import HostMetrics, RankSample
-from trainctl.views.training import plot_lines, progress_text
+from trainctl.views.jobs.training import plot_lines, progress_text
 
 pytestmark = pytest.mark.integration
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from trainctl.errors import ManifestError, TrainctlError
 from trainctl.manifest.read import parse_mapping
+from trainctl.manifest.text.writer import to_toml
 from trainctl.manifest.tree import to_plain
-from trainctl.manifest.writer import to_toml
 from trainctl.operations.fmt import format_files, format_text
 
 UGLY = """\

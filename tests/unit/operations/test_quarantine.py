@@ -14,16 +14,16 @@ from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
 from trainctl.model.reports import NodeReport
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.operations import node_usage
-from trainctl.operations.node_usage import watch_nodes
-from trainctl.operations.quarantine import (
+from trainctl.operations.machines import node_usage
+from trainctl.operations.machines.node_usage import watch_nodes
+from trainctl.operations.machines.quarantine import (
     quarantine,
     quarantine_lost_nodes,
     record_quarantine,
     release,
 )
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.quarantine import quarantined, quarantined_nodes
+from trainctl.plan.validation.quarantine import quarantined, quarantined_nodes
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.clusters import kept_outputs
 

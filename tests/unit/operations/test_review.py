@@ -13,7 +13,7 @@ from trainctl.base.retry import RetryPolicy
 from trainctl.errors import StalePlan, TrainctlError, UsageError
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.redaction import Redactor
-from trainctl.operations.review import (
+from trainctl.operations.review.publishing import (
     ReviewServers,
     approved_digest,
     comment_text,

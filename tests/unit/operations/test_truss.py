@@ -18,9 +18,9 @@ from trainctl.desired.build import build
 from trainctl.desired.values import DesiredState
 from trainctl.errors import ManifestError
 from trainctl.manifest.read import read
+from trainctl.manifest.text.writer import to_toml, to_yaml
+from trainctl.manifest.text.yaml_text import parse_yaml
 from trainctl.manifest.tree import to_plain
-from trainctl.manifest.writer import to_toml, to_yaml
-from trainctl.manifest.yaml_text import parse_yaml
 from trainctl.model.imported_manifest import ImportedManifest, ImportOutcome
 from trainctl.model.specs.job_spec import JobSpec, SecretRef
 from trainctl.operations.truss.convert import ImportTarget, convert

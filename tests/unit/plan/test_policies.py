@@ -9,7 +9,7 @@ import pytest
 
 from trainctl.model.json_codec import from_json, to_json
 from trainctl.model.trust import PlanPolicy, PolicyLevel, PolicyResult, PolicyWaiver
-from trainctl.operations.policies import check_policies, evaluate_rules, policy_problems
+from trainctl.operations.review.policies import check_policies, evaluate_rules, policy_problems
 from trainctl.plan.diff import policies_digest
 from trainctl.plan.validation.policies import LIMITS, UnknownFact, limit_violations
 

@@ -11,7 +11,7 @@ from trainctl.base.protocol import INTERRUPTED
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.plan.quarantine import (
+from trainctl.plan.validation.quarantine import (
     QuarantineEntry,
     entries,
     lost_nodes,

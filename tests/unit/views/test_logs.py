@@ -10,7 +10,7 @@ from trainctl.model.address import Address
 from trainctl.model.redaction import Redactor
 from trainctl.model.reports import LogBatch
 from trainctl.views.events import JsonEventPrinter
-from trainctl.views.logs import JsonLogPrinter, TextLogPrinter
+from trainctl.views.jobs.logs import JsonLogPrinter, TextLogPrinter
 from trainctl.views.terminal.output import TerminalOutput
 
 SECRET = "s3cr3t-value-of-a-test"

@@ -12,7 +12,7 @@ from tests.unit.views.test_json_forms import problems
 from trainctl.model.address import Address
 from trainctl.model.reports import RankSample
 from trainctl.model.run import RunRecord, RunStatus
-from trainctl.views.metrics import metrics_csv, metrics_json, metrics_lines, sample_json
+from trainctl.views.jobs.metrics import metrics_csv, metrics_json, metrics_lines, sample_json
 from trainctl.views.terminal.tables import csv_lines
 
 SFT = Address.parse("job.sft")

@@ -8,9 +8,9 @@ from typing import Any
 from trainctl.model.address import Address, Kind
 from trainctl.model.reports import Checkpoint, JobStatus
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.views.checkpoints import checkpoint_table
-from trainctl.views.status import status_json, status_lines
-from trainctl.views.status_tables import status_table, sweep_lines
+from trainctl.views.jobs.checkpoints import checkpoint_table
+from trainctl.views.jobs.status import status_json, status_lines
+from trainctl.views.jobs.status_tables import status_table, sweep_lines
 from trainctl.views.terminal.tables import table
 
 WAITS = "waits for one of 2 slots of job.fit, 1 ahead"

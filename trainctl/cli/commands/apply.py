@@ -39,7 +39,7 @@ from trainctl.operations.reconcile import ReconcileLoop
 from trainctl.operations.workspace import Workspace
 from trainctl.views.apply_result import retained_lines
 from trainctl.views.events import JsonEventPrinter, TextEventPrinter
-from trainctl.views.status import run_exit_code
+from trainctl.views.jobs.status import run_exit_code
 from trainctl.views.terminal.progress import ProgressDisplay
 
 

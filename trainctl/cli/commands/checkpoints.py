@@ -37,7 +37,7 @@ from trainctl.operations.jobs.checkpoints import (
 )
 from trainctl.operations.jobs.deploy import prepare_serving, write_serving
 from trainctl.operations.jobs.runs import find_run, job_address, select_runs, with_unrecorded_runs
-from trainctl.views.checkpoints import (
+from trainctl.views.jobs.checkpoints import (
     CHECKPOINT_COLUMNS,
     artifacts_json,
     checkpoint_table,

@@ -81,8 +81,8 @@ def metrics_command(
     format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Show GPU, CPU, memory and disk usage of a run; in JSON and CSV, its complete history."""
-    from trainctl.views.metrics import metrics_csv, metrics_json
-    from trainctl.views.training import plot_lines
+    from trainctl.views.jobs.metrics import metrics_csv, metrics_json
+    from trainctl.views.jobs.training import plot_lines
 
     session = session_of(ctx)
     if follow and format_ is TableFormat.CSV:
@@ -115,7 +115,7 @@ def _print(session: CliSession, run: JobRun, samples: list[RankSample]) -> None:
 def _metrics_lines(
     session: CliSession, run: JobRun, samples: list[RankSample], *, live: bool
 ) -> list[str]:
-    from trainctl.views.metrics import metrics_lines
+    from trainctl.views.jobs.metrics import metrics_lines
 
     output = session.output
     style = output.error_style if live else output.style
@@ -127,7 +127,7 @@ def _follow(
     session: CliSession, workspace: Workspace, run: JobRun, rank: int | None, *, as_json: bool
 ) -> None:
     """Print new samples: as JSON lines, a redrawn table, or repeated tables."""
-    from trainctl.views.metrics import sample_json
+    from trainctl.views.jobs.metrics import sample_json
     from trainctl.views.terminal.progress import LiveDisplay
 
     if as_json:

@@ -19,10 +19,10 @@ from trainctl.cli.options import (
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import approve, open_workspace, query_all, require_terminal
 from trainctl.errors import UsageError
-from trainctl.operations.machines import end_machines, find_orphans, unlisted_providers
-from trainctl.operations.node_usage import report_nodes, watch_nodes
-from trainctl.operations.nodes import forget, live_runs_on, recorded_node
-from trainctl.operations.quarantine import quarantine, release
+from trainctl.operations.machines.node_usage import report_nodes, watch_nodes
+from trainctl.operations.machines.nodes import forget, live_runs_on, recorded_node
+from trainctl.operations.machines.orphans import end_machines, find_orphans, unlisted_providers
+from trainctl.operations.machines.quarantine import quarantine, release
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.orphans import OrphanedMachine
 from trainctl.views.machines import COLUMNS as MACHINE_COLUMNS

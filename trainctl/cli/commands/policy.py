@@ -15,7 +15,7 @@ from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import PermissionDenied
 from trainctl.model.json_codec import to_json
-from trainctl.operations.policies import check_form, policy_problems
+from trainctl.operations.review.policies import check_form, policy_problems
 from trainctl.views.plan.json import plan_json
 from trainctl.views.plan.verdict import policy_lines
 from trainctl.views.problems import diagnostic_lines

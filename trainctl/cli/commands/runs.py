@@ -44,14 +44,14 @@ from trainctl.operations.jobs.status import (
 from trainctl.operations.jobs.stop import stop_run, stop_runs
 from trainctl.operations.survey.storage import full_cache_warnings
 from trainctl.operations.workspace import Workspace
-from trainctl.views.state import lease_rows, unfinished_lines
-from trainctl.views.status import status_json, status_lines
-from trainctl.views.status_tables import (
+from trainctl.views.jobs.status import status_json, status_lines
+from trainctl.views.jobs.status_tables import (
     pending_job_lines,
     refresh_error_lines,
     status_table,
     sweep_lines,
 )
+from trainctl.views.state import lease_rows, unfinished_lines
 from trainctl.views.terminal.progress import ProgressDisplay
 from trainctl.views.terminal.text import escape, pluralize, warning_text
 

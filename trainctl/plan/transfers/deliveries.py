@@ -13,7 +13,6 @@ from trainctl.plan.placement import (
     rank_placements,
     starting_changes,
 )
-from trainctl.plan.quarantine import quarantine_error
 from trainctl.plan.transfers.disk_space import available_space, space_problems
 from trainctl.plan.transfers.routes import (
     RemoteNodes,
@@ -22,6 +21,7 @@ from trainctl.plan.transfers.routes import (
     forecast,
 )
 from trainctl.plan.transfers.weights import content_key, expected_tiers
+from trainctl.plan.validation.quarantine import quarantine_error
 from trainctl.plan.values import (
     Change,
     DeliveryRow,

@@ -31,7 +31,7 @@ from trainctl.base.protocol.spec import (
 from trainctl.base.units import parse_duration, parse_size
 from trainctl.errors import LockHeld, NodeError, NodeUnreachable, TrainctlError
 from trainctl.jobs.environment import RunPaths, caches, directory_links, environment
-from trainctl.jobs.image_digests import by_digest
+from trainctl.jobs.images.digests import by_digest
 from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord, RunStatus

@@ -9,6 +9,7 @@ from typing import Any
 import tomli
 
 from trainctl.manifest.files import UnreadableManifest, lines_of, unreadable
+from trainctl.manifest.text.yaml_text import repeated_key_error, too_deep_error
 from trainctl.manifest.tree import (
     MAX_DEPTH,
     MAX_NODES,
@@ -21,7 +22,6 @@ from trainctl.manifest.tree import (
     require_encodable,
     scalar_node,
 )
-from trainctl.manifest.yaml_text import repeated_key_error, too_deep_error
 from trainctl.model.diagnostics import Diagnostic, Position, error
 
 

@@ -17,9 +17,9 @@ from trainctl.model.reports import (
     VolumeMetrics,
 )
 from trainctl.model.run import RunRecord
+from trainctl.views.jobs.training import progress_text
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import Style, escape, format_timestamp, unreachable_json
-from trainctl.views.training import progress_text
 
 N = TypeVar("N", int, float)
 _WARN, _ALARM = 0.7, 0.9

@@ -11,9 +11,15 @@ from trainctl.ledger.leases import current_holder
 from trainctl.ledger.ledger import Ledger
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
-from trainctl.operations.nodes import recorded_node
+from trainctl.operations.machines.nodes import recorded_node
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.quarantine import OUTPUT, QuarantineEntry, entries, lost_nodes, quarantined
+from trainctl.plan.validation.quarantine import (
+    OUTPUT,
+    QuarantineEntry,
+    entries,
+    lost_nodes,
+    quarantined,
+)
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import node_named
 

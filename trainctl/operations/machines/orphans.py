@@ -9,7 +9,7 @@ from dataclasses import replace
 from trainctl.base.parallel import each
 from trainctl.errors import NodeError
 from trainctl.model.address import Kind
-from trainctl.operations.nodes import declared_clusters
+from trainctl.operations.machines.nodes import declared_clusters
 from trainctl.operations.workspace import Workspace
 from trainctl.plugin_api.machines import ListsMachines, Machine
 from trainctl.plugin_api.provider import ClusterSettings

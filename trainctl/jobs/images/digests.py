@@ -15,7 +15,7 @@ from trainctl.base.http.client import HttpClient
 from trainctl.base.http.response import Headers
 from trainctl.base.network.http_errors import HttpError
 from trainctl.errors import SourceError
-from trainctl.jobs.registry import registry_host
+from trainctl.jobs.images.registry import registry_host
 from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.specs.job_spec import ImageSpec
 

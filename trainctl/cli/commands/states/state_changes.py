@@ -19,7 +19,7 @@ from trainctl.ledger.migration import abort_migration, migrate
 from trainctl.ledger.planned_edits import StateEdits
 from trainctl.ledger.renaming import renames
 from trainctl.model.address import Address
-from trainctl.operations.states import rekey
+from trainctl.operations.states.opening import rekey
 
 
 def push_command(

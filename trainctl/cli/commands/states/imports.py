@@ -15,8 +15,8 @@ from trainctl.errors import UsageError
 from trainctl.ledger.edits import edit
 from trainctl.ledger.planned_edits import StateEdits
 from trainctl.model.address import Address, Kind
-from trainctl.operations.moves import adopt_run
 from trainctl.operations.plan import create_plan
+from trainctl.operations.states.moves import adopt_run
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import PlanOptions

@@ -10,9 +10,9 @@ from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.address import Kind
 from trainctl.model.reports import NodeReport, NodeUsage
 from trainctl.model.run import RunRecord
-from trainctl.operations.nodes import inspect_nodes
+from trainctl.operations.machines.nodes import inspect_nodes
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.quarantine import CREATED, quarantined, quarantined_nodes
+from trainctl.plan.validation.quarantine import CREATED, quarantined, quarantined_nodes
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import nodes_of
 from trainctl.resources.runs.run_control import runs_of

@@ -1,0 +1,1 @@
+"""Texts of manifests: YAML and TOML, read and written."""

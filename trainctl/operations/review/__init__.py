@@ -1,0 +1,1 @@
+"""Review of plans: comments, policies and signatures."""

@@ -1,0 +1,1 @@
+"""Operations on states: queries, edits, moves, and files that manifests extend."""

@@ -1,0 +1,1 @@
+"""Format what jobs do: status, logs, metrics, checkpoints."""
