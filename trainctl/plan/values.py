@@ -121,11 +121,15 @@ class ImageSelection:
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """Facts about an image on a node; engine None: none works, for the reason ``why``."""
+    """Facts about an image on a node; engine None: none works, for the reason ``why``.
+
+    ``rdma``: whether its containers get the RDMA devices of the node.
+    """
 
     engine: str | None
     present: bool
     why: str = ""
+    rdma: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +429,8 @@ class ImageRow:
     digest: str | None = None
     """The digest in its registry; None if it is known by name only."""
     unresolved_reason: str = ""
+    rdma: bool | None = None
+    """Whether the container gets the RDMA devices of the node; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,8 @@ def test_a_node_says_whether_it_has_the_file(held: NodeHarness, own_apptainer: A
     asked = [{"image": name, "engine": "apptainer"} for name in (own_apptainer.small, "nothing:1")]
 
     assert held.call("facts", {"data": str(held.data), "images": asked})["images"] == [
-        {"engine": "apptainer", "present": True, "why": ""},
-        {"engine": "apptainer", "present": False, "why": ""},
+        {"engine": "apptainer", "present": True, "why": "", "rdma": False},
+        {"engine": "apptainer", "present": False, "why": "", "rdma": False},
     ]
 
 

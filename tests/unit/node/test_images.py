@@ -201,8 +201,8 @@ def test_a_node_says_which_engine_would_run_what(held: NodeHarness, engine: Engi
     found = held.call("facts", {"data": str(held.data), "images": asked})["images"]
 
     assert found[:2] == [
-        {"engine": engine.name, "present": True, "why": ""},
-        {"engine": engine.name, "present": False, "why": ""},
+        {"engine": engine.name, "present": True, "why": "", "rdma": False},
+        {"engine": engine.name, "present": False, "why": "", "rdma": False},
     ]
     if shutil.which("apptainer") is None:
         assert found[2]["why"] == "no container engine works: apptainer is not installed"

@@ -8,6 +8,7 @@ from tests.support.projects.plans import PlanScenario, at
 from trainctl.model.json_codec import from_json, to_json
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import ImageFacts, ImageSelection, Plan
+from trainctl.views.plan.text import plan_text
 
 WISH = ImageSelection("pytorch/pytorch:2.7.0", None)
 
@@ -25,8 +26,9 @@ def planned(found: ImageFacts | None, engine: str | None = None) -> Plan:
 
 def test_an_image_is_named_with_its_engine() -> None:
     """A row for the rank; weights are mounted by the container, whatever mounts the host can make."""
-    plan = planned(ImageFacts("podman", present=True))
+    plan = planned(ImageFacts("podman", present=True, rdma=True))
     (line,) = plan.images
+    assert "  Containers on lab/lab-0 get /dev/infiniband." in plan_text(plan)
 
     assert (line.node, line.image, line.engine, line.present) == (
         "lab/lab-0",

@@ -53,9 +53,9 @@ MissingHostRequirements = TypedDict("MissingHostRequirements", {"lacks": List[st
 """Missing requirements, in sentences."""
 
 ImageAvailability = TypedDict(
-    "ImageAvailability", {"engine": Optional[str], "present": bool, "why": str}
+    "ImageAvailability", {"engine": Optional[str], "present": bool, "why": str, "rdma": bool}
 )
-"""``why``: reason if no engine can run it."""
+"""``why``: reason if no engine can run it; ``rdma``: whether its containers get ``/dev/infiniband``."""
 
 BlockedMount = TypedDict("BlockedMount", {"path": str, "why": str})
 HostGpuFacts = TypedDict("HostGpuFacts", {"name": str, "is": List[str]})

@@ -21,6 +21,7 @@ from trainctl.node.cache.inventory import CacheInventory
 from trainctl.node.cache.leases import CacheLeases
 from trainctl.node.containers.engines import LocalEngine, choose_engine
 from trainctl.node.containers.images import find_image, validate_reference
+from trainctl.node.jobs.container import RDMA
 from trainctl.node.jobs.shell import check_host
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.mount import MountSupport, blocked_reason, private_mounts, try_mounts
@@ -246,10 +247,11 @@ def _image_availability(
                 engines[name] = failure
         engine = engines[name]
         if isinstance(engine, Failure):
-            rows.append({"engine": None, "present": False, "why": engine.summary})
+            rows.append({"engine": None, "present": False, "why": engine.summary, "rdma": False})
         else:
             present = find_image(layout, engine, validate_reference(image["image"])) is not None
-            rows.append({"engine": engine.name, "present": present, "why": ""})
+            rdma = RDMA.is_dir()
+            rows.append({"engine": engine.name, "present": present, "why": "", "rdma": rdma})
     return rows
 
 

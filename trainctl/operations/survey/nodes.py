@@ -329,7 +329,7 @@ def _query_node(
         gpus_problem=problem,
         usable_gpus=usable_gpus(node, gpus, problem),
         images={
-            image: ImageFacts(status["engine"], status["present"], status["why"])
+            image: ImageFacts(**status)
             for image, status in zip(images, facts["images"], strict=True)
         },
         free_resources=_node_capacity(facts["free_resources"]),

@@ -130,4 +130,5 @@ def _image_row(job: Change, selection: ImageSelection, placement: RankPlacement)
         image=selection.image,
         engine=facts.engine if facts else selection.engine,
         present=facts.present if facts else None,
+        rdma=facts.rdma if facts else None,
     )

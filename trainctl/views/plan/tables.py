@@ -162,6 +162,8 @@ def images_table(lines: Sequence[ImageRow], page: PageStyle) -> list[str]:
     }
     table_lines = _rows(columns, page, frozenset({"RANK"}), ("ENGINE", "DIGEST"))
     reasons = {line.image: line.unresolved_reason for line in lines if line.unresolved_reason}
+    rdma = dict.fromkeys(str(line.node) for line in lines if line.rdma)
+    table_lines += [f"  Containers on {escape(node)} get /dev/infiniband." for node in rdma]
     return table_lines + [
         f"  {escape(image)} is known by name only: {escape(reason)}"
         for image, reason in reasons.items()
