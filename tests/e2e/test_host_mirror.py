@@ -226,7 +226,8 @@ def test_a_host_that_forwards_nothing_says_so(fresh: ProjectHarness, tmp_path: P
         Lab(fresh, [host], Hub(), WebServer()).write("file:./weights")
         told = fresh.run("apply", "--auto-approve", "--target", "weights.model", code=1).stderr
 
-    assert "error: weights.model: lab/gpu-0 does not allow port forwarding [ssh-forwarding]" in told
+    assert "error: weights.model: cannot forward a port to lab/gpu-0 [ssh-forwarding]" in told
+    assert "AllowTcpForwarding yes" in told
 
 
 @one_day_in(7)

@@ -14,6 +14,7 @@ import pytest
 from tests.support.machines.containers import BUSYBOX, ContainerRegistry, EngineHarness
 from tests.support.machines.gpus import FakeNvidiaGpus
 from tests.support.machines.slurm import SlurmCluster
+from tests.support.node_program.nodes import wait_for
 from tests.support.projects.program import ROOT
 from tests.support.projects.project import ProjectHarness
 from tests.support.tiers import one_day_in
@@ -133,8 +134,9 @@ def test_a_running_run_is_stopped_with_its_processes(
         time.sleep(0.25)
     project.run("stop", "train")
     assert project.json("status", "job.train")["status"] == "TRAINING_JOB_STOPPED"
-    assert project.run("logs", "train").stdout == "ready\nsaved\n"
-    assert not [place for place in Path("/proc").glob("[0-9]*") if b"4242" in _words(place)]
+    # Slurm says that a job was cancelled while its processes still have their time to end.
+    wait_for(lambda: project.run("logs", "train").stdout == "ready\nsaved\n")
+    wait_for(lambda: not [one for one in Path("/proc").glob("[0-9]*") if b"4242" in _words(one)])
 
 
 def until(project: ProjectHarness, expected: str) -> Any:
@@ -227,17 +229,18 @@ def test_a_run_reaches_slurms_time_limit(project: ProjectHarness, slurm: SlurmCl
 def test_apply_waits_for_a_controller_that_restarts(
     project: ProjectHarness, slurm: SlurmCluster
 ) -> None:
-    write(project, slurm, f'"while [ ! -e {slurm.shared_dir}/back ]; do sleep 0.1; done"')
+    back, begun = slurm.shared_dir / "back", slurm.shared_dir / "begun"
+    write(project, slurm, f'"touch {begun}; while [ ! -e {back} ]; do sleep 0.1; done"')
     with project.start("apply", "--auto-approve", "--wait") as waiting:
-        assert waiting.stdout
-        while not waiting.stdout.readline().startswith("job.train: created"):
+        while not begun.exists():  # a pending job would wait for Slurm's next look at its nodes
             assert waiting.poll() is None
+            time.sleep(0.1)
         slurm.stop_controller()
         try:
             assert "Slurm's controller doesn't respond" in project.run("status", "train").stdout
         finally:
             slurm.start_controller()
-        (slurm.shared_dir / "back").touch()
+        back.touch()
         out, err = waiting.communicate(timeout=60)
     assert waiting.returncode == 0, out + err
 

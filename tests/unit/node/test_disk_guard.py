@@ -22,7 +22,7 @@ def test_a_run_that_exceeds_its_volume_is_stopped(node: NodeHarness) -> None:
     node.start(spec)
     done = node.ended()
 
-    assert done["status"] == "TRAINING_JOB_STOPPED"
+    assert done["status"] == "TRAINING_JOB_FAILED"
     assert done["error"] == "its checkpoints take 3.0 MB, volume_size_gib allows 2.0 MB"
 
 
@@ -33,7 +33,7 @@ def test_a_run_that_fills_the_disk_is_stopped(node: NodeHarness) -> None:
         node.start(node.spec("dd if=/dev/zero of=big bs=64k count=3176 2>/dev/null; sleep 60"))
         done = node.ended()
 
-        assert done["status"] == "TRAINING_JOB_STOPPED"
+        assert done["status"] == "TRAINING_JOB_FAILED"
         assert done["error"].startswith(f"it filled the disk of {node.directory()}/work: ")
         assert node.status("run-2")["status"] == "TRAINING_JOB_RUNNING"
         node.call("stop", {"key": "run-2", "grace_seconds": 0})

@@ -326,8 +326,10 @@ class _Supervisor:
     ) -> RunOutcome:
         if end.code is None:
             return RunOutcome(runs.FAILED, end.warden, "the job's warden process was killed")
+        if end.stopped and self._disks.reason:
+            return RunOutcome(runs.FAILED, end.code, self._disks.reason)
         if end.stopped:
-            return RunOutcome(runs.STOPPED, end.code, self._disks.reason or self._run.interruption)
+            return RunOutcome(runs.STOPPED, end.code, self._run.interruption)
         if end.expired:
             error = f"the run exceeded its max_duration of {self._deadline:.0f} s"
             return RunOutcome(runs.FAILED, end.code, error)
