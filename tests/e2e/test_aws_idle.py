@@ -67,7 +67,7 @@ def test_an_idle_instance_turns_itself_off(fresh: ProjectHarness, ec2: Ec2Server
     assert fresh.json("nodes")["nodes"][0]["status"] == "missing"
 
 
-@one_day_in(3)
+@one_day_in(7)
 def test_a_rebooted_instance_turns_itself_off(fresh: ProjectHarness, ec2: Ec2Server) -> None:
     """Nobody logs in after the boot, whose scripts start the watch again."""
     write(fresh, ec2, "20s", "echo trained")

@@ -66,7 +66,7 @@ def placed(demo: ProjectHarness, job: str) -> list[str]:
     return [rank["node"] for rank in demo.json("status", job)["ranks"]]
 
 
-@one_day_in(2)
+@one_day_in(4)
 def test_a_faulty_host_is_left_out_until_it_is_released(demo: ProjectHarness, lab: HostLab) -> None:
     """Another takes its place; a job that needs it fails in the plan, and a release lets it have runs in spite of the known fault."""
     report(lab.hosts[0], errors=2)

@@ -225,7 +225,7 @@ def test_a_run_reaches_slurms_time_limit(project: ProjectHarness, slurm: SlurmCl
     assert status["ended_at"]
 
 
-@one_day_in(3)
+@one_day_in(6)
 def test_apply_waits_for_a_controller_that_restarts(
     project: ProjectHarness, slurm: SlurmCluster
 ) -> None:

@@ -113,7 +113,7 @@ def test_a_host_that_never_was_there_keeps_nothing_from_ending(
     assert left(lab) == []
 
 
-@one_day_in(3)
+@one_day_in(5)
 def test_present_gone_unreachable_and_unreadable_are_told_apart(
     demo: ProjectHarness, lab: HostLab
 ) -> None:

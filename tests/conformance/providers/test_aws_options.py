@@ -110,7 +110,7 @@ def test_a_capacity_block_with_efa(ec2: Ec2Server, provider: AwsProvider) -> Non
         assert pairs == [group["GroupId"]], "EFA needs all traffic among the machines"
 
 
-@one_day_in(3)
+@one_day_in(6)
 def test_a_reservation_and_a_profile(ec2: Ec2Server, provider: AwsProvider) -> None:
     """The machine gets the role's credentials; a full reservation is an error that names it."""
     iam, document = ec2.client("iam"), '{"Version": "2012-10-17", "Statement": []}'

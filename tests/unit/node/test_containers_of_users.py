@@ -72,7 +72,7 @@ def test_files_are_the_users_though_root_wrote_them(own_docker: EngineHarness, b
     assert node.call("remove", {"key": "run-1"}) == {"removed": True}
 
 
-@one_day_in(3)
+@one_day_in(6)
 def test_podman_works_without_root(own_podman: EngineHarness, base: Path) -> None:
     """A user's own podman: the job is root inside, and what it writes is the user's; nothing is left after its supervisor was killed."""
     node = nobodys(base)

@@ -54,7 +54,7 @@ def test_requirements_are_installed_once(node: NodeHarness, wheels: Path) -> Non
     assert node.log().splitlines() == ["tiny is here", first["venv"]]
 
 
-@one_day_in(2)
+@one_day_in(4)
 def test_what_is_half_built_counts_for_nothing(node: NodeHarness, wheels: Path) -> None:
     """Without its seal an environment is built anew, and it goes with the only lineage that used it."""
     node.upload_code({"requirements.txt": f"--no-index\n--find-links {wheels}\ntiny\n"})
