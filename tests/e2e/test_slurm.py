@@ -122,7 +122,7 @@ def test_a_pending_run_says_why_and_can_be_stopped(
     assert slurm.state(other) == "RUNNING"
 
 
-@one_day_in(2)
+@one_day_in(3)
 def test_a_running_run_is_stopped_with_its_processes(
     project: ProjectHarness, slurm: SlurmCluster
 ) -> None:

@@ -121,10 +121,7 @@ class ImageSelection:
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """Facts about an image on a node; engine None: none works, for the reason ``why``.
-
-    ``rdma``: whether its containers get the RDMA devices of the node.
-    """
+    """Facts about an image on a node; engine None: none works, for the reason ``why``; ``rdma``: see ``ImageRow``."""
 
     engine: str | None
     present: bool
@@ -418,7 +415,7 @@ class DeliveryRow:
 
 @dataclass(frozen=True, slots=True)
 class ImageRow:
-    """Row of the plan's ``images``: one rank; ``present`` None means unknown."""
+    """Row of the plan's ``images``: one rank; ``digest`` None: known by name, ``rdma``: gets RDMA devices; None: unknown."""
 
     job: Address
     rank: int
@@ -427,10 +424,8 @@ class ImageRow:
     engine: str | None
     present: bool | None
     digest: str | None = None
-    """The digest in its registry; None if it is known by name only."""
     unresolved_reason: str = ""
     rdma: bool | None = None
-    """Whether the container gets the RDMA devices of the node; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
