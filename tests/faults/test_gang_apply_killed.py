@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.projects.project import processes, project
-from tests.support.tiers import points
+from tests.support.tiers import one_day_in, points
 
 MANIFEST = """\
 project: {name: demo}
@@ -21,6 +21,7 @@ jobs:
 APPLY = ("apply", "--auto-approve", "--wait")
 
 
+@one_day_in(5)
 @pytest.mark.parametrize(
     "most", [pytest.param(1, id="short"), pytest.param(60, id="long", marks=pytest.mark.long)]
 )
