@@ -51,12 +51,9 @@ def register_profiles() -> None:
     settings.load_profile("unit")
 
 
-def sample(cases: Sequence[Any], fixed: int, rotating: int) -> list[Any]:
-    """Parameters: so many of the cases for every day, others for today; the rest is marked long."""
-    numbers = list(range(len(cases)))
-    always = set(random.Random(0).sample(numbers, fixed))
-    others = [number for number in numbers if number not in always]
-    chosen = always | set(random.Random(SEED).sample(others, rotating))
+def sample(cases: Sequence[Any], count: int, rotating: int = 0) -> list[Any]:
+    """Parameters: ``count`` of the cases, always the same, for the suite; the rest is marked long."""
+    chosen = set(random.Random(0).sample(range(len(cases)), count + rotating))
     return [
         case if number in chosen else pytest.param(*_values(case), marks=pytest.mark.long)
         for number, case in enumerate(cases)
@@ -68,12 +65,11 @@ def _values(case: Any) -> Sequence[Any]:
 
 
 def points(total: int, most: int) -> list[int]:
-    """So many of the numbers 1 to ``total``, evenly spread, today's; all of them when ``most`` is 0."""
+    """So many of the numbers 1 to ``total``, evenly spread; all of them when ``most`` is 0."""
     if not 0 < most < total:
         return list(range(1, total + 1))
     step = total / most
-    start = random.Random(SEED).random() * step
-    return [1 + int(start + step * number) for number in range(most)]
+    return [1 + int(step * (number + 0.5)) for number in range(most)]
 
 
 def one_day_in(days: int) -> pytest.MarkDecorator:

@@ -1,0 +1,17 @@
+"""Cases of tests as data: ``tests/cases/NAME.yaml`` maps the name of each case to its values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+_CASES = Path(__file__).parents[1] / "cases"
+
+
+def cases(name: str) -> list[Any]:
+    """Parameters for ``pytest.mark.parametrize``, one a case: the value below its name, which is its id."""
+    found = yaml.safe_load((_CASES / f"{name}.yaml").read_text())
+    return [pytest.param(values, id=str(case)) for case, values in found.items()]
