@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.support import tiers
+from tests.support.long_tier import LongTier
 from tests.support.machines.slurm import SlurmCluster, slurm_cluster
+from tests.support.session import TestSession
 
 if TYPE_CHECKING:
     from tests.support.servers.ec2 import Ec2Server
@@ -34,29 +37,35 @@ os.fsync = lambda fd: None
 tiers.register_profiles()
 
 
-def _names_tests(config: pytest.Config) -> bool:
-    return config.args_source is pytest.Config.ArgsSource.ARGS
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the long tier."""
+    group = parser.getgroup("long tier")
+    group.addoption("--part", default="1/1", help="run the second of eight parts: 2/8")
+    group.addoption("--again", action="store_true", help="repeat what has passed on this source")
+    group.addoption("--record", action="store_true", help="keep the durations for estimates")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Run the default tier on all processors, unless tests are named or selected."""
-    if config.option.hypothesis_seed is None:
-        config.option.hypothesis_seed = tiers.SEED
-    if config.option.markexpr == "integration":
-        config.option.markexpr = tiers.SLOW
-    is_worker = hasattr(
-        config, "workerinput"
-    )  # which parses the same options, and starts no workers
-    config.option.runs_all_days = _names_tests(config) and not config.option.markexpr
-    if _names_tests(config) or config.option.markexpr:
-        config.option.markexpr = config.option.markexpr or "not long"
-        return
-    config.option.markexpr = tiers.DEFAULT
-    _trust_one_authority()
-    if not is_worker and config.option.numprocesses is None and not config.option.usepdb:
-        config.option.numprocesses = os.cpu_count()
-        config.option.dist = "loadfile"
+    """Choose the tier: the default one on all processors, unless tests are named or selected."""
+    option = config.option
+    is_worker = hasattr(config, "workerinput")  # parses the same options, and starts no workers
+    if not is_worker and not option.collectonly:
+        config.pluginmanager.register(TestSession(config))
+    if option.markexpr == "integration":
+        option.markexpr = tiers.INTEGRATION
+    elif option.markexpr == tiers.LONG:
+        config.pluginmanager.register(LongTier(config))
+        settings.load_profile("long")
+    elif config.args_source is pytest.Config.ArgsSource.ARGS:
+        is_one_test = any("::" in argument for argument in config.args)
+        option.markexpr = option.markexpr or ("" if is_one_test else "not long")
+    elif not option.markexpr:
+        option.markexpr = tiers.DEFAULT
+        _trust_one_authority()
+        if not is_worker and option.numprocesses is None and not option.usepdb:
+            option.numprocesses = os.cpu_count()
+            option.dist = "loadfile"
 
 
 def _trust_one_authority() -> None:
@@ -69,14 +78,13 @@ def _trust_one_authority() -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Don't even import directories and files whose tests are all in other tiers."""
     tier, inside = config.option.markexpr, f"{collection_path.relative_to(_TESTS)}/"
-    if tier == tiers.DEFAULT:
-        other = inside in tiers.INTEGRATION or (
-            collection_path.suffix == ".py" and _OF_INTEGRATION in collection_path.read_bytes()
-        )
-    elif tier == tiers.SLOW:
+    if collection_path.suffix != ".py":
+        other = tier == tiers.DEFAULT and inside in tiers.INTEGRATION_FOLDERS
+    elif tier == tiers.DEFAULT:
+        other = _OF_INTEGRATION in collection_path.read_bytes()
+    elif tier == tiers.INTEGRATION:
         other = (
-            collection_path.suffix == ".py"
-            and not inside.startswith((*tiers.INTEGRATION, "conformance/"))
+            not inside.startswith((*tiers.INTEGRATION_FOLDERS, "conformance/"))
             and b"mark.integration" not in collection_path.read_bytes()
             and collection_path.name.startswith("test_")
         )
@@ -87,25 +95,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark by directory and by day, and put the slower tiers first, so that no worker is left with them in the end."""
+    """Mark by directory, and put slower tiers first, so that no worker is left with them in the end."""
     for item in items:
-        if not (config.option.runs_all_days or _is_due(item)):
+        inside = str(item.path.relative_to(_TESTS))
+        if config.option.markexpr == tiers.LONG and inside.startswith(tiers.PROPERTY_FOLDER):
             item.add_marker(pytest.mark.long)
-        below = str(item.path.relative_to(_TESTS)).startswith(tiers.INTEGRATION)
-        if below and item.get_closest_marker("long") is None:
+        elif (
+            inside.startswith(tiers.INTEGRATION_FOLDERS) and item.get_closest_marker("long") is None
+        ):
             item.add_marker(pytest.mark.integration)
     items.sort(key=lambda item: item.get_closest_marker("integration") is None)
-
-
-def _is_due(item: pytest.Item) -> bool:
-    """Whether today is the day of its test, class and module, if they have one."""
-    marked = item.iter_markers_with_node("one_day_in")
-    return all(tiers.is_due(node.nodeid, *days.args) for node, days in marked)
-
-
-def pytest_report_header() -> str:
-    """Print what repeats today's samples, and how to run all of the long tier."""
-    return f"samples of the long tests: TEST_SEED={tiers.SEED}; all of them: tests/run long"
 
 
 @pytest.fixture

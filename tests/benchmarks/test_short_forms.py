@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tiers import sample
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -38,7 +36,8 @@ SHORT = [
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments", "promised"), sample(SHORT, fixed=0, rotating=1))
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "arguments", "promised"), SHORT)
 def test_a_benchmark_prints_its_figure_and_limit(
     name: str, arguments: list[str], promised: str
 ) -> None:

@@ -1,21 +1,17 @@
-"""The three tiers of tests, and the samples of the long tier that run every day.
+"""The three tiers of tests, and which cases of a large matrix are in the suite.
 
-- default: ``pytest`` without arguments. In-process tests, under a minute, without any service.
+- default: ``pytest`` without arguments. In-process tests, about a minute, without any service.
 - integration: real sshds, containers, servers of buckets and whole commands. By directory, or marked where a unit test
   starts a service.
-- long: every point of the kill matrices, long races, benchmarks. ``tests/run long``.
+- long: whole kill matrices, long races, properties with many random examples. ``tests/run long``.
 
-``sample``, ``points``, ``offset`` and ``one_day_in`` pick what the integration tier runs of the long one: part of it by a
-fixed seed, part by ``SEED``, which changes every day and is printed; ``TEST_SEED`` repeats a day. Hypothesis
-starts from ``SEED`` too, and tries so many examples as ``EXAMPLES`` has for ``--hypothesis-profile``.
+A test is in one tier for good: nothing depends on the date. Hypothesis tries the same examples each time, except in the
+long tier, which prints its random seed.
 """
 
 from __future__ import annotations
 
-import datetime
-import os
 import random
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,37 +19,39 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 DEFAULT = "not integration and not long"
-SLOW = "integration and not long"
-"""What ``-m integration`` means: a test of this tier that isn't due today is a long one too."""
-INTEGRATION = (
-    "benchmarks/",
+INTEGRATION = "integration and not long"
+LONG = "long"
+"""Expressions of marks, one a tier."""
+INTEGRATION_FOLDERS = (
     "conformance/providers/",
     "conformance/sources/",
     "e2e/",
     "faults/",
 )
 """Directories below ``tests`` whose tests are all in the integration tier."""
+PROPERTY_FOLDER = "property/"
+"""Its tests run in the long tier, too, with more examples."""
 
-os.environ.setdefault("TEST_SEED", str(datetime.date.today().toordinal()))  # noqa: DTZ011
-SEED = int(os.environ["TEST_SEED"])
-"""Today's. In a variable, so that workers started before and after midnight collect the same tests."""
-
-EXAMPLES = {"unit": 20, "integration": 60, "long": 1000}
-"""Examples of each property by profile; the first is the default."""
+_EXAMPLES = {"unit": 20, "integration": 60, "long": 1000}
+"""Examples of each property, by profile of Hypothesis."""
 
 
 def register_profiles() -> None:
     """Make the profiles known, without time limits: tests may share their processors."""
-    for name, count in EXAMPLES.items():
+    for name, count in _EXAMPLES.items():
         settings.register_profile(
-            name, max_examples=count, deadline=None, suppress_health_check=list(HealthCheck)
+            name,
+            max_examples=count,
+            deadline=None,
+            derandomize=name != "long",
+            suppress_health_check=list(HealthCheck),
         )
     settings.load_profile("unit")
 
 
-def sample(cases: Sequence[Any], count: int, rotating: int = 0) -> list[Any]:
+def sample(cases: Sequence[Any], count: int) -> list[Any]:
     """Parameters: ``count`` of the cases, always the same, for the suite; the rest is marked long."""
-    chosen = set(random.Random(0).sample(range(len(cases)), count + rotating))
+    chosen = set(random.Random(0).sample(range(len(cases)), count))
     return [
         case if number in chosen else pytest.param(*_values(case), marks=pytest.mark.long)
         for number, case in enumerate(cases)
@@ -70,18 +68,3 @@ def points(total: int, most: int) -> list[int]:
         return list(range(1, total + 1))
     step = total / most
     return [1 + int(step * (number + 0.5)) for number in range(most)]
-
-
-def one_day_in(days: int) -> pytest.MarkDecorator:
-    """Run each of these tests on one day in so many; on the others it is a long one."""
-    return pytest.mark.one_day_in(days)
-
-
-def is_due(nodeid: str, days: int) -> bool:
-    """Whether a test that runs on one day in ``days`` runs today."""
-    return (zlib.crc32(nodeid.encode()) + SEED) % days == 0
-
-
-def offset(step: int) -> int:
-    """Where to begin today when every ``step``-th point of a matrix is tried."""
-    return SEED % step
