@@ -14,7 +14,6 @@ from tests.support.sealed import sealed_log
 from tests.support.servers.bucket_states import Cloud, bucket_log, clouds
 from tests.support.storage.ledgers import begin, ledger_on, record
 from tests.support.storage.log_faults import FaultyStore, StoreFault, StoreFaults
-from tests.support.tiers import one_day_in
 from trainctl.errors import StateMoved
 from trainctl.ledger.migration import migrate
 from trainctl.plugin_api.discovery import open_state
@@ -97,11 +96,11 @@ class TestSealedDirectory(StateLogConformance):
         )
 
 
-def _on_some_days(name: str) -> object:
-    return pytest.param(name, marks=one_day_in(5))
+def _long(name: str) -> object:
+    return pytest.param(name, marks=pytest.mark.long)
 
 
-@pytest.fixture(scope="module", params=["s3", *map(_on_some_days, ("google", "azure"))])
+@pytest.fixture(scope="module", params=["s3", _long("google"), _long("azure")])
 def cloud(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cloud]:

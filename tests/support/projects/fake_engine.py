@@ -17,7 +17,7 @@ from trainctl.ledger.state import Intent, LeaseHolder, Lookup
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.events import Event, EventType
-from trainctl.plan.values import Change, Plan
+from trainctl.plan.values import Change, DeliveryRow, Plan
 
 SFT, EVAL, LAB = map(Address.parse, ("job.sft", "job.eval", "cluster.lab"))
 TEAM = Address.parse("project.team")
@@ -71,14 +71,19 @@ class FakeEngine:
         self.given_up = threading.Event()
 
     def run(
-        self, *changes: Change, permit: ApplyPermissions = ApplyPermissions(), parallelism: int = 4
+        self,
+        *changes: Change,
+        permit: ApplyPermissions = ApplyPermissions(),
+        parallelism: int = 4,
+        digest: str = DIGEST,
+        deliveries: tuple[DeliveryRow, ...] = (),
     ) -> ApplyResult:
         """Apply these changes."""
         kinds = dict.fromkeys(Kind, self.fake)
         engine = ApplyEngine(
             self.ledger, kinds, self.events.append, self.interrupt, self.given_up.set, parallelism
         )
-        plan = Plan("", 0, "", changes, digest=DIGEST)
+        plan = Plan("", 0, "", changes, digest=digest, deliveries=deliveries)
         return engine.run(plan, permit)
 
     def attempt(

@@ -26,13 +26,6 @@ def desk() -> FakeEngine:
     return FakeEngine()
 
 
-def test_an_interrupted_attempt_is_carried_on_with_its_key(desk: FakeEngine) -> None:
-    """Its holder is dead; the same key twice has one effect, so nothing is undone."""
-    desk.attempt("old", dead_here())
-    assert desk.run(change(resumes="old")).complete
-    assert desk.fake.calls == ["make job.sft old"]
-
-
 def test_an_attempt_begun_since_the_plan_is_carried_on(desk: FakeEngine) -> None:
     """Though the plan knows nothing of it: undone and made again, a run would have run twice."""
     desk.attempt("since", dead_here())

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.projects.fake_engine import DIGEST, EVAL, LAB, SFT, TEAM, FakeEngine, change
+from tests.support.projects.fake_engine import DIGEST, EVAL, LAB, SFT, FakeEngine, change
 from tests.support.storage.ledgers import elsewhere, ledger_on
-from trainctl.apply.engine import ApplyEngine, ApplyPermissions
+from trainctl.apply.engine import ApplyPermissions
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.step import ApplyStep, StepFailed
 from trainctl.errors import (
@@ -23,10 +23,11 @@ from trainctl.errors import (
 from trainctl.ledger.ledger import IntentRequest
 from trainctl.ledger.state import Intent
 from trainctl.model.action import Action, ActionReason
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address
+from trainctl.model.delivery import TransferForecast
 from trainctl.model.events import EventType
 from trainctl.plan.diff import change_digest
-from trainctl.plan.values import AffectedRun, Plan
+from trainctl.plan.values import AffectedRun, DeliveryRow, TierFacts
 from trainctl.views.apply_result import counts
 
 
@@ -108,31 +109,6 @@ def test_records_are_made_together(desk: FakeEngine) -> None:
     ]
     assert desk.run(*gone).complete
     assert len(desk.ledger.state().resources) == 44
-
-
-def test_a_record_that_another_holds_is_a_step_like_any(desk: FakeEngine) -> None:
-    """It is waited for, and undone is what the other left, while the records beside it are made at once."""
-    other = ledger_on(desk.log, holder=elsewhere("ann"))
-    hers = other.begin(IntentRequest(TEAM, "create", "local", "hers", {"attributes": {"v": 2}}))
-    ending = threading.Timer(0.2, lambda: other.fail(hers, "no"))
-    ending.start()
-    beside = change(Address.parse("project.beside"))
-    assert desk.run(change(TEAM), beside, permit=ApplyPermissions(lock_timeout=10)).complete
-    ending.join()
-    assert desk.said(EventType.STEP_DONE) == ["project.beside: created", "project.team: created"]
-    assert desk.fake.calls[0] == "undo project.team hers"
-
-
-def test_a_record_that_moved_is_refused(desk: FakeEngine) -> None:
-    """As any change that was planned on another version, and the records beside it are made."""
-    desk.run(change(TEAM))
-    late = change(TEAM, Action.UPDATE, before={"v": 0}, after={"v": 2}, seen=0)
-    other = Plan("", 0, "", (late, change(Address.parse("project.beside"))), digest="sha256:other")
-    kinds = dict.fromkeys(Kind, desk.fake)
-    engine = ApplyEngine(desk.ledger, kinds, desk.events.append, desk.interrupt, desk.given_up.set)
-    result = engine.run(other, ApplyPermissions())
-    assert isinstance(result.failed[TEAM], StalePlan)
-    assert [one.address.name for one in result.done] == ["beside"]
 
 
 def test_a_failure_is_recorded_and_stops_only_what_needs_it(desk: FakeEngine) -> None:
@@ -222,16 +198,13 @@ def test_a_run_that_was_asked_for_is_not_anothers(desk: FakeEngine) -> None:
     """Another apply made the same values so meanwhile: that is what was wanted, unless it was a run of one's own."""
     desk.run(change())
     late = change(seen=0)
-    other = Plan("", 0, "", (late,), digest="sha256:other")
-    kinds = dict.fromkeys(Kind, desk.fake)
-    engine = ApplyEngine(desk.ledger, kinds, desk.events.append, desk.interrupt, desk.given_up.set)
-    beaten = engine.run(other, ApplyPermissions())
+    beaten = desk.run(late, digest="sha256:other")
     actor = desk.ledger.header().actor
     assert (beaten.complete, beaten.by_others) == (True, {SFT: actor})
     assert desk.said(EventType.STEP_DONE)[-1] == f"job.sft: created by {actor} meanwhile"
     assert counts(beaten)["added"] == 0
     asked = replace(late, reason=ActionReason.BY_REQUEST, action=Action.REPLACE)
-    result = engine.run(replace(other, changes=(asked,)), ApplyPermissions())
+    result = desk.run(asked, digest="sha256:other")
     assert isinstance(result.failed[SFT], StalePlan)
     assert len(desk.fake.calls) == 1
 
@@ -294,19 +267,6 @@ def test_the_second_interrupt_ends_what_steps_wait_for(desk: FakeEngine) -> None
     assert (list(state.open_intents), state.orphaned_intents) == ([SFT], {})
 
 
-def test_a_step_can_ask_whether_to_give_up(desk: FakeEngine) -> None:
-    """Between its parts, where nothing would be half done."""
-
-    def part(step: ApplyStep) -> None:
-        step.stop_if_cancelled()
-        desk.interrupt.cancelled.set()
-        step.stop_if_cancelled()
-
-    desk.fake.does[SFT] = part
-    assert isinstance(desk.run(change()).failed[SFT], UserInterrupt)
-    assert list(desk.ledger.state().open_intents) == [SFT]
-
-
 def test_a_lost_lease_begins_nothing_more(desk: FakeEngine) -> None:
     """As the second Ctrl-C, but said so: others may act on what this process was changing."""
     told: list[str] = []
@@ -358,13 +318,12 @@ def test_progress_is_told_as_it_comes(desk: FakeEngine) -> None:
     assert (event.address, event.data) == (SFT, {"phase": "mirroring", "done": 5, "total": 10})
 
 
-def test_what_is_needed_and_missing_is_named(desk: FakeEngine) -> None:
-    """With the command that makes it."""
-
-    def need(step: ApplyStep) -> None:
-        step.needed(LAB)
-
-    desk.fake.does[SFT] = need
-    error = desk.run(change()).failed[SFT]
-    assert error.summary == "cluster.lab does not exist yet"
-    assert "--target cluster.lab" in error.detail
+def test_a_forecast_leaves_out_what_goes_before_the_delivery(desk: FakeEngine) -> None:
+    """Another step mirrors the weights, and what the node has is not moved."""
+    tiers = TierFacts(node=5, mirror=3, upstream=4)
+    weights = Address.parse("weights.a")
+    row = DeliveryRow(
+        SFT, 0, "lab/lab-0", weights, tiers, "peers", "", "", 30.0, last_hop_seconds=10.0
+    )
+    desk.run(change(), deliveries=(row,))
+    assert desk.fake.steps[SFT].forecasts == {(0, "weights.a"): TransferForecast(10.0, 7)}

@@ -273,12 +273,3 @@ def test_rekey_that_was_interrupted_is_repeated(tmp_path: Path) -> None:
     log.snapshot = MemoryLog.snapshot.__get__(log)  # type: ignore[method-assign]
     rekey(ledger_on(sealed_log(log, tmp_path / "seen")))
     assert list(ledger_on(sealed_log(log, tmp_path / "seen")).state().resources) == [SFT]
-
-
-def test_an_entry_that_is_no_json_is_refused(tmp_path: Path) -> None:
-    """Before anything is written."""
-    log = sealed_log(MemoryLog(), tmp_path / "seen")
-    bad: JsonObject = {**entry(), "value": float("nan")}
-    with pytest.raises(StateError, match="cannot encrypt"):
-        log.append(0, [bad])
-    assert log.read().next == 0

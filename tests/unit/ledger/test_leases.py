@@ -76,21 +76,6 @@ def test_it_is_told_while_an_append_hangs() -> None:
         faults.release()
 
 
-def test_it_is_told_when_the_disk_refuses() -> None:
-    """Renewals that fail are tried again, and once the lease is over its holder is told."""
-    clock, lost = FakeClock(), threading.Event()
-    faults = StoreFaults()
-    ledger = ledger_on(FaultyLog(MemoryLog(), faults), clock)
-    begin(ledger)
-    faults.always = StoreFault.FAIL
-    with LeaseRenewer(ledger, lost.set, interval=0.01):
-        while faults.calls < 3:
-            threading.Event().wait(0.01)
-        assert not lost.is_set()
-        clock.at += 31
-        assert lost.wait(10)
-
-
 def test_it_is_told_when_another_took_over() -> None:
     """The next renewal finds the lease gone."""
     log, lost = MemoryLog(), threading.Event()
@@ -118,14 +103,3 @@ def test_a_watcher_never_takes_over_before_the_holder_knows() -> None:
             clock.at += 0.5
             keeper.check()
     assert told
-
-
-def test_an_intent_without_an_end_is_left_open() -> None:
-    """Leaving the block without an outcome stops the renewing, and the intent stays for whoever comes next."""
-    log = MemoryLog()
-    ledger = ledger_on(log)
-    intent = begin(ledger)
-    with pytest.raises(ZeroDivisionError), LeaseRenewer(ledger, lambda: None).holding(intent):
-        raise ZeroDivisionError
-    assert ledger.held() == ()
-    assert ledger.state().open_intents[SFT].id == intent.id

@@ -13,7 +13,6 @@ from tests.support.storage.ledgers import (
     PREP,
     SFT,
     FakeClock,
-    alive_here,
     begin,
     dead_here,
     elsewhere,
@@ -24,12 +23,10 @@ from tests.support.storage.log_faults import FaultyLog, StoreFault, StoreFaults
 from trainctl.errors import (
     AlreadyApplied,
     LockHeld,
-    PermissionDenied,
     StalePlan,
     StateError,
     UsageError,
 )
-from trainctl.ledger.entries import CommentEntry
 from trainctl.ledger.leases import current_holder
 from trainctl.ledger.ledger import IntentRequest
 from trainctl.model.address import Address
@@ -99,14 +96,6 @@ def test_an_address_that_another_holds_is_refused() -> None:
     begin(ledger_on(log), PREP)
 
 
-def test_the_same_process_does_not_hold_twice() -> None:
-    """Two steps of one command on one address: the second is refused."""
-    ledger = ledger_on(MemoryLog())
-    begin(ledger)
-    with pytest.raises(LockHeld):
-        begin(ledger)
-
-
 def test_a_dead_holder_is_taken_over_at_once() -> None:
     """A process of this machine that is gone holds nothing; its late outcome moves nothing."""
     log = MemoryLog()
@@ -125,14 +114,6 @@ def test_a_holder_of_an_earlier_boot_is_dead() -> None:
     log = MemoryLog()
     begin(ledger_on(log, holder=replace(current_holder(), boot="earlier")))
     assert begin(ledger_on(log)).holder == current_holder()
-
-
-def test_a_live_holder_of_this_machine_is_not() -> None:
-    """A process that can be seen to live is refused for, and only its silence for a lease ends that."""
-    log, clock = MemoryLog(), FakeClock()
-    begin(ledger_on(log, clock, holder=alive_here()))
-    with pytest.raises(LockHeld):
-        begin(ledger_on(log, clock))
 
 
 def test_silence_is_measured_by_the_watchers_own_clock() -> None:
@@ -188,28 +169,6 @@ def test_a_slow_read_is_no_silence() -> None:
     begin(watcher)
 
 
-def test_a_silent_holder_loses_its_lease() -> None:
-    """Refused for the length of the lease, counted from the first look; then it is taken."""
-    log, clock = MemoryLog(), FakeClock()
-    begin(ledger_on(log, holder=elsewhere()))
-    ledger = ledger_on(log, clock)
-    for _ in range(2):
-        with pytest.raises(LockHeld):
-            begin(ledger)
-        clock.sleep(20)
-    begin(ledger)
-
-
-def test_a_holder_that_is_done_leaves_the_address() -> None:
-    """It is taken on the state that the other left."""
-    log = MemoryLog()
-    other = ledger_on(log, holder=elsewhere())
-    other.finish(begin(other), record())
-    with pytest.raises(StalePlan):
-        begin(ledger_on(log), seen=0)
-    assert begin(ledger_on(log), seen=1).address == SFT
-
-
 def test_an_address_that_moved_is_stale() -> None:
     """What the plan saw is checked on the newest state, in the same append. What the same plan did is not begun again: killed
     then, it would look like something to carry on."""
@@ -246,15 +205,6 @@ def test_records_are_made_in_one_append() -> None:
     assert set(state.open_intents) == {held}
     assert {state.versions[one] for one in free} == {1}
     assert [(row.action, row.status) for row in ledger.history(free[0])] == [("create", "done")]
-
-
-def test_a_failure_keeps_the_key_for_who_comes_next() -> None:
-    """After fail the address is free, and the key is in the state until the next outcome."""
-    ledger = ledger_on(MemoryLog())
-    ledger.fail(begin(ledger), "no space")
-    assert [one.key for one in ledger.state().orphaned_intents[SFT]] == ["k1"]
-    ledger.finish(begin(ledger), record())
-    assert ledger.state().orphaned_intents == {}
 
 
 def test_what_is_left_open_may_be_taken_at_once_by_oneself() -> None:
@@ -318,36 +268,6 @@ def test_secrets_do_not_enter() -> None:
     ledger.observe(SFT, {"token": "hunter2-hunter2"})
     assert "hunter2" not in repr(list(log.replay()))
     assert "hunter2" not in repr(ledger.state())
-
-
-def test_a_name_that_holds_a_secret_is_refused() -> None:
-    """Masking an address would break the state: an error that says so, without the value, and nothing is written."""
-    redactor, log = Redactor(), MemoryLog()
-    redactor.register("hunter2-hunter2")
-    ledger = ledger_on(log, redact=redactor.redact)
-    with pytest.raises(PermissionDenied) as caught:
-        begin(ledger, Address.parse("job.hunter2-hunter2"))
-    assert "hunter2" not in str(caught.value)
-    with pytest.raises(PermissionDenied):
-        ledger.finish(begin(ledger), record(depends_on=(Address.parse("job.hunter2-hunter2"),)))
-    assert "hunter2" not in repr(list(log.replay()))
-
-
-def test_append_asks_again_on_the_newest_state() -> None:
-    """Whoever was second decides anew on what the first left."""
-    log = MemoryLog()
-    ledger, other = ledger_on(log), ledger_on(log, holder=elsewhere())
-    asked: list[int] = []
-
-    def build(state: object) -> list[CommentEntry]:
-        asked.append(log.read().next)
-        if len(asked) == 1:
-            begin(other)
-        return [CommentEntry(ledger.header(), "mine")]
-
-    state = ledger.append(build)
-    assert asked == [0, 1]
-    assert SFT in state.open_intents
 
 
 def test_a_lost_answer_is_found_out() -> None:
@@ -421,23 +341,6 @@ def test_what_waits_for_an_append_shares_the_next() -> None:
     assert log.read().next == 2
 
 
-def test_threads_on_one_address_get_it_in_turn() -> None:
-    """Of many threads that want one address at once exactly one gets it; the others are told who has it."""
-    ledger = ledger_on(MemoryLog())
-    gate = threading.Barrier(8)
-
-    def work(_: int) -> bool:
-        gate.wait()
-        try:
-            begin(ledger)
-        except LockHeld:
-            return False
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(work, range(8))).count(True) == 1
-
-
 def test_requests_for_one_address_never_share_an_append() -> None:
     """Several threads wait for one address while an append hangs: what comes next is still decided one after the other."""
     faults = StoreFaults({1: StoreFault.STALL})
@@ -453,21 +356,3 @@ def test_requests_for_one_address_never_share_an_append() -> None:
         errors = [other.exception() for other in others]
     assert [isinstance(error, LockHeld) for error in errors].count(True) == 4
     assert errors.count(None) == 1
-
-
-def test_an_append_that_fails_is_an_error_to_each() -> None:
-    """Threads that shared an append get an error of their own each, with what to do."""
-    faults = StoreFaults({1: StoreFault.STALL}, always=StoreFault.FAIL)
-    ledger = ledger_on(FaultyLog(MemoryLog(), faults))
-    with ThreadPoolExecutor(3) as pool:
-        first = pool.submit(begin, ledger)
-        assert faults.stalled.wait(10)
-        others = [pool.submit(begin, ledger, Address.parse(f"job.j{n}")) for n in range(2)]
-        while len(ledger._committer._waiting) < 2:
-            threading.Event().wait(0.01)
-        faults.release()
-        first.result()
-        errors = [other.exception() for other in others]
-    assert all(isinstance(error, StateError) and "planted" in str(error) for error in errors)
-    assert errors[0] is not errors[1]
-    assert [one.intent.address for one in ledger.held()] == [SFT]

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.memory_log import MemoryLog
-from tests.support.storage.ledgers import SFT, begin, ledger_on, record
+from tests.support.storage.ledgers import begin, ledger_on, record
 from tests.support.storage.log_faults import FaultyStore, StoreFault, StoreFaults
 from trainctl.errors import LockHeld, StateError, StateMoved, UsageError
-from trainctl.ledger.codec import state_to_json
 from trainctl.ledger.ledger import Ledger
 from trainctl.ledger.migration import abort_migration, migrate
 from trainctl_state import BucketLog, directory_objects, open_directory
@@ -141,16 +140,3 @@ def test_interrupted_at_every_write(
             assert at > 2, "this many writes there are at least"
             return
     pytest.fail("there are more writes than were tried")
-
-
-def test_a_snapshot_of_a_moved_state(tmp_path: Path) -> None:
-    """The pointer outlives the entries, also in a snapshot; the entries after it change nothing."""
-    log = open_directory(tmp_path.as_uri())
-    old = used(ledger_on(log))
-    migrate(old, ledger_on(MemoryLog(URL)))
-    state = old.state(even_moved=True)
-    log.snapshot(state.position, state_to_json(state))
-    again = ledger_on(open_directory(tmp_path.as_uri()))
-    assert again.state(even_moved=True).moved_to == URL
-    with pytest.raises(StateMoved):
-        again.observe(SFT, {"o": 2})

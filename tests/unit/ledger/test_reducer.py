@@ -9,8 +9,6 @@ import pytest
 from tests.support.storage.ledgers import PREP, SFT, elsewhere, record
 from trainctl.ledger.entries import (
     ApprovalEntry,
-    CommentEntry,
-    CreatedEntry,
     Entry,
     EntryHeader,
     FailureEntry,
@@ -38,11 +36,6 @@ def outcome(name: str = "i1", plan: str = "p", gone: bool = False) -> OutcomeEnt
 
 def after(*entries: Entry) -> State:
     return reduce_entries(State(), entries)
-
-
-def test_lineage_is_born_once() -> None:
-    """The first birth counts; a second one anywhere changes nothing."""
-    assert after(CreatedEntry(header(), "a"), CreatedEntry(header(), "b")).lineage == "a"
 
 
 def test_an_intent_is_open_until_its_outcome() -> None:
@@ -145,12 +138,6 @@ def test_a_release_counts() -> None:
     assert state.orphaned_intents[SFT][0].released
 
 
-def test_renewals_are_counted() -> None:
-    """A watcher can tell a holder that renews; ids that are not open are passed over."""
-    state = after(intent(), LeaseRenewedEntry(header(5), ("i1", "nobody")))
-    assert (state.open_intents[SFT].renewals, state.open_intents[SFT].renewed) == (1, 105.0)
-
-
 def test_observed_merges_without_counting() -> None:
     """Outputs are merged into the recorded ones, and no plan becomes stale by it."""
     state = after(
@@ -161,11 +148,6 @@ def test_observed_merges_without_counting() -> None:
     )
     assert state.resources[SFT].outputs == {"a": 1, "b": 2}
     assert (state.serial, state.versions[SFT]) == (1, 1)
-
-
-def test_observing_what_is_not_recorded_changes_nothing() -> None:
-    """A look that arrives after the removal doesn't bring the resource back."""
-    assert after(RefreshEntry(header(), SFT, {"a": 1})) == State()
 
 
 def test_moves_of_the_same_plan_do_not_make_it_stale() -> None:
@@ -183,11 +165,6 @@ def test_moves_of_the_same_plan_do_not_make_it_stale() -> None:
     released = reduce_entries(state, [intent("i3", plan="p"), UnlockEntry(header(), "i3", SFT)])
     assert released.moved(SFT, 0, "p")
     assert reduce_entries(released, [outcome("", plan="")]).moved(SFT, 2, "")
-
-
-def test_a_note_changes_nothing() -> None:
-    """A remark is for the history only."""
-    assert after(CommentEntry(header(), "hello", SFT)) == State()
 
 
 def test_a_state_handed_out_never_changes() -> None:

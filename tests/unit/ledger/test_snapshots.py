@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.memory_log import MemoryLog
 from tests.support.storage.ledgers import SFT, begin, ledger_on, record
-from tests.support.storage.log_faults import FaultyLog, StoreFault, StoreFaults
+from tests.support.storage.log_faults import FaultyLog, StoreFaults
 from trainctl.errors import StateError
 from trainctl.ledger.commit import SNAPSHOT_APPENDS
 from trainctl.ledger.ledger import IntentRequest
@@ -58,19 +58,6 @@ def test_a_snapshot_that_fails_harms_nobody() -> None:
     assert log.read().snapshot is None
     ledger.note("last")
     assert ledger.state().position == SNAPSHOT_APPENDS + 6
-
-
-def test_what_can_be_read_no_more_is_left_as_it_is() -> None:
-    """Coming to an end fails nobody, whatever has become of the log meanwhile."""
-    faults = StoreFaults()
-    log = MemoryLog()
-    ledger = ledger_on(FaultyLog(log, faults, reads=True, snapshots=True))
-    many = [Address.parse(f"project.p{number}") for number in range(300)]
-    ledger.record([(IntentRequest(one, "create", "local", "k", {}), record(one)) for one in many])
-    faults.always = StoreFault.FAIL
-    ledger.flush()
-    assert log.read().snapshot is None
-    assert set(ledger_on(log).state().resources) == set(many)
 
 
 class _NoSnapshots(FaultyLog):

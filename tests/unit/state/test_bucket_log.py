@@ -127,18 +127,3 @@ def test_history_is_packed_once_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) 
     assert [one["text"] for one in log.replay()] == [str(number) for number in range(15)]
     with pytest.raises(AppendConflict):
         BucketLog(store, "x").append(3, [entry("late")])
-
-
-def test_a_copy_of_a_directory_is_read() -> None:
-    """Emptied objects send a reader to the snapshot or the history."""
-    store = MemoryObjects()
-    log = BucketLog(store, "x")
-    for number in range(9):
-        log.append(number, [entry(number)])
-    log.snapshot(3, {"at": 3})
-    log.snapshot(6, {"at": 6})
-    store.delete(["tail.json"])
-    for number in range(6):
-        store.put(f"log/{number:012d}.json", b"")
-    found = BucketLog(store, "x").read(2)
-    assert (found.snapshot, found.next, found.is_full_state) == ({"at": 6}, 9, True)

@@ -10,7 +10,7 @@ import pytest
 
 from trainctl.base.lease import holder_name
 from trainctl.errors import StateError, UsageError
-from trainctl_state import directory_objects, open_directory, open_memory
+from trainctl_state import directory_objects, open_directory
 
 
 def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
@@ -86,15 +86,6 @@ def test_something_in_the_way_is_named(tmp_path: Path) -> None:
             call()
 
 
-def test_names_that_are_not_keys_are_not_objects(tmp_path: Path) -> None:
-    """Hidden files, blanks and foreign letters in the directory are passed over."""
-    store = directory_objects(tmp_path)
-    store.put("log/a", b"1")
-    for name in (".DS_Store", "a copy", "ä", "a\n"):
-        (tmp_path / "log" / name).write_text("x")
-    assert [stat.key for stat in store.list("log")] == ["log/a"]
-
-
 @pytest.mark.parametrize(
     "url", ["file:state", "file://host/state", "file:///a/../b", "file://", "file:///a%00b"]
 )
@@ -103,17 +94,3 @@ def test_an_address_that_is_not_absolute_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="is not a directory for the state") as caught:
         open_directory(url)
     assert "file:///" in caught.value.detail
-
-
-def test_addresses_are_unquoted(tmp_path: Path) -> None:
-    """What pathlib writes as an address is found again, blanks and percent signs included."""
-    path = tmp_path / "a b%20c#d?e"
-    open_directory(path.as_uri()).append(0, [{"id": "1"}])
-    assert (path / "log" / "000000000000.json").exists()
-
-
-def test_memory_is_shared_by_name() -> None:
-    """The same name is the same state in this process, another name another."""
-    open_memory("memory:one-of-a-test").append(0, [{"id": "1"}])
-    assert open_memory("memory:one-of-a-test").read().next == 1
-    assert open_memory("memory:two-of-a-test").read().next == 0

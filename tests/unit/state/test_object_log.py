@@ -12,7 +12,6 @@ import pytest
 from tests.support.storage.log_faults import FaultyStore, StoreFault, StoreFaults
 from trainctl.errors import AppendConflict, StateError
 from trainctl.store.backends.memory import MemoryObjects
-from trainctl_state import history
 from trainctl_state.log import ObjectLog
 
 
@@ -64,17 +63,6 @@ def test_pruning_empties_what_the_older_snapshot_covers() -> None:
     assert keys(store, "log") == list(range(11))
     assert [store.get(f"log/{n:012d}.json") == b"" for n in range(11)] == [True] * 6 + [False] * 5
     assert read_all(log) == [str(number) for number in range(11)]
-
-
-def test_packs_are_bounded_and_without_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long stretch is packed into several objects that follow one another."""
-    monkeypatch.setattr(history, "PACK_POSITIONS", 4)
-    store = MemoryObjects()
-    log = filled(store, 20)
-    log.snapshot(10, {"at": 10})
-    log.snapshot(20, {"at": 20})
-    assert keys(store, "history") == [0, 4, 8]
-    assert read_all(log) == [str(number) for number in range(20)]
 
 
 def test_a_deleted_empty_object_does_not_let_an_old_writer_in() -> None:
@@ -252,15 +240,6 @@ def test_a_fault_at_any_write_loses_nothing(at: int, fault: StoreFault) -> None:
             pass
     assert read_all(ObjectLog(store, "x")) == done
     assert ObjectLog(store, "x").read().next == len(done)
-
-
-def test_what_is_not_json_is_refused() -> None:
-    """Not-a-number or an object of Python's never gets half-way into the log."""
-    log = filled(MemoryObjects(), 1)
-    for value in (float("nan"), object(), Path("x")):
-        with pytest.raises(StateError, match="cannot write"):
-            log.append(1, [{**entry(), "value": value}])  # type: ignore[dict-item]
-    assert log.read().next == 1
 
 
 @pytest.mark.parametrize("killed_after", range(12))
