@@ -1,4 +1,4 @@
-"""Manifests for tests: text to what it asks for, or to what is wrong with it."""
+"""Manifests for tests: text to the desired state, or to its problems."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from trainctl.desired.build import build
 from trainctl.desired.values import DesiredState
 from trainctl.errors import ManifestError
 from trainctl.manifest.read import read
+from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic
 
 LOCAL: JsonObject = {
@@ -31,7 +32,7 @@ def schema_of(provider: str) -> JsonObject | None:
 def desired(
     directory: Path, text: str, name: str = "trainctl.yaml", **options: Any
 ) -> DesiredState:
-    """What a manifest of one file asks for."""
+    """The desired state of a manifest of one file."""
     (directory / name).write_text(text, encoding="utf-8")
     return build(read(directory), provider_schema=schema_of, providers=["local"], **options)
 
@@ -39,23 +40,14 @@ def desired(
 def problems(
     directory: Path, text: str, name: str = "trainctl.yaml", **options: Any
 ) -> list[Diagnostic]:
-    """What is wrong with a manifest of one file; nothing if it is right."""
+    """The problems of a manifest of one file."""
     try:
         desired(directory, text, name, **options)
     except ManifestError as failure:
-        return [one for one in failure.diagnostics if isinstance(one, Diagnostic)]
+        return [problem for problem in failure.diagnostics if isinstance(problem, Diagnostic)]
     return []
 
 
-def summaries_by_position(found: list[Diagnostic]) -> dict[str, str]:
-    """Summaries by place, ``LINE:COLUMN``."""
-    return {
-        f"{one.where.line}:{one.where.column}" if one.where else "": one.summary for one in found
-    }
-
-
-def attributes(wish: DesiredState, address: str) -> Mapping[str, Any]:
+def attributes(state: DesiredState, address: str) -> Mapping[str, Any]:
     """The attributes of one resource."""
-    return next(
-        resource.attributes for key, resource in wish.resources.items() if str(key) == address
-    )
+    return state.resources[Address.read(address)].attributes

@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.projects.manifests import attributes, desired, problems
 from trainctl.desired.build import build
-from trainctl.desired.values import DesiredState
 from trainctl.errors import ManifestError, SourceError
 from trainctl.manifest.extends import Fetch, PinnedFile
 from trainctl.manifest.read import no_fetch, read
@@ -47,23 +46,18 @@ def project(tmp_path: Path) -> Path:
     return tmp_path / "sft"
 
 
-def read_with(directory: Path, fetch: Fetch) -> DesiredState:
-    """What the manifest there asks for."""
-    return build(read(directory, fetch=fetch), provider_schema=lambda _: None)
-
-
 def refused(directory: Path, reference: str, fetch: Fetch = no_fetch) -> Diagnostic:
-    """Why a reference is refused."""
+    """The problem of a reference."""
     (directory / "trainctl.yaml").write_text(f"extends: {reference}\n")
     with pytest.raises(ManifestError) as failure:
         read(directory, fetch=fetch)
-    (one,) = failure.value.diagnostics
-    assert isinstance(one, Diagnostic)
-    return one
+    (problem,) = failure.value.diagnostics
+    assert isinstance(problem, Diagnostic)
+    return problem
 
 
 def test_own_names_win_and_unused_resources_are_left_out(project: Path) -> None:
-    """Values are merged, so the digest is that of one file that says the same."""
+    """The digest is that of one file that declares the same."""
     merged = desired(project, OWN)
     assert attributes(merged, "job.train")["runtime"]["start_commands"] == ["echo 4 1e-5"]
     assert list(map(str, merged.resources)) == [
@@ -84,24 +78,21 @@ def test_own_names_win_and_unused_resources_are_left_out(project: Path) -> None:
 
 
 def test_an_own_section_replaces_the_shared_one(project: Path) -> None:
-    """A location is not put together from two files, which would send a secret to another bucket."""
-    shared = (
-        SHARED
-        + "mirror: {url: s3://shared/m, auth: {auth_method: CUSTOM_SECRET, auth_secret_name: s}}\nsecrets: {s: {from: env}}\n"
-    )
+    """Merged locations would send a secret to another bucket."""
+    auth = "auth: {auth_method: CUSTOM_SECRET, auth_secret_name: s}"
+    shared = f"{SHARED}mirror: {{url: s3://shared/m, {auth}}}\nsecrets: {{s: {{from: env}}}}\n"
     (project.parent / "shared" / "defaults.yaml").write_text(shared)
     mirror = desired(project, f"{OWN}mirror: {{url: s3://own/m}}\n").mirror
     assert (mirror.url, mirror.secret) == ("s3://own/m", None)
 
 
 def test_errors_name_the_file_that_has_them(project: Path) -> None:
-    """File, line and column of the shared file, all at once."""
     (project.parent / "shared" / "defaults.yaml").write_text(
         "extends: other.yaml\njobs: {x: {}}\nstate: {url: file:///srv/all}\n"
         "clusters: {lab: {provider: local, gpsu: 1}}\n"
         "weights: {data: {source: 'file:./data'}}\nvars: {lr: 1}\n"
     )
-    found = {str(one.where): one.code for one in problems(project, OWN)}
+    found = {str(problem.where): problem.code for problem in problems(project, OWN)}
     assert found == {
         "../shared/defaults.yaml:1:1": "invalid-extends",
         "../shared/defaults.yaml:2:1": "invalid-extends",
@@ -111,7 +102,7 @@ def test_errors_name_the_file_that_has_them(project: Path) -> None:
 
 
 def test_a_file_outside_the_repository_is_not_read(project: Path) -> None:
-    """Neither by its path nor through a link; without git only below the manifest."""
+    """Neither by its path nor through a symlink; without git only below the manifest."""
     outside = project.parent.parent / "outside.yaml"
     outside.write_text("vars: {x: 1}\n")
     (project / "link.yaml").symlink_to(outside)
@@ -134,19 +125,20 @@ def test_a_file_outside_the_repository_is_not_read(project: Path) -> None:
     ],
 )
 def test_another_repository_is_pinned(tmp_path: Path, reference: str) -> None:
-    """By a complete commit id; nothing else is fetched."""
+    """By a complete commit id."""
     assert refused(tmp_path, reference).code == "invalid-extends"
 
 
 @pytest.mark.parametrize(
-    ("reference", "pinned"),
+    ("repository", "pinned"),
     [
-        (f"git::https://git.example/a.git//x/d.yaml?ref={COMMIT}", "a//x/d.yaml@01234567"),
-        (f"git::ssh://git@git.example:22/o/a.git//d.yaml?ref={COMMIT}", "a//d.yaml@01234567"),
+        ("https://git.example/a.git//x/d.yaml", "a//x/d.yaml@01234567"),
+        ("ssh://git@git.example:22/o/a.git//d.yaml", "a//d.yaml@01234567"),
     ],
 )
-def test_pinned_files_are_fetched(tmp_path: Path, reference: str, pinned: str) -> None:
-    """As Terraform writes them; a file that may not be fetched is a problem of that line, a failure one of the command."""
+def test_pinned_files_are_fetched(tmp_path: Path, repository: str, pinned: str) -> None:
+    """A file that may not be fetched is a problem of that line."""
+    reference = f"git::{repository}?ref={COMMIT}"
     copy = tmp_path / "copy"
     copy.write_text("vars: {steps: 5}\nclusters: {lab: {provider: local}}\n")
     (tmp_path / "trainctl.yaml").write_text(
@@ -158,7 +150,8 @@ def test_pinned_files_are_fetched(tmp_path: Path, reference: str, pinned: str) -
         asked.append(file)
         return copy
 
-    assert "cluster.lab" in map(str, read_with(tmp_path, fetch).resources)
+    fetched = build(read(tmp_path, fetch=fetch), provider_schema=lambda _: None)
+    assert "cluster.lab" in map(str, fetched.resources)
     assert [file.name for file in asked] == [pinned]
 
     problem = refused(tmp_path, reference)
@@ -172,7 +165,6 @@ def test_pinned_files_are_fetched(tmp_path: Path, reference: str, pinned: str) -
 
 
 def test_credentials_are_refused_before_anything_is_fetched(tmp_path: Path) -> None:
-    """And not shown."""
     problem = refused(tmp_path, f"git::https://me:hunter22@git.example/a.git//d.yaml?ref={COMMIT}")
     assert problem.code == "credential"
     assert "hunter22" not in str(problem)

@@ -15,14 +15,14 @@ from trainctl.model.diagnostics import Diagnostic
 
 
 def refusals(directory: Path) -> list[Diagnostic]:
-    """What reading says is wrong."""
+    """The problems of a directory's manifest."""
     with pytest.raises(ManifestError) as failure:
         read(directory)
-    return [one for one in failure.value.diagnostics if isinstance(one, Diagnostic)]
+    return [problem for problem in failure.value.diagnostics if isinstance(problem, Diagnostic)]
 
 
 def test_all_files_are_one_manifest(tmp_path: Path) -> None:
-    """YAML and TOML, by either naming, each giving some names of a section; other files are not looked at."""
+    """YAML and TOML, by either naming; other files are not read."""
     (tmp_path / "trainctl.yaml").write_text("version: 1\njobs: {a: {}}\n")
     (tmp_path / "more.trainctl.toml").write_text("version = 1\n[jobs.b]\n")
     (tmp_path / "vars.trainctl.yml").write_text("vars: {x: 1}\n")
@@ -36,7 +36,6 @@ def test_all_files_are_one_manifest(tmp_path: Path) -> None:
 
 
 def test_a_name_in_two_files_names_both_places(tmp_path: Path) -> None:
-    """So does a section that can't be given in parts."""
     (tmp_path / "a.trainctl.yaml").write_text("jobs:\n  sft: {}\nmirror: {url: x}\n")
     (tmp_path / "b.trainctl.toml").write_text("mirror = {url = 'y'}\n[jobs.sft]\n")
     found = {str(one.where): one.detail for one in read(tmp_path).problems}
@@ -44,12 +43,11 @@ def test_a_name_in_two_files_names_both_places(tmp_path: Path) -> None:
     assert "a.trainctl.yaml:3:1" in found["b.trainctl.toml: mirror"]
 
 
-def test_a_directory_without_a_manifest_says_what_to_write(tmp_path: Path) -> None:
-    """And where it looked."""
-    (one,) = refusals(tmp_path)
-    assert one.summary == "no manifest found"
-    assert "trainctl.yaml" in one.detail
-    assert str(tmp_path) in one.detail
+def test_a_directory_without_a_manifest_is_a_problem(tmp_path: Path) -> None:
+    (problem,) = refusals(tmp_path)
+    assert problem.summary == "no manifest found"
+    assert "trainctl.yaml" in problem.detail
+    assert str(tmp_path) in problem.detail
 
 
 @pytest.mark.parametrize(
@@ -65,28 +63,26 @@ def test_a_directory_without_a_manifest_says_what_to_write(tmp_path: Path) -> No
         (b"a: " + b"x" * MAX_FILE_BYTES, "the file is larger than 1 MiB", ""),
     ],
 )
-def test_what_is_not_text_is_refused(tmp_path: Path, data: bytes, summary: str, place: str) -> None:
-    """With its place where there is one."""
+def test_a_file_without_a_mapping_is_refused(
+    tmp_path: Path, data: bytes, summary: str, place: str
+) -> None:
     (tmp_path / "trainctl.yaml").write_bytes(data)
-    (one,) = refusals(tmp_path)
-    assert one.summary == summary
-    assert str(one.where) == ("trainctl.yaml" + (f":{place}" if place else ""))
+    (problem,) = refusals(tmp_path)
+    assert problem.summary == summary
+    assert str(problem.where) == ("trainctl.yaml" + (f":{place}" if place else ""))
 
 
-def test_all_unreadable_files_are_told_together(tmp_path: Path) -> None:
-    """The first one hides no other."""
+def test_all_unreadable_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "a.trainctl.yaml").write_text("a: [")
     (tmp_path / "b.trainctl.toml").write_text("a = [")
-    assert {one.where.file for one in refusals(tmp_path) if one.where} == {
-        "a.trainctl.yaml",
-        "b.trainctl.toml",
-    }
+    files = [problem.where.file for problem in refusals(tmp_path) if problem.where]
+    assert sorted(files) == ["a.trainctl.yaml", "b.trainctl.toml"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_file_without_permission_is_told(tmp_path: Path) -> None:
-    """It is not skipped: what it declares would be destroyed."""
+def test_a_file_without_permission_is_a_problem(tmp_path: Path) -> None:
+    """If it was skipped, the resources that it declares would be destroyed."""
     (tmp_path / "trainctl.yaml").write_text("a: 1")
     (tmp_path / "trainctl.yaml").chmod(0)
-    (one,) = refusals(tmp_path)
-    assert "can't be read" in one.summary
+    (problem,) = refusals(tmp_path)
+    assert "can't be read" in problem.summary
