@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from jsonschema import Draft202012Validator
 
 from tests.support.projects.plans import (
@@ -16,7 +15,9 @@ from tests.support.projects.plans import (
     PlanScenario,
     at,
     change_of,
+    desired,
     intent_of,
+    resource,
     run_record,
     state_after,
 )
@@ -30,6 +31,7 @@ from trainctl.model.reports import (
     CacheReport,
     Checkpoint,
     JobStatus,
+    RankSample,
     UnreachableNode,
 )
 from trainctl.model.run import RunStatus
@@ -43,6 +45,7 @@ from trainctl.store.maintenance.verify import Finding, FindingOutcome, VerifyRep
 from trainctl.store.references import StoredReference
 from trainctl.views.caches import evict_json, verify_json
 from trainctl.views.jobs.checkpoints import checkpoints_json
+from trainctl.views.jobs.metrics import metrics_json, sample_json
 from trainctl.views.jobs.status import status_json
 from trainctl.views.mirror import gc_json, mirror_json, mirror_verify_json
 from trainctl.views.plan.json import plan_json
@@ -53,18 +56,18 @@ from trainctl_schemas import schema
 def closed(value: Any) -> Any:
     """A schema that refuses what it doesn't name: what we print must be published, readers may be lenient."""
     if isinstance(value, dict):
-        found = {key: closed(one) for key, one in value.items()}
+        copied = {key: closed(item) for key, item in value.items()}
         if value.get("properties"):
-            found["additionalProperties"] = False
-        return found
-    return [closed(one) for one in value] if isinstance(value, list) else value
+            copied["additionalProperties"] = False
+        return copied
+    return [closed(item) for item in value] if isinstance(value, list) else value
 
 
 def problems(name: str, value: Any) -> list[str]:
-    """What a real form has against its schema, after a round trip through text."""
+    """Errors of a form against its schema, after a round trip through text."""
     document = json.loads(json.dumps(value))
-    found = Draft202012Validator(closed(schema(name))).iter_errors(document)
-    return [f"{one.json_path}: {one.message}" for one in found]
+    errors = Draft202012Validator(closed(schema(name))).iter_errors(document)
+    return [f"{error.json_path}: {error.message}" for error in errors]
 
 
 def plans() -> Iterator[Plan]:
@@ -84,101 +87,50 @@ def plans() -> Iterator[Plan]:
     rest = changed.inputs(state_after(first)).desired
     less = replace(rest, resources={at("project.demo"): rest.resources[at("project.demo")]})
     yield make_plan(changed.inputs(state_after(first), desired=less))
+    sweep = resource('job.sweep["lr=1e-5"]', world.job, "cluster.lab")
+    yield make_plan(world.inputs(desired=desired(*world.resources(), sweep)))
 
 
-@pytest.mark.parametrize("index", range(6))
-def test_plans_hold_against_their_schema(index: int) -> None:
-    """Every plan that we print is what the schema says, and nothing besides."""
-    assert problems("plan", plan_json(list(plans())[index])) == []
+def test_plans_match_their_schema() -> None:
+    """Every plan that is printed is what the schema says, and nothing besides."""
+    forms = [plan_json(plan) for plan in plans()]
+    assert [problems("plan", form) for form in forms] == [[]] * len(forms)
+    (sweep,) = (item for item in forms[-1]["resource_changes"] if item["index"])
+    assert (sweep["name"], sweep["index"]) == ("sweep", "lr=1e-5")
+    delivery, weights = forms[0]["deliveries"][0], forms[0]["weights"][0]
+    assert sum(delivery["bytes_by_tier"].values()) == weights["bytes"]
 
 
-def test_a_replacement_counts_twice() -> None:
-    """A replacement is in add, in destroy and in replace."""
+def test_a_replacement_is_in_add_in_destroy_and_in_replace() -> None:
     world = PlanScenario()
     state = state_after(make_plan(world.inputs()))
-
-    summary = plan_json(make_plan(world.inputs(state, PlanOptions(run=(at("job.sft"),)))))[
-        "summary"
-    ]
-
-    assert summary == {
-        "add": 1,
-        "change": 0,
-        "destroy": 1,
-        "replace": 1,
-        "forget": 0,
-        "move": 0,
-        "imports": 0,
-        "reuse": 0,
-    }
+    form = plan_json(make_plan(world.inputs(state, PlanOptions(run=(at("job.sft"),)))))
+    assert form["summary"] == {
+        "add": 1, "change": 0, "destroy": 1, "replace": 1, "forget": 0, "move": 0, "imports": 0, "reuse": 0,
+    }  # fmt: skip
 
 
-def test_no_ops_are_listed_with_their_outputs() -> None:
-    """A plan without changes lists every resource, with outputs on both sides."""
+def test_no_ops_are_listed_with_their_outputs_on_both_sides() -> None:
     world = PlanScenario()
     form = plan_json(make_plan(world.inputs(state_after(make_plan(world.inputs())))))
-
-    assert len(form["resource_changes"]) == 4
-    for item in form["resource_changes"]:
-        assert item["change"]["actions"] == ["no-op"]
-        assert item["change"]["before"] == item["change"]["after"]
-    assert form["resource_changes"][3]["change"]["before"]["runs"][0]["number"] == 1
+    changes = [item["change"] for item in form["resource_changes"]]
+    assert [change["actions"] for change in changes] == [["no-op"]] * 4
+    assert all(change["before"] == change["after"] for change in changes)
+    assert changes[3]["before"]["runs"][0]["number"] == 1
     assert (form["applyable"], form["complete"], form["errored"]) == (False, True, False)
 
 
-def test_what_is_unknown_is_not_in_after() -> None:
-    """Unknown values are left out of after and are true in after_unknown."""
+def test_unknown_values_are_in_after_unknown_and_not_in_after() -> None:
     facts = {at("weights.qwen3"): WeightsFacts(None)}
     form = plan_json(make_plan(PlanScenario().inputs(weights=facts)))
-
     change = form["resource_changes"][2]["change"]
-
     assert change["after_unknown"]["pin"] is True
     assert "pin" not in change["after"]
     assert form["resource_changes"][3]["change"]["after_unknown"]["runs"] is True
 
 
-def test_bytes_by_tier_sum_to_the_size() -> None:
-    """The tiers of a delivery add up to the size of its weights."""
-    form = plan_json(make_plan(PlanScenario(mirrored=5).inputs()))
-
-    assert sum(form["deliveries"][0]["bytes_by_tier"].values()) == form["weights"][0]["bytes"]
-
-
-def test_a_matrix_job_has_its_index() -> None:
-    """The key of one of many is in index, its address quoted."""
-    from tests.support.projects.plans import desired, resource
-
-    world = PlanScenario()
-    job = resource('job.sweep["lr=1e-5"]', world.job, "cluster.lab")
-    form = plan_json(make_plan(world.inputs(desired=desired(*world.resources(), job))))
-
-    item = next(one for one in form["resource_changes"] if one["index"])
-
-    assert (item["name"], item["index"]) == ("sweep", "lr=1e-5")
-    assert problems("plan", form) == []
-
-
-def test_validate_holds_against_its_schema() -> None:
-    """Diagnostics with and without a place are what the schema says."""
-    found = [
-        error(
-            "wrong",
-            "Write it right.",
-            address="job.sft",
-            code="invalid-value",
-            where=Position("a.yaml", 3, 4),
-        ),
-        error("wrong", code="invalid-value"),
-    ]
-
-    form = {"valid": False, "diagnostics": [one.to_json() for one in found]}
-
-    assert problems("validate", form) == []
-
-
-def test_states_hold_against_their_schema() -> None:
-    """A state with records, an open intent and a failed attempt is what the schema says."""
+def test_states_match_their_schema() -> None:
+    """With records, an open intent and a failed attempt."""
     first = make_plan(PlanScenario().inputs())
     intent = intent_of(change_of(first, "job.sft"))
     state = replace(
@@ -187,72 +139,78 @@ def test_states_hold_against_their_schema() -> None:
         orphaned_intents={intent.address: (intent,)},
         plans={intent.address: (first.digest, 0)},
     )
-
     assert problems("state", state_to_json(state)) == []
     assert resource_json(state.resources[at("job.sft")]) in state_to_json(state)["resources"]
 
 
-DELIVERED = DeliveryRecord(
-    0, "lab/lab-0", "weights.w", "peers", 2.0, {"mirror": 5, "peers": 5}, 1.5
-)
+def listings() -> Iterator[tuple[str, Any]]:
+    """Other forms, by the names of their schemas; what can be null is null in some and not in others."""
+    where = Position("a.yaml", 3, 4)
+    wrong = error("wrong", code="invalid-value")
+    placed = replace(wrong, detail="Write it right.", address="job.sft", where=where)
+    yield "validate", {"valid": False, "diagnostics": [wrong.to_json(), placed.to_json()]}
 
-
-def test_history_holds_against_its_schema() -> None:
-    """Rows with and without an address are what the schema says; times are RFC 3339."""
+    delivered = DeliveryRecord(
+        0, "lab/lab-0", "weights.w", "peers", 2.0, {"mirror": 5, "peers": 5}, 1.5
+    )
+    actor, missing = HOLDER.actor, ActionReason.MISSING.value
     rows = [
-        HistoryRow(
-            1, 0.0, HOLDER.actor, "job.sft", "create", None, "abcdefg", "completed", (DELIVERED,)
-        ),
-        HistoryRow(
-            1, 5.5, HOLDER.actor, None, "comment", ActionReason.MISSING.value, None, "commented"
-        ),
+        HistoryRow(1, 0.0, actor, "job.sft", "create", None, "abcdefg", "completed", (delivered,)),
+        HistoryRow(1, 5.5, actor, None, "comment", missing, None, "commented"),
     ]
+    yield "history", history_json(rows)
 
-    form = history_json(rows)
-
-    assert problems("history", form) == []
-    assert form["entries"][1]["time"] == "1970-01-01T00:00:05.500Z"
-
-
-def test_the_other_listings_hold_against_their_schemas() -> None:
-    """status, checkpoints and mirror list are what their schemas say."""
     checkpoint = Checkpoint(
         "checkpoint-5", "abcdefg", 0, 5, 12, 1, "complete", 6.0, "file:///c", type="lora"
     )
     unreachable = UnreachableNode("lab/gpu-1", (1,), "lab/gpu-1 doesn't answer")
     run = replace(run_record(1, RunStatus.RUNNING, started_at=2.0), phases={"delivering": 0.5})
-    status = JobStatus(at("job.sft"), run, (checkpoint,))
+    status = status_json(JobStatus(at("job.sft"), run, (checkpoint,)))
+    yield "status", status
+    yield "status", {"jobs": [status], "pending_jobs": ["job.next"], "leases": []}
+    yield "checkpoints", checkpoints_json((checkpoint,), (unreachable,))
+
     source = MirrorRow("file:./w", "mtime", None, 1, 2, 0, 2, 0, 3.0, ("demo",), ("ann@laptop",))
+    yield "mirror", mirror_json(MirrorInventory((source,)))
+    names = dict.fromkeys(("source", "revision", "project", "owner", "address", "lineage"), "x")
+    reference = StoredReference(
+        "references/x", {**names, "listing": None, "files": 1, "bytes": 2}, 1.5
+    )
+    finding = Finding("blobs/x", "changed", 5, ("file:x",), FindingOutcome.REMOVED, "gone")
+    yield "mirror-verify", mirror_verify_json(VerifyReport(1, 2, (finding,)))
+    removed = RemovedListing("0" * 64, 1, 2)
+    yield "mirror-gc", gc_json(GcReport(False, 1, 2, (removed,), *[(reference,)] * 3))
 
-    assert problems("status", status_json(status)) == []
-    jobs = {"jobs": [status_json(status)], "pending_jobs": ["job.next"], "leases": []}
-    assert problems("status", jobs) == []
-    assert problems("checkpoints", checkpoints_json((checkpoint,), (unreachable,))) == []
-    assert problems("mirror", mirror_json(MirrorInventory((source,)))) == []
-
-
-def test_care_of_caches_and_mirror_holds_against_its_schemas() -> None:
-    """With everything that can be null null, and with everything that can be there."""
     row = CachedListingReport(
         "lab/n", "0" * 64, "", 0, 0, "busy", None, ("job.a run 1",), ("x",), "why"
     )
-    reference = StoredReference(
-        "references/x",
-        {
-            **dict.fromkeys(("source", "revision", "project", "owner", "address", "lineage"), "x"),
-            "listing": None,
-            "files": 1,
-            "bytes": 2,
-        },
-        1.5,
-    )
-    finding = Finding("blobs/x", "changed", 5, ("file:x",), FindingOutcome.REMOVED, "gone")
-    collected = GcReport(
-        False, 1, 2, (RemovedListing("0" * 64, 1, 2),), (reference,), (reference,), (reference,)
-    )
+    yield "cache-evict", evict_json(CacheReport((row,), 5), dry_run=True)
+    yield "cache-verify", verify_json(CacheReport((replace(row, outcome="corrupt"),), 5, 6))
+    samples = [
+        RankSample.of(0, "lab/gpu-0", {name: SAMPLE[name] for name in REQUIRED}),
+        RankSample.of(1, "lab/gpu-1", SAMPLE),
+    ]
+    yield "metrics", metrics_json(at("job.sft"), run, samples)
+    yield from (("metrics", sample_json(sample)) for sample in samples)
 
-    assert problems("cache-evict", evict_json(CacheReport((row,), 5), dry_run=True)) == []
-    verified = CacheReport((replace(row, outcome="corrupt"),), 5, 6)
-    assert problems("cache-verify", verify_json(verified)) == []
-    assert problems("mirror-verify", mirror_verify_json(VerifyReport(1, 2, (finding,)))) == []
-    assert problems("mirror-gc", gc_json(collected)) == []
+
+SAMPLE = {
+    "time": 2.0, "cpu_usage": 7.5, "cpu_seconds": 9.0, "cpu_memory_usage_bytes": 10**9, "processes": 4,
+    "ephemeral_storage": {"usage_bytes": 5, "utilization": 0.95, "free_bytes": 1000},
+    "cache": {"usage_bytes": None, "utilization": 0.5, "free_bytes": 1000},
+    "gpu_names": {"0": "H100"}, "gpu_utilization": {"0": None}, "gpu_memory_usage_bytes": {"0": 1},
+    "gpu_memory_total_bytes": {"0": 2}, "problem": "nvidia-smi timed out",
+    "host": {
+        "cpu_count": 8, "cpu_seconds": 5.0, "memory_total_bytes": 4, "memory_available_bytes": 2,
+        "network_received_bytes": 1, "network_sent_bytes": 2,
+    },
+}  # fmt: skip
+
+
+REQUIRED = ("time", "cpu_memory_usage_bytes", "processes", "host")
+
+
+def test_other_forms_match_their_schemas() -> None:
+    forms = list(listings())
+    assert [(name, found) for name, form in forms if (found := problems(name, form))] == []
+    assert dict(forms)["history"]["entries"][1]["time"] == "1970-01-01T00:00:05.500Z"

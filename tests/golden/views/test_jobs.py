@@ -1,0 +1,151 @@
+"""Screens of runs, sweeps, checkpoints and metrics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from syrupy.assertion import SnapshotAssertion
+
+from tests.golden.screens import text, windows
+from trainctl.model.address import Address, Kind
+from trainctl.model.reports import Checkpoint, JobStatus, RankSample
+from trainctl.model.run import RankRecord, RunRecord, RunStatus
+from trainctl.views.jobs.checkpoints import checkpoint_table
+from trainctl.views.jobs.metrics import metrics_csv, metrics_lines
+from trainctl.views.jobs.status import status_json, status_lines
+from trainctl.views.jobs.status_tables import status_table, sweep_lines
+from trainctl.views.terminal.tables import csv_lines
+
+WAITS = "waits for one of 2 slots of job.fit, 1 ahead"
+COUNTS = "1 running, 1 pending, 1 failed, 1 stopped, 1 completed"
+SFT = Address.parse("job.sft")
+
+
+def job(key: str | None, status: RunStatus, waiting: str | None = None, **more: Any) -> JobStatus:
+    """A job, or with a key one of a sweep; ``more`` are its run's error and its matrix."""
+    rank = RankRecord(rank=0, node="local/local-0", status=status)
+    run = RunRecord("7f4qg7l", 1, "local-0", status=status, ranks=(rank,), waiting=waiting)
+    run = replace(run, error=more.pop("error", None))
+    return JobStatus(Address(Kind.JOB, "fit", key), run, matrix=tuple(more.items()))
+
+
+def checkpoint(name: str, step: int | None = 100, **more: Any) -> Checkpoint:
+    return Checkpoint(name, "7f4qg7l", 0, step, 10, 1, "complete", 0.0, "file:///x", **more)
+
+
+def test_counts_of_a_sweep_are_never_cut(screen: SnapshotAssertion) -> None:
+    jobs = [
+        job("lr=1", RunStatus.RUNNING),
+        job("lr=2", RunStatus.PENDING, WAITS),
+        job("lr=3", RunStatus.FAILED),
+        job("lr=4", RunStatus.COMPLETED),
+        job("lr=5", RunStatus.STOPPED),
+    ]
+    screens = [status_table(jobs, width) for width in (40, 80, 120, None)]
+    assert all(COUNTS in lines[1] for lines in screens)
+    assert text(*screens) == screen
+
+
+def test_reason_of_a_pending_run_is_shortened_or_on_a_broken_row(screen: SnapshotAssertion) -> None:
+    jobs = [job(None, RunStatus.PENDING, WAITS)]
+    assert windows(lambda width: status_table(jobs, width), 60, 80) == screen
+    assert f"pending: {WAITS}" in status_table(jobs, 40)[1]
+
+
+def test_sweep(screen: SnapshotAssertion) -> None:
+    """Values that all runs share are shown once, and so is each reason of a failure; a reason has one line."""
+    shared = {"model": "small", "batch": "32"}
+    jobs = [
+        job("1", RunStatus.FAILED, lr="1", error="exited with 1\nmore", **shared),
+        job("2", RunStatus.FAILED, lr="2", error="exited with 1", **shared),
+        job("3", RunStatus.DEPLOY_FAILED, lr="3", error="no such image", **shared),
+        *(job(f"{n}", RunStatus.LOST, lr=f"{n}", error=f"lost {n}", **shared) for n in range(4, 8)),
+        job("8", RunStatus.COMPLETED, lr="8e-1", **shared),
+        job("9", RunStatus.PENDING, "waits\nfor\x1b[2J", lr="9", **shared),
+    ]
+    assert windows(lambda width: sweep_lines(jobs, 0.0, width), 80, 120) == screen
+    assert all(line.isprintable() for line in status_table([jobs[-1]]))
+
+
+def test_checkpoints_keep_their_names(screen: SnapshotAssertion) -> None:
+    name = "checkpoint-of-a-long-name-100"
+    model = "organisation/a-model-with-a-name-that-is-longer-than-most"
+    rows = [checkpoint(name), checkpoint(name, base_model=model)]
+    assert windows(lambda width: checkpoint_table(rows, width), 110) == screen
+    assert name in checkpoint_table(rows[:1], 80)[1]
+
+
+def test_status_shows_the_newest_of_many_checkpoints(screen: SnapshotAssertion) -> None:
+    """Programs get all of them. A run past its deadline is being stopped."""
+    steps = [checkpoint(f"checkpoint-{step}", step) for step in range(1, 2001)]
+    running = job("lr=1", RunStatus.RUNNING)
+    many = replace(
+        running, deadline=100.0, checkpoints=(*steps, checkpoint("runs", None, type="other"))
+    )
+    few = replace(running, checkpoints=tuple(steps[:3]))
+    assert len(status_json(many)["checkpoints"]) == 2001
+    assert (
+        text(
+            status_lines(many, 95.0),
+            status_lines(many, 100.0, named=True),
+            status_lines(few, 0.0),
+        )
+        == screen
+    )
+
+
+HOST = {
+    "cpu_count": 8, "cpu_seconds": 5.0, "memory_total_bytes": 100_000_000_000,
+    "memory_available_bytes": 25_000_000_000, "network_received_bytes": 1, "network_sent_bytes": 2,
+}  # fmt: skip
+GPUS = {
+    "gpu_names": {"0": "H100", "1": "H100"},
+    "gpu_utilization": {"0": 0.99, "1": None},
+    "gpu_memory_usage_bytes": {"0": 79_000_000_000, "1": None},
+    "gpu_memory_total_bytes": {"0": 80_000_000_000, "1": None},
+}
+"""Two GPUs, of which one reports nothing."""
+FULL = {"usage_bytes": 5_000_000, "utilization": 0.95, "free_bytes": 1000}
+UNKNOWN = {"usage_bytes": None, "utilization": 0.5, "free_bytes": 1000}
+
+
+def sample(time: float, cpu: float | None, rank: int = 0, **more: Any) -> RankSample:
+    """A sample as a node reports it."""
+    row = {
+        "time": time, "cpu_usage": cpu, "cpu_seconds": 9.0, "cpu_memory_usage_bytes": int(time) * 10**9,
+        "processes": 4, "host": HOST, **more,
+    }  # fmt: skip
+    return RankSample.of(rank, f"lab/gpu-{rank}", row)
+
+
+SAMPLES = [
+    sample(1, None, ephemeral_storage=UNKNOWN),
+    sample(2, 7.5, ephemeral_storage=FULL, cache=UNKNOWN, **GPUS),
+    sample(3, 0.5, ephemeral_storage=UNKNOWN, problem="nvidia-smi timed out after 5 s"),
+    sample(3, 2.0, 1),
+]
+
+
+def test_metrics(screen: SnapshotAssertion) -> None:
+    """Memory and disks over 70 % are yellow, over 90 % red; a column needs a value.
+
+    A live run shows its newest samples, an ended one its peaks.
+    """
+
+    def lines(samples: list[RankSample], status: RunStatus = RunStatus.RUNNING) -> list[str]:
+        run = RunRecord("abcdefg", 3, "key", status=status)
+        return metrics_lines(
+            SFT,
+            run,
+            samples,
+            lambda text, name: text if name == "dim" else f"<{name}>{text}</>",
+            15.0,
+        )
+
+    screens = [lines(SAMPLES), lines(SAMPLES[:2]), lines(SAMPLES[3:]), lines([])]
+    assert text(*screens, lines(SAMPLES, RunStatus.COMPLETED)) == screen
+
+
+def test_metrics_as_csv(screen: SnapshotAssertion) -> None:
+    assert text(list(csv_lines(*metrics_csv(SAMPLES)))) == screen

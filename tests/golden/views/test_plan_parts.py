@@ -1,0 +1,203 @@
+"""Parts of plans that depend on the window or on rare values: tables, offers, rows, graphs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import combinations
+from xml.etree import ElementTree
+
+from syrupy.assertion import SnapshotAssertion
+
+from tests.golden.screens import text, windows
+from tests.support.projects.plans import PlanScenario, at
+from trainctl.model.action import Action
+from trainctl.model.address import Address, Kind
+from trainctl.model.json_codec import to_json
+from trainctl.model.specs.job_spec import JobSpec, RetrySpec
+from trainctl.plan.planner import make_plan
+from trainctl.plan.values import Change, DeliveryRow, ImageRow, Plan, TierFacts, WeightsRow
+from trainctl.plugin_api.offers import Offer
+from trainctl.views.plan.changes import PageStyle, brief, row_lines, similar_lines
+from trainctl.views.plan.graph import (
+    dot_lines,
+    graph_svg,
+    mermaid_lines,
+    plan_graph,
+    resource_graph,
+    timeline_svg,
+)
+from trainctl.views.plan.offers import offer_lines
+from trainctl.views.plan.rows import added_rows, changed_rows, without_job_defaults
+from trainctl.views.plan.tables import deliveries_table, images_table, weights_table
+from trainctl.views.terminal.text import plain
+
+PAGE = PageStyle(80, plain)
+LLAMA = WeightsRow(
+    at("weights.llama-3-1-8b-instruct"), "hf://me/a", "c" * 40, None, 2, 16_100_000_000, 1_200_000_000,
+    14_900_000_000, 0, None,
+)  # fmt: skip
+TIERS = TierFacts(node=0, cluster=0, mirror=1_200_000_000, upstream=14_900_000_000)
+
+
+def delivery(job: str, rank: int) -> DeliveryRow:
+    node = f"workstation-basement/workstation-basement-{rank}"
+    return DeliveryRow(
+        at(f"job.{job}"), rank, node, LLAMA.address, TIERS, "direct", "link", "m", 150.0
+    )
+
+
+DELIVERIES = [delivery("evaluate-on-mmlu", 0), delivery("tune", 0), delivery("tune", 1)]
+
+
+def test_weights_table(screen: SnapshotAssertion) -> None:
+    """The time has a column only if it is known; names are shortened before measured values."""
+    timed = replace(LLAMA, forecast_seconds=150.0)
+    rows = [timed, replace(LLAMA, forecast_seconds=0.0)]
+    relayed = replace(timed, bytes_through_client=14_900_000_000)
+    assert (
+        windows(lambda width: weights_table([LLAMA], PageStyle(width, plain)), 80)
+        + windows(lambda width: weights_table(rows, PageStyle(width, plain)), 60, 80, 100)
+        + windows(lambda width: weights_table([relayed], PageStyle(width, plain)), 60, 80, 100)
+        == screen
+    )
+
+
+def test_deliveries_table(screen: SnapshotAssertion) -> None:
+    """Names are shortened, then columns are left out; transfers are shown in full."""
+
+    def table(width: int) -> list[str]:
+        return deliveries_table(DELIVERIES, PageStyle(width, plain))[:-1]
+
+    note = deliveries_table(DELIVERIES, PAGE)[-1:]
+    assert windows(table, 60, 80, 100, 160) + text(note) == screen
+
+
+def test_images_table(screen: SnapshotAssertion) -> None:
+    image = "registry.example.com/team/pytorch:2.4.0-cuda12.1-cudnn9-runtime"
+    rows = [
+        ImageRow(row.job, row.rank, row.node, image, "apptainer", present=False)
+        for row in DELIVERIES[::2]
+    ]
+    assert (
+        windows(lambda width: images_table(rows, PageStyle(width, plain)), 80, 100, 160) == screen
+    )
+
+
+def test_offers(screen: SnapshotAssertion) -> None:
+    """Offers that differ by zone share a row, clusters are named if there are several, unknown prices are marked."""
+    spot = Offer(
+        "g6.xlarge", 1, "L4", "eu-west-1a", 0.3219, "spot history", "2026-01-02", "spot", 4
+    )
+    dear = Offer(
+        "p5.48xlarge", 8, "H100", "eu-west-1a", 55.04, "table", "2025-06-15", "on-demand", None, "no quota"
+    )  # fmt: skip
+    free = replace(spot, zone="", price_per_hour=None, price_source="unknown", price_date="")
+    cluster, other = at("cluster.gpu"), at("cluster.other")
+    nodes = {"nodes": [{"cluster": "gpu", "name": "gpu-0"}]}
+    change = Change(cluster, Action.UPDATE, "cloud", outputs=nodes)
+    offers = {cluster: (spot, replace(spot, zone="eu-west-1b"), dear)}
+    plans = [
+        Plan("", 0, "", (change,), offers=offers),
+        Plan("", 0, "", (), offers={cluster: (spot,), other: (free,)}),
+    ]
+    assert text(*(offer_lines(plan, PAGE) for plan in plans)) == screen
+    assert offer_lines(Plan("", 0, "", ()), PAGE) == []
+
+
+def test_changed_rows(screen: SnapshotAssertion) -> None:
+    """Names are padded, a forced path is marked, long values are stacked, digests are cut, unknown values named."""
+    before = {"a": 1, "long_name": "x", "list": ["x", "y"], "pin": "sha256:" + "a" * 64}
+    after = {"a": 2, "long_name": None, "list": ["x", "new", "y"], "pin": "b" * 40}
+    unknown = {"listing": None, "bytes": 2000}
+    long = changed_rows({"a": "x" * 50}, {"a": "y" * 50})
+    repeated = changed_rows({"a": ["x", "x"]}, {"a": ["x"]})
+    assert (
+        text(
+            row_lines(list(changed_rows(before, after)), PAGE, [("a",)], unknown),
+            row_lines(list(long), PAGE),
+            row_lines(list(repeated), PAGE),
+        )
+        == screen
+    )
+    assert brief("b" * 41) == '"' + "b" * 41 + '"'
+
+
+def test_added_rows_leave_out_empty_values_and_defaults_of_jobs() -> None:
+    rows = added_rows({"a": None, "b": {}, "c": [], "d": "", "e": 0, "f": False, "g": {"h": 1}})
+    assert [(row.name, row.after) for row in rows] == [("e", 0), ("f", False), ("g.h", 1)]
+    assert without_job_defaults(list(added_rows(to_json(JobSpec())))) == []
+    job = list(added_rows(to_json(JobSpec(project="demo", retry=RetrySpec(max_attempts=3)))))
+    assert [row.name for row in without_job_defaults(job)] == ["project", "retry.max_attempts"]
+
+
+def test_a_job_of_a_sweep_shows_its_differences_from_the_one_above(
+    screen: SnapshotAssertion,
+) -> None:
+    def change(seed: int, priority: int = 0) -> Change:
+        values = {"matrix": {"seed": seed}, "priority": priority}
+        return Change(Address.parse(f'job.j["seed={seed}"]'), Action.CREATE, "local", after=values)
+
+    first = change(1)
+    assert (
+        text(similar_lines(change(2), first, PAGE), similar_lines(change(2, 5), first, PAGE))
+        == screen
+    )
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def labels(lines: list[str]) -> list[str | None]:
+    """The texts of a drawing, which must be well-formed XML."""
+    return [node.text for node in ElementTree.fromstring("\n".join(lines)).iter(f"{SVG}text")]
+
+
+def test_a_graph_in_dot_and_mermaid(screen: SnapshotAssertion) -> None:
+    """Jobs of a matrix are one resource; names that are code in another language are escaped."""
+    evil = Address(Kind.JOB, "a", '"];x --> "\\')
+    sweep = [Address(Kind.JOB, "sweep", f"lr={number}") for number in range(20)]
+    resources = {at("project.p"): [], **{job: [at("project.p"), sweep[0]] for job in sweep}}
+    hostile = {'x"];\n<b>&\\': ["y"], "y": []}
+    graphs = [
+        plan_graph(make_plan(PlanScenario().inputs())),
+        resource_graph({**resources, evil: sweep}),
+        hostile,
+    ]
+    screens = [lines(graph) for graph in graphs for lines in (dot_lines, mermaid_lines)]
+    assert text(*screens) == screen
+    assert labels(graph_svg(hostile))[1] == 'x"];\\n<b>&\\'
+
+
+def test_boxes_of_a_drawing_do_not_overlap() -> None:
+    """A resource is to the right of all that it needs, also if records are a circle."""
+    graph = {f"job.j{n}": [f"job.j{m}" for m in range(n) if n % (m + 2) == 0] for n in range(40)}
+    root = ElementTree.fromstring("\n".join(graph_svg(graph)))
+    boxes = [
+        tuple(float(box.attrib[name]) for name in ("x", "y", "width", "height"))
+        for box in root.iter(f"{SVG}rect")
+    ]
+    assert len(boxes) == 40
+    for (x, y, width, height), (x2, y2, width2, height2) in combinations(boxes, 2):
+        assert x + width <= x2 or x2 + width2 <= x or y + height <= y2 or y2 + height2 <= y
+    names = [str(label.text) for label in root.iter(f"{SVG}text")]
+    left = {name: box[0] for name, box in zip(names, boxes, strict=True)}
+    assert all(left[other] < left[name] for name, others in graph.items() for other in others)
+    assert len(labels(graph_svg({"a": ["b"], "b": ["a"]}))) == 2
+    assert graph_svg({})[-1] == "</svg>"
+
+
+def test_a_timeline_shows_slow_deliveries_first() -> None:
+    """A bar ends with the part of the delivery itself; a row without a forecast has no bar."""
+    (row,) = make_plan(PlanScenario().inputs()).deliveries
+    rows = [
+        replace(row, forecast_seconds=10.0, last_hop_seconds=4.0),
+        replace(row, rank=1, forecast_seconds=20.0, last_hop_seconds=None),
+        replace(row, rank=2, forecast_seconds=None),
+    ]
+    lines = timeline_svg(rows)
+    slow, fast = "job.sft rank 1: weights.qwen3", "job.sft rank 0: weights.qwen3"
+    assert labels(lines) == [slow, "20 s", fast, "10 s"]
+    widths = re.findall(r'width="([\d.]+)" height="26"', "".join(lines))
+    assert widths == ["400.0", "400.0", "200.0", "80.0"]
+    assert timeline_svg(rows[2:]) == []
