@@ -1,249 +1,239 @@
-"""Peers that are silent, lie, die or have no space: the mirror is asked instead, and nobody gets a wrong byte."""
+"""Peers that are silent, send wrong bytes, die or are impostors: the mirror provides the bytes, and all are right."""
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import random
-import signal
 import socket
-import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.node_program.nodes import MirrorFixture, NodeProgramError
-from tests.support.node_program.peers import TOKEN, PeerGroup, await_movement, result_of
-from tests.support.servers.blob_server import serve_mirror
-from trainctl.base.listing import CHUNK_BYTES, Listing
+from tests.support.network.impostor_server import ImpostorServer, impostor
+from tests.support.node_program.nodes import NodeProgramError
+from tests.support.node_program.peers import (
+    TOKEN,
+    PeerGroup,
+    await_movement,
+    kill,
+    response_of,
+    result_of,
+)
+from tests.support.servers.blob_server import serve_mirror, server_address
+from trainctl.base.listing import CHUNK_BYTES
 from trainctl.base.network.object_server import (
     ObjectServer,
     ObjectSource,
     OpenObject,
     serve_in_thread,
 )
+from trainctl.node.system.blob_files import VERIFIED
 from trainctl.node.transfer.transfer_units import to_hex, unit_lengths
+from trainctl.resources.mirror.node_server import new_certificate
 from trainctl.store import keys
 from trainctl.store.mirror_objects import MirrorObjectSource
 
-SEED = 20261122
 
-
-def _fill(mirror: MirrorFixture) -> None:
-    numbers = random.Random(SEED)
-    mirror.add("model.bin", numbers.randbytes(2 * CHUNK_BYTES + 99))
+def group_of(tmp_path: Path, count: int, chunks: int = 1) -> PeerGroup:
+    """Nodes that need a file of several chunks and some small ones."""
+    group = PeerGroup(tmp_path, count)
+    numbers = random.Random(20261122)
+    group.mirror.add("model.bin", numbers.randbytes(chunks * CHUNK_BYTES + 99))
     for number in range(20):
-        mirror.add(f"small/{number:02}.json", numbers.randbytes(5_000))
+        group.mirror.add(f"small/{number:02}.json", numbers.randbytes(5_000))
+    return group
 
 
-@pytest.fixture
-def gang(tmp_path: Path) -> PeerGroup:
-    """Three nodes."""
-    gang = PeerGroup(tmp_path, 3)
-    _fill(gang.mirror)
-    return gang
-
-
-class Holding(MirrorObjectSource):
+class CompleteSource(MirrorObjectSource):
     """A peer that has everything."""
 
     def open_blob(self, sha256: str) -> OpenObject | None:
-        """See Content."""
         return self.open(keys.blob(sha256), 0, None)
 
 
-class Lying(Holding):
-    """Hands out everything, with one bit of each object turned."""
+class CorruptSource(CompleteSource):
+    """A peer that has everything, with one bit of each object flipped."""
 
     def open(self, key: str, offset: int, length: int | None) -> OpenObject | None:
-        """See Content."""
-        found = super().open(key, offset, length)
-        if found is None:
+        opened = super().open(key, offset, length)
+        if opened is None:
             return None
-        with found.stream as stream:
+        with opened.stream as stream:
             data = bytearray(stream.read())
         data[offset] ^= 1
-        descriptor = os.memfd_create("lie")
+        descriptor = os.memfd_create("corrupt")
         os.pwrite(descriptor, data, 0)
         return OpenObject.from_file(os.fdopen(descriptor, "rb", buffering=0))
 
 
-class Promising(ObjectSource):
-    """Says of everything that it is coming, for ever."""
+class IncomingSource(ObjectSource):
+    """A peer that announces everything and never has it."""
 
     def open(self, key: str, offset: int, length: int | None) -> OpenObject | None:
-        """See Content."""
         return None
 
     def is_incoming(self, sha256: str) -> bool:
-        """See Content."""
         return True
 
 
-def _peer(gang: PeerGroup, port: int) -> dict[str, Any]:
-    """A peer on that port of which everybody is told that it has everything."""
-    listing = Listing.parse(json.loads(gang.mirror.listing.to_bytes()))
-    holds = {listing.id: to_hex(True for _ in unit_lengths(listing))}
-    urls = [f"http://127.0.0.1:{port}"]
-    return {"node": "peer", "urls": urls, "token": TOKEN, "holds": holds}
-
-
-def _deliver_beside(gang: PeerGroup, port: int) -> tuple[dict[str, Any], int]:
-    """Deliver to the first node beside such a peer; its result, and what the mirror sent."""
-    me = {"node": "lab/lab-0", "holds": {}}
-    with serve_mirror(gang.mirror) as server:
-        process = gang.begin(0, [me, _peer(gang, port)], server, patience=0.3)
-        return result_of(process), server.sent
-
-
-def _check(gang: PeerGroup, *numbers: int) -> None:
-    for number in numbers:
-        tree = gang.nodes[number].tree
-        for path, data in gang.mirror.files.items():
-            assert (tree / path).read_bytes() == data, (number, path)
-
-
-def test_a_peer_that_lies(gang: PeerGroup) -> None:
-    """Wrong bytes of the right length are noticed, chunk by chunk, and come from the mirror instead."""
-    with serve_in_thread(ObjectServer(Lying(gang.mirror.path), TOKEN)) as liar:
-        result, sent = _deliver_beside(gang, liar.port)
-
-    _check(gang, 0)
-    assert result["bytes_peers"] == 0
-    assert sent == gang.mirror.listing.size
-
-
-def test_a_peer_that_promises_for_ever(gang: PeerGroup) -> None:
-    """Patience with one that says it is coming ends."""
-    with serve_in_thread(ObjectServer(Promising(), TOKEN)) as server:
-        result, _ = _deliver_beside(gang, server.port)
-
-    _check(gang, 0)
-    assert result["bytes_mirror"] == gang.mirror.listing.size
+@contextmanager
+def corrupt(mirror: Path) -> Iterator[int]:
+    with serve_in_thread(ObjectServer(CorruptSource(mirror), TOKEN)) as server:
+        yield server.port
 
 
 @contextmanager
-def _silent() -> Iterator[int]:
-    """A port where connections are taken, and nothing is ever said."""
-    taken: list[socket.socket] = []
+def promising(mirror: Path) -> Iterator[int]:
+    with serve_in_thread(ObjectServer(IncomingSource(), TOKEN)) as server:
+        yield server.port
+
+
+@contextmanager
+def with_another_token(mirror: Path) -> Iterator[int]:
+    with serve_in_thread(ObjectServer(CompleteSource(mirror), "another token")) as server:
+        yield server.port
+
+
+@contextmanager
+def gone(mirror: Path) -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    yield port
+
+
+@contextmanager
+def silent(mirror: Path) -> Iterator[int]:
+    accepted: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def take() -> None:
+        def accept() -> None:
             while True:
                 try:
-                    taken.append(listener.accept()[0])
+                    accepted.append(listener.accept()[0])
                 except OSError:
                     return
 
-        threading.Thread(target=take, daemon=True).start()
+        threading.Thread(target=accept, daemon=True).start()
         yield listener.getsockname()[1]
         listener.shutdown(socket.SHUT_RDWR)
-    for one in taken:
-        one.close()
+    for connection in accepted:
+        connection.close()
 
 
-def test_a_silent_peer(gang: PeerGroup) -> None:
-    """One that takes connections and says nothing is dropped."""
-    with _silent() as port:
-        result, _ = _deliver_beside(gang, port)
+@pytest.mark.parametrize("serve", [corrupt, promising, with_another_token, gone, silent])
+def test_the_mirror_replaces_a_peer_that_fails(
+    tmp_path: Path, serve: Callable[[Path], AbstractContextManager[int]]
+) -> None:
+    """A peer that is said to have everything, and of which no byte is of use."""
+    group = group_of(tmp_path, 1)
+    listing = group.mirror.listing
+    holds = {listing.id: to_hex(True for _ in unit_lengths(listing))}
+    with serve(group.mirror.path) as port, serve_mirror(group.mirror) as mirror:
+        peer = {"node": "peer", "urls": [f"http://127.0.0.1:{port}"], "token": TOKEN}
+        peers: list[dict[str, Any]] = [{"node": "lab/lab-0", "holds": {}}, {**peer, "holds": holds}]
+        result = result_of(group.begin(0, peers, mirror, patience=0.3))
 
-    _check(gang, 0)
-    assert result["bytes_mirror"] == gang.mirror.listing.size
-
-
-def test_a_peer_that_is_gone(gang: PeerGroup) -> None:
-    """A port where nobody listens is noticed at once."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-
-    result, _ = _deliver_beside(gang, port)
-
-    _check(gang, 0)
-    assert result["bytes_mirror"] == gang.mirror.listing.size
+    group.assert_delivered()
+    assert (result["bytes_peers"], result["bytes_mirror"]) == (0, listing.size)
+    assert mirror.sent == listing.size
 
 
-def test_a_peer_with_another_token(gang: PeerGroup) -> None:
-    """A peer that refuses us is as good as none."""
-    with serve_in_thread(ObjectServer(Holding(gang.mirror.path), "another token")) as server:
-        result, _ = _deliver_beside(gang, server.port)
+@pytest.fixture
+def impostor_at_work(tmp_path: Path) -> Iterator[ImpostorServer]:
+    """A server with another certificate than clients expect."""
+    certificate = new_certificate()
+    path = tmp_path / "impostor.pem"
+    path.write_text(certificate.certificate + certificate.key)
+    with impostor(str(path)) as server:
+        yield server
+    assert server.hands > 0
+    assert server.told == b""  # neither a token nor a request
 
-    _check(gang, 0)
-    assert result["bytes_peers"] == 0
+
+def test_an_impostor_of_a_peer_is_skipped(tmp_path: Path, impostor_at_work: ImpostorServer) -> None:
+    """The delivery names the peer, and takes its bytes from the mirror."""
+    group = group_of(tmp_path, 1)
+    peer = {"node": "lab/lab-1", "holds": {}, **server_address(impostor_at_work, new_certificate())}
+    with serve_mirror(group.mirror) as mirror:
+        process = group.begin(0, [{"node": "lab/lab-0", "holds": {}}, peer], mirror, patience=60)
+        output = process.communicate(timeout=120)[0].decode()
+
+    group.assert_delivered()
+    assert output.count("skipped lab/lab-1: 127.0.0.1 port ") == 1
 
 
-def test_a_node_that_is_killed_on_the_way(gang: PeerGroup) -> None:
-    """The others bring what it was to bring; when it comes back, it goes on with what it has."""
-    with serve_mirror(gang.mirror) as server, gang.serving() as servings:
-        peers = [one.peer for one in servings]
-        victim = gang.begin(1, peers, server, max_rate=8_000_000, patience=0.5)
-        others = [gang.begin(number, peers, server, patience=0.5) for number in (0, 2)]
+def test_an_impostor_of_the_mirror_ends_the_delivery(
+    tmp_path: Path, impostor_at_work: ImpostorServer
+) -> None:
+    group = group_of(tmp_path, 1)
+    mirror = {"type": "objects", **server_address(impostor_at_work, new_certificate())}
+
+    with pytest.raises(NodeProgramError, match="another certificate") as caught:
+        group.nodes[0].deliver(mirror=mirror)
+
+    assert f"127.0.0.1 port {impostor_at_work.port}" in str(caught.value)
+
+
+def test_the_others_finish_without_a_killed_node(tmp_path: Path) -> None:
+    """They fetch its part themselves; when it is back, it resumes with theirs."""
+    group = group_of(tmp_path, 3)
+    with serve_mirror(group.mirror) as mirror, group.serving() as servers:
+        peers = [one.peer for one in servers]
+        victim = group.begin(1, peers, mirror, max_rate=8_000_000, patience=0.5)
+        others = [group.begin(number, peers, mirror, patience=0.5) for number in (0, 2)]
         await_movement(victim)
-        _kill(victim)
-        _kill(servings[1].process)
+        kill(victim)
+        kill(servers[1].process)
         for other in others:
             result_of(other)
-        _check(gang, 0, 2)
+        group.assert_delivered(0, 2)
 
-    again, _ = gang.deliver()
+    again, _ = group.deliver()
 
-    _check(gang, 1)
+    group.assert_delivered(1)
     assert again[1]["bytes_peers"] > 0
     assert (again[0]["bytes_mirror"], again[1]["bytes_mirror"]) == (0, 0)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-
-
-def test_a_node_without_space(gang: PeerGroup) -> None:
-    """It says so; the others have everything."""
-    with serve_mirror(gang.mirror) as server, gang.serving() as servings:
-        peers = [one.peer for one in servings]
-        others = [gang.begin(number, peers, server, patience=0.5) for number in (0, 2)]
-        request = gang.begin(1, peers, server, cache={"size": 1000})
-        out, _ = request.communicate()
-        for other in others:
-            result_of(other)
-
-    assert json.loads(out.splitlines()[-1])["error"]["kind"] == "storage"
-    _check(gang, 0, 2)
-
-
-def test_two_deliveries_at_once_to_the_same_nodes(gang: PeerGroup) -> None:
-    """Two runs that want the same on all nodes: each byte comes once, whoever brings it."""
-    with serve_mirror(gang.mirror) as server, gang.serving() as servings:
-        peers = [one.peer for one in servings]
+def test_two_deliveries_to_the_same_nodes_fetch_each_byte_once(tmp_path: Path) -> None:
+    group = group_of(tmp_path, 2)
+    with serve_mirror(group.mirror) as mirror, group.serving() as servers:
+        peers = [one.peer for one in servers]
         processes = [
-            gang.begin(number, peers, server, lease=f"run-{run}")
+            group.begin(number, peers, mirror, lease=f"run-{run}")
             for run in (1, 2)
-            for number in range(3)
+            for number in range(2)
         ]
         results = [result_of(process) for process in processes]
-        sent = server.sent
 
-    _check(gang, 0, 1, 2)
-    assert sent == gang.mirror.listing.size
-    assert sum(one["bytes_node"] == gang.mirror.listing.size for one in results) == 3
-
-
-def test_peers_that_are_no_peers(gang: PeerGroup) -> None:
-    """A request that doesn't say which of them this node is, or what they hold, is refused."""
-    with serve_mirror(gang.mirror) as server:
-        for peers in (
-            [_peer(gang, 1)],
-            [{**_peer(gang, 1), "node": "lab/lab-0", "holds": {gang.mirror.listing.id: "xyz"}}],
-        ):
-            process = gang.begin(0, peers, server)
-            out, _ = process.communicate()
-            assert json.loads(out.splitlines()[-1])["error"]["kind"] == "request"
+    group.assert_delivered()
+    assert mirror.sent == group.mirror.listing.size
+    assert sum(one["bytes_node"] == group.mirror.listing.size for one in results) == 2
 
 
-def test_a_server_needs_a_token(gang: PeerGroup) -> None:
-    """One that anybody could use is not started."""
+def test_no_node_keeps_wrong_bytes_that_a_peer_passed_on(tmp_path: Path) -> None:
+    """A corrupt chunk of the mirror fails every node: they pass on its bytes before they can verify them."""
+    group = group_of(tmp_path, 2)
+    digest = hashlib.sha256(group.mirror.files["model.bin"]).hexdigest()
+    group.mirror.corrupt("model.bin", 0)
+
+    with serve_mirror(group.mirror) as mirror, group.serving() as servers:
+        peers = [one.peer for one in servers]
+        processes = [group.begin(number, peers, mirror, patience=0.5) for number in range(2)]
+        responses = [response_of(process) for process in processes]
+
+    assert [one["error"]["kind"] for one in responses] == ["wrong"] * 2
+    for node in group.nodes:
+        marks = (node.root / "cache" / "partial" / f"{digest}.map").read_bytes()
+        assert marks[0] != VERIFIED
+
+
+def test_a_server_needs_a_token(tmp_path: Path) -> None:
+    group = group_of(tmp_path, 1)
     with pytest.raises(NodeProgramError, match="token"):
-        gang.nodes[0].call("serve", {"token": "", "listings": []})
+        group.nodes[0].call("serve", {"token": "", "listings": []})

@@ -1,4 +1,4 @@
-"""Several nodes of this machine that need the same weights at once, each with its server, and a mirror that counts."""
+"""Nodes of this machine that need the same weights, each with its server, and a mirror that counts."""
 
 from __future__ import annotations
 
@@ -18,68 +18,57 @@ from trainctl.base.network.object_server import ObjectServer
 from trainctl.resources.mirror.node_server import Certificate, new_certificate
 
 TOKEN = "a-token-of-peers-in-tests"
-
-
-_BEAT_SECONDS = 10.0
+_HEARTBEAT_SECONDS = 10.0
 """A server ends when its caller is silent for a minute."""
+_ANSWER_SECONDS = 180.0
 
 
 class PeerServerProcess:
-    """One node's ``serve``, held open by a caller that says now and then that it is there."""
+    """One node's ``serve``, kept running by heartbeats."""
+
+    token = TOKEN
 
     def __init__(
         self, node: NodeHarness, name: str, listings: Sequence[Any], listen: str = "127.0.0.1"
     ) -> None:
-        self.name = name
         self.process = node.begin("serve")
         request = {"root": str(node.root), "token": TOKEN, "listings": listings}
-        self._certificate: Certificate | None = None
-        self.told = self._said({**request, "listen": listen})
-        if "request" in self.told:
-            self._certificate = new_certificate()
-            self.told = self._said({"response": self.told["request"], **asdict(self._certificate)})
+        certificate: Certificate | None = None
+        event = self._send({**request, "listen": listen})
+        if "request" in event:
+            certificate = new_certificate()
+            event = self._send({"response": event["request"], **asdict(certificate)})
+        address = {key: event[key] for key in ("urls", "loopback", "holds")}
+        self.peer: dict[str, Any] = {"node": name, "token": TOKEN, **address}
+        """What other nodes learn about it."""
+        if certificate is not None:
+            self.peer["fingerprint"] = certificate.fingerprint
+        self.port = urlsplit(event["urls"][0]).port or 0
         self._over = threading.Event()
-        self._beating = threading.Thread(target=self._beat, daemon=True)
-        self._beating.start()
+        self._heartbeat = threading.Thread(target=self._beat, daemon=True)
+        self._heartbeat.start()
 
-    token = TOKEN
-
-    def _said(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Tell it something; its next event."""
+    def _send(self, line: dict[str, Any]) -> dict[str, Any]:
+        """Send a line; return the next event."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(sent_as(line))
         self.process.stdin.flush()
-        found: dict[str, Any] = json.loads(self.process.stdout.readline())["event"]
-        return found
+        event: dict[str, Any] = json.loads(self.process.stdout.readline())["event"]
+        return event
 
     def _beat(self) -> None:
         assert self.process.stdin is not None
         with suppress(OSError, ValueError):  # it was ended, or killed
-            while not self._over.wait(_BEAT_SECONDS):
+            while not self._over.wait(_HEARTBEAT_SECONDS):
                 self.process.stdin.write(b"\n")
                 self.process.stdin.flush()
 
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return urlsplit(self.told["urls"][0]).port or 0
-
-    @property
-    def peer(self) -> dict[str, Any]:
-        """How others are told of it."""
-        told = {name: self.told[name] for name in ("urls", "loopback", "holds")}
-        peer = {"node": self.name, "token": TOKEN, **told}
-        if self._certificate is None:
-            return peer
-        return {**peer, "fingerprint": self._certificate.fingerprint}
-
     def end(self) -> int:
-        """Let go of it; the bytes that it has sent."""
+        """End it; return how many bytes it has sent."""
         self._over.set()
-        self._beating.join()
-        out, _ = self.process.communicate()
-        return int(json.loads(out.splitlines()[-1])["result"]["sent"])
+        self._heartbeat.join()
+        return int(result_of(self.process)["sent"])
 
 
 class PeerGroup:
@@ -98,14 +87,13 @@ class PeerGroup:
     @contextmanager
     def serving(self) -> Iterator[list[PeerServerProcess]]:
         """Every node's server."""
-        document = json.loads(self.mirror.listing.to_bytes())
+        listings = [json.loads(self.mirror.listing.to_bytes())]
         with ExitStack() as stack:
-            found = []
+            servers = []
             for number, node in enumerate(self.nodes):
-                one = PeerServerProcess(node, f"lab/lab-{number}", [document])
-                stack.callback(_kill, one.process)
-                found.append(one)
-            yield found
+                servers.append(PeerServerProcess(node, f"lab/lab-{number}", listings))
+                stack.callback(kill, servers[-1].process)
+            yield servers
 
     def begin(
         self, number: int, peers: Sequence[dict[str, Any]], server: ObjectServer, **changes: Any
@@ -116,34 +104,59 @@ class PeerGroup:
             "peers": list(peers),
             "node": f"lab/lab-{number}",
         }
-        request = self.nodes[number].delivery(**{**mine, **changes})
-        return self.nodes[number].popen("deliver", request)
+        return self.nodes[number].popen(
+            "deliver", self.nodes[number].delivery(**{**mine, **changes})
+        )
 
-    def deliver(self, **changes: Any) -> tuple[list[dict[str, Any]], int]:
-        """Deliver to all at once; their results, and the bytes that the mirror sent."""
-        with serve_mirror(self.mirror) as server, self.serving() as servings:
-            peers = [one.peer for one in servings]
+    def deliver(
+        self, certificate: Certificate | None = None, **changes: Any
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Deliver to all at once; their results, and how many bytes the mirror sent."""
+        with serve_mirror(self.mirror, certificate) as server, self.serving() as servers:
+            mirror = mirror_location(server, certificate)
+            peers = [one.peer for one in servers]
             processes = [
-                self.begin(number, peers, server, **changes) for number in range(len(self.nodes))
+                self.begin(number, peers, server, mirror=mirror, **changes)
+                for number in range(len(self.nodes))
             ]
             return [result_of(process) for process in processes], server.sent
 
+    def assert_delivered(self, *numbers: int) -> None:
+        """Check that these nodes, or all, have every byte, and nothing unfinished."""
+        for node in [self.nodes[number] for number in numbers] or self.nodes:
+            for path, data in self.mirror.files.items():
+                assert (node.tree / path).read_bytes() == data, (node.base, path)
+            assert list((node.root / "cache" / "partial").iterdir()) == []
+
 
 def await_movement(process: subprocess.Popen[bytes]) -> None:
-    """Until something moves: the first event of a delivery tells what is here before that."""
+    """Wait until a delivery receives bytes: its first event is about what was there before."""
     assert process.stdout is not None
     for _ in range(2):
         process.stdout.readline()
 
 
+def response_of(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """Wait for a method that was started; return its last line."""
+    try:
+        out, err = process.communicate(timeout=_ANSWER_SECONDS)
+    except subprocess.TimeoutExpired:
+        kill(process)
+        raise
+    assert out, err
+    response: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return response
+
+
 def result_of(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """What a delivery that was started answers."""
-    out, err = process.communicate()
-    assert process.returncode == 0, (out[-2000:], err)
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])["result"]
-    return found
+    """Wait for a method that was started; return its result."""
+    response = response_of(process)
+    assert process.returncode == 0, response
+    result: dict[str, Any] = response["result"]
+    return result
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a method."""
     process.kill()
-    process.communicate()
+    process.communicate(timeout=_ANSWER_SECONDS)

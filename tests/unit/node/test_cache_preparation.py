@@ -1,17 +1,28 @@
-"""Commands that prepare a training cache: once for each cache and text, whatever happens meanwhile."""
+"""Commands that prepare a training cache: once for each cache and text."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.node_program.nodes import NodeHarness, is_alive, wait_for
+from tests.support.node_program.nodes import (
+    NodeHarness,
+    NodeProgramError,
+    is_alive,
+    wait_for,
+)
+from tests.support.node_program.peers import kill
 
 pytestmark = pytest.mark.integration
+
+COMPLETED = "TRAINING_JOB_COMPLETED"
 
 
 @pytest.fixture
@@ -24,7 +35,7 @@ def cache(node: NodeHarness) -> Path:
 
 
 def prepared(cache: Path, *commands: str, key: str = "run-1") -> dict[str, Any]:
-    """What of a run's specification is about its cache."""
+    """The cache's part of a run's specification."""
     return {
         "key": key,
         "caches": [str(cache)],
@@ -33,90 +44,93 @@ def prepared(cache: Path, *commands: str, key: str = "run-1") -> dict[str, Any]:
 
 
 def printed(node: NodeHarness, key: str = "run-1") -> str:
-    """What the prepare commands of a run printed."""
+    """The output of a run's prepare commands."""
     path = node.root / "runs" / key / "log" / "prepare-rank-0.log"
     return path.read_text() if path.exists() else ""
 
 
-def waits(node: NodeHarness, key: str) -> str:
+def waiting(node: NodeHarness, key: str) -> str:
     """What a run waits for, once it does."""
     return str(wait_for(lambda: (node.status(key) or {}).get("waiting")))
 
 
-def test_it_is_done_once_with_all_that_the_job_finds(node: NodeHarness, cache: Path) -> None:
-    """Code, variables and secrets are there; the job finds what was made; the next run doesn't do it again; other commands are done."""
+@contextmanager
+def starting(node: NodeHarness, spec: dict[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
+    """A run whose caller waits until its cache is prepared."""
+    if not node.call("has_code", {"digest": spec["code"]})["present"]:
+        node.upload_code({"nothing.txt": ""}, spec["code"])
+    caller = node.popen("start", node.start_request(spec))
+    try:
+        yield caller
+        caller.communicate(timeout=60)
+    finally:
+        kill(caller)
+
+
+def test_a_cache_is_prepared_once_with_the_jobs_environment(node: NodeHarness, cache: Path) -> None:
+    """Code, variables and secrets are there; the next run doesn't do it again; other commands are run."""
     node.upload_code({"fetch.sh": "echo $A $B > $1/data; echo once >> $1/count"})
     fetch = prepared(cache, "echo fetching", f"sh fetch.sh {cache}")
     given = {"environment": {"A": "plain"}, "secret_environment": {"B": "token"}}
     node.start(node.spec(f"cat {cache}/data", **given, **fetch), {"token": "secret-b"})
     first = node.ended()
 
-    assert (first["status"], first["waiting"]) == ("TRAINING_JOB_COMPLETED", None)
+    assert (first["status"], first["waiting"]) == (COMPLETED, None)
     assert node.log() == "plain secret-b\n"
     assert printed(node) == "fetching\n"
-    assert node.run("true", **{**fetch, "key": "run-2"})["status"] == "TRAINING_JOB_COMPLETED"
+    assert node.run("true", **{**fetch, "key": "run-2"})["status"] == COMPLETED
     assert (cache / "count").read_text() == "once\n"
     node.run("true", **prepared(cache, f"echo other >> {cache}/count", key="run-3"))
     assert (cache / "count").read_text() == "once\nother\n"
 
 
-def test_following_what_another_run_has_ends_at_once(node: NodeHarness, cache: Path) -> None:
-    """The run may go on for days; who has its log is known before its first command."""
+def test_following_the_log_of_another_runs_preparation_ends_at_once(
+    node: NodeHarness, cache: Path
+) -> None:
+    """Though the run itself may take days."""
     fetch = prepared(cache, "echo fetching")
     node.run("true", **fetch)
-    gate = node.base / "gate"
-    gate.touch()
-    spec = node.spec(f"while test -e {gate}; do sleep 0.05; done", **{**fetch, "key": "run-2"})
-    node.start(spec)
-    asked = {"key": "run-2", "rank": 0, "prepare": True, "follow": True}
-    with node.popen("read_lines", asked) as process:
-        try:
-            told, _ = process.communicate(timeout=30)
-        finally:
-            process.kill()
-            gate.unlink()
+    node.start(node.spec("sleep 600", **{**fetch, "key": "run-2"}))
+    query = {"key": "run-2", "rank": 0, "prepare": True, "follow": True}
+    process = node.popen("read_lines", query)
+    try:
+        output, _ = process.communicate(timeout=60)
+    finally:
+        kill(process)
 
-    assert b"prepared_by" in told
+    assert b"prepared_by" in output
 
 
-def test_two_at_once(node: NodeHarness, cache: Path) -> None:
-    """One prepares, the other waits and says so; both jobs find the result."""
-    node.upload_code({"nothing.txt": ""})
-    mark, go = node.base / "begun", node.base / "go"
+def test_two_runs_at_once_prepare_it_once(node: NodeHarness, cache: Path) -> None:
+    """The other run waits for the first; the cache can't be cleared meanwhile."""
+    begun, go = node.base / "begun", node.base / "go"
     commands = (
-        f"echo x >> {mark}",
+        f"echo x >> {begun}",
         f"until test -e {go}; do sleep 0.05; done; echo done > {cache}/data",
     )
-    first = node.popen(
-        "start", node.start_request(node.spec(f"cat {cache}/data", **prepared(cache, *commands)))
-    )
-    wait_for(mark.exists)
-    spec = node.spec(f"cat {cache}/data", **prepared(cache, *commands, key="run-2"))
-    second = node.popen("start", node.start_request(spec))
-    waiting = waits(node, "run-2")
-    states = node.status("run-1")["status"], node.status("run-2")["status"]
-    go.touch()
-    for process in (first, second):
-        process.communicate(timeout=30)
+    specs = [
+        node.spec(f"cat {cache}/data", **prepared(cache, *commands, key=key))
+        for key in ("run-1", "run-2")
+    ]
+    with starting(node, specs[0]) as first:
+        wait_for(begun.exists)
+        with starting(node, specs[1]):
+            assert waiting(node, "run-2") == "waits for another run to prepare the training cache"
+            states = [node.status(key)["status"] for key in ("run-1", "run-2")]
+            with pytest.raises(NodeProgramError, match="is being prepared or cleared"):
+                node.call("clear_cache", {"directory": str(cache)})
+            go.touch()
+        events = first.communicate(timeout=60)[0]
 
-    assert waiting == "waits for another run to prepare the training cache"
-    assert states == ("TRAINING_JOB_DEPLOYING", "TRAINING_JOB_PENDING")
-    assert [node.ended(key)["status"] for key in ("run-1", "run-2")] == [
-        "TRAINING_JOB_COMPLETED"
-    ] * 2
-    assert mark.read_text() == "x\n"
+    assert b'"waiting": "prepares the training cache"' in events
+    assert states == ["TRAINING_JOB_DEPLOYING", "TRAINING_JOB_PENDING"]
+    assert [node.ended(key)["status"] for key in ("run-1", "run-2")] == [COMPLETED] * 2
+    assert begun.read_text() == "x\n"
     assert node.log("run-2") == "done\n"
 
 
-def test_whoever_starts_it_is_told_why_it_takes_long(node: NodeHarness, cache: Path) -> None:
-    """Events come while the caller waits, so that it knows that somebody is alive."""
-    node.start(node.spec("true", **prepared(cache, "sleep 3")))
-
-    assert {"waiting": "prepares the training cache"} in node.events
-
-
 def test_a_command_that_fails_ends_the_deployment(node: NodeHarness, cache: Path) -> None:
-    """The command, its code and the last lines are told; the job's own command never ran; the next run tries again."""
+    """The error has the command, its code and the last lines; the job never runs; the next run tries again."""
     marker = node.base / "ran"
     commands = ("echo one; echo two; echo three; echo four >&2; exit 3", "true")
     status = node.run(f"touch {marker}", **prepared(cache, *commands))
@@ -130,49 +144,45 @@ def test_a_command_that_fails_ends_the_deployment(node: NodeHarness, cache: Path
     assert printed(node, "run-2") == "one\ntwo\nthree\nfour\n"
 
 
-def test_a_killed_supervisor_takes_its_commands_along(node: NodeHarness, cache: Path) -> None:
-    """Nothing of them is left, the run is not lost, and the next start does it again, to its end."""
+def test_commands_end_with_a_killed_supervisor(node: NodeHarness, cache: Path) -> None:
+    """The run is not lost, and the next start runs them again."""
     pid = node.base / "pid"
     command = f"echo $$ > {pid}; test -e {cache}/half || (touch {cache}/half; sleep 600)"
     spec = node.spec(f"echo job; ls {cache}", **prepared(cache, command))
-    node.upload_code({"nothing.txt": ""})
-    caller = node.popen("start", node.start_request(spec))
-    wait_for((cache / "half").exists)
-    os.kill(int(node.status()["pid"]), signal.SIGKILL)
-    caller.communicate(timeout=30)
+    with starting(node, spec):
+        wait_for((cache / "half").exists)
+        os.kill(int(node.status()["pid"]), signal.SIGKILL)
     shell = int(pid.read_text())
     wait_for(lambda: not is_alive(shell))
 
     assert node.status()["status"] == "TRAINING_JOB_CREATED"
     node.start(spec)
-    assert node.ended()["status"] == "TRAINING_JOB_COMPLETED"
+    assert node.ended()["status"] == COMPLETED
     assert node.log() == "job\nhalf\n"
 
 
 @pytest.mark.parametrize("key", ["run-1", "run-2"])
-def test_a_stop_ends_it(node: NodeHarness, cache: Path, key: str) -> None:
-    """The one that prepares, and the one that waits for it: STOPPED, and its job never begins."""
+def test_a_stop_ends_the_preparation(node: NodeHarness, cache: Path, key: str) -> None:
+    """Of the run that prepares, and of the run that waits for it: its job never starts."""
     marker, begun = node.base / "ran", node.base / "begun"
-    callers = []
-    node.upload_code({"nothing.txt": ""})
-    for one in ("run-1", "run-2"):
-        spec = node.spec(f"touch {marker}", **prepared(cache, f"touch {begun}; sleep 600", key=one))
-        callers.append(node.popen("start", node.start_request(spec)))
+    commands = f"touch {begun}; sleep 600"
+    first, second = (
+        node.spec(f"touch {marker}", **prepared(cache, commands, key=name))
+        for name in ("run-1", "run-2")
+    )
+    with starting(node, first):
         wait_for(begun.exists)
-        waits(node, one)
-
-    status = node.call("stop", {"key": key, "grace_seconds": 0})
+        with starting(node, second):
+            waiting(node, "run-2")
+            status = node.call("stop", {"key": key, "grace_seconds": 0})
+            for name in ("run-2", "run-1"):
+                node.call("stop", {"key": name, "grace_seconds": 0})
 
     assert (status["status"], status["exit_code"]) == ("TRAINING_JOB_STOPPED", None)
-    for one in ("run-1", "run-2"):
-        node.call("stop", {"key": one, "grace_seconds": 0})
-    for caller in callers:
-        caller.communicate(timeout=30)
     assert not marker.exists()
 
 
-def test_a_cache_that_was_cleared_or_lost_is_prepared_anew(node: NodeHarness, cache: Path) -> None:
-    """The mark lies in the cache itself, and goes when something of it does."""
+def test_a_cache_that_was_cleared_or_lost_is_prepared_again(node: NodeHarness, cache: Path) -> None:
     count = node.base / "count"
     command = f"echo x >> {count}; touch {cache}/data"
     node.run("true", **prepared(cache, command))
@@ -185,21 +195,8 @@ def test_a_cache_that_was_cleared_or_lost_is_prepared_anew(node: NodeHarness, ca
     assert node.log("run-3") == "data\n"
 
 
-def test_a_cache_is_not_cleared_while_it_is_prepared(node: NodeHarness, cache: Path) -> None:
-    """Somebody else's clearing would take away what is being made."""
-    begun = node.base / "begun"
-    node.upload_code({"nothing.txt": ""})
-    spec = node.spec("true", **prepared(cache, f"touch {begun}; sleep 600"))
-    caller = node.popen("start", node.start_request(spec))
-    wait_for(begun.exists)
-    with pytest.raises(Exception, match="is being prepared or cleared"):
-        node.call("clear_cache", {"directory": str(cache)})
-    node.call("stop", {"key": "run-1", "grace_seconds": 0})
-    caller.communicate(timeout=30)
-
-
 @pytest.mark.parametrize("home", ["none", "ready", "linked"])
-def test_the_hub_cache_of_the_home_directory(node: NodeHarness, cache: Path, home: str) -> None:
+def test_the_job_finds_its_hub_cache_in_its_home(node: NodeHarness, cache: Path, home: str) -> None:
     """``~/.cache/huggingface`` is the cache's directory, for the job alone, wherever the home keeps its caches."""
     if home == "linked":
         (node.base / "large").mkdir()

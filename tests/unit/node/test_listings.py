@@ -1,43 +1,43 @@
-"""Listings as a node reads them: after a request, and from its own files."""
+"""Listings as a node reads them: after a request, and from its own files; and the references to them."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.support.machines.permissions import unreadable
 from trainctl.base.failure import Failure
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.protocol.wire import decode_rows, encode_rows
-from trainctl.node.cache.listings import load_listing, receive_listings
+from trainctl.node.cache.listings import CacheReferences, load_listing, receive_listings
+from trainctl.node.system.layout import Layout
 
 Row = tuple[str, int, str, tuple[str, ...]]
 
 
 def name(number: int) -> str:
-    """A digest."""
     return hashlib.sha256(str(number).encode()).hexdigest()
 
 
 def rows(count: int, contents: int = 10**9) -> Iterator[Row]:
-    """So many small files, of at most so many contents."""
     return ((f"d/{number:08}", 10, name(number % contents), ()) for number in range(count))
 
 
-def given(rows: Iterator[Row] | Sequence[Row]) -> Listing:
+def received(rows: Iterator[Row] | Sequence[Row]) -> Listing:
     """A listing that follows a request."""
     rows = list(rows)
     listing_id = Listing(tuple(ListedFile(*row) for row in rows)).id
-    (found,) = receive_listings([listing_id], following(rows))
-    return found
+    (listing,) = receive_listings([listing_id], following(rows))
+    return listing
 
 
 def following(*lists: Iterator[Row] | Sequence[Row]) -> io.BytesIO:
-    """What follows a request."""
     return io.BytesIO(b"".join(encode_rows(lists)))
 
 
@@ -55,7 +55,6 @@ def test_lists_follow_one_another() -> None:
 
 @pytest.mark.parametrize("cut", [b"", b'{"of": 0, "rows": [[', b"[]\n", b"1\n"])
 def test_what_is_cut_off_is_an_error(cut: bytes) -> None:
-    """Nobody takes half a list for a whole one."""
     data = b"".join(encode_rows([rows(10)])).removesuffix(b"null\n") + cut
 
     with pytest.raises(Failure, match="cut off"):
@@ -75,7 +74,7 @@ def test_a_listing_is_the_same_however_it_comes(tmp_path: Path) -> None:
     path = tmp_path / f"{theirs.id}.json"
     path.write_bytes(theirs.to_bytes())
 
-    followed = given(many)
+    followed = received(many)
 
     assert theirs.id == followed.id
     assert theirs == followed == load_listing(path)
@@ -86,7 +85,7 @@ def test_a_listing_is_the_same_however_it_comes(tmp_path: Path) -> None:
 
 def test_one_file_of_each_content() -> None:
     """The first of equal files, in the order of the listing."""
-    listing = given(rows(100, contents=50))
+    listing = received(rows(100, contents=50))
     assert [file.path for file in listing.unique_files] == [path for path, *_ in rows(50)]
 
 
@@ -100,15 +99,37 @@ def test_one_file_of_each_content() -> None:
     ],
 )
 def test_a_tree_that_cant_be_is_refused(paths: list[str], why: str) -> None:
-    """Whatever lies between a file and what is said to be below it."""
     with pytest.raises(Failure, match=why):
-        given([(path, 1, name(1), ()) for path in paths])
+        received([(path, 1, name(1), ()) for path in paths])
 
 
-def test_names_that_only_begin_like_a_file_are_not_below_it() -> None:
-    """A file may share its beginning with other files and directories."""
+def test_names_with_the_prefix_of_a_file_are_not_below_it() -> None:
     paths = ["a", "a-b/c", "a.b", "ab/c", "b"]
 
-    listing = given([(path, 1, name(1), ()) for path in paths])
+    listing = received([(path, 1, name(1), ()) for path in paths])
 
     assert listing.paths == set(paths)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [CacheReferences.refers, CacheReferences.last_used, CacheReferences.drop_listing],
+)
+def test_unreadable_references_are_an_error(
+    query: Callable[[CacheReferences, str], object],
+) -> None:
+    """A listing counts as unused only if all references can be read."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        layout = Layout(f"{directory}/node")
+        references, listing = CacheReferences(layout), Listing(())
+        references.refer("one", listing, "somebody")
+        (layout.references / "junk").write_text("")
+
+        assert references.refers(listing.id)
+        with (
+            unreadable(layout.references / "one", Path(directory)),
+            pytest.raises(PermissionError),
+        ):
+            query(references, listing.id)
+        assert references.refers(listing.id)

@@ -1,11 +1,11 @@
-"""Reading objects by requests: which address of a server is asked, what refusals mean, and what happens after connections break."""
+"""How a node reads a mirror: from a directory, from a server, and from a bucket by presigned URLs."""
 
 from __future__ import annotations
 
 import re
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,93 +14,339 @@ from typing import Any
 
 import pytest
 
-from tests.support.node_program.nodes import MirrorFixture as Files
+from tests.support.network.disconnecting_proxy import proxy
+from tests.support.node_program.nodes import MirrorFixture
+from tests.support.servers.blob_server import send_request, serve_mirror, server_address
+from tests.support.storage.mirrors import MemorySource, ingest, mirror_at
 from tests.support.storage.weights_data import noise
 from trainctl.base.failure import Failure, NoReachableAddress
-from trainctl.base.listing import CHUNK_BYTES, Listing
+from trainctl.base.http import HttpError
+from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.network.addresses import network_id
 from trainctl.base.network.object_server import ObjectServer, serve_in_thread
+from trainctl.base.network.tls import server_context
 from trainctl.base.protocol.callbacks import CallerGone
 from trainctl.base.retry import RetryPolicy
+from trainctl.base.throughput import RateLimiter
+from trainctl.errors import SourceError
 from trainctl.node.transfer import http_reader
 from trainctl.node.transfer.http_reader import BucketReader, ServerReader, SignedUrls
-from trainctl.node.transfer.object_readers import MirrorReader, ObjectReader
+from trainctl.node.transfer.object_readers import DirectoryReader, MirrorReader
 from trainctl.node.transfer.transfer_units import units_of
+from trainctl.resources.mirror.access import ObjectUrlSigner
+from trainctl.resources.mirror.node_server import Certificate, new_certificate
 from trainctl.store import keys
+from trainctl.store.backends.directory import DirectoryObjects
 from trainctl.store.mirror_objects import MirrorObjectSource
 
 TOKEN = "a-token-of-a-server-in-tests"
 A, B, C = "127.0.0.3", "127.0.0.4", "127.0.0.5"
 QUICK = RetryPolicy(attempts=4, base=0.01, patience=0.05, unanswered=2)
+ABSENT = keys.blob("0" * 64)
+FILES = {
+    "big.bin": noise(CHUNK_BYTES + 12345, 1),
+    "medium.bin": noise(2**20 + 7, 2),
+    "empty": b"",
+    **{f"small/{n:03}": noise(100 + n, 100 + n) for n in range(200)},
+}
+KINDS = ["directory", "server", "bucket"]
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> Files:
-    """A mirror with one file."""
-    made = Files(tmp_path / "mirror")
-    made.add("config.json", b"{}")
-    return made
+@pytest.fixture(scope="module")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Listing]:
+    """A store with ``FILES``, as the operator fills it."""
+    root = tmp_path_factory.mktemp("mirror") / "store"
+    source = MemorySource(FILES, piece=2**20)
+    return root, ingest(mirror_at(root), source.resolve("memory://model", None, None), source)
 
 
-def at(addresses: Sequence[str], port: int, **more: str) -> ServerReader:
-    """A reader of a server with these addresses."""
-    return ServerReader({"urls": [f"http://{one}:{port}" for one in addresses], "token": TOKEN, **more})  # fmt: skip
+@dataclass
+class Bucket:
+    """Objects behind URLs that may expire, and the operator that signs them. ``cut``: the length of the next response."""
 
+    objects: Callable[[str], bytes | None]
+    ranges: bool = True
+    expired: set[str] = field(default_factory=set)
+    cut: int | None = None
+    requests: list[str | None] = field(default_factory=list)
+    signed: list[list[str]] = field(default_factory=list)
+    port: int = 0
+    is_gone: bool = False
 
-def load(reader: ServerReader, files: Files) -> bytes:
-    return reader.load(keys.blob(files.listing.files[0].sha256))
+    def request(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Sign URLs, as the operator does."""
+        if self.is_gone:
+            raise CallerGone
+        self.signed.append(list(question["keys"]))
+        at = f"http://127.0.0.1:{self.port}"
+        urls = [f"{at}/{key}?link={len(self.signed)}" for key in question["keys"]]
+        return {
+            "links": [
+                url if self.objects(key) is not None else ""
+                for url, key in zip(urls, question["keys"], strict=True)
+            ]
+        }
 
 
 @contextmanager
-def auth_errors(addresses: Sequence[str], port: int, answer: bytes) -> Iterator[list[bytes]]:
-    """Other servers at these addresses; what they were sent."""
-    told: list[bytes] = []
+def serve_bucket(objects: Callable[[str], bytes | None], **settings: Any) -> Iterator[Bucket]:
+    bucket = Bucket(objects, **settings)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            key, _, link = self.path.strip("/").partition("?")
+            bucket.requests.append(self.headers.get("Range"))
+            data = bucket.objects(key)
+            if link in bucket.expired or data is None:
+                self._answer(403 if link in bucket.expired else 404, b"")
+                return
+            asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
+            if asked and bucket.ranges:
+                data = data[int(asked[1]) : int(asked[2]) + 1]
+                self._answer(206, data, f"bytes {asked[1]}-{int(asked[1]) + len(data) - 1}/*")
+            else:
+                self._answer(200, data)
+
+        def _answer(self, status: int, data: bytes, position: str = "") -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            if position:
+                self.send_header("Content-Range", position)
+            self.end_headers()
+            cut, bucket.cut = bucket.cut, None
+            self.wfile.write(data if cut is None else data[:cut])
+            self.close_connection = cut is not None
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    bucket.port = server.server_port
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield bucket
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def open_bucket(bucket: Bucket, listing: Listing) -> MirrorReader:
+    urls = SignedUrls(bucket)  # type: ignore[arg-type]
+    urls.begin(listing.unique_files)
+    return MirrorReader(BucketReader(urls), listing, QUICK)
+
+
+Open = Callable[..., MirrorReader]
+
+
+@pytest.fixture
+def open_mirror(mirror: tuple[Path, Listing]) -> Iterator[Open]:
+    """Opens the mirror with a reader of each kind."""
+    root, listing = mirror
+
+    def stored(key: str) -> bytes | None:
+        return (root / key).read_bytes() if (root / key).exists() else None
+
     with ExitStack() as stack:
-        for address in addresses:
-            listener = stack.enter_context(socket.create_server((address, port)))
-            stack.callback(listener.shutdown, socket.SHUT_RDWR)
 
-            def listen(listener: socket.socket = listener) -> None:
-                while True:
-                    try:
-                        connection = listener.accept()[0]
-                    except OSError:
-                        return
-                    with connection:
-                        told.append(connection.recv(65536))
-                        connection.sendall(answer)
+        def open_as(kind: str, rate_limiter: RateLimiter | None = None) -> MirrorReader:
+            limiter = rate_limiter or RateLimiter()
+            if kind == "bucket":
+                reader = open_bucket(
+                    stack.enter_context(serve_bucket(stored, ranges=False)), listing
+                )
+            elif kind == "server":
+                server = stack.enter_context(
+                    serve_in_thread(ObjectServer(MirrorObjectSource(root), TOKEN))
+                )
+                reader = MirrorReader(
+                    ServerReader({"urls": server.urls, "token": TOKEN}, limiter), listing
+                )
+            else:
+                reader = MirrorReader(DirectoryReader(str(root), limiter), listing)
+            stack.callback(reader.close)
+            return reader
 
-            threading.Thread(target=listen, daemon=True).start()
-        yield told
+        yield open_as
 
 
-def test_the_first_address_that_answers_is_kept(files: Files) -> None:
-    """One where nothing listens costs nothing, and isn't tried again."""
+def read(reader: MirrorReader, file: ListedFile) -> bytes:
+    content = b""
+    for unit in units_of(file):
+        if unit.is_small:
+            content += reader.read_small({file.sha256: file.size})[file.sha256]
+        else:
+            view = memoryview(bytearray(unit.chunk.length))
+            reader.read(unit, view, lambda piece: None)
+            content += view
+    return content
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_file_is_read(mirror: tuple[Path, Listing], open_mirror: Open, kind: str) -> None:
+    """Small files come together; the bucket's server ignores ranges."""
+    reader = open_mirror(kind)
+    files = mirror[1].files
+    small = {file.sha256: file.size for file in files if file.path.startswith("small/")}
+
+    packed = reader.read_small(small)
+
+    for file in files:
+        content = packed[file.sha256] if file.sha256 in small else read(reader, file)
+        assert bytes(content) == FILES[file.path], file.path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_object_is_named(
+    mirror: tuple[Path, Listing], open_mirror: Open, kind: str
+) -> None:
+    root, listing = mirror
+    big = listing.files[0]
+    key = keys.blob(big.chunks[0])
+    reader = open_mirror(kind)
+    (root / key).rename(root / "aside")
+    try:
+        with pytest.raises(Failure, match=key) as error:
+            read(reader, big)
+    finally:
+        (root / "aside").rename(root / key)
+    assert error.value.kind == "mirror"
+
+
+def test_a_truncated_object_is_named(mirror: tuple[Path, Listing], open_mirror: Open) -> None:
+    """It is an error of the mirror that says how much there is."""
+    root, listing = mirror
+    blob = root / keys.blob(listing.files[0].chunks[0])
+    complete = blob.read_bytes()
+    blob.write_bytes(complete[:1000])
+    try:
+        with pytest.raises(Failure, match=f"{blob.name} ends at 1000 bytes") as error:
+            read(open_mirror("directory"), listing.files[0])
+    finally:
+        blob.write_bytes(complete)
+    assert error.value.kind == "mirror"
+
+
+@pytest.mark.parametrize("kind", ["directory", "server"])
+def test_reads_keep_to_the_rate(mirror: tuple[Path, Listing], open_mirror: Open, kind: str) -> None:
+    """All but the last piece must be waited for."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    reader = open_mirror(kind, RateLimiter(1_000_000, lambda: now, sleep))
+    unit = next(iter(units_of(mirror[1].files[0])))
+    reader.read(unit, memoryview(bytearray(unit.chunk.length)), lambda piece: None)
+
+    assert now == pytest.approx((CHUNK_BYTES - 2**20) / 1_000_000)
+
+
+def test_a_server_provides_content_and_indexes_only(mirror: tuple[Path, Listing]) -> None:
+    root, listing = mirror
+    with serve_in_thread(ObjectServer(MirrorObjectSource(root), TOKEN)) as server:
+        statuses = {
+            stat.key.partition("/")[0]: send_request(server, "GET", f"/{stat.key}")[0]
+            for stat in DirectoryObjects(root).list("")
+        }
+        refused = send_request(
+            server, "GET", f"/{keys.packs(listing.id)}", headers={"Authorization": "x"}
+        )
+
+    readable = {"blobs", "slices", "packs"}
+    assert {kind for kind, status in statuses.items() if status == 200} == readable
+    assert set(statuses) > readable
+    assert refused[0] == 403
+
+
+class SignedDirectory(DirectoryObjects):
+    def sign(self, keys: Sequence[str], seconds: int) -> Sequence[str]:
+        return [f"http://127.0.0.1/{key}" for key in keys]
+
+
+def test_only_the_objects_of_the_listing_are_signed(mirror: tuple[Path, Listing]) -> None:
+    root, listing = mirror
+    signer = ObjectUrlSigner(SignedDirectory(root), listing)  # type: ignore[arg-type]
+
+    answer = signer.respond({"method": "links", "keys": [keys.packs(listing.id)]})
+    with pytest.raises(SourceError):
+        signer.respond({"method": "links", "keys": [keys.packs(listing.id), ABSENT]})
+
+    assert len(answer["links"]) == 1
+
+
+# -- servers
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> MirrorFixture:
+    """A mirror with one small file."""
+    mirror = MirrorFixture(tmp_path / "mirror")
+    mirror.add("config.json", b"{}")
+    return mirror
+
+
+def reader_of(addresses: Sequence[str], port: int, **more: str) -> ServerReader:
+    """A reader of a server with these addresses."""
+    return ServerReader(
+        {"urls": [f"http://{one}:{port}" for one in addresses], "token": TOKEN, **more}
+    )
+
+
+def load(reader: ServerReader, files: MirrorFixture) -> bytes:
+    content = reader.load(keys.blob(files.listing.files[0].sha256))
+    reader.close()
+    return content
+
+
+@contextmanager
+def other_program(address: str, port: int, answer: bytes) -> Iterator[list[bytes]]:
+    """Another server at this address; what it received."""
+    received: list[bytes] = []
+    with socket.create_server((address, port)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection = listener.accept()[0]
+                except OSError:
+                    return
+                with connection:
+                    received.append(connection.recv(65536))
+                    connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield received
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_the_first_address_that_answers_is_kept(files: MirrorFixture) -> None:
     with serve_in_thread(ObjectServer(MirrorObjectSource(files.path), TOKEN, [B])) as server:
-        reader = at([A, B, C], server.port)
+        reader = reader_of([A, B, C], server.port)
         assert reader.where == f"{A}:{server.port} or {B}:{server.port} or {C}:{server.port}"
         assert load(reader, files) == b"{}"
-        reader.close()
-        with auth_errors([A, C], server.port, b"") as told:
+        with other_program(A, server.port, b"") as received:
             assert load(reader, files) == b"{}"
-        reader.close()
 
     assert reader.where == f"{B}:{server.port}"
-    assert told == []
+    assert received == []
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.9\r\n", b""])
-def test_an_address_of_another_program_is_passed_over(files: Files, answer: bytes) -> None:
+def test_an_address_of_another_program_is_passed_over(files: MirrorFixture, answer: bytes) -> None:
     with (
         serve_in_thread(ObjectServer(MirrorObjectSource(files.path), TOKEN, [B])) as server,
-        auth_errors([A], server.port, answer),
+        other_program(A, server.port, answer),
     ):
-        reader = at([A, B], server.port)
-        assert load(reader, files) == b"{}"
-        reader.close()
+        assert load(reader_of([A, B], server.port), files) == b"{}"
 
 
-def test_a_silent_address_is_given_up(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_address_is_given_up(
+    files: MirrorFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If no other answers, the error says what was tried."""
     monkeypatch.setattr(http_reader, "_CONNECT_SECONDS_PER_ADDRESS", 0.2)
     with ExitStack() as stack:
@@ -110,37 +356,30 @@ def test_a_silent_address_is_given_up(files: Files, monkeypatch: pytest.MonkeyPa
             one = stack.enter_context(socket.socket())
             one.setblocking(False)
             one.connect_ex((A, port))
-        reader = at([A, B], port)
+        reader = reader_of([A, B], port)
         with pytest.raises(OSError, match=f"{A}:{port} did not respond.*; .*{B}:{port}.*refused"):
             load(reader, files)
-        server = ObjectServer(
-            MirrorObjectSource(files.path), TOKEN, [B], ports=range(port, port + 1)
-        )
-        with serve_in_thread(server):
+        source = MirrorObjectSource(files.path)
+        with serve_in_thread(ObjectServer(source, TOKEN, [B], ports=range(port, port + 1))):
             assert load(reader, files) == b"{}"
-            reader.close()
 
 
-def test_loopback_is_valid_in_its_own_network_only(files: Files) -> None:
+def test_loopback_is_valid_in_its_own_network_only(files: MirrorFixture) -> None:
     with serve_in_thread(ObjectServer(MirrorObjectSource(files.path), TOKEN, [A])) as server:
-        ours = at([A], server.port, loopback=network_id())
-        assert load(ours, files) == b"{}"
-        ours.close()
+        assert load(reader_of([A], server.port, loopback=network_id()), files) == b"{}"
         for other in ("another", ""):
             with pytest.raises(NoReachableAddress, match="a loopback address of another host"):
-                load(at([A], server.port, loopback=other), files)
+                load(reader_of([A], server.port, loopback=other), files)
 
 
 def test_a_python_without_tls_uses_plain_addresses(
-    files: Files, monkeypatch: pytest.MonkeyPatch
+    files: MirrorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_reader, "has_tls", lambda: False)
     with serve_in_thread(ObjectServer(MirrorObjectSource(files.path), TOKEN, [A])) as server:
         secret, plain = f"https://{B}:{server.port}", f"http://{A}:{server.port}"
         where = {"token": TOKEN, "fingerprint": "0" * 64}
-        reader = ServerReader({**where, "urls": [secret, plain]})
-        assert load(reader, files) == b"{}"
-        reader.close()
+        assert load(ServerReader({**where, "urls": [secret, plain]}), files) == b"{}"
         with pytest.raises(NoReachableAddress, match=r"requires TLS, which .* does not support"):
             load(ServerReader({**where, "urls": [secret]}), files)
 
@@ -151,7 +390,6 @@ def test_a_python_without_tls_uses_plain_addresses(
         {"urls": ["http://127.0.0.1:1"]},
         {"urls": [], "token": TOKEN},
         {"urls": ["ftp://127.0.0.1:1"], "token": TOKEN},
-        {"urls": ["http://127.0.0.1"], "token": TOKEN},
         {"urls": ["http://203.0.113.7:1"], "token": TOKEN},
         {"urls": ["https://127.0.0.1:1"], "token": TOKEN},
         {"urls": ["http://localhost:1"], "token": TOKEN},
@@ -169,139 +407,108 @@ def test_an_unusable_description_of_a_server_is_refused(server: Mapping[str, Any
     [(False, "no response from the mirror at ", "Allow connections"), (True, "is busy", "again after that")],
 )  # fmt: skip
 def test_a_mirror_that_does_not_answer_is_given_up(
-    files: Files, listens: bool, why: str, advice: str
+    files: MirrorFixture, listens: bool, why: str, advice: str
 ) -> None:
     with ExitStack() as stack:
         server = ObjectServer(MirrorObjectSource(files.path), TOKEN, [B], most_connections=0)
         stack.enter_context(serve_in_thread(server))
         if not listens:
             stack.close()
-        mirror = MirrorReader(at([A, B], server.port), files.listing, QUICK)
+        mirror = MirrorReader(reader_of([A, B], server.port), files.listing, QUICK)
         with pytest.raises(Failure, match=why) as caught:
-            mirror.read_small({files.listing.files[0].sha256: 2})
+            read(mirror, files.listing.files[0])
 
     assert caught.value.kind == "mirror"
     assert str(server.port) in caught.value.summary
     assert advice in caught.value.detail
 
 
-@dataclass
-class Bucket:
-    """Objects behind URLs that may be spent. ``cut``: how many bytes the next response has."""
-
-    objects: dict[str, bytes]
-    ranges: bool = True
-    spent: set[str] = field(default_factory=set)
-    cut: int | None = None
-    seen: list[tuple[str, str | None]] = field(default_factory=list)
-    signed: list[list[str]] = field(default_factory=list)
-    port: int = 0
-    is_gone: bool = False
-
-    def request(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Sign URLs, as the operator does."""
-        if self.is_gone:
-            raise CallerGone
-        self.signed.append(list(question["keys"]))
-        made = len(self.signed)
-        return {
-            "links": [
-                ""
-                if key.startswith("packs/")
-                else f"http://127.0.0.1:{self.port}/{key}?link={made}"
-                for key in question["keys"]
-            ]
-        }
+def test_a_server_that_refuses_the_token_is_not_asked_again(files: MirrorFixture) -> None:
+    with serve_mirror(files) as server:
+        where = {**server_address(server), "token": "another"}
+        mirror = MirrorReader(ServerReader(where), files.listing, QUICK)
+        with pytest.raises(Failure, match="access to weights denied") as caught:
+            read(mirror, files.listing.files[0])
+    assert caught.value.kind == "mirror"
 
 
-@contextmanager
-def bucket(objects: dict[str, bytes], **more: Any) -> Iterator[Bucket]:
-    found = Bucket(objects, **more)
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            key, _, link = self.path.strip("/").partition("?")
-            found.seen.append((key, self.headers.get("Range")))
-            data = found.objects.get(key)
-            if link in found.spent or data is None:
-                self._answer(403 if link in found.spent else 404, b"")
-                return
-            asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
-            if asked and found.ranges:
-                data = data[int(asked[1]) : int(asked[2]) + 1]
-                self._answer(206, data, f"bytes {asked[1]}-{int(asked[1]) + len(data) - 1}/*")
-            else:
-                self._answer(200, data)
-
-        def _answer(self, status: int, data: bytes, position: str = "") -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            if position:
-                self.send_header("Content-Range", position)
-            self.end_headers()
-            cut, found.cut = found.cut, None
-            self.wfile.write(data if cut is None else data[:cut])
-            self.close_connection = cut is not None
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.port = server.server_port
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield found
-    finally:
-        server.shutdown()
-        server.server_close()
+@pytest.mark.parametrize("after", [10, 5_000_000, CHUNK_BYTES + 500])
+def test_reading_resumes_after_connections_broke(tmp_path: Path, after: int) -> None:
+    """Within the head of the response, within a chunk, and after one."""
+    content = noise(2 * CHUNK_BYTES + 12345)
+    files = MirrorFixture(tmp_path)
+    files.add("model.bin", content)
+    with serve_mirror(files) as server, proxy(f"http://127.0.0.1:{server.port}") as between:
+        between.cuts, between.after = 3, after
+        reader = ServerReader({**server_address(server), "urls": [between.endpoint]})
+        mirror = MirrorReader(reader, files.listing, QUICK)
+        assert read(mirror, files.listing.files[0]) == content
+        mirror.close()
+    assert between.cuts == 0
 
 
-def stored(tmp_path: Path, contents: Mapping[str, bytes]) -> tuple[Listing, dict[str, bytes]]:
-    """A listing of the files, and the objects that they are."""
-    files = Files(tmp_path / "bucket")
-    for path, data in contents.items():
-        files.add(path, data)
+@pytest.fixture(scope="module")
+def certificate() -> Certificate:
+    return new_certificate()
+
+
+def test_no_token_is_sent_to_a_server_without_the_expected_tls(certificate: Certificate) -> None:
+    received: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        reader = ServerReader(
+            {"urls": [url], "token": TOKEN, "fingerprint": certificate.fingerprint}
+        )
+
+        def answer() -> None:
+            with listener.accept()[0] as plain:
+                received.append(plain.recv(65536))
+                plain.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises(HttpError):
+            reader.load(ABSENT)
+        thread.join(60)
+
+    assert TOKEN.encode() not in received[0]
+
+
+def test_a_client_without_a_handshake_blocks_no_other(
+    files: MirrorFixture, certificate: Certificate
+) -> None:
+    """Its connection is closed after the server's time limit."""
+    tls = server_context({"certificate": certificate.certificate, "key": certificate.key})
+    source = MirrorObjectSource(files.path)
+    server = ObjectServer(source, TOKEN, tls=tls, private=lambda _: False, read_timeout=0.3)
+    with (
+        serve_in_thread(server),
+        socket.create_connection(("127.0.0.1", server.port), 60) as silent,
+    ):
+        assert load(ServerReader(server_address(server, certificate)), files) == b"{}"
+        assert silent.recv(1) == b""
+
+
+# -- buckets
+
+
+def objects_of(tmp_path: Path, content: bytes) -> tuple[ListedFile, Listing, dict[str, bytes]]:
+    """A file, its listing and its objects."""
+    files = MirrorFixture(tmp_path / "bucket")
+    files.add("a", content)
     objects = {
         path.relative_to(files.path).as_posix(): path.read_bytes()
         for path in files.path.rglob("*")
         if path.is_file()
     }
-    return files.listing, objects
+    return files.listing.files[0], files.listing, objects
 
 
-@contextmanager
-def opened(found: Bucket, listing: Listing) -> Iterator[MirrorReader]:
-    urls = SignedUrls(found)  # type: ignore[arg-type]
-    urls.begin(listing.unique_files)
-    reader: ObjectReader = BucketReader(urls)
-    mirror = MirrorReader(reader, listing, QUICK)
-    yield mirror
-    mirror.close()
-
-
-def read(mirror: MirrorReader, listing: Listing) -> dict[str, bytes]:
-    found = {}
-    for file in listing.unique_files:
-        data = b""
-        for part in units_of(file):
-            view = memoryview(bytearray(part.chunk.length))
-            if part.is_small:
-                data += mirror.read_small({file.sha256: file.size})[file.sha256]
-            else:
-                mirror.read(part, view, lambda piece: None)
-                data += view
-        found[file.path] = data
-    return found
-
-
-def test_urls_are_signed_in_batches_when_their_turn_comes() -> None:
+def test_urls_are_signed_in_batches_when_they_are_needed() -> None:
     """No more than 65 at once, so that the last is used before it expires, and each once."""
-    chunks = [f"{n:064x}" for n in range(100)]
-    large = {"path": "b", "size": 100 * CHUNK_BYTES, "sha256": "b" * 64, "chunks": chunks}
-    listing = Listing.parse({"version": 1, "chunk_bytes": CHUNK_BYTES, "files": [large]})
-    operator = Bucket({})
+    chunks = tuple(f"{n:064x}" for n in range(100))
+    listing = Listing((ListedFile("b", 100 * CHUNK_BYTES, "b" * 64, chunks),))
+    operator = Bucket(lambda key: b"")
     urls = SignedUrls(operator)  # type: ignore[arg-type]
     urls.begin(listing.unique_files)
 
@@ -311,46 +518,37 @@ def test_urls_are_signed_in_batches_when_their_turn_comes() -> None:
     assert [len(some) for some in operator.signed] == [65, 35]
 
 
-def test_a_url_that_has_expired_is_signed_again_once(tmp_path: Path) -> None:
+def test_an_expired_url_is_signed_again_once(tmp_path: Path) -> None:
     """A fresh one that is refused is an error."""
-    listing, objects = stored(tmp_path, {"a": noise(2**20)})
-    with bucket(objects, spent={"link=1"}) as found:
-        with opened(found, listing) as mirror:
-            assert read(mirror, listing) == {"a": noise(2**20)}
-        found.spent = {f"link={n}" for n in range(9)}
-        with (
-            opened(found, listing) as mirror,
-            pytest.raises(Failure, match="access to weights denied") as raised,
-        ):
-            read(mirror, listing)
+    file, listing, objects = objects_of(tmp_path, noise(2**20))
+    with serve_bucket(objects.get, expired={"link=1"}) as bucket:
+        assert read(open_bucket(bucket, listing), file) == noise(2**20)
+        bucket.expired = {f"link={n}" for n in range(9)}
+        with pytest.raises(Failure, match="access to weights denied") as raised:
+            read(open_bucket(bucket, listing), file)
 
     assert raised.value.kind == "mirror"
-    assert len(found.signed) == 4
+    assert len(bucket.signed) == 4
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_what_broke_off_is_resumed_where_it_was(tmp_path: Path, ranges: bool) -> None:
+def test_a_response_that_was_cut_is_resumed(tmp_path: Path, ranges: bool) -> None:
     """The rest is requested by range; if the server ignores ranges, its beginning is skipped."""
-    listing, objects = stored(tmp_path, {"a": noise(3 * 2**20)})
-    with bucket(objects, ranges=ranges, cut=2**20 + 100) as found, opened(found, listing) as mirror:
-        assert read(mirror, listing) == {"a": noise(3 * 2**20)}
+    file, listing, objects = objects_of(tmp_path, noise(3 * 2**20))
+    with serve_bucket(objects.get, ranges=ranges, cut=2**20 + 100) as bucket:
+        assert read(open_bucket(bucket, listing), file) == noise(3 * 2**20)
 
-    assert [ranged for _, ranged in found.seen] == [
-        f"bytes=0-{3 * 2**20 - 1}",
-        f"bytes={2**20}-{3 * 2**20 - 1}",
-    ]
+    end = 3 * 2**20 - 1
+    assert bucket.requests == [f"bytes=0-{end}", f"bytes={2**20}-{end}"]
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_what_can_not_be_read_is_said(tmp_path: Path, is_gone: bool) -> None:
-    """An operator that has left ends the delivery; an object that isn't there is named, and not waited for."""
-    listing, _ = stored(tmp_path, {"a": b"a"})
-    key = keys.blob(listing.files[0].sha256)
+def test_an_absent_object_and_an_absent_operator_are_errors(tmp_path: Path, is_gone: bool) -> None:
+    file, listing, _ = objects_of(tmp_path, b"a")
     with (
-        bucket({}, is_gone=is_gone) as found,
-        opened(found, listing) as mirror,
-        pytest.raises(Failure, match="client disconnected" if is_gone else key) as raised,
-    ):
-        read(mirror, listing)
+        serve_bucket(lambda key: None, is_gone=is_gone) as bucket,
+        pytest.raises(Failure, match="client disconnected" if is_gone else keys.blob(file.sha256)) as raised,
+    ):  # fmt: skip
+        read(open_bucket(bucket, listing), file)
 
     assert raised.value.kind == "mirror"
