@@ -93,7 +93,13 @@ def become(order, streams):
 
 def accept(listening):
     line = listening.accept()[0]
-    data, ancillary, _, _ = line.recvmsg(2**20, socket.CMSG_SPACE(3 * 4))
+    try:
+        data, ancillary, _, _ = line.recvmsg(2**20, socket.CMSG_SPACE(3 * 4))
+    except OSError:
+        data = b""
+    if not data:  # the caller was killed before it sent its order
+        line.close()
+        return
     streams = array.array("i")
     streams.frombytes(ancillary[0][2][: 3 * streams.itemsize])
     pid = os.fork()
@@ -104,8 +110,15 @@ def accept(listening):
         become(json.loads(data), streams)
     for stream in streams:
         os.close(stream)
-    line.send(b"%d" % pid)
+    send(line, pid)
     lines[pid] = line
+
+
+def send(line, number):
+    try:
+        line.send(b"%d" % number)
+    except OSError:
+        pass  # the caller was killed
 
 
 def report():
@@ -115,10 +128,7 @@ def report():
         if not pid:
             return
         with lines.pop(pid) as line:
-            try:
-                line.send(b"%d" % (os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)))
-            except OSError:
-                pass
+            send(line, os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status))
 
 
 listening = socket.socket(fileno=int(sys.argv[3]))
@@ -289,6 +299,7 @@ def server(words: tuple[str, ...], program: Path) -> bytes:
         listening.listen(64)
         server = subprocess.Popen(
             [*words, "-I", "-S", "-c", load + _SERVE, str(program), node_archive().sha256, str(listening.fileno())],
+            cwd="/",
             env=_STARTED_WITH,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -144,6 +145,8 @@ def main(descriptor: int) -> None:
                 if ready == descriptor:
                     line = listening.accept()[0]
                     pid = _begin(line, [listening, *(one for _, one in lines.values())])
+                    if pid is None:
+                        continue
                     ended = os.pidfd_open(pid)
                     lines[ended] = (pid, line)
                     poll.register(ended, select.POLLIN)
@@ -181,8 +184,15 @@ def _load() -> None:
     gc.freeze()
 
 
-def _begin(line: socket.socket, others: Sequence[socket.socket]) -> int:
-    data, streams, _, _ = socket.recv_fds(line, _MESSAGE_BYTES, 3)
+def _begin(line: socket.socket, others: Sequence[socket.socket]) -> int | None:
+    """Fork for the order on the line; None if the caller was killed before it sent one."""
+    try:
+        data, streams, _, _ = socket.recv_fds(line, _MESSAGE_BYTES, 3)
+    except OSError:
+        data = b""
+    if not data:
+        line.close()
+        return None
     pid = os.fork()
     if pid == 0:
         for one in (line, *others):
@@ -190,7 +200,7 @@ def _begin(line: socket.socket, others: Sequence[socket.socket]) -> int:
         _become(json.loads(data), streams)
     for stream in streams:
         os.close(stream)
-    line.send(b"%d" % pid)
+    _send(line, pid)
     return pid
 
 
@@ -264,10 +274,12 @@ def _leave(code: int) -> None:
 def _report(pid: int, line: socket.socket) -> None:
     _, status = os.waitpid(pid, 0)
     with line:
-        try:
-            line.send(b"%d" % os.waitstatus_to_exitcode(status))
-        except OSError:
-            return  # whoever asked has gone
+        _send(line, os.waitstatus_to_exitcode(status))
+
+
+def _send(line: socket.socket, number: int) -> None:
+    with suppress(OSError):  # the caller was killed
+        line.send(b"%d" % number)
 
 
 if __name__ == "__main__":
