@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
@@ -13,7 +14,6 @@ import pytest
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
 from tests.support.servers.ec2 import Ec2Server
-from tests.support.tiers import one_day_in
 
 pytestmark = pytest.mark.integration
 
@@ -30,17 +30,34 @@ clusters:
     ssh_from: [127.0.0.0/8]
     address: private
     port: {port}
+    idle_timeout: {idle_timeout}
 jobs:
   train:
     code: .
-    runtime: {{start_commands: ["echo trained"]}}
+    runtime: {{start_commands: ["{command}"]{more}}}
 """
+CHECKPOINTS = """
+secrets: {{bucket: {{from: env, name: BUCKET}}}}
+checkpoints: {{url: s3://spot/runs, endpoint_url: "{url}", auth: {{auth_secret_name: bucket}}}}
+"""
+SAVES_ON_SIGTERM = """
+save() { mkdir -p $BT_CHECKPOINT_DIR/checkpoint-7 && echo 7 > $BT_CHECKPOINT_DIR/checkpoint-7/step; exit 0; }
+trap save TERM
+echo found $(ls $BT_LOAD_CHECKPOINT_DIR/*/*)
+while :; do sleep 0.1; done
+"""
+
+
+def manifest(
+    ec2: Ec2Server, idle_timeout: str = "10m", command: str = "echo trained", more: str = ""
+) -> str:
+    return MANIFEST.format(port=ec2.ssh_port, idle_timeout=idle_timeout, command=command, more=more)
 
 
 @pytest.fixture
 def rented(fresh: ProjectHarness, ec2: Ec2Server) -> ProjectHarness:
     """A project with a job on one machine."""
-    fresh.write({"trainctl.yaml": MANIFEST.format(port=ec2.ssh_port)})
+    fresh.write({"trainctl.yaml": manifest(ec2)})
     fresh.variables |= ec2.environment
     return fresh
 
@@ -69,23 +86,29 @@ def leftovers(ec2: Ec2Server) -> dict[str, list[str]]:
 def test_a_machine_is_created_used_and_deleted_with_everything(
     rented: ProjectHarness, ec2: Ec2Server
 ) -> None:
-    """The job runs there; a second apply uses the same machine; destroy leaves nothing in the account."""
-    rented.run("apply", "--auto-approve", "--wait")
+    """Without capacity, the next offer is used. A second apply uses the same machine; destroy leaves nothing in the account."""
+    where = {"InstanceType": "g6.xlarge"}
+    ec2.fail_next("RunInstances", "InsufficientInstanceCapacity", where=where)
+    applied = rented.run("apply", "--auto-approve", "--wait")
 
+    assert "g6.xlarge in us-east-1a, on-demand: InsufficientInstanceCapacity" in applied.stderr
     assert rented.run("logs", "train").stdout == "trained\n"
     [instance] = instances(ec2)
-    [launch] = ec2.calls("RunInstances")
+    assert instance["InstanceType"] == "g5.xlarge"
+    launch = ec2.calls("RunInstances")[-1]
     tags = {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
     assert (tags["trainctl:cluster"], tags["trainctl:node"]) == ("gpu", "gpu-0")
-    assert tags["trainctl:lineage"] in rented.run("state", "pull").stdout
+    state = rented.run("state", "pull").stdout
+    assert tags["trainctl:lineage"] in state
     assert launch.params["MetadataOptions.HttpTokens"] == "required"
     assert launch.params["InstanceInitiatedShutdownBehavior"] == "terminate"
     assert rented.json("nodes")["nodes"][0]["status"] == "present"
     [key] = (rented.directory.parent / "data/trainctl/aws").glob("*.key")
     assert key.stat().st_mode & 0o077 == 0
-    assert key.read_text().splitlines()[1] not in rented.run("state", "pull").stdout
+    assert key.read_text().splitlines()[1] not in state
 
     plan = rented.run("plan", "--replace", "job.train").stdout
+    assert "Existing machines are used again: gpu/gpu-0." in plan
     assert re.search(r"\n  job\.train: .*took .* in 1 run", plan)
     rented.run("run", "train", "--auto-approve", "--follow")
     assert len(instances(ec2)) == 1
@@ -94,19 +117,6 @@ def test_a_machine_is_created_used_and_deleted_with_everything(
     assert not any(leftovers(ec2).values()), leftovers(ec2)
 
 
-def test_without_capacity_the_next_offer_is_taken(rented: ProjectHarness, ec2: Ec2Server) -> None:
-    """The output names the first offer and the reason."""
-    where = {"InstanceType": "g6.xlarge"}
-    ec2.fail_next("RunInstances", "InsufficientInstanceCapacity", where=where)
-
-    done = rented.run("apply", "--auto-approve")
-
-    [instance] = instances(ec2)
-    assert instance["InstanceType"] == "g5.xlarge"
-    assert "g6.xlarge in us-east-1a, on-demand: InsufficientInstanceCapacity" in done.stderr
-
-
-@one_day_in(2)
 @pytest.mark.parametrize("with_answer", [True, False])
 def test_a_killed_creation_is_finished_and_leaves_one_machine(
     rented: ProjectHarness, ec2: Ec2Server, with_answer: bool
@@ -125,8 +135,6 @@ def test_a_killed_creation_is_finished_and_leaves_one_machine(
 
     assert len(instances(ec2)) == 1
     assert instances(ec2, "terminated", "shutting-down") == []
-    rented.run("destroy", "--auto-approve")
-    assert leftovers(ec2)["instances"] == []
 
 
 def test_a_reached_quota_is_named_with_its_page(rented: ProjectHarness, ec2: Ec2Server) -> None:
@@ -154,39 +162,63 @@ def test_the_example_runs(fresh: ProjectHarness, ec2: Ec2Server) -> None:
     assert (instance["InstanceType"], instance["InstanceLifecycle"]) == ("g6.xlarge", "spot")
 
 
-@one_day_in(2)
-def test_several_machines_are_created_and_scaled_down(
-    rented: ProjectHarness, ec2: Ec2Server
-) -> None:
-    """The plan shows the offers, and existing machines when there are some."""
-    text = MANIFEST.format(port=ec2.ssh_port)
-    assert "g6.xlarge  1 L4    us-east-1a  on-demand  0.8048     16" in rented.run("plan").stdout
+def test_orphaned_machines_are_listed_and_ended(rented: ProjectHarness, ec2: Ec2Server) -> None:
+    """Not the machines of the state, and those of other states only on request."""
     rented.run("apply", "--auto-approve")
-    rented.write({"trainctl.yaml": text.replace("region:", "nodes: 3\n    region:")})
-    plan = rented.run("plan").stdout
-    assert "Existing machines are used again: gpu/gpu-0." in plan
-    assert len(rented.json("plan")["offers"]) == 2
+    assert rented.json("nodes", "--orphans") == {"machines": []}
+    rented.run("nodes", "forget", "gpu/gpu-0", "--auto-approve")
+    [row] = rented.json("nodes", "--orphans")["machines"]
+    assert (row["of_this_state"], row["ended"]) == (True, False)
+    rented.run("nodes", "reap", code=64)  # no terminal
+    [row] = rented.json("nodes", "reap", "--auto-approve")["machines"]
+    assert row["ended"] is True
 
-    rented.run("apply", "--auto-approve")
-    assert {tag["Value"] for one in instances(ec2) for tag in one["Tags"] if tag["Key"] == "Name"} == {
-        "gpu/gpu-0", "gpu/gpu-1", "gpu/gpu-2",
-    }  # fmt: skip
-
-    rented.write({"trainctl.yaml": text})
-    rented.run("apply", "--auto-approve")
-    assert len(instances(ec2)) == 1
-
-
-def test_machines_of_a_lost_state_are_listed_and_ended(
-    rented: ProjectHarness, ec2: Ec2Server
-) -> None:
-    """Their lineage is in their tags."""
     rented.run("apply", "--auto-approve")
     [instance] = instances(ec2)
-    lineage = next(t["Value"] for t in instance["Tags"] if t["Key"] == "trainctl:lineage")
     shutil.rmtree(rented.directory / ".trainctl")
-
     assert instance["InstanceId"] in rented.run("nodes", "--orphans").stdout
-    rented.run("nodes", "reap", "--lineage", lineage, "--auto-approve")
-
+    assert rented.json("nodes", "reap", "--auto-approve")["machines"] == []
+    assert len(instances(ec2)) == 1
+    rented.run("nodes", "reap", "--lineage", row["lineage"], "--auto-approve")
     assert not any(leftovers(ec2).values()), leftovers(ec2)
+
+
+@pytest.mark.long
+def test_a_rebooted_instance_ends_when_it_is_idle(rented: ProjectHarness, ec2: Ec2Server) -> None:
+    """No login follows the boot, whose scripts start the watch again. The next plan finds the instance missing."""
+    rented.write({"trainctl.yaml": manifest(ec2, idle_timeout="20s")})
+    rented.run("apply", "--auto-approve", "--wait")
+    (instance,) = instances(ec2)
+
+    ec2.client().reboot_instances(InstanceIds=[instance["InstanceId"]])
+
+    wait_for(lambda: not instances(ec2), 120)
+    (instance,) = instances(ec2, "terminated")
+    assert instance["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+    assert rented.json("nodes")["nodes"][0]["status"] == "missing"
+
+
+def test_a_run_on_an_interrupted_instance_resumes_on_another(
+    rented: ProjectHarness, ec2: Ec2Server
+) -> None:
+    """Its checkpoint is in the bucket before the instance is gone; no command ran meanwhile."""
+    ec2.client("s3").create_bucket(Bucket="spot")
+    key = {"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": "not-a-real-key"}
+    rented.variables["BUCKET"] = json.dumps(key)
+    rented.trust('secret = "bucket"\nhosts = ["127.0.0.1"]')
+    text = manifest(ec2, command="sh train.sh", more=", checkpointing_config: {enabled: true}")
+    checkpoints = CHECKPOINTS.format(url=ec2.url)
+    rented.write({"trainctl.yaml": text + checkpoints, "train.sh": SAVES_ON_SIGTERM})
+    rented.run("apply", "--auto-approve")
+    (instance,) = instances(ec2)
+    wait_for(lambda: "found" in rented.run("logs", "train").stdout, 60)
+
+    ec2.interrupt(instance["InstanceId"], 25)
+    wait_for(lambda: not instances(ec2), 120)
+    rented.run("reconcile", "--once")
+
+    (other,) = instances(ec2)
+    assert other["InstanceId"] != instance["InstanceId"]
+    wait_for(lambda: "found checkpoint-7" in rented.run("logs", "train").stdout, 60)
+    assert rented.json("status", "train")["number"] == 2
+    rented.run("destroy", "--auto-approve", "--stop-running")

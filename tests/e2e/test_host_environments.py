@@ -4,37 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.projects.manifest_files import WEIGHTS, job, write_manifest
+from tests.support.projects.manifest_files import job, write_manifest
 from tests.support.projects.project import ProjectHarness
-from tests.support.tiers import one_day_in
 
 WAIT = ("apply", "--auto-approve", "--wait")
 
 
-def test_what_is_missing_is_told_before_anything_moves(fresh: ProjectHarness) -> None:
-    """A program, a script and a directory that are not there fail the plan, each with a hint; no weights are mirrored."""
-    write_manifest(
-        fresh,
-        {
-            "program": job("no-such-program --x", weights=["tiny"]),
-            "script": job("python3 gone.py"),
-            "directory": job(
-                "ls in", mounts=[{"host_path": "/no/such/place", "mount_location": "in"}]
-            ),
-        },
-        weights=WEIGHTS,
-    )
-    err = fresh.run(*WAIT, code=1).stderr
-
-    assert "program no-such-program not found" in err
-    assert "gone.py not found in the code" in err
-    assert "directory /no/such/place to mount not found" in err
-    assert err.count("Install or create it there, or correct the manifest") == 2
-    assert err.count("Add the file, or correct the name") == 1
-    assert not fresh.mirror.exists()
-
-
-@one_day_in(10)
 def test_a_job_runs_with_its_requirements_and_directories(
     fresh: ProjectHarness, tmp_path: Path
 ) -> None:

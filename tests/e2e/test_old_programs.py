@@ -10,10 +10,7 @@ import zlib
 
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
-from tests.support.tiers import one_day_in
 from trainctl.remote.archive import INSTALL, node_archive, program_archive
-
-pytestmark = one_day_in(7)
 
 MANIFEST = """\
 jobs:

@@ -1,10 +1,9 @@
-"""The aws provider against the suite, over EC2 on this machine with a real sshd per instance."""
+"""The aws provider against the suites and with its options, over EC2 on this machine with a real sshd per instance."""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.machines.sshd import SshUser, sshd
 from tests.support.node_program.nodes import wait_for
 from tests.support.servers.ec2 import Ec2Server
-from tests.support.tiers import one_day_in
 from trainctl.errors import NodeError, NodeUnreachable, UserInterrupt
 from trainctl.plugin_api.provider import ClusterSettings, Node, ResourceStatus
 from trainctl.testing.machines import MachinesConformance, PlatformFaults
@@ -36,52 +35,38 @@ def provider(
     with pytest.MonkeyPatch.context() as monkeypatch, closing(AwsProvider()) as provider:
         for name, value in {**_ec2_server.environment, **place}.items():
             monkeypatch.setenv(name, value)
+        monkeypatch.setattr("trainctl_aws.market.offers._SECONDS", 60)
         yield provider
 
 
 @pytest.fixture
 def cluster(ec2: Ec2Server) -> ClusterSettings:
     """Two small machines."""
-    return ClusterSettings(
-        "lab",
-        {
-            "region": "us-east-1",
-            "instance_types": ["t3.micro"],
-            "nodes": 2,
-            "ssh_from": ["127.0.0.0/8"],
-            "address": "private",
-            "port": ec2.ssh_port,
-        },
-        "lineage",
-    )
+    settings = {
+        "region": "us-east-1", "instance_types": ["t3.micro"], "nodes": 2, "ssh_from": ["127.0.0.0/8"],
+        "address": "private", "port": ec2.ssh_port,
+    }  # fmt: skip
+    return ClusterSettings("lab", settings, "lineage")
 
 
-class TestAwsProvider(ProviderConformance):
+class Aws:
+    """The fixtures of this module, for suites."""
+
+    @pytest.fixture
+    def provider(self, provider: AwsProvider) -> AwsProvider:
+        return provider
+
+    @pytest.fixture
+    def cluster(self, cluster: ClusterSettings) -> ClusterSettings:
+        return cluster
+
+
+class TestAwsProvider(Aws, ProviderConformance):
     """The suite for providers."""
 
-    @pytest.fixture
-    def provider(self, provider: AwsProvider) -> AwsProvider:
-        """The provider."""
-        return provider
 
-    @pytest.fixture
-    def cluster(self, cluster: ClusterSettings) -> ClusterSettings:
-        """Two small machines."""
-        return cluster
-
-
-class TestAwsMachines(MachinesConformance):
+class TestAwsMachines(Aws, MachinesConformance):
     """The suite for machines that are created, with the faults of EC2."""
-
-    @pytest.fixture
-    def provider(self, provider: AwsProvider) -> AwsProvider:
-        """The provider."""
-        return provider
-
-    @pytest.fixture
-    def cluster(self, cluster: ClusterSettings) -> ClusterSettings:
-        """Two small machines."""
-        return cluster
 
     @pytest.fixture
     def faults(self, ec2: Ec2Server) -> PlatformFaults:
@@ -98,28 +83,8 @@ class TestAwsMachines(MachinesConformance):
         )
 
 
-def settings_of(cluster: ClusterSettings, **own: Any) -> ClusterSettings:
-    """The cluster with other settings."""
+def with_settings(cluster: ClusterSettings, **own: Any) -> ClusterSettings:
     return replace(cluster, settings={**cluster.settings, **own})
-
-
-def test_machines_are_listed_without_a_state_and_ended(
-    ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
-) -> None:
-    """Also those of other lineages; the last one of a cluster takes its security group along."""
-    node = provider.create(cluster, "lab-0", "key")
-
-    [machine] = provider.machines(replace(cluster, name="other", lineage=""))
-
-    assert (machine.cluster, machine.node, machine.lineage) == ("lab", "lab-0", "lineage")
-    assert (machine.key, machine.type, machine.state) == ("key", "t3.micro", "running")
-    assert machine.price_per_hour == 0.0104
-    assert time.time() - 600 < (machine.launched_at or 0) < time.time() + 60
-    provider.end(machine)
-    provider.end(machine)
-    assert list(provider.machines(cluster)) == []
-    assert provider.read(node) is ResourceStatus.MISSING
-    assert own_groups(ec2) == []
 
 
 def own_groups(ec2: Ec2Server) -> list[str]:
@@ -134,7 +99,8 @@ def test_the_host_key_of_the_user_data_is_replaced_by_one_of_the_machine(
     """Also if the client is killed before or after the machine uses the new one."""
     node = provider.create(cluster, "lab-0", "key")
     [launch] = ec2.calls("RunInstances")
-    first = tag_of(launch.params, "trainctl:host-key")
+    number = next(key for key, value in launch.params.items() if value == "trainctl:host-key")
+    first = launch.params[number.removesuffix("Key") + "Value"]
     assert node.details["host_key"] != first
 
     client, instance = ec2.client(), node.details["instance"]
@@ -143,12 +109,6 @@ def test_the_host_key_of_the_user_data_is_replaced_by_one_of_the_machine(
 
     client.delete_tags(Resources=[instance], Tags=[{"Key": "trainctl:next-host-key"}])
     assert provider.create(cluster, "lab-0", "key") == node
-
-
-def tag_of(params: Mapping[str, str], name: str) -> str:
-    """A tag of a launch."""
-    number = next(key for key, value in params.items() if value == name)
-    return params[number.removesuffix("Key") + "Value"]
 
 
 def test_another_machine_at_the_same_address_has_its_own_host_key(
@@ -168,12 +128,110 @@ def test_another_machine_at_the_same_address_has_its_own_host_key(
     assert caught.value.code == "ssh-key-changed"
 
 
-@one_day_in(3)
-def test_spot_machines_of_a_placement_group(
+def test_an_idle_machine_ends_itself(
     ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
 ) -> None:
-    """The group and the security group go with the last machine; rules follow the manifest."""
-    own = settings_of(
+    """Its own command terminates it, which needs no permission in the account."""
+    node = provider.create(cluster, "lab-0", "key")
+    with closing(provider.transport(node)) as transport, suppress(NodeUnreachable):
+        transport.run(node.shutdown, timeout=20)
+
+    wait_for(lambda: provider.read(node) is ResourceStatus.MISSING, 60)
+    assert list(provider.list(cluster)) == []
+
+
+def launcher(cluster: ClusterSettings, data: Path) -> InstanceLauncher:
+    """The launcher of a client that has no files yet."""
+    account, environ = AwsAccount("us-east-1"), {"XDG_DATA_HOME": str(data)}
+    return InstanceLauncher(account, cluster, read_settings(cluster), environ, "lab-0", "key")
+
+
+def test_a_machine_without_a_login_ends_itself_after_the_boot_timeout(
+    ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings, tmp_path: Path
+) -> None:
+    """A killed client never logged in. No machine is listed then, and none costs money."""
+    launcher(with_settings(cluster, boot_timeout="1s"), tmp_path).launch(provider.offers(cluster))
+
+    wait_for(lambda: not provider.machines(cluster), 60)
+    assert list(provider.list(cluster)) == []
+
+
+def test_two_machines_of_one_key_are_reduced_to_the_older(
+    provider: AwsProvider, cluster: ClusterSettings, tmp_path: Path
+) -> None:
+    """A client that lost its files may launch by another offer than the first one."""
+    first = provider.create(cluster, "lab-0", "key")
+    other = with_settings(cluster, instance_types=["t3.small"])
+
+    kept = launcher(other, tmp_path).launch(provider.offers(other))
+
+    assert kept["InstanceId"] == first.details["instance"]
+    assert [node.details["instance"] for node in provider.list(cluster)] == [kept["InstanceId"]]
+
+
+def test_a_client_without_the_login_key_reports_that(
+    provider: AwsProvider, cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    node = provider.create(cluster, "lab-0", "key")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with pytest.raises(NodeUnreachable, match="no login key for lab/lab-0"):
+        provider.transport(node)
+
+
+def test_waiting_for_capacity_ends_when_the_user_stops(
+    ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
+) -> None:
+    """Each failure of the first round is shown; nothing is left."""
+    ec2.fail_next("RunInstances", "InsufficientInstanceCapacity", count=float("inf"))
+    shown: list[str] = []
+    waiting = with_settings(cluster, capacity_timeout="1h", zones=["us-east-1b"])
+    waiting = replace(waiting, notify=shown.append)
+    threading.Timer(2, waiting.cancelled.set).start()
+
+    with pytest.raises(UserInterrupt):
+        provider.create(waiting, "lab-0", "key")
+
+    assert shown == [
+        "lab/lab-0: no capacity: t3.micro in us-east-1b, on-demand: InsufficientInstanceCapacity"
+    ]
+    assert own_groups(ec2) == []
+
+
+def test_a_node_is_not_missing_when_requests_are_denied(
+    ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
+) -> None:
+    """The error names the credentials."""
+    node = provider.create(cluster, "lab-0", "key")
+    ec2.fail_next("DescribeInstances", "UnauthorizedOperation", count=2)
+
+    assert provider.read(node) is ResourceStatus.FORBIDDEN
+    with pytest.raises(NodeError, match="AWS denied describe_instances") as caught:
+        provider.find(cluster, "key")
+    assert caught.value.code == "cloud-credentials"
+
+
+def test_offers_come_from_the_price_list_or_the_table(
+    provider: AwsProvider, cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a connection, they have the reason."""
+    offer = provider.offers(cluster)[0]
+    assert (offer.zone, offer.price_per_hour, offer.price_source) == ("us-east-1a", 0.0104, "price list")  # fmt: skip
+    assert offer.quota_left == 640 / 2
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with closing(AwsProvider()) as unconnected:
+        [offer] = unconnected.offers(cluster)
+        assert unconnected.offers(cluster, online=False) == [replace(offer, note="")]
+
+    assert (offer.price_per_hour, offer.price_source) == (0.0104, "built-in table")
+    assert (offer.zone, offer.quota_left) == ("", None)
+    assert offer.note.startswith("AWS is unreachable")
+
+
+def test_spot_machines_share_groups_that_go_with_the_last(
+    ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
+) -> None:
+    own = with_settings(
         cluster, availability_model="spot", placement_group=True, max_price_per_hour=0.5
     )
     nodes = [provider.create(own, f"lab-{number}", f"key/{number}") for number in range(2)]
@@ -189,96 +247,95 @@ def test_spot_machines_of_a_placement_group(
     assert not ec2.data.placement_groups
 
 
-def test_an_idle_machine_ends_itself(
+def test_a_capacity_block_with_efa(
     ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
 ) -> None:
-    """Its own command terminates it, which needs no permission in the account."""
-    node = provider.create(cluster, "lab-0", "key")
-    with closing(provider.transport(node)) as transport, suppress(NodeUnreachable):
-        transport.run(node.shutdown, timeout=20)
-
-    wait_for(lambda: provider.read(node) is ResourceStatus.MISSING)
-    again = provider.create(cluster, "lab-0", "key")
-    assert again.details["instance"] != node.details["instance"]
-
-
-def test_a_machine_without_a_login_ends_itself_after_the_boot_timeout(
-    ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings, tmp_path: Path
-) -> None:
-    """A killed client never logged in."""
-    settings = read_settings(settings_of(cluster, boot_timeout="1s"))
-    launcher = InstanceLauncher(AwsAccount("us-east-1"), cluster, settings, {"XDG_DATA_HOME": str(tmp_path)}, "lab-0", "key")  # fmt: skip
-    launcher.launch(provider.offers(cluster))
-
-    wait_for(lambda: not provider.machines(cluster), 30)
-    assert list(provider.list(cluster)) == []
-
-
-def test_two_machines_of_one_key_are_reduced_to_the_older(
-    ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings, tmp_path: Path
-) -> None:
-    """A client that lost its files may launch by another offer than the first one."""
-    first = provider.create(cluster, "lab-0", "key")
-    settings = settings_of(cluster, instance_types=["t3.small"])
-    launcher = InstanceLauncher(AwsAccount("us-east-1"), settings, read_settings(settings), {"XDG_DATA_HOME": str(tmp_path / "lost")}, "lab-0", "key")  # fmt: skip
-
-    kept = launcher.launch(provider.offers(settings))
-
-    assert kept["InstanceId"] == first.details["instance"]
-    assert [node.details["instance"] for node in provider.list(cluster)] == [kept["InstanceId"]]
-
-
-def test_another_computer_without_the_login_key_says_so(
-    provider: AwsProvider, cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    node = provider.create(cluster, "lab-0", "key")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "elsewhere"))
-    with pytest.raises(NodeUnreachable, match="no login key for lab/lab-0"):
-        provider.transport(node)
-
-
-def test_waiting_for_capacity_ends_when_the_user_stops(
-    ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
-) -> None:
-    """Each failure of the first round is shown; nothing is left."""
-    ec2.fail_next("RunInstances", "InsufficientInstanceCapacity", count=float("inf"))
-    shown: list[str] = []
-    waiting = replace(
-        settings_of(cluster, capacity_timeout="1h", zones=["us-east-1b"]), notify=shown.append
+    """One offer, in the block's zone, paid in advance; a network card for each EFA; the block has its own placement."""
+    block = "cr-0123456789abcdef0"
+    ec2.data.reservations[block] = "us-east-1b"
+    own = with_settings(
+        cluster, instance_types=["p4d.24xlarge"], capacity_block=block, efa=True, tags={"team": "x"}
     )
-    threading.Timer(2, waiting.cancelled.set).start()
 
-    with pytest.raises(UserInterrupt):
-        provider.create(waiting, "lab-0", "key")
+    [offer] = provider.offers(own)
+    node = provider.create(own, "lab-0", "key")
 
-    assert shown == [
-        "lab/lab-0: no capacity: t3.micro in us-east-1b, on-demand: InsufficientInstanceCapacity"
-    ]
-    assert own_groups(ec2) == []
+    assert (offer.zone, offer.availability) == ("us-east-1b", "capacity block")
+    assert (offer.price_per_hour, offer.price_source) == (None, "paid in advance")
+    [launch] = ec2.calls("RunInstances")
+    params = launch.params
+    assert params["InstanceMarketOptions.MarketType"] == "capacity-block"
+    target = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
+    assert params[target] == block
+    cards = [f"NetworkInterface.{number}." for number in range(1, 5)]
+    fields = ("InterfaceType", "NetworkCardIndex", "DeviceIndex")
+    assert [tuple(params[card + field] for field in fields) for card in cards] == [
+        ("efa", "0", "0"), ("efa", "1", "1"), ("efa", "2", "1"), ("efa", "3", "1"),
+    ]  # fmt: skip
+    assert not any("AssociatePublicIpAddress" in name for name in params)
+    assert "Placement.GroupName" not in params
+    assert (node.gpus, node.details["zone"]) == (8, "us-east-1b")
+    [instance] = ec2.client().describe_instances()["Reservations"][0]["Instances"]
+    assert {"Key": "team", "Value": "x"} in instance["Tags"]
+    [security] = {params[f"{card}SecurityGroupId.1"] for card in cards}
+    [group] = ec2.client().describe_security_groups(GroupIds=[security])["SecurityGroups"]
+    for rules in (group["IpPermissions"], group["IpPermissionsEgress"]):
+        pairs = [pair["GroupId"] for rule in rules for pair in rule["UserIdGroupPairs"]]
+        assert pairs == [security], "EFA needs all traffic among the machines"
 
 
-def test_denied_requests_name_the_credentials(
+def test_a_reservation_a_profile_and_a_named_placement_group(
     ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
 ) -> None:
-    """A node is not taken for gone then."""
-    node = provider.create(cluster, "lab-0", "key")
-    ec2.fail_next("DescribeInstances", "UnauthorizedOperation", count=2)
+    """EFA on one card allows a public address. A full reservation is an error that names it; the group stays."""
+    ec2.client("iam").create_instance_profile(InstanceProfileName="trainer")
+    ec2.data.placement_groups["ours"] = "cluster"
+    ec2.data.reservations["cr-0123456789abcdef0"] = "us-east-1c"
+    own = with_settings(
+        cluster, instance_types=["g5.48xlarge"], efa=True, address="public", placement_group="ours",
+        capacity_reservation="cr-0123456789abcdef0", instance_profile="trainer",
+    )  # fmt: skip
+    ec2.fail_next("RunInstances", "ReservationCapacityExceeded")
 
-    assert provider.read(node) is ResourceStatus.FORBIDDEN
-    with pytest.raises(NodeError, match="AWS denied describe_instances") as caught:
-        provider.find(cluster, "key")
-    assert caught.value.code == "cloud-credentials"
+    with pytest.raises(NodeError) as caught:
+        provider.create(own, "lab-0", "key")
+    node = provider.create(own, "lab-0", "key")
+
+    assert caught.value.code == "machine-capacity"
+    full = "g5.48xlarge in us-east-1c, on-demand: ReservationCapacityExceeded"
+    assert full in caught.value.detail
+    params = ec2.calls("RunInstances")[-1].params
+    assert params["IamInstanceProfile.Name"] == "trainer"
+    assert params["NetworkInterface.1.InterfaceType"] == "efa"
+    assert params["NetworkInterface.1.AssociatePublicIpAddress"] == "true"
+    assert params["Placement.GroupName"] == "ours"
+    assert "InstanceMarketOptions.MarketType" not in params
+    provider.delete(node)
+    assert list(ec2.data.placement_groups) == ["ours"]
 
 
-def test_offers_without_a_connection_come_from_the_table(
-    cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch
+def test_connections_use_a_jump_host(
+    ec2: Ec2Server,
+    provider: AwsProvider,
+    cluster: ClusterSettings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They are there within seconds, and say why."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with closing(AwsProvider()) as unconnected:
-        [offer] = unconnected.offers(cluster)
-        assert unconnected.offers(cluster, online=False) == [replace(offer, note="")]
+    """With the user's own configuration for it. An unknown one is an error, and the machine is used by the next attempt."""
+    user = SshUser(tmp_path / "user")
+    user.become(monkeypatch)
+    with sshd(tmp_path / "jump", user) as jump:
+        own = with_settings(cluster, jump=f"{jump.address}:{jump.port}")
+        unverified = "host key verification of the jump host"
+        with pytest.raises(NodeUnreachable, match=unverified) as caught:
+            provider.create(own, "lab-0", "key")
+        assert caught.value.code == "ssh-unknown-key"
+        user.known_hosts.write_text(jump.known)
 
-    assert (offer.price_per_hour, offer.price_source) == (0.0104, "built-in table")
-    assert (offer.zone, offer.quota_left) == ("", None)
-    assert offer.note.startswith("AWS is unreachable")
+        node = provider.create(own, "lab-0", "key")
+
+        assert len(ec2.calls("RunInstances")) == 1
+        with closing(provider.transport(node)) as transport:
+            output = transport.run(["sh", "-c", "echo $SSH_CONNECTION"])
+            assert jump.connections()
+        assert output.stdout.decode().split()[2] == node.address

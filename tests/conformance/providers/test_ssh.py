@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machines.sshd import Sshd, SshUser, make_key, require_sshd, sshd
-from tests.support.tiers import one_day_in
+from tests.support.machines.sshd import Sshd, SshUser, make_key, require_sshd, sshds
 from trainctl.errors import NodeUnreachable
 from trainctl.plugin_api.provider import ClusterSettings, Transport, never_confirm
 from trainctl.testing.provider import ProviderConformance
@@ -21,43 +20,33 @@ from trainctl_ssh.paramiko_connection import ParamikoConnection
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where everything of this module is."""
+def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshUser]:
+    """This process is the user's; paramiko reads the configuration below HOME."""
     require_sshd()
-    return tmp_path_factory.mktemp("ssh")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        user = SshUser(tmp_path_factory.mktemp("ssh") / "user")
+        user.become(monkeypatch)
+        monkeypatch.setenv("HOME", str(user.place))
+        yield user
 
 
 @pytest.fixture(scope="module")
-def user(place: Path) -> SshUser:
-    """Who logs in."""
-    return SshUser(place / "user")
-
-
-@pytest.fixture(scope="module")
-def hosts(place: Path, user: SshUser) -> Iterator[list[Sshd]]:
+def hosts(user: SshUser) -> Iterator[list[Sshd]]:
     """Two hosts that the user knows."""
-    with ExitStack() as stack:
-        found = [
-            stack.enter_context(
-                sshd(place / f"gpu-{number}", user, address=f"127.0.0.{number + 2}")
-            )
-            for number in range(2)
-        ]
-        user.known_hosts.write_text("".join(host.known for host in found))
-        yield found
+    with sshds(user.place.parent, user, 2) as hosts:
+        user.known_hosts.write_text("".join(host.known for host in hosts))
+        yield hosts
 
 
 @pytest.fixture(scope="module")
 def provider(user: SshUser) -> Iterator[SshProvider]:
     """One provider for all tests, with its connections, as a command has; closed at the end."""
-    with pytest.MonkeyPatch.context() as monkeypatch, closing(SshProvider()) as provider:
-        user.become(monkeypatch)
+    with closing(SshProvider()) as provider:
         yield provider
 
 
 @pytest.fixture
 def cluster(hosts: list[Sshd]) -> ClusterSettings:
-    """Two hosts."""
     return ClusterSettings("lab", {"hosts": [host.settings for host in hosts]})
 
 
@@ -66,114 +55,70 @@ class TestSshProvider(ProviderConformance):
 
     @pytest.fixture
     def provider(self, provider: SshProvider) -> SshProvider:
-        """An ssh provider."""
         return provider
 
     @pytest.fixture
     def cluster(self, cluster: ClusterSettings) -> ClusterSettings:
-        """Two hosts."""
         return cluster
 
 
-@pytest.fixture
-def openssh(provider: SshProvider, cluster: ClusterSettings) -> Iterator[Transport]:
+class OpenSsh:
     """A transport to the first host, over the system's ssh."""
-    transport = provider.transport(provider.plan(cluster)[0])
-    yield transport
-    transport.close()
+
+    @pytest.fixture
+    def transport(self, provider: SshProvider, cluster: ClusterSettings) -> Iterator[Transport]:
+        with closing(provider.transport(provider.plan(cluster)[0])) as transport:
+            yield transport
 
 
-@pytest.fixture
-def paramiko(
-    user: SshUser, hosts: list[Sshd], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Transport]:
-    """A transport to the first host where there is no ssh program, for a user whose home has the configuration."""
-    user.become(monkeypatch)
-    monkeypatch.setenv("HOME", str(user.place))
-    link = ParamikoConnection(
-        SshLogin(hosts[0].address, port=hosts[0].port), "lab/gpu-0", {}, never_confirm
-    )
-    transport = link.transport()
-    yield transport
-    transport.close()
-    link.close()
+class Paramiko:
+    """A transport to the first host, for a machine without an ssh program."""
+
+    @pytest.fixture
+    def transport(self, hosts: list[Sshd]) -> Iterator[Transport]:
+        login = SshLogin(hosts[0].address, port=hosts[0].port)
+        link = ParamikoConnection(login, "lab/gpu-0", {}, never_confirm)
+        with closing(link), closing(link.transport()) as transport:
+            yield transport
 
 
-class TestOpenSsh(TransportConformance):
+class TestOpenSsh(OpenSsh, TransportConformance):
     """The suite for transports, over the system's ssh."""
 
-    @pytest.fixture
-    def transport(self, openssh: Transport) -> Transport:
-        """A transport to the first host."""
-        return openssh
+
+class TestParamiko(Paramiko, TransportConformance):
+    """The suite for transports, without an ssh program."""
 
 
-@one_day_in(4)
-class TestParamiko(TransportConformance):
-    """The suite for transports, where there is no ssh program."""
-
-    @pytest.fixture
-    def transport(self, paramiko: Transport) -> Transport:
-        """A transport to the first host."""
-        return paramiko
-
-
-class TestOpenSshSessions(SessionConformance):
+class TestOpenSshSessions(OpenSsh, SessionConformance):
     """The suite for sessions, over the system's ssh."""
 
-    @pytest.fixture
-    def transport(self, openssh: Transport) -> Transport:
-        """A transport to the first host."""
-        return openssh
 
-
-@one_day_in(4)
-class TestParamikoSessions(SessionConformance):
-    """The suite for sessions, where there is no ssh program."""
-
-    @pytest.fixture
-    def transport(self, paramiko: Transport) -> Transport:
-        """A transport to the first host."""
-        return paramiko
+class TestParamikoSessions(Paramiko, SessionConformance):
+    """The suite for sessions, without an ssh program."""
 
 
 @pytest.mark.parametrize("program", ["openssh", "paramiko"])
-@pytest.mark.parametrize("pinned", ["own", "another", "another-type"])
-def test_a_host_shows_its_pinned_key_or_is_left(
-    program: str,
-    pinned: str,
-    user: SshUser,
-    hosts: list[Sshd],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("pinned", ["own", "ed25519", "ecdsa"])
+def test_a_host_is_refused_unless_it_has_its_pinned_key(
+    program: str, pinned: str, hosts: list[Sshd], tmp_path: Path
 ) -> None:
-    """A pin of whatever type decides, though the host is in the user's known hosts."""
-    user.become(monkeypatch)
-    monkeypatch.setenv("HOME", str(user.place))
-    kind = "ecdsa" if pinned == "another-type" else "ed25519"
-    key = hosts[0].host_key if pinned == "own" else make_key(tmp_path / "other", kind)
+    """A pin of any type decides, although the host is in the user's known hosts."""
+    host = hosts[0]
+    key = host.host_key if pinned == "own" else make_key(tmp_path / "other", pinned)
     with ExitStack() as stack:
-        transport = stack.enter_context(closing(_pinned(program, hosts[0], key, stack)))
+        if program == "openssh":
+            provider = stack.enter_context(closing(SshProvider()))
+            cluster = ClusterSettings("lab", {"hosts": [{**host.settings, "host_key": key}]})
+            transport = provider.transport(provider.plan(cluster)[0])
+        else:
+            login = SshLogin(host.address, port=host.port, host_key=key)
+            link = ParamikoConnection(login, "lab/gpu-0", {}, never_confirm)
+            transport = stack.enter_context(closing(link)).transport()
+        stack.enter_context(closing(transport))
         if pinned == "own":
-            assert _says(transport, "echo yes") == b"yes\n"
+            assert transport.run(["echo", "yes"]).stdout == b"yes\n"
             return
         with pytest.raises(NodeUnreachable) as refusal:
-            _says(transport, "echo yes")
+            transport.run(["echo", "yes"])
         assert refusal.value.code == "ssh-key-changed"
-
-
-def _pinned(program: str, host: Sshd, key: str, stack: ExitStack) -> Transport:
-    if program == "openssh":
-        provider = SshProvider()
-        stack.callback(provider.close)
-        cluster = ClusterSettings("lab", {"hosts": [{**host.settings, "host_key": key}]})
-        return provider.transport(provider.plan(cluster)[0])
-    link = ParamikoConnection(
-        SshLogin(host.address, port=host.port, host_key=key), "lab/gpu-0", {}, never_confirm
-    )
-    stack.callback(link.close)
-    return link.transport()
-
-
-def _says(transport: Transport, command: str) -> bytes:
-    return transport.run(["sh", "-c", command]).stdout

@@ -17,7 +17,6 @@ from tests.support.machines.containers import (
     podman,
     registry,
 )
-from tests.support.tiers import one_day_in
 
 
 @pytest.fixture(scope="session")
@@ -42,12 +41,15 @@ def own_apptainer(own_podman: EngineHarness, own_registry: ContainerRegistry) ->
 
 
 @pytest.fixture(
-    params=["podman", *(pytest.param(one, marks=one_day_in(5)) for one in ("docker", "apptainer"))]
+    params=[
+        "podman",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("docker", "apptainer")),
+    ]
 )
 def engine(request: pytest.FixtureRequest) -> EngineHarness:
-    """Each engine that can be had here, with a small image, and no container when the test begins and ends."""
-    found: EngineHarness = request.getfixturevalue(f"own_{request.param}")
-    return found
+    """Each engine of this machine, with a small image."""
+    harness: EngineHarness = request.getfixturevalue(f"own_{request.param}")
+    return harness
 
 
 @pytest.fixture(scope="session")

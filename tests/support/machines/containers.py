@@ -9,9 +9,8 @@ import resource
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,14 @@ from typing import Any
 import pytest
 
 from tests.support.install_cache import install_once
-from tests.support.node_program.nodes import NodeHarness
+from tests.support.node_program.nodes import NodeHarness, wait_for
 
 BUSYBOX = "localhost/busybox:1"
 LOGIN = "someone:correct horse"
 _HASH = "$2y$05$abcdefghijklmnopqrstuuHNbAKRhpaujgo33bRWs.NLUTJO3lOy2"
 """The password of ``LOGIN`` as a registry keeps it."""
 
+_QUIET: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
 _CONTAINERS = """\
 [containers]
 default_ulimits = ["nofile={files}:{files}", "nproc=4096:4096"]
@@ -96,16 +96,10 @@ def container(
     node: NodeHarness, engine: EngineHarness, image: str = "", **more: Any
 ) -> dict[str, Any]:
     """The specification of a container, after its image was looked for: the small one where none is named."""
-    asked = {"lineage": "lineage-1", "image": image or engine.small, "engine": engine.name}
-    found = node.call("pull_image", asked)
-    unlimited: dict[str, Any] = {
-        "shm_size": None,
-        "memory": None,
-        "cpus": None,
-        "devices": [],
-        "ulimits": {},
-    }
-    image_of = {"image": found["id"], "workdir": found["workdir"]}
+    request = {"lineage": "lineage-1", "image": image or engine.small, "engine": engine.name}
+    pulled = node.call("pull_image", request)
+    unlimited = {"shm_size": None, "memory": None, "cpus": None, "devices": [], "ulimits": {}}
+    image_of = {"image": pulled["id"], "workdir": pulled["workdir"]}
     return {"engine": engine.name, **image_of, **unlimited, **more}
 
 
@@ -145,7 +139,11 @@ def podman(top: Path) -> Iterator[EngineHarness]:
     (top / "containers.conf").write_text(
         _CONTAINERS.format(files=files, runtime=runtime, top=top), encoding="utf-8"
     )
-    addresses = [f"127.0.0.1:{port}" for port in _free_ports(2)]
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as two,
+    ):
+        addresses = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in (one, two)]
     trusted = "".join(f'[[registry]]\nlocation = "{one}"\ninsecure = true\n' for one in addresses)
     (top / "registries.conf").write_text(trusted, encoding="utf-8")
     variables = {
@@ -202,21 +200,12 @@ def docker(podman_engine: EngineHarness, place: Path) -> Iterator[EngineHarness]
     """The docker CLI in front of podman's service, which owns the containers' processes as docker's daemon does."""
     require("docker")
     socket_path = place / "docker.sock"
-    service = subprocess.Popen(
-        ["podman", "system", "service", "--time=0", f"unix://{socket_path}"],
-        cwd=place,
-        env=podman_engine.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    words = ["podman", "system", "service", "--time=0", f"unix://{socket_path}"]
+    service = subprocess.Popen(words, cwd=place, env=podman_engine.environment, **_QUIET)
     try:
-        _await(socket_path.exists)
-        yield EngineHarness(
-            "docker",
-            podman_engine.top,
-            {**podman_engine.variables, "DOCKER_HOST": f"unix://{socket_path}"},
-        )
+        wait_for(socket_path.exists)
+        variables = {**podman_engine.variables, "DOCKER_HOST": f"unix://{socket_path}"}
+        yield EngineHarness("docker", podman_engine.top, variables)
     finally:
         service.terminate()
         service.wait()
@@ -241,14 +230,9 @@ def registry(
         (top / "users").write_text(f"{LOGIN.partition(':')[0]}:{_HASH}\n", encoding="utf-8")
         config["auth"] = {"htpasswd": {"realm": "tests", "path": str(top / "users")}}
     (top / "config.yml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
-    server = subprocess.Popen(
-        ["docker-registry", "serve", str(top / "config.yml")],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    server = subprocess.Popen(["docker-registry", "serve", str(top / "config.yml")], **_QUIET)
     try:
-        _await(lambda: _listens(address))
+        wait_for(lambda: _listens(address))
         yield ContainerRegistry(address, data)
     finally:
         server.terminate()
@@ -309,22 +293,7 @@ def pack(root: Path, archive: Path) -> None:
     subprocess.run(["tar", *owner, "-C", str(root), "-cf", str(archive), "."], check=True)
 
 
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in listeners]
-
-
 def _listens(address: str) -> bool:
     host, _, port = address.partition(":")
     with socket.socket() as client:
         return client.connect_ex((host, int(port))) == 0
-
-
-def _await(ready: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not ready():
-        assert time.monotonic() < end, "a server did not start within 30 s"
-        time.sleep(0.02)

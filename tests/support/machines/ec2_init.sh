@@ -1,7 +1,7 @@
 #!/bin/bash
 # First process of an EC2 instance: NAME DIRECTORY. Runs in new mount, UTS, IPC and PID namespaces, on this machine's network.
 # Its root is an overlay of this machine's root, kept in DIRECTORY/up across reboots; /root, /tmp and /run are its own.
-# Exit status: 10 after a power-off from inside, 11 after a reboot from inside.
+# Exit status: 10 after a power-off from inside.
 set -e
 name=$1 place=$2 root=$2/root
 hostname "$name"
@@ -15,12 +15,7 @@ mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 mount -t tmpfs tmpfs "$root/run"
 mount --bind "$place/home" "$root/root"
-for seen in $SEEN $SHARED; do
-    mkdir -p "$root$seen"
-    mount --bind "$seen" "$root$seen"
-done
-for seen in $SEEN; do mount -o remount,bind,ro "$root$seen"; done
-mkdir -p -m 755 "$root/run/sshd" "$root/run/units" "$root/opt/ec2/bin"
+mkdir -p -m 755 "$root/run/sshd" "$root/opt/ec2/bin"
 cp -a "$place/boot/." "$root/opt/ec2/"
 cd "$root"
 mkdir -p .old
@@ -29,47 +24,37 @@ cd /
 umount -l /.old
 rmdir /.old
 
-export -n SEEN SHARED ADDRESS PORT
+export -n ADDRESS PORT
 set +e
-ended=/var/lib/cloud/instance/boot-finished
+finished=/var/lib/cloud/instance/boot-finished
 tools=/opt/ec2/bin
-if [ ! -e "$ended" ]; then
+if [ ! -e "$finished" ]; then
     printf '127.0.0.1 localhost\n%s %s\n' "$ADDRESS" "$name" >/etc/hosts
     echo "$name" >/etc/hostname
-    printf 'AWS_EC2_METADATA_SERVICE_ENDPOINT=%s\nPATH="%s"\n' "$AWS_EC2_METADATA_SERVICE_ENDPOINT" "$PATH" >/etc/environment
-    for program in systemctl shutdown poweroff halt reboot sudo cloud-init; do
+    for program in systemctl shutdown sudo; do
         ln -sf ec2-tool "$tools/$program"
         for folder in /usr/bin /usr/sbin; do
             [ ! -e "$folder/$program" ] || ln -sf "$tools/ec2-tool" "$folder/$program"
         done
     done
-    rm -rf /etc/ssh/ssh_host_* /etc/ssh/sshd_config.d /etc/motd /etc/systemd/system /var/lib/cloud
-    mkdir -p /etc/systemd/system/multi-user.target.wants /var/lib/cloud/instance
+    rm -rf /etc/ssh/ssh_host_* /etc/ssh/sshd_config.d /etc/motd /var/lib/cloud
+    mkdir -p /var/lib/cloud/instance
     bash /opt/ec2/config.sh
-    ls /etc/ssh/ssh_host_*_key >/dev/null 2>&1 || ssh-keygen -q -t ed25519 -N '' -C '' -f /etc/ssh/ssh_host_ed25519_key
 fi
-[ ! -e /opt/ec2/bootcmd.sh ] || sh /opt/ec2/bootcmd.sh
+sh /opt/ec2/bootcmd.sh
 {
     echo "Port $PORT"
     echo "ListenAddress $ADDRESS"
-    for key in /etc/ssh/ssh_host_*_key; do echo "HostKey $key"; done
+    echo "HostKey /etc/ssh/ssh_host_ed25519_key"
     printf '%s\n' 'PidFile none' 'UsePAM no' 'PasswordAuthentication no' 'KbdInteractiveAuthentication no' \
         'PermitRootLogin prohibit-password' 'StrictModes no' 'MaxStartups 100:30:200' 'Subsystem sftp internal-sftp' \
         "SetEnv PATH=$PATH AWS_EC2_METADATA_SERVICE_ENDPOINT=$AWS_EC2_METADATA_SERVICE_ENDPOINT"
 } >/etc/ssh/sshd_config
 trap 'exit 10' USR1
-trap 'exit 11' USR2
 /usr/sbin/sshd -D -e -f /etc/ssh/sshd_config &
 {
     for script in /var/lib/cloud/scripts/per-boot/*; do [ ! -x "$script" ] || "$script"; done
-    if [ ! -e "$ended" ]; then
-        sh /opt/ec2/final.sh
-        touch "$ended"
-    else
-        for unit in /etc/systemd/system/*.wants/*; do
-            [ ! -e "$unit" ] || systemctl start "${unit##*/}"
-        done
-    fi
+    touch "$finished"
 } </dev/null >>/var/log/cloud-init-output.log 2>&1 &
 while :; do
     sleep 1000 &

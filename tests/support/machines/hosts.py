@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -179,14 +178,8 @@ class FakeHost:
         """Boot, and wait until its sshd answers."""
         assert self._parent is None
         words = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
-        words += [
-            "--propagation",
-            "private",
-            str(_INIT),
-            self.name,
-            str(self.place),
-            f"{self.address}/24",
-        ]
+        words += ["--propagation", "private", str(_INIT), self.name, str(self.place)]
+        words += [f"{self.address}/24"]
         with (self.place / "log").open("ab") as log:
             self._parent = subprocess.Popen(
                 words, env=self._lab.variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -199,7 +192,7 @@ class FakeHost:
         self._lab.ip(
             "neigh", "replace", self.address, "lladdr", self.mac, "dev", "br0", "nud", "permanent"
         )
-        self._await_sshd()
+        wait_for(self._answers)
 
     def power_off(self) -> None:
         """Everything that runs there ends at once; what is on its disk stays."""
@@ -284,12 +277,7 @@ class FakeHost:
         listed = Path(f"/proc/{self._parent.pid}/task/{self._parent.pid}/children").read_text()
         return int(listed.split()[0]) if listed.split() else None
 
-    def _await_sshd(self, seconds: float = 60) -> None:
+    def _answers(self) -> bool:
         look = f"exec 3<>/dev/tcp/{self.address}/22 && head -c 4 <&3"
         words = [*self._lab.prefix, "timeout", "5", "bash", "-c", look]
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if subprocess.run(words, capture_output=True).stdout == b"SSH-":
-                return
-            time.sleep(0.02)
-        raise AssertionError(f"{self.name} doesn't boot:\n{(self.place / 'log').read_text()}")
+        return subprocess.run(words, capture_output=True).stdout == b"SSH-"

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+_PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 _PACKAGES = {"munged": "munge", "sbatch": "slurm-client"}
 """Debian packages whose names differ from those of their programs."""
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
@@ -35,7 +35,7 @@ _CONFIG = Path(__file__).with_suffix(".conf")
 
 def require_slurm() -> None:
     """Skip if a program of Slurm or munge is not installed."""
-    missing = [name for name in _PROGRAMS if shutil.which(name, path=PATH) is None]
+    missing = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
     if missing:
         packages = ", ".join(_PACKAGES.get(name, name) for name in missing)
         pytest.skip(f"needs {', '.join(missing)} (Debian: {packages})")
@@ -55,7 +55,7 @@ class SlurmCluster:
     @property
     def variables(self) -> dict[str, str]:
         """Variables that make ``sbatch``, ``squeue`` and the others use this cluster."""
-        return {"PATH": PATH, "SLURM_CONF": str(self.top / "slurm.conf")}
+        return {"PATH": _PATH, "SLURM_CONF": str(self.top / "slurm.conf")}
 
     @property
     def environment(self) -> dict[str, str]:
@@ -66,16 +66,10 @@ class SlurmCluster:
     def start(self) -> None:
         """Start the daemons and wait until all nodes are idle."""
         self._configure()
-        self._start_munge()
-        self._start_daemons()
-
-    def _start_munge(self) -> None:
         run = self.top / "run"
         munge = [f"--{kind}-file={run}/munge.{kind}" for kind in ("key", "pid", "log", "seed")]
         self._spawn("munged", "-F", f"--socket={run}/munge.sock", *munge)
         self.await_that((run / "munge.sock").is_socket, "munged does not answer")
-
-    def _start_daemons(self) -> None:
         self._spawn("slurmctld", "-D")
         for name in self.nodes:
             self._spawn("slurmd", "-D", "-N", name, name=name)
@@ -96,36 +90,30 @@ class SlurmCluster:
         self._spawn("slurmctld", "-D")
         self.await_that(lambda: bool(self._usable_nodes()), "slurmctld does not answer")
 
-    def kill_node(self, name: str, *, report: bool = False) -> None:
-        """Kill slurmd and all jobs of a node, as a power failure does.
-
-        Slurm notices after 10 to 30 s; with ``report``, the node is marked down at once.
-        """
+    def kill_node(self, name: str) -> None:
+        """Kill slurmd and all jobs of a node, as a power failure does, and mark it down."""
         self._end(name, signal.SIGKILL)
         self._kill_processes(name)
-        if report:
-            self("scontrol", "update", f"nodename={name}", "state=down", "reason=killed")
+        self("scontrol", "update", f"nodename={name}", "state=down", "reason=killed")
 
     def restart_node(self, name: str) -> None:
         """Start slurmd of a killed node and wait until it takes jobs."""
         self._spawn("slurmd", "-D", "-N", name, name=name)
         self.await_that(lambda: name in self._usable_nodes(), f"{name} does not return")
 
-    def __call__(self, *words: str, check: bool = True, text: str = "") -> str:
+    def __call__(self, *words: str, check: bool = True, script: str = "") -> str:
         """Call a command of Slurm; return its output."""
         done = subprocess.run(
-            words, cwd=self.shared_dir, env=self.environment, input=text,
+            words, cwd=self.shared_dir, env=self.environment, input=script,
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert not check or done.returncode == 0, f"{words}: {done.stderr}{self._logs()}"
         return done.stdout.strip()
 
     def sbatch(self, script: str, *arguments: str) -> int:
-        """Submit a shell script, return the job's ID. As root, ``--uid=nobody`` submits for another user.
-
-        Its output is ``slurm-ID.out`` in the shared directory.
-        """
-        printed = self("sbatch", "--parsable", *arguments, text=f"#!/bin/sh\nset -e\n{script}\n")
+        """Submit a shell script, return the job's ID."""
+        text = f"#!/bin/sh\nset -e\n{script}\n"
+        printed = self("sbatch", "--parsable", *arguments, script=text)
         return int(printed.partition(";")[0])
 
     def jobs(self) -> dict[int, dict[str, Any]]:
@@ -164,7 +152,7 @@ class SlurmCluster:
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o600)
         user, host = pwd.getpwuid(os.getuid()).pw_name, socket.gethostname().partition(".")[0]
-        port = free_ports(1 + len(self.nodes))
+        port = _free_ports(1 + len(self.nodes))
         ports = f"{port + 1}-{port + len(self.nodes)}"
         text = _CONFIG.read_text().format(
             host=host, port=port, ports=ports, user=user, top=self.top
@@ -178,7 +166,7 @@ class SlurmCluster:
         (self.top / "cgroup.conf").write_text("CgroupAutomount=no\n")
 
     def _spawn(self, program: str, *words: str, name: str = "") -> None:
-        found = shutil.which(program, path=PATH)
+        found = shutil.which(program, path=_PATH)
         with (self.top / "log" / f"{name or program}.out").open("ab") as out:
             self._daemons[name or program] = subprocess.Popen(
                 [found or program, *words], env={**self.environment, "SLURMD_NODENAME": name},
@@ -242,7 +230,7 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
             cluster.stop()
 
 
-def free_ports(count: int) -> int:
+def _free_ports(count: int) -> int:
     """The first of so many free ports in a row."""
     for first in secrets.SystemRandom().sample(_PORTS, 1000):
         with suppress(OSError), ExitStack() as stack:

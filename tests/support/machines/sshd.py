@@ -24,6 +24,17 @@ from trainctl.base.json import JsonValue
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 
 
+_CONFIG = """\
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+MaxStartups 100:30:200
+"""
+
+
 def require_sshd() -> None:
     """Skip where sshd or ssh is missing."""
     for program in (SSHD, "ssh", "ssh-keygen"):
@@ -127,32 +138,16 @@ def sshd(
     }
     port = free_port(address)
     config = place / "sshd_config"
-    config.write_text(
-        "\n".join(
-            [
-                *lines,
-                f"Port {port}",
-                f"ListenAddress {address}",
-                f"HostKey {place / 'host_key'}",
-                "PidFile none",
-                f"AuthorizedKeysFile {place / 'authorized_keys'}",
-                "StrictModes no",
-                "UsePAM no",
-                "PasswordAuthentication no",
-                "KbdInteractiveAuthentication no",
-                "PermitRootLogin prohibit-password",
-                "MaxStartups 100:30:200",
-                "SetEnv " + " ".join(f'{name}="{value}"' for name, value in found.items()),
-            ]
-        )
-        + "\n"
-    )
+    settings = " ".join(f'{name}="{value}"' for name, value in found.items())
+    own = f"Port {port}\nListenAddress {address}\nHostKey {place / 'host_key'}\nSetEnv {settings}\n"
+    own += f"AuthorizedKeysFile {place / 'authorized_keys'}\n"
+    config.write_text("\n".join([*lines, own, _CONFIG]))
     with (place / "log").open("wb") as log:
         process = subprocess.Popen(
             [SSHD, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stderr=log, start_new_session=True
         )  # fmt: skip
     try:
-        await_banner(address, port, place / "log")
+        _await_banner(address, port, place / "log")
         yield Sshd(address, port, host_key, home, process)
     finally:
         process.terminate()
@@ -177,12 +172,11 @@ def free_port(address: str) -> int:
         return port
 
 
-def await_banner(address: str, port: int, log: Path, seconds: float = 30) -> None:
-    """Wait until a server says that it speaks SSH."""
-    end = time.monotonic() + seconds
+def _await_banner(address: str, port: int, log: Path) -> None:
+    end = time.monotonic() + 60
     while time.monotonic() < end:
-        with suppress(OSError), socket.create_connection((address, port), 5) as one:
-            if one.recv(4) == b"SSH-":
+        with suppress(OSError), socket.create_connection((address, port), 5) as client:
+            if client.recv(4) == b"SSH-":
                 return
         time.sleep(0.02)
     raise AssertionError(f"no sshd at {address}:{port}:\n{log.read_text()}")

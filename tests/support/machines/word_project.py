@@ -27,17 +27,12 @@ jobs:
 
 @contextmanager
 def word_project(
-    lab: HostLab,
-    top: Path,
-    hosts: Sequence[FakeHost],
-    count: int | None = None,
-    *,
-    here: bool = False,
+    lab: HostLab, top: Path, hosts: Sequence[FakeHost], *, here: bool = False
 ) -> Iterator[ProjectHarness]:
-    """On so many of the hosts, by default all; the mirror on the first of them, or ``here`` with the operator."""
+    """On all of the hosts; the mirror on the first of them, or ``here`` with the operator."""
     with client_project(lab, top) as made:
         text = _MANIFEST.replace("HOSTS", json.dumps([host.settings for host in hosts]))
-        text = text.replace("COUNT", str(count or len(hosts)))
+        text = text.replace("COUNT", str(len(hosts)))
         text = text.replace("MIRROR", f'mirror: {{url: "file://{made.mirror}"}}' if here else "")
         made.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": WORD})
         yield made

@@ -1,11 +1,7 @@
 """EC2 on this machine: moto behind a wrapper that boots a real machine for each instance and that injects faults.
 
-    client = ec2.client("ec2")
-    [instance] = client.run_instances(ImageId=ec2.image, InstanceType="g5.xlarge", MinCount=1, MaxCount=1)["Instances"]
-    ec2.machine(instance["InstanceId"]).await_ssh()
-
 Private and public addresses are in 127.0.0.0/8. sshd listens on port 22 of the private address, or on ``ec2.ssh_port`` if this
-machine has an sshd on all addresses; the variable EC2_TEST_SSH_PORT sets another port.
+machine has an sshd on all addresses. There is one region, us-east-1.
 """
 
 from __future__ import annotations
@@ -13,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -25,7 +21,7 @@ from botocore.config import Config
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from tests.support.machines.ec2_instance import POWER_OFF, REBOOT, Ec2Launch, Ec2Machine
+from tests.support.machines.ec2_instance import Ec2Launch, Ec2Machine
 from tests.support.servers import ec2_backend
 from tests.support.servers.ec2_answers import AccountData
 from tests.support.servers.ec2_requests import (
@@ -36,6 +32,8 @@ from tests.support.servers.ec2_requests import (
     failed_answer,
     parse_request,
 )
+
+REGION = "us-east-1"
 
 
 class Ec2Server(FaultInjection):
@@ -49,58 +47,33 @@ class Ec2Server(FaultInjection):
         self.machines: dict[str, Ec2Machine] = {}
         """Machines of running and stopped instances by instance ID."""
         self.ssh_port = ec2_backend.ssh_port(f"127.{network}.0.4")
-        self._network = network
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.RLock()
-        self._regions: dict[str, ec2_backend.RegionBackend] = {}
-        self._clients: dict[tuple[str, str, int], Any] = {}
-        self._session = boto3.session.Session(
-            "AKIAEXAMPLE", "not-a-real-key", region_name="us-east-1"
-        )
+        self._backend = ec2_backend.RegionBackend(REGION, network)
         self._clear()
 
     def _clear(self) -> None:
-        self.data = AccountData(image=self.region("us-east-1").default_image())
-        self.boot_seconds = 0.0
-        """Time from launch to boot."""
-        self.seen: list[Path] = []
-        """Directories of this machine that instances launched from now on read."""
-        self.shared: list[Path] = []
-        """Directories of this machine that they may write."""
-        self.clear_faults()
+        FaultInjection.__init__(self)
+        self.data = AccountData(self._backend.default_image())
         self._addresses: list[str] = []
-        self._tokens: dict[tuple[str, str], tuple[dict[str, Any], ApiAnswer]] = {}
+        self._launches: dict[str, tuple[dict[str, Any], ApiAnswer]] = {}
         self._timers: list[threading.Timer] = []
         self.requests.clear()
-
-    @property
-    def image(self) -> str:
-        """An AMI that exists."""
-        return self.data.image
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables that make a program use this server."""
         return {
             "AWS_ENDPOINT_URL": self.url, "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-a-real-key",
-            "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION, "AWS_EC2_METADATA_DISABLED": "true",
             "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "NO_PROXY": "127.0.0.1",
         }  # fmt: skip
 
-    def client(self, service: str = "ec2", region: str = "us-east-1", attempts: int = 1) -> Any:
-        """Return a boto3 client; without retries by default, so that injected errors reach the caller."""
-        key = (service, region, attempts)
-        with self._lock:
-            if key not in self._clients:
-                config = Config(retries={"total_max_attempts": attempts}, proxies={})
-                self._clients[key] = self._session.client(
-                    service, region, endpoint_url=self.url, config=config
-                )
-            return self._clients[key]
-
-    def machine(self, instance_id: str) -> Ec2Machine:
-        """Return the machine of an instance that is not terminated."""
-        return self.machines[instance_id]
+    def client(self, service: str = "ec2") -> Any:
+        """Return a boto3 client without retries."""
+        session = boto3.session.Session("AKIAEXAMPLE", "not-a-real-key", region_name=REGION)
+        config = Config(retries={"total_max_attempts": 1}, proxies={})
+        return session.client(service, endpoint_url=self.url, config=config)
 
     def calls(self, action: str) -> list[ApiRequest]:
         """Return all requests of an action."""
@@ -110,19 +83,13 @@ class Ec2Server(FaultInjection):
         """Give the private address of a terminated instance to the next instance."""
         self._addresses.append(address)
 
-    def interrupt(self, instance_id: str, seconds: float = 120) -> None:
+    def interrupt(self, instance_id: str, seconds: float) -> None:
         """Send the notice of a spot interruption, and terminate the instance after ``seconds``."""
-        self.machine(instance_id).metadata.notify_interruption(seconds)
-        timer = threading.Timer(
-            seconds, self._end, (instance_id, "terminate", "Server.SpotInstanceTermination")
-        )
+        self.machines[instance_id].metadata.notify_interruption(seconds)
+        timer = threading.Timer(seconds, self._end, (instance_id, "Server.SpotInstanceTermination"))
         timer.daemon = True
         self._timers.append(timer)
         timer.start()
-
-    def rebalance(self, instance_id: str) -> None:
-        """Send a rebalance recommendation."""
-        self.machine(instance_id).metadata.recommend_rebalance()
 
     def reset(self) -> None:
         """Delete all instances, resources, faults and recorded requests."""
@@ -132,17 +99,8 @@ class Ec2Server(FaultInjection):
             for machine in self.machines.values():
                 machine.delete()
             self.machines.clear()
-            for backend in self._regions.values():
-                backend.reset()
+            self._backend.reset()
             self._clear()
-
-    def region(self, name: str) -> ec2_backend.RegionBackend:
-        """Return moto's state of a region."""
-        with self._lock:
-            if name not in self._regions:
-                number = len(self._regions)
-                self._regions[name] = ec2_backend.RegionBackend(name, self._network, number)
-            return self._regions[name]
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -162,12 +120,9 @@ class Ec2Server(FaultInjection):
     def _answer(self, environ: dict[str, Any], request: ApiRequest, body: bytes) -> ApiAnswer:
         with self._lock:
             self._raise_fault(request)
-            made = self.data.answer(request)
-            if made is not None:
-                return made
-            if request.service != "ec2":
-                return self._forward(environ, body)
-            self.region(request.region)
+            answer = self.data.answer(request)
+            if answer is not None:
+                return answer
             if request.action == "RunInstances":
                 return self._run(environ, request)
             answer = self._forward(environ, body)
@@ -186,51 +141,37 @@ class Ec2Server(FaultInjection):
         return answer
 
     def _run(self, environ: dict[str, Any], request: ApiRequest) -> ApiAnswer:
-        key = (request.region, request.params.get("ClientToken", ""))
-        if key in self._tokens and key[1]:
-            params, answer = self._tokens[key]
+        token = request.params["ClientToken"]
+        if token in self._launches:
+            params, answer = self._launches[token]
             if params != request.params:
-                raise ApiFailure(
-                    "IdempotentParameterMismatch",
-                    "The client token was used with other parameters.",
-                )
+                raise ApiFailure("IdempotentParameterMismatch", "the token has other parameters")
             return answer
-        backend = self.region(request.region)
-        is_real = request.params.get("DryRun") != "true"
-        address = self._addresses.pop(0) if self._addresses and is_real else None
-        params = backend.placed(request.params, address)
+        address = self._addresses.pop(0) if self._addresses else None
+        params = self._backend.placed(request.params, address)
         answer = self._forward(environ, urlencode(params).encode())
         if answer.status == 200:
-            self._tokens[key] = (request.params, answer)
+            self._launches[token] = (request.params, answer)
             for name in re.findall(rb"<instanceId>(i-[0-9a-f]+)<", answer.body):
-                self._launch(backend, backend.moto.get_instance(name.decode()), request.params)
+                self._launch(self._backend.moto.get_instance(name.decode()))
         return answer
 
-    def _launch(
-        self, backend: ec2_backend.RegionBackend, instance: Any, params: Mapping[str, Any]
-    ) -> None:
-        profile = params.get("IamInstanceProfile.Name") or params.get("IamInstanceProfile.Arn", "")
+    def _launch(self, instance: Any) -> None:
         launch = Ec2Launch(
-            instance.id, instance.private_ip, instance._placement.zone,
-            instance.instance_type, backend.user_data(instance), backend.public_key(instance.key_name),
-            ec2_backend.gpu_count(instance.instance_type), instance.lifecycle == "spot", profile.rpartition("/")[2] or None,
-            self.ssh_port, tuple(self.seen), tuple(self.shared),
-        )  # fmt: skip
+            instance.private_ip,
+            self._backend.user_data(instance),
+            ec2_backend.gpu_count(instance.instance_type),
+            self.ssh_port,
+        )
         assert launch.address.startswith("127."), f"{launch.address} is not a loopback address"
         machine = Ec2Machine(
-            self.place / instance.id, launch, lambda status: self._exited(instance.id, status)
+            self.place / instance.id,
+            launch,
+            lambda: self._end(instance.id, "Client.InstanceInitiatedShutdown"),
         )
         self.machines[instance.id] = machine
         self._hidden[instance.id] = time.monotonic() + self._lag
-        self._boot(machine)
-
-    def _boot(self, machine: Ec2Machine) -> None:
-        if not self.boot_seconds:
-            return machine.boot()
-        timer = threading.Timer(self.boot_seconds, machine.boot)
-        timer.daemon = True
-        self._timers.append(timer)
-        return timer.start()
+        machine.boot()
 
     def _follow(self, request: ApiRequest) -> None:
         """Do to machines what a request did to their instances."""
@@ -240,30 +181,18 @@ class Ec2Server(FaultInjection):
                 continue
             if request.action == "TerminateInstances":
                 self.machines.pop(value).delete()
-            if request.action in ("StopInstances", "RebootInstances"):
+            if request.action == "RebootInstances":
                 machine.kill()
-            if request.action in ("StartInstances", "RebootInstances"):
-                self._boot(machine)
+                machine.boot()
 
-    def _exited(self, instance_id: str, status: int) -> None:
-        if status == POWER_OFF:
-            self._end(instance_id, "", "Client.InstanceInitiatedShutdown")
-        elif status == REBOOT and instance_id in self.machines:
-            self.machines[instance_id].boot()
-
-    def _end(self, instance_id: str, behavior: str, reason: str) -> None:
-        """Stop or terminate an instance other than by a request."""
+    def _end(self, instance_id: str, reason: str) -> None:
+        """Terminate an instance other than by a request; trainctl's all end when they power off."""
         with self._lock:
             if instance_id not in self.machines:
                 return
-            backend = self.region(self.machines[instance_id].launch.zone[:-1]).moto
-            instance = backend.get_instance(instance_id)
-            if (behavior or instance.instance_initiated_shutdown_behavior) == "terminate":
-                instance.terminate()
-                self.machines.pop(instance_id).delete()
-            else:
-                instance.stop()
-                self.machines[instance_id].kill()
+            instance = self._backend.moto.get_instance(instance_id)
+            instance.terminate()
+            self.machines.pop(instance_id).delete()
             instance.state_reason.code = reason
             instance.state_reason.message = f"{reason}: Instance ended"
 

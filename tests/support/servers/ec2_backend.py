@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -56,9 +55,7 @@ def claim_network() -> Iterator[int]:
 
 
 def ssh_port(address: str) -> int:
-    """Return EC2_TEST_SSH_PORT, or 22, or 22022 if another process has port 22 on all addresses."""
-    if "EC2_TEST_SSH_PORT" in os.environ:
-        return int(os.environ["EC2_TEST_SSH_PORT"])
+    """Return 22, or 22022 if another process has port 22 on all addresses."""
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -69,12 +66,11 @@ def ssh_port(address: str) -> int:
 
 
 class RegionBackend:
-    """moto's state of one region. Its only VPC is the default VPC, with a subnet of /24 per zone on loopback."""
+    """moto's state of a region. Its only VPC is the default VPC, with a subnet of /24 per zone on loopback."""
 
-    def __init__(self, region: str, network: int, number: int) -> None:
+    def __init__(self, region: str, network: int) -> None:
         self.moto: Any = ec2_backends[ACCOUNT][region]
-        self.region = region
-        self._block = (network, 16 * number)
+        self._network = network
         self._make_network()
 
     def reset(self) -> None:
@@ -86,33 +82,29 @@ class RegionBackend:
 
     def _make_network(self) -> None:
         moto = self.moto
-        network, first = self._block
         for subnet in moto.describe_subnets():
             moto.delete_subnet(subnet.id)
         for old in list(moto.vpcs):
             moto.delete_vpc(old)
-        vpc = moto.create_vpc(f"127.{network}.{first}.0/20", is_default=True)
+        vpc = moto.create_vpc(f"127.{self._network}.0.0/20", is_default=True)
         moto.default_vpc = vpc
         for at, zone in enumerate(moto.describe_availability_zones()):
-            block = f"127.{network}.{first + at}.0/24"
+            block = f"127.{self._network}.{at}.0/24"
             subnet = moto.create_subnet(vpc.id, block, availability_zone=zone.name)
             subnet.map_public_ip_on_launch = False
 
     def placed(self, params: Mapping[str, str], address: str | None) -> dict[str, str]:
-        """Return the parameters of a launch with a subnet, the full count, and an address that an earlier instance had."""
+        """Return the parameters of a launch with a subnet, and an address that an earlier instance had."""
         prefix = "NetworkInterface.1." if "NetworkInterface.1.DeviceIndex" in params else ""
-        made = {**params, "MinCount": params.get("MaxCount", "1")}  # moto launches MinCount
+        subnet = params.get(f"{prefix}SubnetId") or self._subnet(params, address).id
+        placed = {**params, f"{prefix}SubnetId": subnet}
         if address:
-            made[f"{prefix}PrivateIpAddress"] = address
-        if f"{prefix}SubnetId" not in made:
-            made[f"{prefix}SubnetId"] = self._subnet(
-                params.get("Placement.AvailabilityZone"), address
-            ).id
-        if address:
-            self.moto.get_subnet(made[f"{prefix}SubnetId"])._subnet_ips.pop(address, None)
-        return made
+            placed[f"{prefix}PrivateIpAddress"] = address
+            self.moto.get_subnet(subnet)._subnet_ips.pop(address, None)
+        return placed
 
-    def _subnet(self, zone: str | None, address: str | None) -> Any:
+    def _subnet(self, params: Mapping[str, str], address: str | None) -> Any:
+        zone = params.get("Placement.AvailabilityZone")
         return next(
             subnet
             for subnet in self.moto.describe_subnets()
@@ -120,22 +112,17 @@ class RegionBackend:
             and (address is None or ip_address(address) in subnet.cidr)
         )
 
-    def public_key(self, name: str | None) -> str | None:
-        """Return the public half of a key pair."""
-        pair = self.moto.key_pairs.get(name or "")
-        return pair.material_public.decode() if pair else None
-
-    def user_data(self, instance: Any) -> bytes:
+    def user_data(self, instance: Any) -> str:
         """Return an instance's decoded user data."""
-        return base64.b64decode(str(instance.user_data)) if instance.user_data else b""
+        return base64.b64decode(str(instance.user_data)).decode()
 
     def default_image(self) -> str:
         """Return an Ubuntu image."""
-        found = self.moto.describe_images()
-        names = [
-            i.id for i in found if "ubuntu" in (i.name or "").lower() and i.architecture == "x86_64"
-        ]
-        return str((names or [found[0].id])[-1])
+        return next(
+            str(image.id)
+            for image in self.moto.describe_images()
+            if "ubuntu" in (image.name or "").lower() and image.architecture == "x86_64"
+        )
 
 
 def gpu_count(instance_type: str) -> int:

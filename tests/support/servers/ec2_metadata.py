@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,33 +16,20 @@ PORT = 8169
 
 @dataclass
 class InstanceMetadata:
-    """Values below ``/latest/``, which tests may change while the server runs, and all requested paths."""
+    """Values below ``/latest/meta-data/``, which tests may change while the server runs."""
 
-    values: dict[str, str]
-    requests: list[str] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)
     tokens: set[str] = field(default_factory=set)
 
-    def notify_interruption(self, seconds: float, action: str = "terminate") -> None:
-        """Announce that the spot instance ends in ``seconds``."""
-        time = _time(seconds)
-        notice = json.dumps({"action": action, "time": time})
-        self.values["meta-data/spot/instance-action"] = notice
-        if action == "terminate":
-            self.values["meta-data/spot/termination-time"] = time
+    def notify_interruption(self, seconds: float) -> None:
+        """Announce that the spot instance is terminated in ``seconds``."""
+        notice = {"action": "terminate", "time": _time(seconds)}
+        self.values["spot/instance-action"] = json.dumps(notice)
 
     def recommend_rebalance(self) -> None:
         """Announce an elevated risk of an interruption."""
         notice = json.dumps({"noticeTime": _time(0)})
-        self.values["meta-data/events/recommendations/rebalance"] = notice
-
-    def clear_notices(self) -> None:
-        """Remove the notices of an interruption and of a rebalance."""
-        for name in (
-            "spot/instance-action",
-            "spot/termination-time",
-            "events/recommendations/rebalance",
-        ):
-            self.values.pop(f"meta-data/{name}", None)
+        self.values["events/recommendations/rebalance"] = notice
 
 
 class _Server(ThreadingHTTPServer):
@@ -57,32 +44,27 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_PUT(self) -> None:
-        if self.path != "/latest/api/token":
-            self._answer(404)
-        elif not self.headers.get("X-aws-ec2-metadata-token-ttl-seconds"):
-            self._answer(400)
-        else:
-            token = secrets.token_urlsafe(16)
+        is_valid = self.path == "/latest/api/token" and bool(
+            self.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
+        )
+        token = secrets.token_urlsafe(16)
+        if is_valid:
             self.server.metadata.tokens.add(token)
-            self._answer(200, token)
+        self._respond(200 if is_valid else 400, token)
 
     def do_GET(self) -> None:
         metadata = self.server.metadata
-        metadata.requests.append(self.path)
         if self.headers.get("X-aws-ec2-metadata-token") not in metadata.tokens:
-            self._answer(401)
+            self._respond(401)
         else:
-            found = _value(metadata.values, self.path)
-            self._answer(404 if found is None else 200, found or "")
+            value = metadata.values.get(self.path.removeprefix("/latest/meta-data/"))
+            self._respond(404 if value is None else 200, value or "")
 
-    def _answer(self, status: int, text: str = "") -> None:
-        body = text.encode("latin-1")
+    def _respond(self, status: int, text: str = "") -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "text/plain")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("X-aws-ec2-metadata-token-ttl-seconds", "21600")
+        self.send_header("Content-Length", str(len(text)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(text.encode())
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
@@ -100,17 +82,6 @@ def serve_metadata(address: str, metadata: InstanceMetadata) -> Callable[[], Non
         thread.join()
 
     return close
-
-
-def _value(values: Mapping[str, str], path: str) -> str | None:
-    """Return a value, or the names in a directory of values."""
-    path = path.removeprefix("/latest/").rstrip("/")
-    below = set()
-    for name in list(values):
-        if name.startswith(f"{path}/"):
-            first, slash, _ = name.removeprefix(f"{path}/").partition("/")
-            below.add(first + slash)
-    return values.get(path) or "\n".join(sorted(below)) or None
 
 
 def _time(seconds: float) -> str:

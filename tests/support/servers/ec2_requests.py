@@ -13,16 +13,8 @@ from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
 _SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/")
-_STATUS = {
-    "RequestLimitExceeded": 503, "Unavailable": 503, "InternalError": 500, "InsufficientInstanceCapacity": 500,
-}  # fmt: skip
+_STATUS = {"RequestLimitExceeded": 503, "InsufficientInstanceCapacity": 500}
 """HTTP status of errors other than 400. botocore retries 500 and 503."""
-_MESSAGES = {
-    "InsufficientInstanceCapacity": "We currently do not have sufficient capacity in the Availability Zone you requested.",
-    "RequestLimitExceeded": "Request limit exceeded.",
-    "VcpuLimitExceeded": "You have requested more vCPU capacity than your current vCPU limit of 0 allows.",
-    "Unsupported": "Your requested instance type is not supported in your requested Availability Zone.",
-}
 
 
 class ApiFailure(Exception):
@@ -42,7 +34,6 @@ class ApiRequest:
     params: dict[str, Any]
     """Fields as sent: ``InstanceId.1``, ``Placement.AvailabilityZone``; the JSON document for JSON services."""
     region: str
-    time: float = field(default_factory=time.time)
     status: int = 0
 
 
@@ -58,7 +49,7 @@ class ApiAnswer:
 @dataclass
 class _Fault:
     action: str
-    failure: ApiFailure
+    code: str
     count: float
     where: Mapping[str, str]
 
@@ -68,30 +59,20 @@ class FaultInjection:
 
     def __init__(self) -> None:
         self._faults: list[_Fault] = []
-        self._lost: dict[str, int] = {}
+        self._lost: set[str] = set()
         self._delays: dict[str, float] = {}
         self._lag = 0.0
         self._hidden: dict[str, float] = {}
 
-    def clear_faults(self) -> None:
-        """Remove all faults that are still to come."""
-        FaultInjection.__init__(self)
-
     def fail_next(
-        self,
-        action: str,
-        code: str,
-        message: str = "",
-        count: float = 1,
-        where: Mapping[str, str] | None = None,
+        self, action: str, code: str, count: float = 1, where: Mapping[str, str] | None = None
     ) -> None:
         """Let the next ``count`` requests fail whose ``ApiRequest.params`` have the items of ``where``."""
-        failure = ApiFailure(code, message or _MESSAGES.get(code, code))
-        self._faults.append(_Fault(action, failure, count, where or {}))
+        self._faults.append(_Fault(action, code, count, where or {}))
 
-    def lose_answer(self, action: str, count: int = 1) -> None:
-        """Perform the next requests of an action, then cut the connection instead of responding."""
-        self._lost[action] = count
+    def lose_answer(self, action: str) -> None:
+        """Perform the next request of an action, then cut the connection instead of responding."""
+        self._lost.add(action)
 
     def delay(self, action: str, seconds: float) -> None:
         """Wait before each request of an action is performed."""
@@ -111,39 +92,30 @@ class FaultInjection:
             )
             if matches and fault.count > 0:
                 fault.count -= 1
-                raise ApiFailure(fault.failure.code, str(fault.failure))
+                raise ApiFailure(fault.code, fault.code)
 
     def _cut_connection(self, request: ApiRequest) -> None:
-        if self._lost.get(request.action, 0) > 0:
-            self._lost[request.action] -= 1
+        if request.action in self._lost:
+            self._lost.remove(request.action)
             raise ConnectionResetError
 
     def _hide_new(self, request: ApiRequest, answer: ApiAnswer) -> ApiAnswer:
-        """Remove hidden instances from a Describe response."""
+        """Remove hidden instances from the response to DescribeInstances."""
         now = time.monotonic()
         hidden = {name for name, end in self._hidden.items() if end > now}
-        if not hidden or answer.status != 200 or not request.action.startswith("Describe"):
+        if not hidden or answer.status != 200 or request.action != "DescribeInstances":
             return answer
         for name, value in request.params.items():
             if name.startswith("InstanceId.") and value in hidden:
                 message = f"The instance ID '{value}' does not exist"
                 raise ApiFailure("InvalidInstanceID.NotFound", message)
-        return ApiAnswer(200, _without(answer.body, hidden), answer.headers)
-
-
-def _without(body: bytes, instances: set[str]) -> bytes:
-    """Remove items about instances, and reservations that become empty, from a response."""
-    root = ET.fromstring(body)
-    ET.register_namespace("", root.tag.partition("}")[0].lstrip("{"))
-    for parent in list(root.iter()):
-        for item in list(parent):
-            found = item.find("{*}instancesSet")
-            inner = {
-                each.findtext("{*}instanceId") for each in (found if found is not None else ())
-            }
-            if item.findtext("{*}instanceId") in instances or (inner and inner <= instances):
-                parent.remove(item)
-    return ET.tostring(root)
+        root = ET.fromstring(answer.body)
+        ET.register_namespace("", root.tag.partition("}")[0].lstrip("{"))
+        for instances in root.iterfind(".//{*}instancesSet"):
+            for instance in list(instances):
+                if instance.findtext("{*}instanceId") in hidden:
+                    instances.remove(instance)
+        return ApiAnswer(200, ET.tostring(root), answer.headers)
 
 
 def parse_request(environ: Mapping[str, Any], body: bytes) -> ApiRequest:

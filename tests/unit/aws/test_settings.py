@@ -7,8 +7,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from trainctl.plugin_api.machines import ListsMachines
-from trainctl.plugin_api.offers import OffersMachines
 from trainctl.plugin_api.provider import ClusterSettings
 from trainctl_aws import AwsProvider
 from trainctl_aws.market.offers import NO_FACTS, ListedPrice, MarketFacts, make_offers
@@ -20,12 +18,6 @@ BASE = {"region": "us-east-1", "instance_types": ["g6.xlarge"], "ssh_from": ["19
 def settings(**own: Any) -> ClusterSettings:
     """Valid settings with changes; None removes one."""
     return ClusterSettings("gpu", {k: v for k, v in {**BASE, **own}.items() if v is not None})
-
-
-def test_the_provider_has_both_optional_interfaces() -> None:
-    provider = AwsProvider()
-    assert isinstance(provider, OffersMachines)
-    assert isinstance(provider, ListsMachines)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The node program's bytecode on the operator's side: made once, and never trusted unseen."""
+"""Bytecode of the node program: compiled once by the client, and verified before it is used."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import hashlib
 import io
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.support.projects.project import ProjectHarness, project
 from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.base.system.bytecode import is_valid_bytecode
 from trainctl.plugin_api.provider import Node
@@ -54,87 +55,39 @@ def test_it_is_of_the_program_that_goes_along(tmp_path: Path) -> None:
     assert b"another source" not in load_bytecode(node_archive(), tmp_path)
 
 
-def test_it_need_not_be_kept(tmp_path: Path) -> None:
-    """Where the cache is no directory, or can't be written, it is made for this command alone."""
-    (tmp_path / "cache").write_text("")
-
-    assert is_valid_bytecode(
-        load_bytecode(node_archive(), tmp_path / "cache"), node_archive().sha256
-    )
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node("lab", "lab-0", "local", str(tmp_path / "node"), "", sys.executable)
 
 
-def test_a_visit_and_an_installation_take_it_as_it_is(tmp_path: Path) -> None:
-    """A node that is given bytecode compiles nothing: what it keeps is byte for byte what it was given."""
-    data = load_bytecode(node_archive(), tmp_path / "cache")
-    node = Node("lab", "lab-0", "local", str(tmp_path / "node"), "", sys.executable)
-    transport = LocalTransport()
+@pytest.fixture
+def transport() -> Iterator[LocalTransport]:
+    with closing(LocalTransport()) as transport:
+        yield transport
 
-    visitor = NodeAgent(node, transport, ephemeral=True, bytecode=lambda: data)
-    assert visitor.call(STATUS, StatusRequest(root=node.root, keys=[])) == {"runs": {}}
-    assert not Path(node.root).exists()
 
-    NodeAgent(node, transport, bytecode=lambda: data).call(
-        STATUS, StatusRequest(root=node.root, keys=[])
-    )
-    transport.close()
-
+def installed(node: Node) -> bytes:
     name = f"{node_archive().sha256}-{sys.implementation.cache_tag}.pyz"
-    assert (tmp_path / "node" / "agent" / name).read_bytes() == data
+    return (Path(node.root) / "agent" / name).read_bytes()
 
 
-@pytest.mark.parametrize("same", [True, False])
-def test_a_remote_node_takes_it_if_its_python_is_the_same(tmp_path: Path, *, same: bool) -> None:
-    """A visit and an installation send it with the program; a node with another Python does without it."""
+@pytest.mark.parametrize(
+    ("remote", "valid", "visits"),
+    [(False, True, True), (True, True, True), (True, False, True), (False, False, False)],
+)
+def test_a_node_uses_bytecode_of_its_own_python_only(
+    node: Node, transport: LocalTransport, tmp_path: Path, remote: bool, valid: bool, visits: bool
+) -> None:
+    """A visit and an installation get it with the program; other bytecode is compiled again."""
     data = load_bytecode(node_archive(), tmp_path / "cache")
-    sent = data if same else b"0" * 64 + data[64:]
-    node = Node("lab", "lab-0", "local", str(tmp_path / "node"), "", sys.executable)
-    transport = LocalTransport()
-    request = StatusRequest(root=node.root, keys=[])
+    given = data if valid else b"0" * 64 + data[64:]
 
-    for ephemeral in (True, False):
-        agent = NodeAgent(node, transport, ephemeral=ephemeral, bytecode=lambda: sent, remote=True)
-        assert agent.call(STATUS, request) == {"runs": {}}
+    for ephemeral in (True, False) if visits else (False,):
+        agent = NodeAgent(
+            node, transport, ephemeral=ephemeral, bytecode=lambda: given, remote=remote
+        )
+        assert agent.call(STATUS, StatusRequest(root=node.root, keys=[])) == {"runs": {}}
         assert Path(node.root).exists() is not ephemeral
-    transport.close()
 
-    name = f"{node_archive().sha256}-{sys.implementation.cache_tag}.pyz"
-    installed = (tmp_path / "node" / "agent" / name).read_bytes()
-    assert is_valid_bytecode(installed, node_archive().sha256)
-    assert (installed == data) is same
-
-
-def test_bytecode_of_another_program_is_compiled_over(tmp_path: Path) -> None:
-    """What an installation is handed counts only if it is sealed for this program and this Python."""
-    node = Node("lab", "lab-0", "local", str(tmp_path / "node"), "", sys.executable)
-    transport = LocalTransport()
-
-    agent = NodeAgent(node, transport, bytecode=lambda: b"0" * 1000)
-    agent.call(STATUS, StatusRequest(root=node.root, keys=[]))
-    transport.close()
-
-    name = f"{node_archive().sha256}-{sys.implementation.cache_tag}.pyz"
-    installed = (tmp_path / "node" / "agent" / name).read_bytes()
-    assert is_valid_bytecode(installed, node_archive().sha256)
-
-
-@pytest.mark.integration
-def test_a_local_node_is_given_it(tmp_path: Path) -> None:
-    """The first plan keeps it in the user's cache."""
-    with project(tmp_path) as made:
-        _one_job(made)
-        kept = tmp_path / "cache" / "trainctl" / "bytecode"
-        kept.unlink()
-
-        made.run("plan")
-
-        (found,) = kept.iterdir()
-        assert is_valid_bytecode(found.read_bytes(), node_archive().sha256)
-
-
-def _one_job(made: ProjectHarness) -> None:
-    made.write(
-        {
-            "trainctl.yaml": "project: {name: p}\njobs:\n  a:\n    code: ./src\n    runtime: {start_commands: ['true']}\n",
-            "src/a": "",
-        }
-    )
+    assert is_valid_bytecode(installed(node), node_archive().sha256)
+    assert (installed(node) == data) is valid

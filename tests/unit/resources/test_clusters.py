@@ -34,20 +34,17 @@ class Away(LocalProvider):
         self.dying: set[str] = set()
 
     def locate(self, cluster: ClusterSettings, node: Node) -> Node:
-        """As of the local provider."""
         if node.name in self.unreachable:
             raise NodeUnreachable(f"{node.id} doesn't answer")
         return super().locate(cluster, node)
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
-        """As of the local provider."""
         made = super().create(cluster, name, key)
         if name in self.dying:
             raise NodeUnreachable(f"{made.id} doesn't answer any more")
         return made
 
     def read(self, node: Node) -> ResourceStatus:
-        """As of the local provider."""
         return ResourceStatus.UNREACHABLE if node.name in self.unreachable else super().read(node)
 
 

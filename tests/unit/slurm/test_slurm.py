@@ -27,15 +27,8 @@ def options(request: BatchRequest, **settings: object) -> list[str]:
 
 def row(number: int, state: str, reason: str = "None", restarts: int = 0, comment: str = "") -> str:
     comment = comment or "trainctl:key-1 job.train run 1 (abc)"
-    columns = (
-        (24, number),
-        (24, state),
-        (12, restarts),
-        (80, reason),
-        (400, "n[1-2]"),
-        (24, "2026-11-26T15:49:30"),
-        (600, comment),
-    )
+    end = "2026-11-26T15:49:30"
+    columns = ((24, number), (24, state), (12, restarts), (80, reason), (400, "n[1-2]"), (24, end), (600, comment))  # fmt: skip
     return "".join(f"{value:<{width}}" for width, value in columns)
 
 
@@ -119,10 +112,8 @@ def test_a_forecast_is_a_time_or_a_refusal() -> None:
     text = "sbatch: Job 7 to start at 2026-01-02T03:04:05 using 4 processors on nodes n1 in partition gpu"
     assert parse_forecast(text, refused=False).start is not None
     refusal = "allocation failure: Requested node configuration is not available"
-    assert (
-        parse_forecast(refusal, refused=True).refusal
-        == "Requested node configuration is not available"
-    )
+    parsed = parse_forecast(refusal, refused=True)
+    assert parsed.refusal == "Requested node configuration is not available"
 
 
 def test_the_accounting_remembers_jobs_and_who_cancelled_them() -> None:

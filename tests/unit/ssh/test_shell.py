@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.node_program.nodes import wait_for
-from trainctl_ssh.shell import COMMAND, MarkedOutput, call_line, keepalive_line
+from trainctl_ssh.shell import COMMAND, MarkedOutput, call_line
 
 TOKEN = "0123456789abcdef" * 2
 SHOW = (
@@ -48,37 +47,6 @@ def test_every_login_shell_runs_the_same(name: str) -> None:
     assert (out.ended, err.ended) == ("3", "")
     assert out.began is not None
     assert out.began.isdigit()
-
-
-@pytest.mark.parametrize("name", ["dash", "bash", "zsh"])
-def test_nothing_waits_there_when_call_and_link_are_over(name: str) -> None:
-    """Neither what looks whether the link is there, every 5 s, nor what says something every 15 s leaves the ``sleep`` that it had begun."""
-    if shutil.which(name) is None:
-        pytest.skip(f"needs {name}")
-    read = 'IFS= read -r _tc; eval "$_tc"'  # as COMMAND, with each shell in sh's place
-    pipe = subprocess.PIPE
-    connection = subprocess.Popen(
-        [name, "-c", read], stdin=pipe, stdout=pipe, start_new_session=True
-    )
-    with connection:
-        assert connection.stdin is not None
-        assert connection.stdout is not None
-        connection.stdin.write(keepalive_line(TOKEN))
-        connection.stdin.flush()
-        keeper = int(connection.stdout.readline().decode().partition("<")[2])
-        line = call_line(TOKEN, ["sh", "-c", "sleep 0.3; cat"], keeper)
-        done = subprocess.run([name, "-c", read], input=line, stdout=pipe, start_new_session=True)
-        assert done.returncode == 0
-        began = int(done.stdout.decode().partition("<")[2].splitlines()[0])
-        wait_for(lambda: not sessions_of(began), 4)
-        assert sessions_of(keeper)
-    wait_for(lambda: not sessions_of(keeper), 4)
-
-
-def sessions_of(leader: int) -> list[str]:
-    """What runs in the session of a process, by its arguments."""
-    found = subprocess.run(["ps", "-o", "args=", "-s", str(leader)], capture_output=True, text=True)
-    return [one for one in found.stdout.splitlines() if "<defunct>" not in one]
 
 
 SHELLS = [name for name in ("sh", "bash", "zsh", "fish", "tcsh") if shutil.which(name)]

@@ -1,0 +1,133 @@
+"""Hosts: paths on them, their nodes, and invalid responses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+
+from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.plugin_api.provider import (
+    ClusterSettings,
+    CommandOutput,
+    Node,
+    ResourceStatus,
+    Transport,
+)
+from trainctl_ssh import SshProvider
+from trainctl_ssh.hosts import HostPaths, SshHost, SshLogin, find_host_paths, find_presence
+
+
+def path_lines(version: str) -> bytes:
+    """The response of a host with one Python of this version."""
+    return f"home\t/home/u\npython\t{version}\t/usr/bin/python3\tpython3\n".encode()
+
+
+class Scripted:
+    """A transport that returns prepared responses, one after the other."""
+
+    def __init__(self, *responses: bytes) -> None:
+        self._responses = iter(responses)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: Iterable[bytes] = (),
+        on_stdout: Callable[[bytes], None] | None = None,
+        timeout: float | None = None,
+    ) -> CommandOutput:
+        return CommandOutput(0, next(self._responses), b"printed on stderr")
+
+    def expose(self, port: int) -> AbstractContextManager[int]:
+        return nullcontext(port)
+
+    def close(self) -> None:
+        pass
+
+
+_: type[Transport] = Scripted
+
+
+def find_paths(version: str, directory: str = "") -> HostPaths:
+    host = SshHost("gpu-1", SshLogin("gpu-1"), dir=directory)
+    return find_host_paths(Scripted(path_lines(version)), host, "lab/gpu-1")
+
+
+@pytest.mark.parametrize("version", ["3.8.0", "3.11.7"])
+def test_a_supported_python_is_used(version: str) -> None:
+    assert find_paths(version).python == "/usr/bin/python3"
+
+
+@pytest.mark.parametrize("version", ["2.7.18", "3.7.17"])
+def test_an_older_python_is_an_error_that_names_it(version: str) -> None:
+    with pytest.raises(NodeError, match=r"lab/gpu-1 has no Python 3\.8 or newer") as raised:
+        find_paths(version)
+    assert f"python3 is {version}" in raised.value.detail
+
+
+@pytest.mark.parametrize(
+    ("directory", "root", "data"),
+    [
+        ("", "/home/u/.cache/trainctl", "/home/u/.local/share/trainctl"),
+        ("~/x/", "/home/u/x", "/home/u/x/data"),
+        ("/nvme/x", "/nvme/x", "/nvme/x/data"),
+    ],
+)
+def test_a_declared_directory_has_root_and_data(directory: str, root: str, data: str) -> None:
+    paths = find_paths("3.11.7", directory)
+    assert (paths.root, paths.data) == (root, data)
+
+
+@pytest.mark.parametrize(
+    "status", [ResourceStatus.PRESENT, ResourceStatus.MISSING, ResourceStatus.FORBIDDEN]
+)
+def test_the_host_reports_the_presence_of_a_node(status: ResourceStatus) -> None:
+    assert find_presence(Scripted(f" {status}\n".encode()), "/made/x", "lab/a") is status
+
+
+def test_an_invalid_response_about_presence_is_an_error() -> None:
+    """It names the node and has the output."""
+    with pytest.raises(NodeError) as caught:
+        find_presence(Scripted(b"Welcome!\n"), "/made/x", "lab/a")
+
+    assert caught.value.summary == "lab/a cannot inspect its files"
+    assert "printed on stderr" in caught.value.detail
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_node_that_is_deleted_while_it_is_created_is_an_error(
+    is_made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process deleted the marker."""
+    provider = SshProvider()
+    transport = Scripted(path_lines("3.11.7"), b'{"made": %s}' % str(is_made).lower().encode())
+    monkeypatch.setattr(provider, "transport", lambda node: transport)
+    cluster = ClusterSettings("lab", {"provider": "ssh", "hosts": [{"name": "gpu-1"}]})
+
+    if is_made:
+        assert provider.create(cluster, "gpu-1", "key").root == "/home/u/.cache/trainctl"
+    else:
+        with pytest.raises(NodeError, match="deleted by another process"):
+            provider.create(cluster, "gpu-1", "key")
+
+
+def test_a_node_is_found_while_other_hosts_are_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it is on no reachable host, any of the others could have it: that is an error."""
+    provider, responses = SshProvider(), {"gpu-1": [path_lines("3.11.7"), b"present\n"]}
+
+    def transport(node: Node) -> Transport:
+        if node.name not in responses:
+            raise NodeUnreachable(f"{node.id} timed out")
+        return Scripted(responses[node.name].pop(0))
+
+    monkeypatch.setattr(provider, "transport", transport)
+    cluster = ClusterSettings("lab", {"hosts": ["gpu-0", "gpu-1"]})
+
+    node = provider.find(cluster, "key")
+    assert node is not None
+    assert (node.id, node.key) == ("lab/gpu-1", "key")
+    responses["gpu-1"] += [path_lines("3.11.7"), b"missing\n"]
+    with pytest.raises(NodeUnreachable, match="lab/gpu-0 timed out"):
+        provider.find(cluster, "key")
