@@ -13,7 +13,6 @@ import pytest
 from tests.support.memory_log import MemoryLog
 from tests.support.sealed import KEY, OTHER_KEY, sealed_log
 from tests.support.storage.ledgers import SFT, begin, ledger_on, record
-from trainctl.base.json import JsonObject
 from trainctl.encryption.keys import EncryptionKeys, KeySource
 from trainctl.encryption.sealed_log import SealedLog
 from trainctl.errors import StateError
@@ -252,24 +251,3 @@ def test_a_plain_state_is_refused_until_rekey_encrypts_it(kind: Log, tmp_path: P
     place = MemoryLog("memory:new")
     migrate(opened(), ledger_on(sealed_log(place, tmp_path / "new")))
     assert "10.0.0.7" not in str(list(place.replay()))
-
-
-class _WithoutSnapshots(MemoryLog):
-    """A log on a full disk."""
-
-    def snapshot(self, position: int, state: JsonObject) -> None:
-        """Fail."""
-        raise StateError("no space left")
-
-
-def test_rekey_that_was_interrupted_is_repeated(tmp_path: Path) -> None:
-    """Without its snapshot the state is refused, and not half encrypted for anybody."""
-    log = _WithoutSnapshots()
-    used(ledger_on(log))
-    with pytest.raises(StateError, match="no space left"):
-        rekey(ledger_on(sealed_log(log, tmp_path / "seen")))
-    with pytest.raises(StateError, match="is not encrypted"):
-        ledger_on(sealed_log(log, tmp_path / "seen")).state()
-    log.snapshot = MemoryLog.snapshot.__get__(log)  # type: ignore[method-assign]
-    rekey(ledger_on(sealed_log(log, tmp_path / "seen")))
-    assert list(ledger_on(sealed_log(log, tmp_path / "seen")).state().resources) == [SFT]

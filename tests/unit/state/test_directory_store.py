@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.storage.synced_disk import SyncedDisk
 from trainctl.base.lease import holder_name
 from trainctl.errors import StateError, UsageError
 from trainctl_state import directory_objects, open_directory
@@ -94,3 +95,20 @@ def test_an_address_that_is_not_absolute_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="is not a directory for the state") as caught:
         open_directory(url)
     assert "file:///" in caught.value.detail
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SyncedDisk:
+    """A disk that loses what wasn't synced in a power cut."""
+    return SyncedDisk(tmp_path, monkeypatch)
+
+
+def test_objects_survive_a_power_cut(tmp_path: Path, disk: SyncedDisk) -> None:
+    """Bytes and names are synced, and so is the directory; not of objects that need not be durable."""
+    store = directory_objects(tmp_path)
+    assert store.put_if_absent("log/created", b"1")
+    store.put("log/replaced", b"1")
+    store.put("log/replaced", b"2")
+    assert disk.lost("log") == []
+    store.put("log/cheap", b"1", durable=False)
+    assert disk.lost("log") == ["log/cheap"]
