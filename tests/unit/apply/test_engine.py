@@ -69,7 +69,6 @@ def test_the_intent_is_written_before_the_effect(desk: FakeEngine) -> None:
 
 
 def test_a_removal_takes_the_record_away(desk: FakeEngine) -> None:
-    """Delete asks the handler, forget doesn't."""
     desk.run(change(), change(EVAL))
     gone = [
         change(SFT, Action.DELETE, before={"v": 1}, after=None, seen=1),
@@ -123,7 +122,6 @@ def test_a_fault_of_ours_is_not_swallowed(desk: FakeEngine) -> None:
 
 
 def test_a_failed_step_may_have_something_to_record(desk: FakeEngine) -> None:
-    """A run that could not be deployed is in the history, and the step has failed all the same."""
     desk.fail(StepFailed(TrainctlError("no mount", "Move it."), {"runs": [1]}))
     result = desk.run(change())
     assert result.failed[SFT].detail == "Move it."
@@ -144,7 +142,6 @@ def test_an_effect_of_which_nobody_knows_stays_open(desk: FakeEngine) -> None:
 
 
 def test_an_address_that_another_changes_is_refused(desk: FakeEngine) -> None:
-    """With exit code 10 where nothing else was done, and nothing is asked of the handler."""
     desk.attempt("other", elsewhere("ann"))
     result = desk.run(change())
     assert isinstance(result.failed[SFT], LockHeld)
@@ -153,7 +150,6 @@ def test_an_address_that_another_changes_is_refused(desk: FakeEngine) -> None:
 
 
 def test_what_another_left_while_one_waited_is_undone(desk: FakeEngine) -> None:
-    """The lease is waited for, and only then it is looked what there is to undo."""
     ann = desk.attempt("hers", elsewhere("ann"))
     ending = threading.Timer(0.2, lambda: ann.fail(ann.state().open_intents[SFT], "no"))
     ending.start()

@@ -13,7 +13,6 @@ from trainctl.apply.interrupt import Interrupt
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_once_finishes_and_twice_stops(number: signal.Signals) -> None:
-    """Each is said; afterwards signals mean what they meant before."""
     before = signal.getsignal(number)
     told: list[str] = []
     with Interrupt(told.append) as interrupt:
@@ -37,7 +36,6 @@ def test_a_closed_terminal_is_told_more_than_once_and_only_finishes() -> None:
 
 
 def test_who_ignores_that_a_terminal_is_closed_goes_on_doing_so() -> None:
-    """As under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with Interrupt() as interrupt:

@@ -123,7 +123,6 @@ def test_a_renamed_project_and_its_cache() -> None:
     ],
 )
 def test_names_that_are_refused(old: Address, new: Address, why: str) -> None:
-    """Another kind, a cluster, and a name that is taken."""
     with pytest.raises((UsageError, StateError), match=why):
         renames(filled().state(), [(old, new)])
 

@@ -75,7 +75,6 @@ def test_what_a_killed_apply_left_is_at_the_end() -> None:
 
 
 def test_rows_name_plan_commit_and_pipeline() -> None:
-    """As in the log: of the holder of the intent, and of the plan that it was for."""
     by = replace(elsewhere("ann"), commit="c0ffee1", pipeline="https://ci/1")
     log = MemoryLog()
     ledger = ledger_on(log, holder=by)
@@ -103,7 +102,6 @@ def test_outcomes_of_a_plan() -> None:
 
 
 def test_states_of_the_past() -> None:
-    """Any serial can be looked at again; one that wasn't reached is refused with how far they go."""
     ledger = ledger_on(MemoryLog())
     for number in range(3):
         ledger.finish(begin(ledger), record(outputs={"n": number}))

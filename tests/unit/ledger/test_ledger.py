@@ -61,7 +61,6 @@ def test_a_state_takes_over_the_lineage_of_the_first_plan() -> None:
 
 
 def test_an_effect_from_intent_to_outcome() -> None:
-    """The intent is what was asked for; the outcome is what everyone reads."""
     log = MemoryLog()
     ledger = ledger_on(log)
     intent = begin(ledger, plan="sha256:p", reason="because", seen=0)
@@ -97,7 +96,6 @@ def test_an_address_that_another_holds_is_refused() -> None:
 
 
 def test_a_dead_holder_is_taken_over_at_once() -> None:
-    """A process of this machine that is gone holds nothing; its late outcome moves nothing."""
     log = MemoryLog()
     gone = ledger_on(log, holder=dead_here())
     old = begin(gone)
@@ -235,7 +233,6 @@ def test_release_ends_a_lease_by_hand() -> None:
 
 
 def test_observing_appends_only_news() -> None:
-    """The same look twice is one entry; of what isn't recorded none."""
     log = MemoryLog()
     ledger = ledger_on(log)
     ledger.finish(begin(ledger), record())

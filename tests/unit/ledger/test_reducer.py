@@ -40,7 +40,6 @@ def after(*entries: Entry) -> State:
 
 
 def test_an_intent_is_open_until_its_outcome() -> None:
-    """The outcome closes it, carries the whole record, and counts once."""
     state = after(intent())
     assert state.open_intents[SFT].id == "i1"
     assert state.serial == 0
@@ -51,7 +50,6 @@ def test_an_intent_is_open_until_its_outcome() -> None:
 
 
 def test_a_removal_leaves_its_count() -> None:
-    """A removed address is no resource any more, and its version goes on from where it was."""
     state = after(intent(), outcome(), intent("i2"), outcome("i2", gone=True))
     assert SFT not in state.resources
     assert (state.serial, state.versions[SFT]) == (2, 2)
@@ -59,32 +57,28 @@ def test_a_removal_leaves_its_count() -> None:
     assert state.resources[SFT].version == 3
 
 
+TAKEN_OVER = (intent("i1"), intent("i2", key="k2"))
+
+
 @pytest.mark.parametrize(
-    "late",
-    [outcome("i1"), FailureEntry(header(), "i1", SFT, "x"), UnlockEntry(header(), "i1", SFT), LeaseRenewedEntry(header(), ("i1",))],
-    ids=lambda entry: type(entry).__name__,
-)  # fmt: skip
-def test_whoever_lost_the_lease_changes_nothing(late: Entry) -> None:
-    """After a take-over, nothing that names the old intent moves the state."""
-    taken = after(intent("i1"), intent("i2", key="k2"))
-    assert reduce_entries(taken, [late]) == taken
-
-
-def test_an_intent_closes_only_its_own_address() -> None:
-    """An outcome that names an open intent of another address is fenced off."""
-    state = after(intent())
-    stray = replace(outcome(), address=PREP)
+    ("before", "stray"),
+    [
+        (TAKEN_OVER, outcome("i1")),
+        (TAKEN_OVER, FailureEntry(header(), "i1", SFT, "x")),
+        (TAKEN_OVER, UnlockEntry(header(), "i1", SFT)),
+        (TAKEN_OVER, LeaseRenewedEntry(header(), ("i1",))),
+        ([intent()], replace(outcome(), address=PREP)),
+        ([intent()], intent()),
+        ([intent()], replace(intent(), address=PREP)),
+    ],
+)
+def test_an_entry_without_the_lease_changes_nothing(before: list[Entry], stray: Entry) -> None:
+    """That names an intent that was taken over or is of another address, or an intent that is open already."""
+    state = after(*before)
     assert reduce_entries(state, [stray]) == state
 
 
-def test_an_intent_that_is_open_is_not_opened_again() -> None:
-    """The same id a second time, on whatever address, changes nothing."""
-    state = after(intent())
-    assert reduce_entries(state, [intent(), replace(intent(), address=PREP)]) == state
-
-
 def test_a_change_by_hand_needs_no_intent() -> None:
-    """An outcome with an empty intent records, counts, and leaves an open lease alone."""
     state = after(intent(), outcome("", plan=""))
     assert state.resources[SFT].version == 1
     assert SFT in state.open_intents
@@ -107,7 +101,6 @@ def test_a_failure_keeps_the_key() -> None:
 
 
 def test_what_was_put_off_leaves_no_key() -> None:
-    """It has made nothing that somebody would have to undo."""
     state = after(intent(), FailureEntry(header(), "i1", SFT, "no room", waits=True))
     assert SFT not in state.open_intents
     assert SFT not in state.orphaned_intents
@@ -169,7 +162,6 @@ def test_moves_of_the_same_plan_do_not_make_it_stale() -> None:
 
 
 def test_a_state_handed_out_never_changes() -> None:
-    """What was handed out stays as it was, whatever is folded later."""
     builder = StateReducer()
     builder.apply(intent())
     before = builder.state()
@@ -252,7 +244,6 @@ def test_an_end_is_final() -> None:
 
 
 def test_nothing_new_is_the_same_object() -> None:
-    """Whoever asks whether there is anything to append gets a clear no."""
     outputs = {"runs": [run("a")], "x": 1}
     assert merge_outputs(outputs, {"x": 1, "run": run("a")}) is outputs
     assert merge_outputs(outputs, {}) is outputs

@@ -35,8 +35,6 @@ class Counted:
 
 
 def test_a_first_append_proves_the_server() -> None:
-    """A server that replaces what is there is refused before anything of the state is written."""
-
     class Replacing(MemoryObjects):
         def put_if_absent(self, key: str, data: bytes) -> bool:
             self.put(key, data)
@@ -94,7 +92,6 @@ def test_a_tail_is_only_a_hint() -> None:
 
 
 def test_history_is_packed_once_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is emptied, and a replay reads packs."""
     monkeypatch.setattr(bucket_log, "PACK_AFTER", 6)
     store = MemoryObjects()
     log = BucketLog(store, "x")

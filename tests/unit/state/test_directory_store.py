@@ -28,14 +28,12 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
 
 
 def test_reading_makes_nothing(tmp_path: Path) -> None:
-    """Looking at a state that isn't there leaves no trace."""
     log = open_directory((tmp_path / "state").as_uri())
     assert log.read().next == 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_temporary_file_stays(tmp_path: Path) -> None:
-    """After writes that succeed, are refused or fail, the directory of temporary files is empty."""
     store = directory_objects(tmp_path)
     store.put("log/x", b"1")
     store.put_if_absent("log/x", b"2")
@@ -91,7 +89,6 @@ def test_something_in_the_way_is_named(tmp_path: Path) -> None:
     "url", ["file:state", "file://host/state", "file:///a/../b", "file://", "file:///a%00b"]
 )
 def test_an_address_that_is_not_absolute_is_refused(url: str) -> None:
-    """What can't be meant is said, with what to write."""
     with pytest.raises(UsageError, match="is not a directory for the state") as caught:
         open_directory(url)
     assert "file:///" in caught.value.detail

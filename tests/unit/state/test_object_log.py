@@ -143,7 +143,6 @@ def test_a_damaged_entry_is_an_error_that_names_it(damage: bytes) -> None:
 
 
 def test_a_hole_is_an_error() -> None:
-    """A missing object below the head, and an empty one that nothing covers."""
     store = MemoryObjects()
     log = filled(store, 3)
     store.put("log/000000000001.json", b"")
