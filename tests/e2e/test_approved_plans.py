@@ -66,24 +66,3 @@ def test_an_approved_plan_is_resumed(fresh: ProjectHarness) -> None:
     assert {row["plan"] for row in fresh.json("history", "job.d")["entries"] if row["plan"]} == {
         digest
     }
-
-
-def test_an_untrusted_plan_sees_public_sources_and_no_state(fresh: ProjectHarness) -> None:
-    """Sizes, revision and code as in any plan; afterwards nothing was written, and it can't be applied."""
-    write_manifest(fresh, {"a": job("true", weights=["tiny"])}, weights=WEIGHTS)
-    fresh.variables["TRAINCTL_STATE"] = f"file://{fresh.directory.parent / 'state'}"
-    full = fresh.json("plan")
-    plan = fresh.json("plan", "--untrusted", "--out", "p.json")
-    for name in ("revision", "files", "bytes"):
-        assert plan["weights"][0][name] == full["weights"][0][name] is not None
-    codes = [
-        change["change"]["after"].get("code")
-        for form in (full, plan)
-        for change in form["resource_changes"]
-        if change["type"] == "job"
-    ]
-    assert codes[0] == codes[1]
-    assert not (fresh.directory.parent / "state").exists()
-    assert "for review only" in fresh.run("apply", "p.json", code=13).stderr
-    for flags in (["--destroy"], ["--sign", "key", "--out", "q"], ["--refresh-only"]):
-        fresh.run("plan", "--untrusted", *flags, code=64)

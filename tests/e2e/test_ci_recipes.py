@@ -55,7 +55,8 @@ def _write(made: ProjectHarness, rate: float) -> None:
     write_manifest(made, {"train": train}, state=state, weights=WEIGHTS, secrets=secrets)
 
 
-@pytest.mark.parametrize("kind", ["github", pytest.param("gitlab", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["github", "gitlab"])
 def test_a_change_from_request_to_drift(fresh: ProjectHarness, kind: str) -> None:
     """Open, comment, push (the approval falls), approve, queue, merge, apply, apply again; drift opens one issue."""
     with review_stub(kind) as stub:

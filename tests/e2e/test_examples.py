@@ -26,6 +26,7 @@ def test_a_new_project_can_be_planned(fresh: ProjectHarness, example: str) -> No
     assert plan["diagnostics"] == []
 
 
+@pytest.mark.long
 def test_two_hosts(tmp_path: Path, fresh: ProjectHarness) -> None:
     """With other hosts than those named in the example."""
     require_sshd()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import stat
-from pathlib import Path
 
 from tests.support.projects.manifest_files import WEIGHTS, job, write_manifest
 from tests.support.projects.project import ProjectHarness
@@ -104,42 +103,6 @@ def test_detailed_exit_codes_and_the_ways_to_look_less(fresh: ProjectHarness) ->
     fresh.run("plan", "-detailed-exitcode", code=1)
 
 
-def test_what_was_deleted_by_hand_is_planned_and_repaired(fresh: ProjectHarness) -> None:
-    """A listing of the mirror, a node's directory, its caches: the plan says so, one apply mends it, and a run works."""
-    caching = {"cache_config": {"enabled": True}}
-    one = job("ls models/tiny", "ls -d $BT_RW_CACHE_DIR", weights=["tiny"], runtime=caching)
-    write_manifest(fresh, {"a": one}, weights=WEIGHTS)
-    fresh.run(*APPLY)
-    node = fresh.nodes / "local-0"
-    drift = {
-        fresh.mirror / "listings": {"weights.tiny"},
-        node: {"cluster.local"},
-        node
-        / "cache": set(),  # caches may go at any moment: nothing has drifted, and the next run fills them again
-        node / "caches": set(),
-    }
-    for place, expected in drift.items():
-        remove(place)
-        planned = fresh.json("plan")
-        fresh.run(*APPLY)
-        fresh.run("run", "a", "--auto-approve", "--follow")
-
-        assert {one["address"] for one in planned["resource_drift"]} == expected
-        assert place.exists()
-        assert log(fresh, "a")[:2] == ["config.json", "model.bin"]
-    fresh.run("plan", "--detailed-exitcode", code=0)
-
-
-def remove(place: Path) -> None:
-    """Remove a tree, read-only directories in it too."""
-    for directory in [
-        place,
-        *(path for path in place.rglob("*") if path.is_dir() and not path.is_symlink()),
-    ]:
-        directory.chmod(0o700)
-    shutil.rmtree(place)
-
-
 def test_weights_that_changed_since_the_plan_stop_what_needs_them(fresh: ProjectHarness) -> None:
     """The change is named, the rest is done, and events and exit code 12 report both."""
     write_manifest(
@@ -194,14 +157,3 @@ def test_no_form_of_a_plan_holds_a_secret(fresh: ProjectHarness) -> None:
     assert not any(value in one for one in shown)
     assert [path for path in files if value.encode() in path.read_bytes()] == []
     assert fresh.json("status", "a")["status"] == "TRAINING_JOB_COMPLETED"
-
-
-def test_a_missing_secret_is_reported_before_anything_is_done(fresh: ProjectHarness) -> None:
-    write_manifest(
-        fresh,
-        {"a": job("true", runtime={"environment_variables": {"WANDB": {"secret": "wandb"}}})},
-        secrets={"wandb": {"from": "env", "name": "WANDB_KEY"}},
-    )
-    refused = fresh.run(*APPLY, code=1)
-    assert "error: job.a: secret 'wandb': environment variable WANDB_KEY" in refused.stderr
-    assert fresh.run("state", "list").stdout == ""

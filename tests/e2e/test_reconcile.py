@@ -100,17 +100,19 @@ def test_what_nobody_approved_is_left_alone(fresh: ProjectHarness, gate: Path) -
     assert set(fresh.actions()) == {"job.train", "job.extra"}
 
 
-@pytest.mark.parametrize(("attempts", "runs"), [(1, 1), (3, 2)])
-def test_a_lost_run_is_an_attempt(fresh: ProjectHarness, attempts: int, runs: int) -> None:
-    """It gets its next while the job's ``retry`` allows one more, and not where it allows one attempt."""
-    text = f"jobs: {{train: {{retry: {{max_attempts: {attempts}}}, runtime: {{start_commands: [sleep 600]}}}}}}\n"
-    fresh.write({"trainctl.yaml": text})
+def test_a_lost_run_is_an_attempt(fresh: ProjectHarness) -> None:
+    """Another follows while ``retry`` of the job allows one more, and none if it allows one attempt."""
+    job = "retry: {max_attempts: ATTEMPTS}, runtime: {start_commands: [sleep 600]}"
+    jobs = {name: job.replace("ATTEMPTS", str(most)) for name, most in (("once", 1), ("again", 3))}
+    text = "".join(f"  {name}: {{{values}}}\n" for name, values in jobs.items())
+    fresh.write({"trainctl.yaml": f"jobs:\n{text}"})
     fresh.run("apply", "--auto-approve")
-    wait_for(lambda: status(fresh, "job.train") == "TRAINING_JOB_RUNNING", 60)
+    addresses = ("job.once", "job.again")
+    wait_for(lambda: {status(fresh, address) for address in addresses} == {"TRAINING_JOB_RUNNING"})
     end_processes(str(fresh.nodes))
-    wait_for(lambda: status(fresh, "job.train") == LOST, 60)
+    wait_for(lambda: {status(fresh, address) for address in addresses} == {LOST})
 
     fresh.run("reconcile", "--once")
 
-    assert fresh.json("status", "job.train")["number"] == runs
+    assert [fresh.json("status", address)["number"] for address in addresses] == [1, 2]
     fresh.run("stop", "--all")

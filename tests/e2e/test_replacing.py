@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.manifest_files import WEIGHTS, job, sleep_command, write_manifest
 from tests.support.projects.project import ProjectHarness
@@ -31,6 +33,7 @@ def begin(project: ProjectHarness, **more: Any) -> None:
     wait_for(lambda: newest(project) == (1, "RUNNING"))
 
 
+@pytest.mark.long
 def test_a_run_goes_on_whose_replacement_cant_be_made(fresh: ProjectHarness) -> None:
     """Its error says so; when it is mended, the run is stopped for the new one, and that is said, too."""
     fresh.write({"src/reqs.txt": "--no-index\nno-such-package==1\n"})

@@ -115,30 +115,3 @@ def test_a_job_waits_for_one_that_failed(fresh: ProjectHarness, gate: Path) -> N
     fresh.write({"trainctl.yaml": text})
     fresh.run("apply", "--auto-approve", "--wait")
     assert {one["status"] for one in jobs(fresh).values()} == {COMPLETED}
-
-
-def test_the_name_of_a_sweep_means_the_checkpoints_of_all_of_it(fresh: ProjectHarness) -> None:
-    """They are listed with their jobs, and each job resumes from its own; one that has none is named, and nothing is run."""
-    text = """\
-project: {name: demo}
-jobs:
-  s:
-    matrix: {lr: [1, 2]}
-    runtime:
-      start_commands:
-        - "find $BT_LOAD_CHECKPOINT_DIR/ -type f -exec cat {} +"
-        - "mkdir $BT_CHECKPOINT_DIR/checkpoint-1 && echo from ${{ matrix.lr }} > $BT_CHECKPOINT_DIR/checkpoint-1/model.bin"
-      checkpointing_config: {enabled: true}
-"""
-    fresh.write({"trainctl.yaml": text})
-    fresh.run("apply", "--auto-approve", "--wait")
-    found = fresh.json("checkpoints", "list", "s")["checkpoints"]
-    fresh.run("run", "s", "--resume", "--auto-approve", "--follow")
-
-    names = ['job.s["lr=1"]', 'job.s["lr=2"]']
-    assert [(one["job"], one["name"]) for one in found] == [(one, "checkpoint-1") for one in names]
-    logs = [fresh.run("logs", one).stdout for one in names]
-    assert logs == ["from 1\n", "from 2\n"]
-    fresh.write({"trainctl.yaml": text.replace("[1, 2]", "[1, 2, 3]")})
-    refused = fresh.run("run", "s", "--resume", "--auto-approve", code=64).stderr
-    assert 'job.s["lr=3"] is not in the state' in refused

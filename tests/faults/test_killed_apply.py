@@ -50,17 +50,6 @@ def made(tmp_path: Path) -> Iterator[ProjectHarness]:
         yield one
 
 
-@pytest.mark.parametrize("most", [LONG])
-def test_killed_first_apply(made: ProjectHarness, most: int) -> None:
-    """Wherever the first apply dies, the next one ends with one run that ran once, and nothing beside it."""
-    for point in _points(made, most, APPLY, prepare=()):
-        _die(made, point, APPLY)
-        made.run(*APPLY)
-
-        _check_sound(made, runs=1, point=point)
-        _clear(made)
-
-
 @HOW_MANY
 def test_a_plan_from_before_the_killed_apply(made: ProjectHarness, most: int) -> None:
     """Saved before the apply that dies, and applied after: it carries on what that one began, with its keys, and one run ran once."""

@@ -107,13 +107,6 @@ def test_a_dead_holder_is_taken_over_at_once() -> None:
     assert state.resources == {}
 
 
-def test_a_holder_of_an_earlier_boot_is_dead() -> None:
-    """The same process id after a reboot is somebody else."""
-    log = MemoryLog()
-    begin(ledger_on(log, holder=replace(current_holder(), boot="earlier")))
-    assert begin(ledger_on(log)).holder == current_holder()
-
-
 def test_silence_is_measured_by_the_watchers_own_clock() -> None:
     """However old the intent says it is: the lease ends only after this watcher has seen none for its whole length."""
     log = MemoryLog()
