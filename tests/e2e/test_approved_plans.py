@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tests.support.projects.manifest_files import WEIGHTS, job, write_manifest
 from tests.support.projects.project import ProjectHarness
-from tests.support.tiers import one_day_in
 
 
 def test_a_plan_is_applied_to_its_own_state_once(fresh: ProjectHarness) -> None:
@@ -27,7 +26,6 @@ def test_a_plan_is_applied_to_its_own_state_once(fresh: ProjectHarness) -> None:
     assert not (fresh.directory / ".trainctl").exists()
 
 
-@one_day_in(4)
 def test_an_approved_plan_is_resumed(fresh: ProjectHarness) -> None:
     """By its digest or its file, also after reconcile did the rest of it; with its approval and nothing else."""
     clusters = {name: {"provider": "local"} for name in ("x", "y")}
@@ -68,36 +66,3 @@ def test_an_approved_plan_is_resumed(fresh: ProjectHarness) -> None:
     assert {row["plan"] for row in fresh.json("history", "job.d")["entries"] if row["plan"]} == {
         digest
     }
-
-
-def test_an_untrusted_plan_sees_public_sources_and_no_state(fresh: ProjectHarness) -> None:
-    """Sizes, revision and code as in any plan; afterwards nothing was written, and it can't be applied."""
-    write_manifest(fresh, {"a": job("true", weights=["tiny"])}, weights=WEIGHTS)
-    fresh.variables["TRAINCTL_STATE"] = f"file://{fresh.directory.parent / 'state'}"
-    full = fresh.json("plan")
-    plan = fresh.json("plan", "--untrusted", "--out", "p.json")
-    for name in ("revision", "files", "bytes"):
-        assert plan["weights"][0][name] == full["weights"][0][name] is not None
-    codes = [
-        change["change"]["after"].get("code")
-        for form in (full, plan)
-        for change in form["resource_changes"]
-        if change["type"] == "job"
-    ]
-    assert codes[0] == codes[1]
-    assert not (fresh.directory.parent / "state").exists()
-    assert "for review only" in fresh.run("apply", "p.json", code=13).stderr
-    for flags in (["--destroy"], ["--sign", "key", "--out", "q"], ["--refresh-only"]):
-        fresh.run("plan", "--untrusted", *flags, code=64)
-
-
-def test_an_untrusted_plan_is_checked_against_policies(fresh: ProjectHarness) -> None:
-    """Also against rules, which are evaluated in another process."""
-    write_manifest(fresh, {"a": job("true")})
-    rules = fresh.directory.parent / "policies.toml"
-    rules.write_text('[[policy]]\nname = "few"\nrule = "size(plan.resource_changes) < 2"\n')
-    rules.chmod(0o600)
-    refused = fresh.run("plan", "--untrusted", "--policy", str(rules), code=13)
-    assert "few" in refused.stderr
-    rules.write_text('[[policy]]\nname = "few"\nrule = "size(plan.resource_changes) < 20"\n')
-    fresh.run("plan", "--untrusted", "--policy", str(rules))

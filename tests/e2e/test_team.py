@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 
 import pytest
@@ -58,22 +57,6 @@ def test_projects_of_a_team(fresh: ProjectHarness) -> None:
     assert "job.train" in broken.stdout
     shutil.rmtree(fresh.directory / "eval")
     assert len(fresh.json("status", "--all")["jobs"]) == 1
-
-
-def test_a_stale_plan_after_a_change_of_the_shared_file(fresh: ProjectHarness) -> None:
-    """The plan file and the memory of manifests cover the values of the extended file."""
-    fresh.write({"shared.yaml": SHARED + "vars: {steps: 3}\n"})
-    text = MANIFEST.replace("../shared/defaults.yaml", "shared.yaml").replace(
-        "sleep 0.2", "'echo ${{ var.steps }}'"
-    )
-    fresh.write({"trainctl.yaml": text.replace("NAME", "sft")})
-    digest = json.loads(fresh.run("plan", "--format", "json").stdout)["plan_digest"]
-    plan = json.loads(fresh.run("plan", "--format", "json").stdout)
-    assert plan["plan_digest"] == digest
-    assert "0 files" in fresh.run("plan").stdout
-    fresh.write({"shared.yaml": SHARED + "vars: {steps: 4}\n"})
-    assert "echo 4" in fresh.run("plan").stdout
-    fresh.run("apply", "--auto-approve", "--expect", digest, code=11)
 
 
 def test_an_unreachable_shared_file_is_not_another_state(fresh: ProjectHarness) -> None:

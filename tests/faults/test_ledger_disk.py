@@ -3,40 +3,27 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.projects.weights_project import remount, small_disk
 from tests.support.storage.ledgers import PREP, begin, ledger_on, record
 from trainctl.errors import StateError
 from trainctl_state import open_directory
 
 
-def mount(path: Path, options: str) -> None:
-    if os.getuid() != 0:
-        pytest.skip("only root may mount a small file system to fill")
-    path.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "none", str(path)], capture_output=True, text=True
-    )
-    if done.returncode != 0:
-        pytest.skip(f"this machine does not let root mount a tmpfs: {done.stderr.strip()}")
-
-
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "disk"
-    mount(path, "size=128k")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", "128k") as path:
+        yield path
 
 
-def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
+def test_a_full_disk_loses_nothing(disk: Path) -> None:
     """The append that doesn't fit is an error that says what to do; what was written before is read; with room it goes on."""
-    ballast = small_disk / "ballast"
-    ledger = ledger_on(open_directory((small_disk / "state").as_uri()))
+    ballast = disk / "ballast"
+    ledger = ledger_on(open_directory((disk / "state").as_uri()))
     intent = begin(ledger)
     ballast.write_bytes(b"x" * 60_000)
 
@@ -47,20 +34,20 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
     with pytest.raises(StateError, match="no space left") as caught:
         fill()
     assert "Free disk space" in caught.value.detail
-    assert str(small_disk) in caught.value.detail
-    assert list((small_disk / "state" / ".tmp").iterdir()) == []
-    fresh = ledger_on(open_directory((small_disk / "state").as_uri()))
+    assert str(disk) in caught.value.detail
+    assert list((disk / "state" / ".tmp").iterdir()) == []
+    fresh = ledger_on(open_directory((disk / "state").as_uri()))
     assert fresh.state() == ledger.state()
     ballast.unlink()
     ledger.finish(intent, record())
     assert fresh.state().serial == 1
 
 
-def test_a_read_only_disk_can_be_read(small_disk: Path) -> None:
+def test_a_read_only_disk_can_be_read(disk: Path) -> None:
     """Looking works as ever; changing says that the file system is read-only."""
-    url = (small_disk / "state").as_uri()
+    url = (disk / "state").as_uri()
     begin(ledger_on(open_directory(url)))
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    remount(disk, "ro")
     ledger = ledger_on(open_directory(url))
     assert len(ledger.state().open_intents) == 1
     with pytest.raises(StateError, match="read-only"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,7 @@ import pytest
 from tests.support.memory_log import MemoryLog
 from tests.support.sealed import sealed_log
 from tests.support.servers.bucket_states import Cloud, bucket_log, clouds
-from tests.support.storage.ledgers import begin, ledger_on, record
 from tests.support.storage.log_faults import FaultyStore, StoreFault, StoreFaults
-from trainctl.errors import StateMoved
-from trainctl.ledger.migration import migrate
 from trainctl.plugin_api.discovery import open_state
 from trainctl.plugin_api.state import StateLog
 from trainctl.store.backends.memory import MemoryObjects
@@ -123,24 +119,3 @@ class TestBuckets(StateLogConformance):
     @pytest.fixture
     def inject(self, cloud: Cloud) -> Inject:
         return cloud.proxy.faults.append
-
-
-@pytest.mark.integration
-def test_a_state_moves_to_a_bucket_and_back(cloud: Cloud, tmp_path: Path) -> None:
-    """Though the answer of the copy is lost; history and lineage are the same at both ends."""
-    places = [
-        open_state((tmp_path / "one").as_uri()),
-        bucket_log(cloud, uuid.uuid4().hex),
-        open_state((tmp_path / "two").as_uri()),
-    ]
-    first, middle, last = map(ledger_on, places)
-    first.finish(begin(first), record(key="k1"))
-    before, history = first.state(), first.history()
-    cloud.proxy.faults.append("lost")
-    migrate(first, middle)
-    cloud.proxy.faults.clear()
-    migrate(middle, last)
-    assert replace(last.state(), position=before.position) == before
-    assert last.history() == history
-    with pytest.raises(StateMoved, match="two"):
-        middle.state()

@@ -15,13 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum
-from pathlib import Path
 from typing import IO
 
 from tests.support.projects.project import ProjectHarness
+from trainctl.ledger.entries import entry_id, from_json
+from trainctl.ledger.reducer import StateReducer
+from trainctl.ledger.state import Intent
+from trainctl.plugin_api.state import StateLog
 
 LINES = 12
 """A process is killed at some line of its output up to this one,"""
@@ -46,30 +47,21 @@ class CommandResult:
     err: str
 
 
-class KillScope(Enum):
-    """Who dies: the process alone, its group, it and all it started (nodes' programs, too), or only those."""
-
-    PROCESS = "process"
-    GROUP = "group"
-    KIN = "kin"
-    HELPERS = "helpers"
-
-
 @dataclass(frozen=True, slots=True)
 class KillPlan:
-    """When a process dies: after so many lines of output and then so many seconds; and who with it."""
+    """When a process dies: after so many lines of output and then so many seconds; with its group or alone."""
 
     lines: int
     seconds: float
-    reach: KillScope
+    is_group: bool
 
     @classmethod
-    def drawn(cls, chance: random.Random, reaches: Sequence[KillScope]) -> KillPlan:
+    def drawn(cls, chance: random.Random) -> KillPlan:
         """One half dies by the clock, the other at a step."""
-        reach = chance.choice(reaches)
+        is_group = chance.random() < 0.5
         if chance.random() < 0.5:
-            return cls(0, chance.uniform(0, START), reach)
-        return cls(chance.randint(1, LINES), chance.uniform(0, PAUSE), reach)
+            return cls(0, chance.uniform(0, START), is_group)
+        return cls(chance.randint(1, LINES), chance.uniform(0, PAUSE), is_group)
 
 
 @dataclass
@@ -78,12 +70,9 @@ class KillStorm:
 
     made: ProjectHarness
     seed: int
-    reaches: Sequence[KillScope] = (KillScope.PROCESS, KillScope.GROUP)
     mortality: float = 0.8
     """The share of processes that are doomed."""
     kills: int = 0
-    helpers: int = 0
-    """How many processes that those had started were killed."""
     starts: int = 0
     ended: list[CommandResult] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -104,9 +93,7 @@ class KillStorm:
 
     def _persist(self, command: Command, chance: random.Random, over: float) -> None:
         while time.monotonic() < over:
-            doom = (
-                KillPlan.drawn(chance, self.reaches) if chance.random() < self.mortality else None
-            )
+            doom = KillPlan.drawn(chance) if chance.random() < self.mortality else None
             ended = self._once(command, doom)
             with self._lock:
                 self.starts += 1
@@ -125,23 +112,12 @@ class KillStorm:
             if doom is not None:
                 _wait_for(process, doom, out)
                 if process.poll() is None:
-                    self._strike(process.pid, doom.reach)
+                    kill = os.killpg if doom.is_group else os.kill
+                    kill(process.pid, signal.SIGKILL)
             code = process.wait(PATIENCE)
             if code == -signal.SIGKILL:
                 return None
             return CommandResult(command, code, _text(out), _text(err))
-
-    def _strike(self, pid: int, reach: KillScope) -> None:
-        below = descendants(pid) if reach in (KillScope.KIN, KillScope.HELPERS) else []
-        if reach is KillScope.GROUP:
-            os.killpg(pid, signal.SIGKILL)
-        elif reach is not KillScope.HELPERS:
-            os.kill(pid, signal.SIGKILL)
-        for each in below:
-            with suppress(ProcessLookupError):
-                os.kill(each, signal.SIGKILL)
-        with self._lock:
-            self.helpers += len(below)
 
 
 def _wait_for(process: subprocess.Popen[str], doom: KillPlan, out: IO[bytes]) -> None:
@@ -155,22 +131,6 @@ def _wait_for(process: subprocess.Popen[str], doom: KillPlan, out: IO[bytes]) ->
         time.sleep(LOOK)
 
 
-def descendants(pid: int) -> list[int]:
-    """The processes that a process started, and those that they started."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found, todo = [], [pid]
-    while todo:
-        below = children.get(todo.pop(), [])
-        found += below
-        todo += below
-    return found
-
-
 def _text(file: IO[bytes]) -> str:
     size = os.fstat(file.fileno()).st_size
     return os.pread(file.fileno(), size, 0).decode()
@@ -182,3 +142,18 @@ def until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(LOOK)
+
+
+def check_log(log: StateLog, serial: int) -> StateReducer:
+    """Every entry counted, none twice; the serial only grew; no address was taken from a live holder: the fold."""
+    fold, seen = StateReducer(), set()
+    for raw in log.replay():
+        before, entry = fold.serial, from_json(raw)
+        assert entry_id(entry) not in seen, raw
+        seen.add(entry_id(entry))
+        holding = fold.open.get(entry.address) if isinstance(entry, Intent) else None
+        assert fold.apply(entry) or raw["type"] in ("comment", "refreshed"), raw
+        assert fold.serial - before == (raw["type"] in ("outcome", "unlocked")), raw
+        assert holding is None or holding.holder != entry.holder, raw  # type: ignore[union-attr]
+    assert fold.serial == serial
+    return fold

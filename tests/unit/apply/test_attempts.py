@@ -35,7 +35,6 @@ def test_an_attempt_begun_since_the_plan_is_carried_on(desk: FakeEngine) -> None
 
 
 def test_a_run_that_was_asked_for_carries_on_nobody_elses(desk: FakeEngine) -> None:
-    """What another began since is undone, and the run is a new one."""
     desk.attempt("theirs", dead_here())
     assert desk.run(change(reason=ActionReason.BY_REQUEST)).complete
     assert desk.fake.calls[0] == "undo job.sft theirs"
@@ -43,7 +42,6 @@ def test_a_run_that_was_asked_for_carries_on_nobody_elses(desk: FakeEngine) -> N
 
 
 def test_an_attempt_at_something_else_is_undone_first(desk: FakeEngine) -> None:
-    """By its key, and so are earlier ones that failed; after the outcome they are forgotten."""
     failed = desk.attempt("first", dead_here())
     failed.fail(failed.state().open_intents[SFT], "no")
     desk.attempt("second", dead_here())
@@ -88,7 +86,6 @@ def test_what_an_undone_attempt_leaves_is_of_the_record(desk: FakeEngine, record
 
 
 def test_what_cannot_be_undone_keeps_its_key(desk: FakeEngine) -> None:
-    """The new change is not begun, and the next apply tries again."""
     desk.attempt("old", dead_here())
 
     def unreachable(intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:

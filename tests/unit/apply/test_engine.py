@@ -20,7 +20,6 @@ from trainctl.errors import (
     TrainctlError,
     UserInterrupt,
 )
-from trainctl.ledger.ledger import IntentRequest
 from trainctl.ledger.state import Intent
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address
@@ -69,21 +68,7 @@ def test_the_intent_is_written_before_the_effect(desk: FakeEngine) -> None:
     assert intent.key == desk.fake.steps[SFT].key
 
 
-def test_later_steps_see_what_earlier_ones_made(desk: FakeEngine) -> None:
-    """Their records, and how long they took."""
-    found: list[object] = []
-
-    def look(step: ApplyStep) -> None:
-        found.extend([step.needed(LAB).outputs, step.seconds_of(LAB) >= 0, step.seconds_of(EVAL)])
-
-    desk.fake.does[SFT] = look
-    desk.fake.does[LAB] = lambda step: {"nodes": [1]}
-    assert desk.run(change(LAB), change(depends_on=(LAB,))).complete
-    assert found == [{"nodes": [1]}, True, 0.0]
-
-
 def test_a_removal_takes_the_record_away(desk: FakeEngine) -> None:
-    """Delete asks the handler, forget doesn't."""
     desk.run(change(), change(EVAL))
     gone = [
         change(SFT, Action.DELETE, before={"v": 1}, after=None, seen=1),
@@ -125,15 +110,6 @@ def test_a_failure_is_recorded_and_stops_only_what_needs_it(desk: FakeEngine) ->
     assert desk.said(EventType.STEP_SKIPPED) == ["job.sft: skipped, as cluster.lab failed"]
 
 
-def test_what_the_system_refuses_is_a_failure_like_others(desk: FakeEngine) -> None:
-    """A full disk while code is packed fails its own step, with its place, and ends no other."""
-    desk.fail(OSError(28, "No space left on device", "/tmp/spool"))
-    result = desk.run(change(), change(EVAL))
-    assert str(result.failed[SFT]) == "job.sft: /tmp/spool: No space left on device"
-    assert [one.address for one in result.done] == [EVAL]
-    assert desk.ledger.state().open_intents == {}
-
-
 def test_a_fault_of_ours_is_not_swallowed(desk: FakeEngine) -> None:
     """It is raised when the other steps have ended; the intent stays open for the next apply."""
     desk.fail(ZeroDivisionError("a mistake"))
@@ -146,7 +122,6 @@ def test_a_fault_of_ours_is_not_swallowed(desk: FakeEngine) -> None:
 
 
 def test_a_failed_step_may_have_something_to_record(desk: FakeEngine) -> None:
-    """A run that could not be deployed is in the history, and the step has failed all the same."""
     desk.fail(StepFailed(TrainctlError("no mount", "Move it."), {"runs": [1]}))
     result = desk.run(change())
     assert result.failed[SFT].detail == "Move it."
@@ -167,7 +142,6 @@ def test_an_effect_of_which_nobody_knows_stays_open(desk: FakeEngine) -> None:
 
 
 def test_an_address_that_another_changes_is_refused(desk: FakeEngine) -> None:
-    """With exit code 10 where nothing else was done, and nothing is asked of the handler."""
     desk.attempt("other", elsewhere("ann"))
     result = desk.run(change())
     assert isinstance(result.failed[SFT], LockHeld)
@@ -176,22 +150,12 @@ def test_an_address_that_another_changes_is_refused(desk: FakeEngine) -> None:
 
 
 def test_what_another_left_while_one_waited_is_undone(desk: FakeEngine) -> None:
-    """The lease is waited for, and only then it is looked what there is to undo."""
     ann = desk.attempt("hers", elsewhere("ann"))
     ending = threading.Timer(0.2, lambda: ann.fail(ann.state().open_intents[SFT], "no"))
     ending.start()
     assert desk.run(change(after={"v": 2}), permit=ApplyPermissions(lock_timeout=10)).complete
     ending.join()
     assert desk.fake.calls[0] == "undo job.sft hers"
-
-
-def test_an_address_that_moved_is_refused(desk: FakeEngine) -> None:
-    """The plan saw another version: exit code 11."""
-    desk.run(change())
-    desk.ledger.release(desk.ledger.begin(IntentRequest(SFT, "update", "local", "k", {})).id)
-    result = desk.run(change(after={"v": 2}, seen=1))
-    assert isinstance(result.failed[SFT], StalePlan)
-    assert result.exit_code == 11
 
 
 def test_a_run_that_was_asked_for_is_not_anothers(desk: FakeEngine) -> None:
@@ -293,29 +257,6 @@ def test_an_outcome_after_the_lease_was_taken_is_refused(desk: FakeEngine) -> No
     desk.fake.does[SFT] = meanwhile
     assert isinstance(desk.run(change()).failed[SFT], LockHeld)
     assert desk.ledger.state().resources == {}
-
-
-def test_as_many_at_once_as_allowed(desk: FakeEngine) -> None:
-    """Independent changes run side by side: each of these ends only when both have begun."""
-    both = threading.Barrier(2)
-
-    def meet(step: ApplyStep) -> None:
-        both.wait(10)
-
-    desk.fake.does = {SFT: meet, EVAL: meet}
-    assert desk.run(change(SFT), change(EVAL), parallelism=2).complete
-
-
-def test_progress_is_told_as_it_comes(desk: FakeEngine) -> None:
-    """Phase, bytes done and bytes in all, at the address."""
-
-    def move(step: ApplyStep) -> None:
-        step.progress("mirroring", 5, 10)
-
-    desk.fake.does[SFT] = move
-    desk.run(change())
-    (event,) = [one for one in desk.events if one.type is EventType.STEP_PROGRESS]
-    assert (event.address, event.data) == (SFT, {"phase": "mirroring", "done": 5, "total": 10})
 
 
 def test_a_forecast_leaves_out_what_goes_before_the_delivery(desk: FakeEngine) -> None:

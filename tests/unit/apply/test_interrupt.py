@@ -13,7 +13,6 @@ from trainctl.apply.interrupt import Interrupt
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_once_finishes_and_twice_stops(number: signal.Signals) -> None:
-    """Each is said; afterwards signals mean what they meant before."""
     before = signal.getsignal(number)
     told: list[str] = []
     with Interrupt(told.append) as interrupt:
@@ -37,7 +36,6 @@ def test_a_closed_terminal_is_told_more_than_once_and_only_finishes() -> None:
 
 
 def test_who_ignores_that_a_terminal_is_closed_goes_on_doing_so() -> None:
-    """As under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with Interrupt() as interrupt:
@@ -45,16 +43,6 @@ def test_who_ignores_that_a_terminal_is_closed_goes_on_doing_so() -> None:
         assert not interrupt.stopping.is_set()
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_while_only_watching_once_is_enough() -> None:
-    """There is nothing to finish, and nothing to say."""
-    told: list[str] = []
-    with Interrupt(told.append) as interrupt:
-        interrupt.begin_watch_only()
-        os.kill(os.getpid(), signal.SIGINT)
-        assert interrupt.stopping.wait(10)
-    assert told == []
 
 
 def test_the_thread_that_is_interrupted_says_nothing() -> None:
@@ -66,14 +54,3 @@ def test_the_thread_that_is_interrupted_says_nothing() -> None:
         os.kill(os.getpid(), signal.SIGINT)
     assert len(threads) == 2
     assert threading.main_thread() not in threads
-
-
-def test_giving_up_for_another_reason_is_said_once() -> None:
-    """It stops everything, and the first cause is the one that is told."""
-    told: list[str] = []
-    interrupt = Interrupt(told.append)
-    interrupt.cancel("the lock was lost")
-    interrupt.cancel("something else")
-    assert interrupt.stopping.is_set()
-    assert interrupt.cause == "the lock was lost"
-    assert told == ["Stopping: the lock was lost."]

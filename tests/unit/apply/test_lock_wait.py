@@ -34,7 +34,6 @@ def busy() -> Intent:
 
 
 def test_waiting_ends_with_the_time_that_was_allowed() -> None:
-    """None means one try; the refusal is the other's."""
     tries = []
 
     def begin() -> Intent:
@@ -47,7 +46,6 @@ def test_waiting_ends_with_the_time_that_was_allowed() -> None:
 
 
 def test_an_interrupt_ends_the_waiting() -> None:
-    """However long it was allowed to take; nothing was begun."""
     interrupt = Interrupt()
     threading.Timer(0.05, interrupt.stopping.set).start()
     with pytest.raises(UserInterrupt):

@@ -47,13 +47,11 @@ def taken(walk: GraphWalk, most: int = 9) -> str:
 
 
 def test_what_does_nothing_is_not_walked() -> None:
-    """No-ops and reads are in a plan for the reader."""
     changes = [change("a", Action.NOOP), change("b", Action.READ), change("c", Action.FORGET)]
     assert list(effective_changes(changes)) == [at("c")]
 
 
 def test_what_is_needed_comes_first() -> None:
-    """A change is handed out when everything it needs is done, and not before."""
     a, b, c = change("a"), change("b", needs="a"), change("c", needs="ab")
     walk, _ = walk_of([c, b, a])
     assert taken(walk) == "a"
@@ -65,7 +63,6 @@ def test_what_is_needed_comes_first() -> None:
 
 
 def test_removals_wait_for_what_stood_on_them() -> None:
-    """Whether that goes as well, or is changed so that it stands on something else."""
     state = recorded(a="", b="a", c="a")
     removed = change("b", Action.DELETE)
     updated = change("c", Action.UPDATE)
@@ -89,7 +86,6 @@ def test_records_in_a_circle_end() -> None:
 
 
 def test_no_more_at_once_than_allowed() -> None:
-    """In plan order; the next when one has ended."""
     walk, _ = walk_of([change(name) for name in "abcd"])
     assert taken(walk, 2) == "ab"
     assert taken(walk, 2) == ""
@@ -121,7 +117,6 @@ def test_what_is_left_alone_holds_what_stands_on_it() -> None:
 
 
 def test_what_was_never_begun_is_named() -> None:
-    """After an interrupt: in plan order."""
     walk, result = walk_of([change("a"), change("b"), change("c", needs="a")])
     assert taken(walk, 1) == "a"
     walk.settle(change("a"), None)

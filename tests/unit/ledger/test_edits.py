@@ -114,22 +114,6 @@ def test_a_renamed_project_and_its_cache() -> None:
     assert "origin" not in state.resources[JOB].outputs
 
 
-def test_names_that_are_swapped_and_jobs_of_a_matrix() -> None:
-    """Two at once may change places; a matrix is all of its jobs; declared weights are not those of a job."""
-    ledger = filled()
-    edits.edit(ledger, StateEdits({JOB: NEXT, NEXT: JOB}))
-    state = ledger.state()
-    assert state.resources[NEXT].attributes["cluster"] == "c"
-    assert state.resources[JOB].attributes["depends_on"] == ["job.next"]
-    sweep = [A(f'job.sweep["x={number}"]') for number in (1, 2)]
-    state = replace(state, resources={one: record(one) for one in sweep})
-    assert renames(state, [(A("job.sweep"), A("job.grid"))]) == {
-        one: one._replace(name="grid") for one in sweep
-    }
-    assert renames(filled().state(), [(JOB, A("job.tune"))], {WEIGHTS}) == {JOB: A("job.tune")}
-    assert renames(state, [(A("job.gone"), A("job.tune"))]) == {}
-
-
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
@@ -139,7 +123,6 @@ def test_names_that_are_swapped_and_jobs_of_a_matrix() -> None:
     ],
 )
 def test_names_that_are_refused(old: Address, new: Address, why: str) -> None:
-    """Another kind, a cluster, and a name that is taken."""
     with pytest.raises((UsageError, StateError), match=why):
         renames(filled().state(), [(old, new)])
 

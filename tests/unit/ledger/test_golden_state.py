@@ -25,7 +25,6 @@ def load(name: str) -> Any:
 
 
 def test_entries_are_read_and_written_alike() -> None:
-    """Every type of entry of version 1: read, and written again as it was."""
     entries = load("entries.v1.json")
     assert {raw["type"] for raw in entries} == {
         "created", "intent", "lease_renewed", "outcome", "failed", "unlocked", "refreshed", "comment", "approved",
@@ -61,14 +60,12 @@ def test_a_directory_of_version_1(tmp_path: Path) -> None:
 
 
 def test_a_future_state_is_refused() -> None:
-    """A higher version says to upgrade, and isn't guessed at."""
     with pytest.raises(StateError, match="newer trainctl") as caught:
         state_from_json(load("state.v2.json"))
     assert "Install" in caught.value.detail
 
 
 def test_a_future_entry_is_refused() -> None:
-    """An unknown type may mean anything."""
     with pytest.raises(StateError, match="'promise'"):
         from_json(load("entries.v2.json")[0])
 

@@ -75,7 +75,6 @@ def test_what_a_killed_apply_left_is_at_the_end() -> None:
 
 
 def test_rows_name_plan_commit_and_pipeline() -> None:
-    """As in the log: of the holder of the intent, and of the plan that it was for."""
     by = replace(elsewhere("ann"), commit="c0ffee1", pipeline="https://ci/1")
     log = MemoryLog()
     ledger = ledger_on(log, holder=by)
@@ -102,24 +101,7 @@ def test_outcomes_of_a_plan() -> None:
     assert ledger.state().plans[PREP] == ("", 0)
 
 
-def test_what_was_delivered_stands_where_it_became_known() -> None:
-    """A run's deliveries are in the first row that knows of them, and in no later one of the same run."""
-    ledger = ledger_on(MemoryLog())
-    rows = [
-        {"rank": 0, "node": "a/b", "weights": "weights.w", "path": "peers", "seconds": 2.0, "forecast_seconds": 1.5}
-    ]  # fmt: skip
-    run = {"id": "r1", "status": "RUNNING", "deliveries": rows}
-    ledger.finish(begin(ledger), record(outputs={"runs": [{"id": "r1", "status": "CREATED"}]}))
-    ledger.observe(SFT, {"run": run})
-    ledger.observe(SFT, {"run": {**run, "status": "COMPLETED"}})
-
-    told = [[one.forecast_seconds for one in row.deliveries] for row in ledger.history()]
-
-    assert told == [[], [1.5], []]
-
-
 def test_states_of_the_past() -> None:
-    """Any serial can be looked at again; one that wasn't reached is refused with how far they go."""
     ledger = ledger_on(MemoryLog())
     for number in range(3):
         ledger.finish(begin(ledger), record(outputs={"n": number}))

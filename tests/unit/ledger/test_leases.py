@@ -18,7 +18,6 @@ def renewals(log: MemoryLog) -> int:
 
 
 def test_all_leases_are_renewed_in_one_append() -> None:
-    """One entry names every open intent of this process; with none open nothing is appended."""
     log = MemoryLog()
     ledger = ledger_on(log)
     ledger.renew()
@@ -31,7 +30,6 @@ def test_all_leases_are_renewed_in_one_append() -> None:
 
 
 def test_the_keeper_renews_while_it_is_entered() -> None:
-    """A real thread renews again and again, and stops with the keeper."""
     log = MemoryLog()
     ledger = ledger_on(log)
     begin(ledger)
@@ -77,7 +75,6 @@ def test_it_is_told_while_an_append_hangs() -> None:
 
 
 def test_it_is_told_when_another_took_over() -> None:
-    """The next renewal finds the lease gone."""
     log, lost = MemoryLog(), threading.Event()
     ledger = ledger_on(log)
     intent = begin(ledger)

@@ -61,7 +61,6 @@ def test_a_state_takes_over_the_lineage_of_the_first_plan() -> None:
 
 
 def test_an_effect_from_intent_to_outcome() -> None:
-    """The intent is what was asked for; the outcome is what everyone reads."""
     log = MemoryLog()
     ledger = ledger_on(log)
     intent = begin(ledger, plan="sha256:p", reason="because", seen=0)
@@ -97,7 +96,6 @@ def test_an_address_that_another_holds_is_refused() -> None:
 
 
 def test_a_dead_holder_is_taken_over_at_once() -> None:
-    """A process of this machine that is gone holds nothing; its late outcome moves nothing."""
     log = MemoryLog()
     gone = ledger_on(log, holder=dead_here())
     old = begin(gone)
@@ -107,13 +105,6 @@ def test_a_dead_holder_is_taken_over_at_once() -> None:
     state = gone.state()
     assert state.open_intents[SFT].id == new.id
     assert state.resources == {}
-
-
-def test_a_holder_of_an_earlier_boot_is_dead() -> None:
-    """The same process id after a reboot is somebody else."""
-    log = MemoryLog()
-    begin(ledger_on(log, holder=replace(current_holder(), boot="earlier")))
-    assert begin(ledger_on(log)).holder == current_holder()
 
 
 def test_silence_is_measured_by_the_watchers_own_clock() -> None:
@@ -235,7 +226,6 @@ def test_release_ends_a_lease_by_hand() -> None:
 
 
 def test_observing_appends_only_news() -> None:
-    """The same look twice is one entry; of what isn't recorded none."""
     log = MemoryLog()
     ledger = ledger_on(log)
     ledger.finish(begin(ledger), record())
@@ -283,76 +273,32 @@ def test_a_lost_answer_is_found_out() -> None:
     assert [one["type"] for one in log.replay()] == ["created", "intent", "outcome"]
 
 
-def test_an_append_thought_failed_is_taken_over_by_its_own_process() -> None:
-    """The write arrived after it was given up: the intent is nobody's, and the next begin takes it."""
-
-    class Late(FaultyLog):
-        late = True
-
-        def append(self, position, entries):  # type: ignore[no-untyped-def]
-            if self.late:
-                self.late = False
-                held.append((position, entries))
-                raise StateError("timed out")
-            self._log.append(position, entries)
-
-    held: list[tuple[int, object]] = []
-    log = MemoryLog()
-    ledger = ledger_on(Late(log, StoreFaults()))
-    with pytest.raises(StateError):
-        begin(ledger)
-    log.append(*held[0])  # type: ignore[arg-type]
-    assert begin(ledger).key == "k1"
-
-
-def test_many_threads_lose_nothing() -> None:
-    """Many threads on many addresses: every outcome is there once."""
-    log = MemoryLog()
-    ledger = ledger_on(log)
-    gate = threading.Barrier(16)
-
-    def work(number: int) -> None:
-        gate.wait()
-        for turn in range(10):
-            address = Address.parse(f"job.j{number}-{turn}")
-            ledger.finish(begin(ledger, address), record(address))
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(work, range(16)))
-    state = ledger.state()
-    assert (state.serial, len(state.resources), len(state.open_intents)) == (160, 160, 0)
-    assert state == ledger_on(log).state()
-
-
-def test_what_waits_for_an_append_shares_the_next() -> None:
-    """While one append hangs five threads want one on addresses of their own: they get one for all of them."""
+def while_one_hangs(log: MemoryLog, *addresses: Address) -> list[BaseException | None]:
+    """Begin at PREP, and then at these addresses from a thread each, while the first append hangs: their errors."""
     faults = StoreFaults({1: StoreFault.STALL})
-    log = MemoryLog()
     ledger = ledger_on(FaultyLog(log, faults))
-    with ThreadPoolExecutor(6) as pool:
-        first = pool.submit(begin, ledger)
-        assert faults.stalled.wait(10)
-        others = [pool.submit(begin, ledger, Address.parse(f"job.j{n}")) for n in range(5)]
-        while len(ledger._committer._waiting) < 5:
-            threading.Event().wait(0.01)
-        faults.release()
-        intents = [each.result() for each in (first, *others)]
-    assert len({intent.id for intent in intents}) == 6
-    assert log.read().next == 2
-
-
-def test_requests_for_one_address_never_share_an_append() -> None:
-    """Several threads wait for one address while an append hangs: what comes next is still decided one after the other."""
-    faults = StoreFaults({1: StoreFault.STALL})
-    ledger = ledger_on(FaultyLog(MemoryLog(), faults))
-    with ThreadPoolExecutor(6) as pool:
+    with ThreadPoolExecutor(len(addresses) + 1) as pool:
         first = pool.submit(begin, ledger, PREP)
         assert faults.stalled.wait(10)
-        others = [pool.submit(begin, ledger) for _ in range(5)]
-        while len(ledger._committer._waiting) < 5:
+        others = [pool.submit(begin, ledger, address) for address in addresses]
+        while len(ledger._committer._waiting) < len(addresses):
             threading.Event().wait(0.01)
         faults.release()
         first.result()
-        errors = [other.exception() for other in others]
+        return [other.exception() for other in others]
+
+
+def test_what_waits_for_an_append_shares_the_next() -> None:
+    """Threads that want one on addresses of their own get one for all of them."""
+    log = MemoryLog()
+    errors = while_one_hangs(log, *(Address.parse(f"job.j{n}") for n in range(5)))
+    assert errors == [None] * 5
+    assert log.read().next == 2
+    assert len(ledger_on(log).state().open_intents) == 6
+
+
+def test_requests_for_one_address_never_share_an_append() -> None:
+    """They are decided one after the other: the address has one holder."""
+    errors = while_one_hangs(MemoryLog(), *[SFT] * 5)
     assert [isinstance(error, LockHeld) for error in errors].count(True) == 4
     assert errors.count(None) == 1

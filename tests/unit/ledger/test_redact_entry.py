@@ -40,7 +40,6 @@ def test_no_secret_comes_through(secret: str, spelled: str, around: str) -> None
 
 @given(text=_awkward)
 def test_what_holds_no_secret_is_let_in_as_it_is(text: str) -> None:
-    """Whatever characters it is of."""
     redactor = Redactor()
     redactor.register("hunter2hunter2")
     entry = {"id": "1", "inputs": {text: [text, 1.5, None, True]}}

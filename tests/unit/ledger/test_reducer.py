@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from trainctl.ledger.entries import (
     RefreshEntry,
     UnlockEntry,
 )
-from trainctl.ledger.reducer import StateReducer, reduce_entries
+from trainctl.ledger.reducer import StateReducer, merge_outputs, reduce_entries
 from trainctl.ledger.state import Intent, State
 from trainctl.model.address import Address
 
@@ -39,7 +40,6 @@ def after(*entries: Entry) -> State:
 
 
 def test_an_intent_is_open_until_its_outcome() -> None:
-    """The outcome closes it, carries the whole record, and counts once."""
     state = after(intent())
     assert state.open_intents[SFT].id == "i1"
     assert state.serial == 0
@@ -50,7 +50,6 @@ def test_an_intent_is_open_until_its_outcome() -> None:
 
 
 def test_a_removal_leaves_its_count() -> None:
-    """A removed address is no resource any more, and its version goes on from where it was."""
     state = after(intent(), outcome(), intent("i2"), outcome("i2", gone=True))
     assert SFT not in state.resources
     assert (state.serial, state.versions[SFT]) == (2, 2)
@@ -58,32 +57,28 @@ def test_a_removal_leaves_its_count() -> None:
     assert state.resources[SFT].version == 3
 
 
+TAKEN_OVER = (intent("i1"), intent("i2", key="k2"))
+
+
 @pytest.mark.parametrize(
-    "late",
-    [outcome("i1"), FailureEntry(header(), "i1", SFT, "x"), UnlockEntry(header(), "i1", SFT), LeaseRenewedEntry(header(), ("i1",))],
-    ids=lambda entry: type(entry).__name__,
-)  # fmt: skip
-def test_whoever_lost_the_lease_changes_nothing(late: Entry) -> None:
-    """After a take-over, nothing that names the old intent moves the state."""
-    taken = after(intent("i1"), intent("i2", key="k2"))
-    assert reduce_entries(taken, [late]) == taken
-
-
-def test_an_intent_closes_only_its_own_address() -> None:
-    """An outcome that names an open intent of another address is fenced off."""
-    state = after(intent())
-    stray = replace(outcome(), address=PREP)
+    ("before", "stray"),
+    [
+        (TAKEN_OVER, outcome("i1")),
+        (TAKEN_OVER, FailureEntry(header(), "i1", SFT, "x")),
+        (TAKEN_OVER, UnlockEntry(header(), "i1", SFT)),
+        (TAKEN_OVER, LeaseRenewedEntry(header(), ("i1",))),
+        ([intent()], replace(outcome(), address=PREP)),
+        ([intent()], intent()),
+        ([intent()], replace(intent(), address=PREP)),
+    ],
+)
+def test_an_entry_without_the_lease_changes_nothing(before: list[Entry], stray: Entry) -> None:
+    """That names an intent that was taken over or is of another address, or an intent that is open already."""
+    state = after(*before)
     assert reduce_entries(state, [stray]) == state
 
 
-def test_an_intent_that_is_open_is_not_opened_again() -> None:
-    """The same id a second time, on whatever address, changes nothing."""
-    state = after(intent())
-    assert reduce_entries(state, [intent(), replace(intent(), address=PREP)]) == state
-
-
 def test_a_change_by_hand_needs_no_intent() -> None:
-    """An outcome with an empty intent records, counts, and leaves an open lease alone."""
     state = after(intent(), outcome("", plan=""))
     assert state.resources[SFT].version == 1
     assert SFT in state.open_intents
@@ -106,7 +101,6 @@ def test_a_failure_keeps_the_key() -> None:
 
 
 def test_what_was_put_off_leaves_no_key() -> None:
-    """It has made nothing that somebody would have to undo."""
     state = after(intent(), FailureEntry(header(), "i1", SFT, "no room", waits=True))
     assert SFT not in state.open_intents
     assert SFT not in state.orphaned_intents
@@ -168,7 +162,6 @@ def test_moves_of_the_same_plan_do_not_make_it_stale() -> None:
 
 
 def test_a_state_handed_out_never_changes() -> None:
-    """What was handed out stays as it was, whatever is folded later."""
     builder = StateReducer()
     builder.apply(intent())
     before = builder.state()
@@ -223,3 +216,43 @@ def test_what_was_forgotten_goes_with_its_cluster() -> None:
         made(SFT, "r"), made(PREP, "s", on=PREP), removal(SFT, "forget"), removal(PREP, "forget")
     )
     assert set(reduce_entries(state, [removal(LAB, "delete")]).forgotten) == {PREP}
+
+
+def run(name: str, status: str = "RUNNING", **more: Any) -> dict[str, Any]:
+    return {"id": name, "status": status, "generation": 1, "ended_at": None, **more}
+
+
+def test_a_run_goes_in_by_its_id() -> None:
+    """One observer's run doesn't overwrite another's, whether it comes alone or in a list."""
+    outputs = {"runs": [run("a"), run("b")]}
+    merged = merge_outputs(outputs, {"run": run("a", "COMPLETED", ended_at=5.0)})
+    assert [(one["id"], one["status"]) for one in merged["runs"]] == [
+        ("a", "COMPLETED"),
+        ("b", "RUNNING"),
+    ]
+    merged = merge_outputs(outputs, {"runs": [run("c")]})
+    assert [one["id"] for one in merged["runs"]] == ["a", "b", "c"]
+
+
+def test_an_end_is_final() -> None:
+    """A look made before the end that arrives after it changes nothing; a later generation does."""
+    outputs = {"runs": [run("a", "COMPLETED", ended_at=5.0)]}
+    assert merge_outputs(outputs, {"run": run("a")}) is outputs
+    assert merge_outputs(outputs, {"run": run("a", generation=0)}) is outputs
+    later = merge_outputs(outputs, {"run": run("a", generation=2)})
+    assert later["runs"][0]["status"] == "RUNNING"
+
+
+def test_nothing_new_is_the_same_object() -> None:
+    outputs = {"runs": [run("a")], "x": 1}
+    assert merge_outputs(outputs, {"x": 1, "run": run("a")}) is outputs
+    assert merge_outputs(outputs, {}) is outputs
+
+
+def test_that_an_end_was_wanted_is_kept() -> None:
+    """Who looked before that was said, and tells it afterwards, doesn't take it back; a later attempt is another."""
+    outputs = {"runs": [run("a", stop_requested=True)]}
+    seen = merge_outputs(outputs, {"run": run("a", "LOST")})["runs"][0]
+    assert (seen["status"], seen["stop_requested"]) == ("LOST", True)
+    again = merge_outputs(outputs, {"run": run("a", generation=2)})["runs"][0]
+    assert "stop_requested" not in again

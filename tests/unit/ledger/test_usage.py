@@ -113,7 +113,6 @@ def test_runs_of_deleted_jobs_count_until_then() -> None:
 
 
 def test_nodes_without_a_price_are_told() -> None:
-    """Their hours are not hidden in the cost."""
     priced = RunUsage("a", SFT, "llm", {}, "ann", 0.0, HOUR, 2, 16, 3.0)
     free = replace(priced, id="b", nodes=1, gpus=8, price_per_hour=None)
     assert usage_rows([priced, free], "label", 0.0, HOUR) == [UsageRow("", 2, 3.0, 24.0, 3.0, 1.0)]

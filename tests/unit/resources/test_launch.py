@@ -45,7 +45,6 @@ def rank(
 
 
 def test_who_is_cut_off_learns_that_the_run_may_go_on() -> None:
-    """And what to do then."""
     cut = NodeUnreachable("lab/lab-0: connection lost")
     lone = rank([], cut)
     step, control = cast(ApplyStep, None), cast(RunControl, None)

@@ -45,8 +45,8 @@ def _report_of_case(values: dict[str, Any] | None) -> RunReport | None:
         return None
     more = {name: value for name, value in values.items() if name != "status"}
     if cause := more.get("root_cause"):
-        more["root_cause"] = {**cause, "status": S[cause["status"]].value}
-    return report(S[values["status"]], **more)
+        more["root_cause"] = {**cause, "status": RunStatus[cause["status"]].value}
+    return report(RunStatus[values["status"]], **more)
 
 
 def _plain(value: Any) -> Any:
@@ -57,8 +57,8 @@ def _plain(value: Any) -> Any:
 def test_reports_add_up(case: dict[str, Any]) -> None:
     more = case.get("run", {})
     if "status" in more:
-        more = {**more, "status": S[more["status"]]}
-    run = run_of(*(S[name] for name in case["ranks"]), **more)
+        more = {**more, "status": RunStatus[more["status"]]}
+    run = run_of(*(RunStatus[name] for name in case["ranks"]), **more)
 
     now = with_status(run, [_report_of_case(values) for values in case["reports"]])
 

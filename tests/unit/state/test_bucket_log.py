@@ -35,8 +35,6 @@ class Counted:
 
 
 def test_a_first_append_proves_the_server() -> None:
-    """A server that replaces what is there is refused before anything of the state is written."""
-
     class Replacing(MemoryObjects):
         def put_if_absent(self, key: str, data: bytes) -> bool:
             self.put(key, data)
@@ -93,27 +91,7 @@ def test_a_tail_is_only_a_hint() -> None:
         assert found.next == 40
 
 
-@pytest.mark.parametrize("known", [200, 1500])
-def test_a_large_tail_is_not_written(monkeypatch: pytest.MonkeyPatch, known: int) -> None:
-    """Until the next snapshot; what is read stays right."""
-    monkeypatch.setattr(bucket_log, "TAIL_BYTES", 200)
-    monkeypatch.setattr(bucket_log, "KNOWN_BYTES", known)
-    store = MemoryObjects()
-    log = BucketLog(store, "x")
-    for number in range(16):
-        log.append(number, [entry(number)])
-    assert store.get("tail.json") is None
-    log.snapshot(15, {"at": 15})
-    log.snapshot(16, {"at": 16})
-    for number in range(16, 28):
-        log.append(number, [entry(number)])
-    assert json.loads(store.get("tail.json") or b"")["start"] == 16
-    found = BucketLog(store, "x").read()
-    assert (found.snapshot, found.next, len(found.entries)) == ({"at": 16}, 28, 12)
-
-
 def test_history_is_packed_once_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is emptied, and a replay reads packs."""
     monkeypatch.setattr(bucket_log, "PACK_AFTER", 6)
     store = MemoryObjects()
     log = BucketLog(store, "x")

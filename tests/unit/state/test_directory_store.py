@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.storage.synced_disk import SyncedDisk
 from trainctl.base.lease import holder_name
 from trainctl.errors import StateError, UsageError
 from trainctl_state import directory_objects, open_directory
@@ -27,14 +28,12 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
 
 
 def test_reading_makes_nothing(tmp_path: Path) -> None:
-    """Looking at a state that isn't there leaves no trace."""
     log = open_directory((tmp_path / "state").as_uri())
     assert log.read().next == 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_temporary_file_stays(tmp_path: Path) -> None:
-    """After writes that succeed, are refused or fail, the directory of temporary files is empty."""
     store = directory_objects(tmp_path)
     store.put("log/x", b"1")
     store.put_if_absent("log/x", b"2")
@@ -90,7 +89,23 @@ def test_something_in_the_way_is_named(tmp_path: Path) -> None:
     "url", ["file:state", "file://host/state", "file:///a/../b", "file://", "file:///a%00b"]
 )
 def test_an_address_that_is_not_absolute_is_refused(url: str) -> None:
-    """What can't be meant is said, with what to write."""
     with pytest.raises(UsageError, match="is not a directory for the state") as caught:
         open_directory(url)
     assert "file:///" in caught.value.detail
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SyncedDisk:
+    """A disk that loses what wasn't synced in a power cut."""
+    return SyncedDisk(tmp_path, monkeypatch)
+
+
+def test_objects_survive_a_power_cut(tmp_path: Path, disk: SyncedDisk) -> None:
+    """Bytes and names are synced, and so is the directory; not of objects that need not be durable."""
+    store = directory_objects(tmp_path)
+    assert store.put_if_absent("log/created", b"1")
+    store.put("log/replaced", b"1")
+    store.put("log/replaced", b"2")
+    assert disk.lost("log") == []
+    store.put("log/cheap", b"1", durable=False)
+    assert disk.lost("log") == ["log/cheap"]
