@@ -1,4 +1,4 @@
-"""Training caches in a plan: what stays, what goes, what is too full, and who would leave his behind."""
+"""Training caches in a plan: what stays, what is deleted, what is too full, and jobs that leave theirs."""
 
 from __future__ import annotations
 
@@ -14,205 +14,161 @@ from trainctl.model.diagnostics import Diagnostic
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import CacheFacts, Plan, PlanInputs, PlanOptions
 
-HERE = CacheFacts("/node/caches/demo", 1_200_000_000, 34, 1e9)
+PROJECT = CacheFacts("/node/caches/demo", 1_200_000_000, 34, 1e9)
 TEAM = CacheFacts("/node/caches/.team", 0, 0, 1e9)
+CACHE = at("cache.demo-lab")
+DESTROY = PlanOptions(destroy=True)
 
 
-def recorded(name: str = "demo-lab", cluster: str = "lab", **attributes: Any) -> RecordedResource:
-    """A cache of the project, as the state has it."""
-    found = {"scope": "project", "project": "demo", "cluster": cluster, "size": None, "dir": None}
-    needs = (at(f"cluster.{cluster}"), at("project.demo"))
-    return RecordedResource(
-        at(f"cache.{name}"),
-        "local",
-        {**found, **attributes},
-        {"directory": HERE.directory},
-        needs,
-    )
+def recorded(name: str = "demo-lab", **attributes: Any) -> RecordedResource:
+    """A recorded cache of the project."""
+    values = {"scope": "project", "project": "demo", "cluster": "lab", "size": None, "dir": None}
+    needs = (at("cluster.lab"), at("project.demo"))
+    outputs = {"directory": PROJECT.directory}
+    return RecordedResource(at(f"cache.{name}"), "local", {**values, **attributes}, outputs, needs)
 
 
-def world_with(
-    cache: RecordedResource, world: PlanScenario | None = None
-) -> tuple[PlanScenario, State]:
-    """A world that was applied in full, with a cache besides."""
-    world = world or PlanScenario()
-    state = state_after(make_plan(world.inputs()))
-    return world, replace(state, resources={**state.resources, cache.address: cache})
+def with_cache(*caches: RecordedResource) -> State:
+    """The state after the scenario was applied, with these caches."""
+    state = state_after(make_plan(PlanScenario().inputs()))
+    added = {cache.address: cache for cache in caches}
+    return replace(state, resources={**state.resources, **added})
 
 
-def moved(*, affinity: bool = True) -> PlanScenario:
-    """The world whose job wants its cache on a second cluster."""
-    world = PlanScenario()
+def declare(inputs: PlanInputs, cache: RecordedResource) -> PlanInputs:
+    """The same inputs with a declared cache."""
+    declared = resource(str(cache.address), cache.attributes, *map(str, cache.depends_on), provider="local")  # fmt: skip
+    resources = {**inputs.desired.resources, cache.address: declared}
+    return replace(inputs, desired=replace(inputs.desired, resources=resources))
+
+
+def cache_problems(plan: Plan) -> list[Diagnostic]:
+    return [problem for problem in plan.diagnostics if problem.code.startswith("cache-")]
+
+
+def plan_of_move(*facts: CacheFacts, affinity: bool = True, is_new: bool = False) -> Plan:
+    """The plan for a job on another cluster than its project's cache."""
+    world, state = PlanScenario(), with_cache(recorded())
     world.job["cluster"] = "other"
     world.job["runtime"]["cache_config"] = {"enabled": True, "require_cache_affinity": affinity}
-    return world
-
-
-def with_other_cluster(inputs: PlanInputs) -> PlanInputs:
-    """The inputs with a second cluster, like the first."""
-    wanted = dict(inputs.desired.resources)
-    first = wanted[at("cluster.lab")]
-    wanted[at("cluster.other")] = replace(first, address=at("cluster.other"))
-    return replace(inputs, desired=replace(inputs.desired, resources=wanted))
-
-
-def of_caches(plan: Plan) -> list[Diagnostic]:
-    """What the plan says about caches."""
-    return [one for one in plan.diagnostics if one.code.startswith("cache-")]
-
-
-def plan_of_move(*, affinity: bool, facts: tuple[CacheFacts, ...], new: bool = False) -> Plan:
-    """The plan for a job that moves away from its project's cache, or is new and begins elsewhere."""
-    _, state = world_with(recorded())
-    if new:
+    if is_new:
         kept = {key: value for key, value in state.resources.items() if key != at("job.sft")}
         state = replace(state, resources=kept)
-    inputs = with_other_cluster(moved(affinity=affinity).inputs(state))
-    return make_plan(replace(inputs, caches={at("cache.demo-lab"): facts} if facts else {}))
+    inputs = world.inputs(state)
+    resources = dict(inputs.desired.resources)
+    resources[at("cluster.other")] = replace(
+        resources[at("cluster.lab")], address=at("cluster.other")
+    )
+    inputs = replace(inputs, desired=replace(inputs.desired, resources=resources))
+    return make_plan(replace(inputs, caches={CACHE: facts} if facts else {}))
 
 
 def test_a_job_that_must_stay_near_its_cache_is_an_error() -> None:
-    """It says where the cache is, what it holds, and both ways out."""
-    (found,) = of_caches(plan_of_move(affinity=True, facts=(HERE, TEAM)))
-
-    assert (found.severity, found.code, found.address) == (
-        "error",
-        "cache-on-other-cluster",
-        "job.sft",
-    )
+    (problem,) = cache_problems(plan_of_move(PROJECT, TEAM))
+    assert (problem.severity, problem.code) == ("error", "cache-on-other-cluster")
+    assert problem.address == "job.sft"
     for words in ("cache.demo-lab on cluster.lab", "1.2 GB in 34 files", "/node/caches/demo"):
-        assert words in found.summary
-    assert "require_cache_affinity: false" in found.detail
-    assert "declare a cache of demo for other" in found.detail
+        assert words in problem.summary
+    assert "require_cache_affinity: false" in problem.detail
+    assert "declare a cache of demo for other" in problem.detail
 
 
-@pytest.mark.parametrize(("affinity", "new"), [(False, False), (True, True)])
-def test_otherwise_the_empty_cache_is_a_warning(affinity: bool, new: bool) -> None:
-    """For a job that may move, and for a new one, which leaves nothing of its own behind; the cache stays."""
-    plan = plan_of_move(affinity=affinity, facts=(HERE,), new=new)
-
-    assert [(one.severity, one.code) for one in of_caches(plan)] == [("warning", "cache-empty")]
+@pytest.mark.parametrize(("affinity", "is_new"), [(False, False), (True, True)])
+def test_an_empty_cache_of_a_job_that_may_move_is_a_warning(affinity: bool, is_new: bool) -> None:
+    """A new job leaves nothing of its own behind."""
+    plan = plan_of_move(PROJECT, affinity=affinity, is_new=is_new)
+    assert [(one.severity, one.code) for one in cache_problems(plan)] == [
+        ("warning", "cache-empty")
+    ]
     assert change_of(plan, "cache.demo-lab").action is Action.NOOP
 
 
-def test_what_nobody_could_ask_about_may_hold_something() -> None:
-    """A node that doesn't answer is no reason to leave a cache behind."""
-    (found,) = of_caches(plan_of_move(affinity=True, facts=()))
-
-    assert found.code == "cache-on-other-cluster"
-    assert "size unknown" in found.summary
-
-
-def test_an_empty_cache_holds_nobody() -> None:
-    """There is nothing to be near to; unless files that could not be counted may be in it."""
-    empty = replace(HERE, bytes=0, files=0)
-    assert of_caches(plan_of_move(affinity=True, facts=(empty,))) == []
-    (found,) = of_caches(plan_of_move(affinity=True, facts=(replace(empty, is_complete=False),)))
-    assert found.code == "cache-on-other-cluster"
+def test_an_unknown_cache_may_hold_something() -> None:
+    """A node that is unreachable, or files that couldn't be counted."""
+    empty = replace(PROJECT, bytes=0, files=0)
+    assert cache_problems(plan_of_move(empty)) == []
+    (unreachable,) = cache_problems(plan_of_move())
+    (uncounted,) = cache_problems(plan_of_move(replace(empty, is_complete=False)))
+    assert unreachable.code == uncounted.code == "cache-on-other-cluster"
+    assert "size unknown" in unreachable.summary
 
 
-@pytest.mark.parametrize("declared", [False, True])
-def test_ranks_whose_caches_are_on_different_disks_are_warned_about(declared: bool) -> None:
-    """The variables are named, and a directory that the nodes share is no problem."""
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_ranks_with_caches_on_different_disks_are_a_warning(is_declared: bool) -> None:
+    """A declared directory may be shared by the nodes."""
     world = PlanScenario()
     world.job["compute"]["node_count"] = 2
     world.job["runtime"]["cache_config"] = {"enabled": True}
     inputs = world.inputs()
-    if declared:
-        wanted = dict(inputs.desired.resources)
-        cache = recorded(dir="/shared/demo")
-        wanted[cache.address] = resource(str(cache.address), cache.attributes)
-        inputs = replace(inputs, desired=replace(inputs.desired, resources=wanted))
-    (found,) = of_caches(make_plan(inputs))
-
-    assert (found.severity, found.code, found.address) == ("warning", "cache-per-node", "job.sft")
-    assert ("$BT_RW_CACHE_DIR" in found.summary) is not declared
-    assert "$BT_TEAM_CACHE_DIR" in found.summary
+    if is_declared:
+        inputs = declare(inputs, recorded(dir="/shared/demo"))
+    (problem,) = cache_problems(make_plan(inputs))
+    assert (problem.severity, problem.code) == ("warning", "cache-per-node")
+    assert problem.address == "job.sft"
+    assert ("$BT_RW_CACHE_DIR" in problem.summary) is not is_declared
+    assert "$BT_TEAM_CACHE_DIR" in problem.summary
 
 
 @pytest.mark.parametrize(
-    ("bytes_", "whole", "said"),
-    [(10**9, True, None), (10**9 + 1, True, "contains 1.0 GB in 34 files, more than its size limit of 1GB"), (2 * 10**9, False, "contains more than 2.0 GB")],
-)  # fmt: skip
-def test_a_cache_that_is_too_full_is_a_warning(bytes_: int, whole: bool, said: str | None) -> None:
-    """More than its size; the plan can be applied all the same."""
+    ("size", "is_complete", "summary"),
+    [
+        (10**9, True, ""),
+        (10**9 + 1, True, "contains 1.0 GB in 34 files, more than its size limit of 1GB"),
+        (2 * 10**9, False, "contains more than 2.0 GB"),
+    ],
+)
+def test_a_cache_beyond_its_size_is_a_warning(size: int, is_complete: bool, summary: str) -> None:
     cache = recorded("work", size="1GB")
-    world, state = world_with(cache)
-    inputs = world.inputs(state)
-    wanted = {
-        **inputs.desired.resources,
-        cache.address: resource(
-            "cache.work", cache.attributes, "cluster.lab", "project.demo", provider="local"
-        ),
-    }
-    facts = {cache.address: (replace(HERE, bytes=bytes_, is_complete=whole),)}
-    plan = make_plan(
-        replace(inputs, desired=replace(inputs.desired, resources=wanted), caches=facts)
-    )
-
-    found = of_caches(plan)
-    assert [one.code for one in found] == (["cache-too-full"] if said else [])
+    inputs = declare(PlanScenario().inputs(with_cache(cache)), cache)
+    facts = replace(PROJECT, bytes=size, is_complete=is_complete)
+    plan = make_plan(replace(inputs, caches={cache.address: (facts,)}))
+    found = cache_problems(plan)
+    assert [problem.code for problem in found] == ["cache-too-full"] * bool(summary)
     assert plan.usable
-    if said:
-        assert said in found[0].summary
-        assert "trainctl cache clear demo" in found[0].detail
+    for problem in found:
+        assert summary in problem.summary
+        assert "trainctl cache clear demo" in problem.detail
 
 
-def test_a_cache_that_came_with_a_job_goes_with_its_project() -> None:
-    """Without a job that uses it, it stays; with its project or cluster it goes, and the plan says what goes with it."""
-    world, state = world_with(recorded())
-    facts = {at("cache.demo-lab"): (HERE, TEAM)}
-
-    stays = make_plan(replace(world.inputs(state), caches=facts))
-    goes = make_plan(replace(world.inputs(state, desired=desired()), caches=facts))
-    destroyed = make_plan(replace(world.inputs(state, PlanOptions(destroy=True)), caches=facts))
-
-    assert change_of(stays, "cache.demo-lab").action is Action.NOOP
-    assert "deleted with its project" in change_of(stays, "cache.demo-lab").note
-    for plan in (goes, destroyed):
-        change = change_of(plan, "cache.demo-lab")
+def test_a_cache_is_deleted_with_its_project_or_its_block() -> None:
+    """One without a block stays without a job that uses it."""
+    inputs = replace(PlanScenario().inputs(with_cache(recorded())), caches={CACHE: (PROJECT, TEAM)})
+    kept = change_of(make_plan(inputs), "cache.demo-lab")
+    assert kept.action is Action.NOOP
+    assert "deleted with its project" in kept.note
+    for more in ({"desired": desired()}, {"options": DESTROY}):
+        change = change_of(make_plan(replace(inputs, **more)), "cache.demo-lab")
         assert change.action is Action.DELETE
         assert change.note == "/node/caches/demo is deleted with 1.2 GB in 34 files"
-
-
-def test_a_declared_cache_goes_with_its_block() -> None:
-    """As any resource does."""
-    world, state = world_with(recorded("work", size="1TB"))
-
-    assert change_of(make_plan(world.inputs(state)), "cache.work").action is Action.DELETE
+    declared = PlanScenario().inputs(with_cache(recorded("work", size="1TB")))
+    assert change_of(make_plan(declared), "cache.work").action is Action.DELETE
 
 
 @pytest.mark.parametrize(
     ("facts", "note"),
     [
-        (replace(HERE, others=("another-lineage+demo-lab",)), "is kept for 1 other"),
-        (replace(HERE, others=("another-lineage+a", "another-lineage+b")), "is kept for 2 others"),
-        (replace(HERE, ours=False), "is kept: trainctl did not create it"),
-        (replace(HERE, bytes=0, files=0), ""),
+        ({"others": ("another-lineage+demo-lab",)}, "is kept for 1 other"),
+        ({"others": ("another-lineage+a", "another-lineage+b")}, "is kept for 2 others"),
+        ({"ours": False}, "is kept: trainctl did not create it"),
+        ({"bytes": 0, "files": 0}, ""),
     ],
 )
-def test_what_stays_is_told_too(facts: CacheFacts, note: str) -> None:
-    """Others' references, and directories that were there before."""
-    world, state = world_with(recorded())
-    inputs = world.inputs(state, PlanOptions(destroy=True))
-    plan = make_plan(replace(inputs, caches={at("cache.demo-lab"): (facts,)}))
+def test_a_directory_that_stays_is_noted(facts: dict[str, Any], note: str) -> None:
+    """For references of others, or as it was there before."""
+    inputs = PlanScenario().inputs(with_cache(recorded()), DESTROY)
+    plan = make_plan(replace(inputs, caches={CACHE: (replace(PROJECT, **facts),)}))
+    change = change_of(plan, "cache.demo-lab")
+    assert change.note.endswith(note)
+    assert "deleted" not in change.note
 
-    assert change_of(plan, "cache.demo-lab").note.endswith(note)
-    assert "deleted" not in change_of(plan, "cache.demo-lab").note
 
-
-def test_those_who_go_together_keep_nothing_from_each_other() -> None:
-    """The team's cache goes with the last project, also where several go in one plan."""
-    world, state = world_with(recorded())
-    shared = replace(
-        TEAM, bytes=5, files=1, others=(f"{state.lineage}+second", f"{state.lineage}+demo-lab")
-    )
+def test_the_teams_cache_is_deleted_with_the_last_project() -> None:
+    """Also when several are deleted by one plan."""
     second = recorded("second", dir="/mnt/second")
-    state = replace(state, resources={**state.resources, second.address: second})
-    facts = {at("cache.demo-lab"): (HERE, shared), second.address: (HERE, shared)}
-
-    plan = make_plan(replace(world.inputs(state, PlanOptions(destroy=True)), caches=facts))
-
-    assert (
-        "/node/caches/.team is deleted with 5 B in 1 file" in change_of(plan, "cache.second").note
-    )
+    state = with_cache(recorded(), second)
+    others = (f"{state.lineage}+second", f"{state.lineage}+demo-lab")
+    team = replace(TEAM, bytes=5, files=1, others=others)
+    caches = {CACHE: (PROJECT, team), second.address: (PROJECT, team)}
+    plan = make_plan(replace(PlanScenario().inputs(state, DESTROY), caches=caches))
+    note = change_of(plan, "cache.second").note
+    assert "/node/caches/.team is deleted with 5 B in 1 file" in note

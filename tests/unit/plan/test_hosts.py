@@ -1,4 +1,4 @@
-"""What jobs that are to start lack on their hosts, and what is said of hosts before anything moves."""
+"""What new runs lack on their nodes: requirements, mounts, images, spot nodes, and lingering sessions."""
 
 from __future__ import annotations
 
@@ -6,64 +6,105 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.projects.plans import PlanScenario, at, resource
+from trainctl.model.json_codec import from_json, to_json
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import PlanInputs
+from trainctl.plan.values import ImageFacts, ImageSelection, Plan, PlanInputs
+from trainctl.views.plan.text import plan_text
 
 JOB, LAB = at("job.sft"), at("cluster.lab")
+IMAGE = ImageSelection("pytorch/pytorch:2.7.0", None)
 
 
-def on_node(inputs: PlanInputs, **facts: Any) -> PlanInputs:
+def with_facts(inputs: PlanInputs, **facts: Any) -> PlanInputs:
     """The inputs with more facts about the only node."""
     (node,) = inputs.nodes[LAB]
     return replace(inputs, nodes={LAB: (replace(node, **facts),)})
 
 
-def told(inputs: PlanInputs) -> list[tuple[str, str, str | None]]:
-    """Severity, code and address of what a plan says of hosts."""
-    codes = ("missing-on-host", "stops-at-logout", "writable-mount")
-    found = make_plan(inputs).diagnostics
-    return [(str(one.severity), one.code, one.address) for one in found if one.code in codes]
+def problems(inputs: PlanInputs) -> list[tuple[str, str, str | None]]:
+    """Severity, code and address of the problems of a plan."""
+    return [(str(one.severity), one.code, one.address) for one in make_plan(inputs).diagnostics]
 
 
-def test_what_is_missing_on_the_host_or_in_the_code_is_an_error() -> None:
-    """Of each job, before anything moves."""
-    missing = ("error", "missing-on-host", "job.sft")
+def test_a_missing_requirement_is_an_error() -> None:
+    """Of the node or of the code."""
     inputs = PlanScenario().inputs()
-
-    assert told(inputs) == []
-    assert told(on_node(inputs, missing_requirements={JOB: ("program nvcc not found",)})) == [
-        missing
-    ]
-    assert told(
-        replace(inputs, missing_requirements={JOB: ("the code has no file train.py",)})
-    ) == [missing]
+    missing = {JOB: ("program nvcc not found",)}
+    assert problems(inputs) == []
+    expected = [("error", "missing-on-host", "job.sft")]
+    assert problems(with_facts(inputs, missing_requirements=missing)) == expected
+    assert problems(replace(inputs, missing_requirements=missing)) == expected
 
 
-def test_a_node_that_ends_runs_at_logout_is_told_once() -> None:
-    """However many jobs start there."""
+def test_a_node_that_ends_runs_at_logout_is_reported_once() -> None:
     world = PlanScenario()
     other = resource("job.other", world.job, "project.demo", "cluster.lab", "weights.qwen3")
     inputs = world.inputs()
-    wanted = {**inputs.desired.resources, other.address: other}
+    resources = {**inputs.desired.resources, other.address: other}
     inputs = replace(
         inputs,
-        desired=replace(inputs.desired, resources=wanted),
+        desired=replace(inputs.desired, resources=resources),
         code={**inputs.code, other.address: world.code},
     )
-
-    assert told(on_node(inputs, logout="loginctl enable-linger")) == [
-        ("warning", "stops-at-logout", None)
-    ]
+    found = problems(with_facts(inputs, logout="loginctl enable-linger"))
+    assert found == [("warning", "stops-at-logout", None)]
 
 
-def test_links_in_place_of_mounts_protect_nothing() -> None:
-    """A warning for each directory that is to be read-only, but for those below the root, which are refused anyway."""
+def test_a_symlink_for_a_read_only_mount_is_a_warning() -> None:
     world = PlanScenario()
+    world.job["weights"] = []
     world.job["mounts"] = [
         {"host_path": "/data/a", "mount_location": "data/a", "read_only": True},
         {"host_path": "/data/b", "mount_location": "data/b", "read_only": False},
     ]
-    advisory = ("warning", "writable-mount", "job.sft")
+    assert problems(world.inputs()) == []
+    expected = [("warning", "writable-mount", "job.sft")]
+    assert problems(with_facts(world.inputs(), mount="link")) == expected
 
-    assert told(world.inputs()) == []
-    assert told(on_node(world.inputs(), mount="link")) == [advisory]
+
+def plan_with_image(facts: ImageFacts | None, engine: str | None = None) -> Plan:
+    """The plan of a job in an image, on a node without namespaces."""
+    world = PlanScenario(mount="link")
+    world.job["image"] = {"base_image": IMAGE.image, "docker_auth": None}
+    world.job["runtime"]["engine"] = engine
+    return make_plan(with_facts(world.inputs(), images={IMAGE: facts} if facts else {}))
+
+
+def test_an_image_is_listed_with_its_engine() -> None:
+    """Weights are mounted by the container."""
+    plan = plan_with_image(ImageFacts("podman", present=True, rdma=True))
+    (row,) = plan.images
+    assert (row.node, row.image) == ("lab/lab-0", IMAGE.image)
+    assert (row.engine, row.present) == ("podman", True)
+    assert "  Containers on lab/lab-0 get /dev/infiniband." in plan_text(plan)
+    assert [delivery.mount for delivery in plan.deliveries] == ["container"]
+    assert plan.usable
+    assert from_json(Plan, to_json(plan)).images == plan.images
+
+
+def test_a_missing_container_engine_is_an_error() -> None:
+    why = "no container engine works: none is there"
+    plan = plan_with_image(ImageFacts(None, present=False, why=why))
+    (problem,) = (one for one in plan.diagnostics if one.severity.value == "error")
+    assert problem.summary == f"job.sft needs a container engine, but on lab/lab-0 {why}"
+    assert "runtime.engine: host" in problem.detail
+
+
+def test_an_image_on_an_unreachable_node_is_unknown() -> None:
+    (row,) = plan_with_image(None).images
+    assert (row.engine, row.present) == (None, None)
+
+
+def test_a_job_on_the_host_needs_no_image() -> None:
+    plan = plan_with_image(None, engine="host")
+    assert plan.images == ()
+    assert [delivery.mount for delivery in plan.deliveries] == ["link"]
+
+
+def test_spot_nodes_and_shared_memory_that_a_node_does_not_have_are_warnings() -> None:
+    world = PlanScenario()
+    world.job["compute"]["availability_model"] = "spot"
+    world.job["runtime"]["shm_size"] = "8Gi"
+    plan = make_plan(world.inputs())
+    assert {problem.code for problem in plan.diagnostics} == {"no-spot-nodes", "no-shm-size"}
+    assert plan.usable
