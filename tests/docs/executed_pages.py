@@ -18,6 +18,7 @@ from tests.docs.page_run import PageRun
 from tests.docs.pages import README, Page
 from tests.docs.services import World, services
 from tests.docs.shell import bash
+from tests.support.projects.command_forks import write_command
 from tests.support.projects.program import ROOT
 from tests.support.projects.project import end_processes, shared_bytecode
 
@@ -62,8 +63,11 @@ def _world(top: Path) -> World:
     bytecode = home / ".cache" / "trainctl" / "bytecode"
     bytecode.parent.mkdir(parents=True)
     bytecode.symlink_to(shared_bytecode())
+    programs = top / "programs"
+    programs.mkdir()
+    write_command(programs / "trainctl")
     variables = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(home),
         "LANG": "C.UTF-8",
         "TERM": "dumb",

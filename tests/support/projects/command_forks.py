@@ -110,6 +110,37 @@ def forked(
     return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
 
 
+_COMMAND = """\
+#!{python} -IS
+import json, os, signal, socket, sys
+if "PYTHONPATH" in os.environ:
+    os.execv({python!r}, [{python!r}, "-m", "trainctl", *sys.argv[1:]])
+order = {{
+    "argv": ["-m", "trainctl", *sys.argv[1:]], "cwd": os.getcwd(), "environ": dict(os.environ),
+    "namespace": "", "nodes": {nodes!r},
+}}
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, {size})
+line.connect({address!r})
+socket.send_fds(line, [json.dumps(order).encode()], (0, 1, 2))
+pid = int(line.recv(32))
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda number, frame: os.kill(pid, number))
+code = int(line.recv(32))
+os._exit(code if code >= 0 else 128 - code)
+"""
+
+
+def write_command(path: Path) -> None:
+    """Write a program ``trainctl`` for scripts: each start of it is a fork, except with a PYTHONPATH."""
+    python = sys.executable
+    nodes = server((python,), installed_program(python)).decode()
+    path.write_text(
+        _COMMAND.format(python=python, nodes=nodes, size=_MESSAGE_BYTES, address=_address())
+    )
+    path.chmod(0o755)
+
+
 @functools.cache
 def _address() -> bytes:
     """Where the process that has loaded the program listens; it is started when it is first asked for, and ends with this one."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from enum import StrEnum
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 import typer
 
-from trainctl.cli import app, invoke
-from trainctl.cli.app import CommandRow
+from tests.unit.cli.conftest import Declare
+from trainctl.cli import invoke
 
 
 class Size(StrEnum):
@@ -21,64 +18,60 @@ class Size(StrEnum):
     LARGE = "large"
 
 
-def command(
-    addresses: Annotated[list[str], typer.Argument(metavar="ADDRESS")],
-    rank: Annotated[int | None, typer.Option("--rank")] = None,
-    seconds: Annotated[float, typer.Option("--seconds")] = 1.5,
-    file: Annotated[Path | None, typer.Option("--file")] = None,
-    size: Annotated[Size, typer.Option("--size")] = Size.SMALL,
-    var: Annotated[list[str] | None, typer.Option("--var")] = None,
-    wait: Annotated[bool, typer.Option("--wait")] = False,
-) -> int:
-    values = [addresses, rank, seconds, file, size, var, wait]
-    print(json.dumps([[type(one).__name__, str(one)] for one in values]))
-    return 0
-
-
 @pytest.fixture(autouse=True)
-def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("trainctl.cli.commands.made_up")
-    module.take_command = command  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(app, "COMMANDS", (CommandRow("take", "made_up", "Take."),))
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr("threading.excepthook", sys.excepthook)
+def values(declare: Declare) -> dict[str, Any]:
+    """The values that the command ``take`` was given."""
+    given: dict[str, Any] = {}
+
+    def command(
+        addresses: Annotated[list[str], typer.Argument(metavar="ADDRESS")],
+        rank: Annotated[int | None, typer.Option("--rank")] = None,
+        seconds: Annotated[float, typer.Option("--seconds")] = 1.5,
+        file: Annotated[Path | None, typer.Option("--file")] = None,
+        size: Annotated[Size, typer.Option("--size")] = Size.SMALL,
+        var: Annotated[list[str] | None, typer.Option("--var")] = None,
+        wait: Annotated[bool, typer.Option("--wait")] = False,
+    ) -> int:
+        given.update(rank=rank, seconds=seconds, file=file, size=size, var=var, wait=wait)
+        given["addresses"] = addresses
+        return 0
+
+    declare("take", command)
+    return given
 
 
-def test_each_type_arrives(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every declared type gets a value of that type; repeated flags make a list."""
+def test_each_type_arrives(values: dict[str, Any]) -> None:
     words = (
         "take job.a job.b --rank 3 --seconds 2 --file x/y --size large --var a=1 --var b=2 --wait"
     )
     assert invoke.invoke(words.split()) == 0
-    assert json.loads(capsys.readouterr().out) == [
-        ["list", "['job.a', 'job.b']"], ["int", "3"], ["float", "2.0"], ["PosixPath", "x/y"], ["Size", "large"],
-        ["list", "['a=1', 'b=2']"], ["bool", "True"],
-    ]  # fmt: skip
+    assert values == {
+        "addresses": ["job.a", "job.b"], "rank": 3, "seconds": 2.0, "file": Path("x/y"), "size": Size.LARGE,
+        "var": ["a=1", "b=2"], "wait": True,
+    }  # fmt: skip
+    assert type(values["seconds"]) is float
 
 
-def test_defaults_arrive(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is not given has its default, of the declared type."""
+def test_defaults_arrive(values: dict[str, Any]) -> None:
     assert invoke.invoke(["take", "job.a"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [found[index] for index in (1, 2, 3, 4, 6)] == [
-        ["NoneType", "None"], ["float", "1.5"], ["NoneType", "None"], ["Size", "small"], ["bool", "False"],
-    ]  # fmt: skip
+    assert values == {
+        "addresses": ["job.a"], "rank": None, "seconds": 1.5, "file": None, "size": Size.SMALL, "var": None, "wait": False,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "refusal"),
     [
-        (["take", "a", "--rank", "x"], "take: invalid value for '--rank': 'x' is not an integer"),
-        (["take", "a", "--seconds", "soon"], "take: invalid value for '--seconds': 'soon' is not a number"),
-        (["take", "a", "--size", "huge"], "take: invalid value for '--size': 'huge' is not one of small, large"),
-        (["take"], "take: missing argument 'ADDRESS'"),
+        ("take a --rank x", "invalid value for '--rank': 'x' is not an integer"),
+        ("take a --seconds soon", "invalid value for '--seconds': 'soon' is not a number"),
+        ("take a --size huge", "invalid value for '--size': 'huge' is not one of small, large"),
+        ("take", "missing argument 'ADDRESS'"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_value_is_named(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: str, refusal: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The refusal names the flag and what it takes; the exit code is that of wrong usage."""
-    assert invoke.invoke(words) == 64
+    """With the option and what it takes; the exit code is that of wrong usage."""
+    assert invoke.invoke(words.split()) == 64
     hint = "  Run trainctl take --help for its arguments.\n"
-    assert capsys.readouterr().err == f"error: {said} [wrong-usage]\n{hint}"
+    assert capsys.readouterr().err == f"error: take: {refusal} [wrong-usage]\n{hint}"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.support.cases import cases
 from tests.support.projects.program import ROOT, trainctl
 from trainctl.manifest.fields import fields, find, nearest_path
 from trainctl.model.diagnostics import explanations
@@ -12,104 +15,77 @@ from trainctl_schemas import schema
 KNOWN = fields(schema("manifest"))
 
 
-def test_every_field_of_the_types_is_known_with_its_meaning() -> None:
-    """Each property of the schema is a field, and what it means is said unless it is a name of the author's."""
-    silent = [one.path for one in KNOWN.values() if not one.meaning and one.steps[-1] != "*"]
-    assert silent == []
-    for path in (
-        "jobs.*.runtime.start_commands",
-        "weights.*.source",
-        "jobs.*.weights.source",
-        "jobs.*.image.docker_auth",
-    ):
-        assert tuple(path.split(".")) in KNOWN  # fmt: skip
-    assert all(one.type for one in KNOWN.values())
+def test_every_field_of_the_schema_is_known_with_its_meaning() -> None:
+    """Except for names that the author chooses."""
+    assert [f.path for f in KNOWN.values() if not f.meaning and f.steps[-1] != "*"] == []
+    assert all(field.type for field in KNOWN.values())
+    for path in ("weights.*.source", "jobs.*.weights.source", "jobs.*.image.docker_auth"):
+        assert tuple(path.split(".")) in KNOWN
 
 
-@pytest.mark.parametrize(
-    ("query", "paths"),
-    [
-        ("jobs", ["jobs"]),
-        ("jobs.*", ["jobs.*"]),
-        ("jobs.sft.runtime.start_commands", ["jobs.*.runtime.start_commands"]),
-        ("jobs.sft.weights[0].source", ["jobs.*.weights.source"]),
-        ("runtime.cache_config", ["jobs.*.runtime.cache_config"]),
-        ("start_commands", ["jobs.*.runtime.start_commands"]),
-        ("weights", ["weights"]),
-        ("nothing", []),
-        ("jobs.sft.nothing", []),
-        ("", []),
-        ("...", []),
-    ],
-)
-def test_a_path_is_found_whole_or_by_its_end(query: str, paths: list[str]) -> None:
-    """A whole path with any name for ``*`` means that field alone; the end of one means every field that ends so."""
-    assert [one.path for one in find(query, KNOWN)] == paths
+@pytest.mark.parametrize("case", cases("cli/explain"))
+def test_a_path_is_found_by_itself_or_by_its_end(case: list[Any]) -> None:
+    query, paths = case
+    assert [field.path for field in find(query, KNOWN)] == paths
 
 
-def test_an_end_may_mean_several() -> None:
-    """A name that stands in several sections is explained in each."""
-    assert {one.path for one in find("prevent_destroy", KNOWN)} > {
+def test_an_end_may_be_that_of_several_fields() -> None:
+    assert {field.path for field in find("prevent_destroy", KNOWN)} > {
         "jobs.*.lifecycle.prevent_destroy", "clusters.*.lifecycle.prevent_destroy",
     }  # fmt: skip
 
 
+def test_the_nearest_path_is_offered() -> None:
+    assert nearest_path("jobs.sft.runtme", KNOWN) == "jobs.*.runtime"
+    assert nearest_path("start_command", KNOWN) == "jobs.*.runtime.start_commands"
+    assert nearest_path("zzzzzz", KNOWN) is None
+
+
 @pytest.mark.parametrize(
-    ("query", "meant"),
+    ("query", "beginning", "words"),
     [
-        ("jobs.sft.runtme", "jobs.*.runtime"),
-        ("start_command", "jobs.*.runtime.start_commands"),
-        ("zzzzzz", None),
+        ("clusters.lab.hosts.jump", "clusters.*.hosts.jump: text\n  Jump hosts", ""),
+        (
+            "jobs.sft.runtime.cache_config",
+            "jobs.*.runtime.cache_config: a mapping\n  Training caches.\n",
+            "\n  enabled                 true or false (default: false)\n",
+        ),
+        ("start_commands", "", "(required)"),
+        (
+            "clusters.lab.nodes",
+            "clusters.*.nodes: an integer, at least 1 (default: 1)\n",
+            "For the provider local.",
+        ),
     ],
 )
-def test_the_nearest_is_offered(query: str, meant: str | None) -> None:
-    """What was probably meant is a path that can be asked for."""
-    assert nearest_path(query, KNOWN) == meant
-
-
-def test_settings_of_hosts_are_explained() -> None:
-    """A host is a name or a mapping, whose keys are found."""
-    done = trainctl("explain", "clusters.lab.hosts.jump")
-    assert done.stdout.startswith("clusters.*.hosts.jump: text\n  Jump hosts")
-
-
-def test_a_field_says_what_it_takes_and_what_lies_below() -> None:
-    """Type, default, meaning, and the same of each field directly below."""
-    done = trainctl("explain", "jobs.sft.runtime.cache_config")
+def test_a_field_shows_its_type_its_meaning_and_the_fields_below(
+    query: str, beginning: str, words: str
+) -> None:
+    """Also a host's, which is a name or a mapping, and one of a provider's schema."""
+    done = trainctl("explain", query)
     assert done.returncode == 0
-    assert done.stdout.startswith("jobs.*.runtime.cache_config: a mapping\n  Training caches.\n")
-    assert "\n  enabled                 true or false (default: false)\n" in done.stdout
-    assert "(required)" in trainctl("explain", "start_commands").stdout
+    assert done.stdout.startswith(beginning)
+    assert words in done.stdout
 
 
-def test_a_setting_of_a_provider_is_a_field_too() -> None:
-    """What an installed provider's schema says of its settings is explained below ``clusters``."""
-    said = trainctl("explain", "clusters.lab.nodes").stdout
-    assert said.startswith("clusters.*.nodes: an integer, at least 1 (default: 1)\n")
-    assert "For the provider local." in said
-
-
-def test_a_code_is_explained_as_on_the_page() -> None:
-    """``explain CODE`` prints the code's section of ``errors.md``, and ``--all --format markdown`` the page itself."""
-    one = explanations()["unknown-key"]
-    said = trainctl("explain", one.code).stdout
-    assert said.startswith(f"{one.code}: {one.title}\n\n")
-    assert " ".join(said.split()).endswith(" ".join(one.text.split()))
-    page = trainctl("explain", "--all", "--format", "markdown").stdout
-    assert page == (ROOT / "trainctl" / "errors.md").read_text()
-
-
-def test_all_codes_are_listed() -> None:
-    """Without a name each code stands on a line; ``--all`` prints every explanation."""
+def test_codes_are_explained_as_on_the_page() -> None:
+    """One, all in a list, all with their text, and the page itself."""
+    unknown = explanations()["unknown-key"]
+    shown = trainctl("explain", unknown.code).stdout
+    assert shown.startswith(f"{unknown.code}: {unknown.title}\n\n")
+    assert " ".join(shown.split()).endswith(" ".join(unknown.text.split()))
     listed = trainctl("explain").stdout.splitlines()
     assert [line.partition(":")[0] for line in listed] == list(explanations())
     everything = trainctl("explain", "--all").stdout
     assert all(f"{one.code}: {one.title}\n" in everything for one in explanations().values())
+    page = trainctl("explain", "--all", "--format", "markdown").stdout
+    assert page == (ROOT / "trainctl" / "errors.md").read_text()
 
 
-def test_what_is_neither_is_refused_with_the_nearest() -> None:
-    """A name that is no field and no code exits 64 and offers one that is."""
-    for wrong, meant in (("unknwon-key", "unknown-key"), ("jobs.sft.runtme", "jobs.*.runtime")):
-        done = trainctl("explain", wrong)
-        assert (done.returncode, done.stdout) == (64, "")
-        assert meant in done.stderr
+@pytest.mark.parametrize(
+    ("query", "nearest"), [("unknwon-key", "unknown-key"), ("jobs.sft.runtme", "jobs.*.runtime")]
+)
+def test_an_unknown_query_is_refused_with_the_nearest(query: str, nearest: str) -> None:
+    done = trainctl("explain", query)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert nearest in done.stderr

@@ -2,98 +2,90 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
-from types import ModuleType
+from collections.abc import Callable
 
 import pytest
+import typer
 
-from trainctl.cli import app, invoke
-from trainctl.cli.app import CommandRow
+from tests.unit.cli.conftest import Declare
+from trainctl.cli import invoke
+from trainctl.cli.session import session_of
 from trainctl.errors import LockHeld, ManifestError, PartialApply, TrainctlError, UserInterrupt
 from trainctl.model.diagnostics import Position, error, warning
 
 SECRET = "hf_planted_secret_value"
 
 
+Run = Callable[[BaseException | int], tuple[int, str]]
+
+
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runner:
-    return Runner(monkeypatch, capsys)
+def run(declare: Declare, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command that returns or raises this: its exit code and standard error."""
 
-
-class Runner:
-    """Runs a made-up command that raises."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
-
-    def __call__(self, raised: BaseException | int, *words: str) -> tuple[int, str]:
+    def ran(outcome: BaseException | int) -> tuple[int, str]:
         def command() -> int:
-            if isinstance(raised, BaseException):
-                raise raised
-            return raised
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
 
-        module = ModuleType("trainctl.cli.commands.made_up")
-        module.fail_command = command  # type: ignore[attr-defined]
-        self._monkeypatch.setitem(sys.modules, module.__name__, module)
-        self._monkeypatch.setattr(app, "COMMANDS", (CommandRow("fail", "made_up", "Fail."),))
-        self._monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-        self._monkeypatch.setattr("threading.excepthook", sys.excepthook)
-        code = invoke.invoke(["fail", *words])
-        return code, self._capsys.readouterr().err
+        declare("fail", command)
+        return invoke.invoke(["fail"]), capsys.readouterr().err
 
-
-def test_the_exit_code_is_the_commands(run: Runner) -> None:
-    """What the command returns is what the program exits with."""
-    assert run(12) == (12, "")
+    return ran
 
 
 @pytest.mark.parametrize(
-    ("raised", "code"),
-    [(TrainctlError("no"), 1), (LockHeld("held by ana"), 10), (PartialApply("one of two failed"), 12), (UserInterrupt("stopped"), 130)],
-)  # fmt: skip
-def test_errors_have_their_exit_code(run: Runner, raised: TrainctlError, code: int) -> None:
-    """Each class means its exit code; summary and code are shown, and where to read more unless the code says nothing more."""
-    exit_code, said = run(raised)
-    assert (exit_code, said.splitlines()[0]) == (code, f"error: {raised.summary} [{raised.code}]")
-    more = raised.code not in ("failed", "interrupted")
-    assert ("trainctl explain" in said) is more
+    ("outcome", "code"),
+    [
+        (TrainctlError("no"), 1),
+        (LockHeld("held by ana"), 10),
+        (PartialApply("one of two failed"), 12),
+        (UserInterrupt("stopped"), 130),
+    ],
+)
+def test_errors_have_their_exit_code(run: Run, outcome: TrainctlError, code: int) -> None:
+    """With the summary, the code, and where more is explained."""
+    exit_code, shown = run(outcome)
+    assert (exit_code, shown.splitlines()[0]) == (
+        code, f"error: {outcome.summary} [{outcome.code}]",
+    )  # fmt: skip
+    assert ("trainctl explain" in shown) is (outcome.code not in ("failed", "interrupted"))
 
 
-def test_detail_is_indented_and_the_address_comes_first(run: Runner) -> None:
-    """An error says where, what, and below it what to do."""
-    code, said = run(
-        TrainctlError("no such branch", "Write a branch.\nOr a tag.", address="weights.a")
-    )
-    assert (code, said) == (
-        1,
-        "error: weights.a: no such branch [failed]\n  Write a branch.\n  Or a tag.\n",
-    )
+@pytest.mark.parametrize(
+    ("outcome", "code", "shown"),
+    [
+        (12, 12, ""),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (
+            PermissionError(13, "Permission denied", "/etc/shadow"),
+            1,
+            "error: /etc/shadow: Permission denied [failed]\n",
+        ),
+        (
+            TrainctlError("no such branch", "Write a branch.\nOr a tag.", address="weights.a"),
+            1,
+            "error: weights.a: no such branch [failed]\n  Write a branch.\n  Or a tag.\n",
+        ),
+    ],
+)
+def test_other_outcomes(run: Run, outcome: BaseException | int, code: int, shown: str) -> None:
+    """An address comes first, a detail is indented, and no traceback is shown."""
+    assert run(outcome) == (code, shown)
 
 
-def test_ctrl_c_is_130(run: Runner) -> None:
-    """Ctrl-C in a command is an exit code and a word, no traceback."""
-    assert run(KeyboardInterrupt()) == (130, "interrupted\n")
-
-
-def test_system_errors_are_one_line(run: Runner) -> None:
-    """What the system refuses is shown with the file it is about."""
-    raised = PermissionError(13, "Permission denied", "/etc/shadow")
-    assert run(raised) == (1, "error: /etc/shadow: Permission denied [failed]\n")
-
-
-def test_manifest_errors_show_everything_and_count(run: Runner) -> None:
-    """All diagnostics appear with their place, then how many there are."""
+def test_manifest_errors_show_everything_and_count(run: Run) -> None:
     problems = (
         error("'nodez' is not a field", "Write nodes.", address="cluster.a", code="unknown-key", where=Position("t.yaml", 3, 5)),
         error("job.b: no commands", code="empty-value", where=Position("t.toml", key_path="jobs.b")),
         warning("not pinned", code="not-locked", where=Position("t.yaml", 9, 1)),
     )  # fmt: skip
-    code, said = run(ManifestError(problems))
+    code, shown = run(ManifestError(problems))
     assert code == 1
-    assert said == textwrap.dedent("""\
+    assert shown == textwrap.dedent("""\
         t.yaml:3:5: error: cluster.a: 'nodez' is not a field [unknown-key]
           Write nodes.
         t.toml: jobs.b: error: job.b: no commands [empty-value]
@@ -104,29 +96,21 @@ def test_manifest_errors_show_everything_and_count(run: Runner) -> None:
 
 
 @pytest.mark.parametrize(("flags", "traced"), [([], False), (["--log-level", "debug"], True)])
-def test_a_crash_is_short_and_masked(flags: list[str], traced: bool) -> None:
-    """An unforeseen exception exits 1 without a traceback or a secret; debug shows the traceback, still without it."""
-    program = f"""
-import sys
-from types import ModuleType
-from trainctl.cli import app
-from trainctl.cli.main import main
-from trainctl.cli.session import session_of
-import typer
-def command(ctx: typer.Context) -> int:
-    session_of(ctx).redactor.register("{SECRET}")
-    raise RuntimeError("token {SECRET} was refused")
-module = ModuleType("trainctl.cli.commands.made_up")
-module.fail_command = command
-sys.modules[module.__name__] = module
-app.COMMANDS = (app.CommandRow("fail", "made_up", "Fail."),)
-sys.exit(main(["fail", *sys.argv[1:]]))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program, *flags], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert SECRET not in done.stderr
-    assert "token (redacted) was refused" in done.stderr
-    assert ("Traceback" in done.stderr) is traced
-    assert ("--log-level debug" in done.stderr) is not traced
+def test_a_crash_is_short_and_redacted(
+    declare: Declare, capsys: pytest.CaptureFixture[str], flags: list[str], traced: bool
+) -> None:
+    """Only debug shows the traceback, also without secrets."""
+
+    def command(ctx: typer.Context) -> int:
+        session_of(ctx).redactor.register(SECRET)
+        raise RuntimeError(f"token {SECRET} was refused")
+
+    declare("fail", command)
+    with pytest.raises(RuntimeError) as crash:
+        invoke.invoke(["fail", *flags])
+    sys.excepthook(crash.type, crash.value, crash.tb)
+    shown = capsys.readouterr().err
+    assert SECRET not in shown
+    assert "token (redacted) was refused" in shown
+    assert ("Traceback" in shown) is traced
+    assert ("--log-level debug" in shown) is not traced

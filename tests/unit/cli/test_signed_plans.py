@@ -30,9 +30,9 @@ def signers(key: Path, options: str = 'namespaces="trainctl-plan"', who: str = "
     return path
 
 
-def save(key: Path) -> Path:
+def save(key: Path, name: str = "p.bin") -> Path:
     """A signed plan."""
-    plan = key.with_name("p.bin")
+    plan = key.with_name(name)
     save_plan(plan, PLAN, DesiredState(key.parent, {}, {}), None, key)
     return plan
 
@@ -76,30 +76,18 @@ def test_an_unknown_signer_a_changed_plan_and_no_signature_are_refused(
 
 
 def test_an_agent_signs_with_a_public_key(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The private key is in ssh-agent only; without it, nothing is written."""
+    """The private key is in ssh-agent only; without the agent, nothing is written."""
+    public = key.with_name("key.pub")
     words = subprocess.run(["ssh-agent", "-s"], check=True, capture_output=True, text=True).stdout
     values = dict(word.split("=") for word in words.replace(";", "\n").split("\n") if "=" in word)
     try:
         monkeypatch.setenv("SSH_AUTH_SOCK", values["SSH_AUTH_SOCK"])
         subprocess.run(["ssh-add", "-q", key], check=True)
         key.unlink()
-        save_plan(
-            key.with_name("p.bin"),
-            PLAN,
-            DesiredState(key.parent, {}, {}),
-            None,
-            key.with_name("key.pub"),
-        )
-        assert load_plan(key.with_name("p.bin"), signers=signers(key)).plan == PLAN
+        assert load_plan(save(public), signers=signers(key)).plan == PLAN
     finally:
         os.kill(int(values["SSH_AGENT_PID"]), signal.SIGTERM)
     with pytest.raises(TrainctlError, match="cannot sign") as caught:
-        save_plan(
-            key.with_name("q.bin"),
-            PLAN,
-            DesiredState(key.parent, {}, {}),
-            None,
-            key.with_name("key.pub"),
-        )
+        save(public, "q.bin")
     assert caught.value.code == "signing-failed"
     assert not key.with_name("q.bin").exists()

@@ -11,83 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.cases import cases
 from trainctl.errors import ManifestError, TrainctlError
 from trainctl.manifest.read import parse_mapping
 from trainctl.manifest.text.writer import to_toml
 from trainctl.manifest.tree import to_plain
 from trainctl.operations.fmt import format_files, format_text
 
-UGLY = """\
 
-
-# A manifest.
-project:   {name: demo} ~
-
-
-jobs:
-    # The first.
-    train:
-        runtime:
-            start_commands:
-            -   python3 a.py
-            # Then:
-            - |
-              echo "a ~
-                b"
-
-              exit
-            -  "one
-               two"
-            environment_variables: {A: "1",
-                B: "2"}
-        # compute: {node_count: 2}
-    other:
-          weights:
-              -   source: file:./a
-                  mount_location: a
-              - source: file:./b
-"""
-PRETTY = """\
-# A manifest.
-project:   {name: demo}
-
-jobs:
-  # The first.
-  train:
-    runtime:
-      start_commands:
-        - python3 a.py
-        # Then:
-        - |
-          echo "a ~
-            b"
-
-          exit
-        - "one
-          two"
-      environment_variables: {A: "1",
-          B: "2"}
-    # compute: {node_count: 2}
-  other:
-    weights:
-      - source: file:./a
-        mount_location: a
-      - source: file:./b
-"""
-
-
-def test_yaml_is_indented_by_two() -> None:
-    """Lists are inside of their key, comments and texts of several lines move along; one blank line is kept."""
-    ugly, pretty = UGLY.replace("~", " "), PRETTY.replace("~", " ")
-    assert format_text(ugly, "trainctl.yaml") == pretty
-    assert format_text(ugly.replace("\n", "\r\n"), "trainctl.yaml") == pretty
-
-
-def test_toml_is_indented_by_its_brackets() -> None:
-    text = '[jobs.a]  # first\n\n\n  code = "."\n  list = [\n1, # one\n      [2,\n3],\n  ]\nb = """\n  x  \n\n\n]"""\n'
-    assert format_text(text, "trainctl.toml") == (
-        '[jobs.a]  # first\n\ncode = "."\nlist = [\n    1, # one\n    [2,\n        3],\n]\nb = """\n  x  \n\n\n]"""\n'
-    )
+@pytest.mark.parametrize("case", cases("operations/fmt"))
+def test_a_manifest_is_indented(case: dict[str, str]) -> None:
+    """YAML by two, lists inside of their key, with comments and long texts; TOML by its brackets."""
+    before, after = (case[name].replace("~", "") for name in ("before", "after"))
+    assert format_text(before, case["name"]) == after
+    if case["name"].endswith(".yaml"):
+        assert format_text(before.replace("\n", "\r\n"), case["name"]) == after
 
 
 SCALARS = (
@@ -130,44 +68,37 @@ def written(value: Any, column: int, chance: random.Random) -> str:
     return text
 
 
+def check_only_space_changes(text: str, name: str) -> None:
+    """The same values and words, and a second time nothing changes."""
+    after = format_text(text, name)
+    assert parsed(after, name) == parsed(text, name)
+    assert after.split() == text.split()
+    assert format_text(after, name) == after
+
+
 @given(
     st.dictionaries(st.text(alphabet="abc", min_size=1), VALUES, min_size=1, max_size=3),
     st.randoms(use_true_random=False),
 )
-def test_formatting_changes_only_space_and_is_done_once(
-    tree: dict[str, Any], chance: random.Random
-) -> None:
-    """For every tree, however it is indented: the same values and words, and a second time nothing changes."""
-    text = written(tree, -1, chance).lstrip(" ")
-    before = parsed(text, "trainctl.yaml")
-    after = format_text(text, "trainctl.yaml")
-    assert parsed(after, "trainctl.yaml") == before
-    assert after.split() == text.split()
-    assert format_text(after, "trainctl.yaml") == after
+def test_formatting_yaml_changes_only_space(tree: dict[str, Any], chance: random.Random) -> None:
+    """However it is indented."""
+    check_only_space_changes(written(tree, -1, chance).lstrip(" "), "trainctl.yaml")
+
+
+TABLES = st.dictionaries(
+    st.text(alphabet="ab é"), SCALARS | st.lists(st.lists(SCALARS)), max_size=3
+)
 
 
 @given(
-    st.dictionaries(
-        st.text(alphabet="ab #", min_size=1),
-        SCALARS
-        | st.dictionaries(
-            st.text(alphabet="ab é"), SCALARS | st.lists(st.lists(SCALARS)), max_size=3
-        ),
-        min_size=1,
-        max_size=4,
-    ),
+    st.dictionaries(st.text(alphabet="ab #", min_size=1), SCALARS | TABLES, min_size=1, max_size=4),
     st.randoms(use_true_random=False),
 )
-def test_toml_keeps_its_values_too(tree: dict[str, Any], chance: random.Random) -> None:
+def test_formatting_toml_changes_only_space(tree: dict[str, Any], chance: random.Random) -> None:
     """Tables, lists over several lines and comments, with space added by chance."""
     text = to_toml(tree, dict.fromkeys(((key,) for key in tree), 'It\'s "so" [ '))
     lines = (f"{' ' * chance.randint(0, 3)}{line}" for line in text.split("\n"))
-    text = chance.choice([" \n", "\n\n\n"]).join(lines)
-    before = parsed(text, "trainctl.toml")
-    after = format_text(text, "trainctl.toml")
-    assert parsed(after, "trainctl.toml") == before
-    assert after.split() == text.split()
-    assert format_text(after, "trainctl.toml") == after
+    check_only_space_changes(chance.choice([" \n", "\n\n\n"]).join(lines), "trainctl.toml")
 
 
 def test_a_file_whose_values_would_change_is_refused(tmp_path: Path) -> None:

@@ -1,79 +1,107 @@
-"""Pieces that are handed over, as an iterator."""
+"""Callbacks as an iterator, and several iterators as one; no thread is left afterwards."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from trainctl.errors import NodeError
-from trainctl.operations.streams import iterate_callbacks
+from trainctl.operations.streams import iterate_callbacks, merge_by_arrival, prefetch_first
 
 Take = Callable[[bytes], None]
 
 
-def alive() -> list[str]:
-    """Threads that still work for an iterator."""
-    return [thread.name for thread in threading.enumerate() if thread.name == "pieces"]
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert [one.name for one in threading.enumerate() if one.name in ("pieces", "merge")] == []
 
 
-def test_pieces_come_in_turn() -> None:
-    """All of them, empty ones too, and the thread is gone afterwards."""
+def never() -> None:
+    """For sources that end without being told."""
 
+
+def test_pieces_come_in_order_and_then_the_error() -> None:
     def produce(take: Take) -> None:
         for number in range(100):
             take(b"%d" % number)
         take(b"")
-
-    assert list(iterate_callbacks(produce)) == [*(b"%d" % number for number in range(100)), b""]
-    assert alive() == []
-
-
-def test_an_error_comes_after_what_was_handed_over() -> None:
-    """As itself, where it would have happened."""
-
-    def produce(take: Take) -> None:
-        take(b"a")
         raise NodeError("gone")
 
-    got = iterate_callbacks(produce)
-    assert next(got) == b"a"
+    pieces = iterate_callbacks(produce)
+    assert [next(pieces) for _ in range(101)] == [*(b"%d" % number for number in range(100)), b""]
     with pytest.raises(NodeError, match="gone"):
-        next(got)
-    assert alive() == []
+        next(pieces)
 
 
-def test_whoever_leaves_early_ends_the_work() -> None:
-    """Also while it waits to hand over more than is kept in memory."""
-    handed: list[int] = []
-
-    def produce(take: Take) -> None:
-        for number in range(10_000):
-            take(b"x")
-            handed.append(number)
-
-    got = iterate_callbacks(produce)
-    next(got)
-    got.close()  # type: ignore[attr-defined]
-    assert len(handed) < 100
-    assert alive() == []
-
-
-def test_memory_is_bounded() -> None:
-    """A producer that is quicker than its reader waits."""
+def test_a_producer_waits_for_its_reader_and_ends_with_it() -> None:
     handed: list[int] = []
     waiting = threading.Event()
 
     def produce(take: Take) -> None:
-        for number in range(100):
+        for number in range(10_000):
             handed.append(number)
             if number == 16:
                 waiting.set()
             take(b"x")
 
-    got = iterate_callbacks(produce)
-    next(got)
-    assert waiting.wait(10)
+    pieces = iterate_callbacks(produce)
+    next(pieces)
+    assert waiting.wait(60)
     assert len(handed) <= 18
-    assert len(list(got)) == 99
+    assert [next(pieces) for _ in range(50)] == [b"x"] * 50
+    pieces.close()  # type: ignore[attr-defined]
+    assert len(handed) < 100
+
+
+def test_merged_sources_keep_their_order() -> None:
+    merged = list(merge_by_arrival([iter(range(1000)), iter(range(1000, 1500)), iter(())], never))
+    assert [number for number in merged if number < 1000] == list(range(1000))
+    assert [number for number in merged if number >= 1000] == list(range(1000, 1500))
+
+
+def test_a_silent_source_holds_up_no_other_and_an_error_ends_all() -> None:
+    gate = threading.Event()
+
+    def silent() -> Iterator[str]:
+        gate.wait()
+        yield "late"
+
+    def broken() -> Iterator[str]:
+        yield "early"
+        raise ValueError("broken")
+
+    merged = merge_by_arrival([silent(), iter(["early"])], gate.set)
+    assert next(merged) == "early"
+    gate.set()
+    assert list(merged) == ["late"]
+    gate.clear()
+    merged = merge_by_arrival([silent(), broken()], gate.set)
+    assert next(merged) == "early"
+    with pytest.raises(ValueError, match="broken"):
+        next(merged)
+
+
+def test_all_sources_begin_at_once() -> None:
+    """Each may wait for the others; nothing of any is lost."""
+    met = threading.Barrier(3, timeout=60)
+
+    def rendezvous(*rest: str) -> Iterator[str]:
+        met.wait()
+        yield from rest
+
+    prefetched = prefetch_first([rendezvous("a", "b"), rendezvous(), rendezvous("c")])
+    assert [list(source) for source in prefetched] == [["a", "b"], [], ["c"]]
+
+
+def test_endless_sources_end_with_their_reader() -> None:
+    def endless() -> Iterator[int]:
+        number = 0
+        while True:
+            yield (number := number + 1)
+
+    merged = merge_by_arrival([endless(), endless()], never)
+    assert next(merged) == 1
+    merged.close()  # type: ignore[attr-defined]
