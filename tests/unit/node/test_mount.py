@@ -6,26 +6,40 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.node_program.nodes import NodeHarness, wait_for
+from tests.support.node_program.nodes import (
+    DEFAULT_REQUESTS,
+    NodeHarness,
+    received_as,
+    wait_for,
+)
+from trainctl.base.failure import Failure
 from trainctl.base.system.processes import find_by_environment
+from trainctl.node.cache.delivery import deliver
+from trainctl.node.jobs import workspace
+from trainctl.node.runs import mount
+from trainctl.node.runs.record import NodeRun
+from trainctl.node.supervision import inspection
+from trainctl.node.system.layout import Layout
 
 pytestmark = pytest.mark.integration
 
 TARGETS = ["/app/models/x", "/opt/trainctl-test/x", "/tmp/trainctl-test/x", "/usr/share/trainctl/x"]
 
 
-def _host(node: NodeHarness) -> tuple[list[str], list[str]]:
-    """What a mount would change: directories, and mounts of this node or where the tests want them. Others mount, too."""
+def state_of_host(node: NodeHarness) -> tuple[list[str], list[str]]:
+    """What a mount would change: directories, and mounts of this node or at the targets."""
     entries = sorted(
         str(path) for top in ("/", "/opt", "/usr/share") for path in Path(top).iterdir()
     )
     ours = (str(node.base), *TARGETS)
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    return entries, [line for line in mounts if any(one in line for one in ours)]
+    return entries, [line for line in mounts if any(path in line for path in ours)]
 
 
 @pytest.fixture
@@ -34,9 +48,8 @@ def private(any_node: NodeHarness) -> NodeHarness:
     flags = ["-m"] if os.geteuid() == 0 and not any_node.prefix else ["-U", "-r", "-m"]
     if shutil.which("unshare") is None:
         pytest.skip("no unshare program to tell what this kernel allows")
-    if subprocess.run(
-        [*any_node.prefix, "unshare", *flags, "true"], capture_output=True
-    ).returncode:
+    words = [*any_node.prefix, "unshare", *flags, "true"]
+    if subprocess.run(words, capture_output=True).returncode:
         pytest.skip("this kernel lets this user make no private mounts")
     facts = any_node.call("facts", {"data": str(any_node.data), "mounts": TARGETS})
     assert (facts["mount"], facts["blocked"]) == ("namespace", [])
@@ -46,7 +59,7 @@ def private(any_node: NodeHarness) -> NodeHarness:
     return any_node
 
 
-def _mounted(node: NodeHarness, *targets: str) -> list[dict[str, str]]:
+def weights_at(node: NodeHarness, *targets: str) -> list[dict[str, str]]:
     listing = node.mirror.listing.id
     return [
         {"name": f"weights.w{number}", "listing": listing, "mount_location": target}
@@ -54,39 +67,61 @@ def _mounted(node: NodeHarness, *targets: str) -> list[dict[str, str]]:
     ]
 
 
-def test_weights_appear_for_the_job_only(private: NodeHarness) -> None:
-    """Mounts below directories that exist and that don't are seen by the job, and the host is as before."""
-    before = _host(private)
+@pytest.fixture
+def marker() -> Iterator[Path]:
+    """A file in /tmp that every user can read."""
+    path = Path("/tmp") / f"trainctl-test-{os.getpid()}"
+    path.write_text("of the host")
+    path.chmod(0o644)
+    yield path
+    path.unlink()
+
+
+def test_weights_appear_for_the_job_only(private: NodeHarness, marker: Path) -> None:
+    """At absolute and relative locations. The job keeps its user and sees the host's entries, but not the node's cache."""
+    before = state_of_host(private)
+    cache = private.root / "cache"
 
     status = private.run(
-        "sleep 0.5",
-        *(f"cat {target}/deep/model.bin" for target in TARGETS),
-        weights=_mounted(private, *TARGETS),
+        *(f"cat {target}/deep/model.bin" for target in (*TARGETS, "weights/w")),
+        "test ! -L weights/w; ! touch weights/w/new 2>/dev/null",
+        f"cat {marker}; id -u; ls -A {cache}; ! touch {cache}/x 2>/dev/null",
+        "test -r /etc/passwd && test -d /usr/share/trainctl && ls /usr/share > listed",
+        "test $(wc -l < listed) -gt 1",
+        "echo x > /dev/null; test -e /proc/$$/stat; test -d /sys",
+        "touch /tmp/made-by-the-job && test -e /tmp/made-by-the-job",
+        weights=weights_at(private, *TARGETS, "weights/w"),
     )
 
-    assert status["status"] == "TRAINING_JOB_COMPLETED", status["error"]
+    user = 65534 if private.prefix else os.geteuid()
+    assert status["status"] == "TRAINING_JOB_COMPLETED", (status["error"], private.log())
     assert (status["mount"], status["weights_mode"]) == ("namespace", "read-only")
-    assert private.log() == "weights" * len(TARGETS)
-    assert _host(private) == before
+    assert private.log() == "weights" * 5 + f"of the host{user}\n"
+    assert state_of_host(private) == before
+    assert (cache / "blobs").is_dir()
     assert not Path("/app/models/x").exists()
+    assert not Path("/tmp/made-by-the-job").exists()
 
 
 def test_a_run_is_entered_with_its_mounts(private: NodeHarness) -> None:
-    """In its user namespace, too, as the user and in its directory; shells that stay are killed at its end."""
+    """As the user and in its directory; processes that stay are killed at its end."""
     target, end = TARGETS[0], private.base / "end"
     commands = f"until [ -e {end} ]; do sleep 0.05; done"
-    private.start(private.spec(commands, weights=_mounted(private, target)))
+    private.start(private.spec(commands, weights=weights_at(private, target)))
     line = f"cat {target}/deep/model.bin; pwd; id -u; sleep 1000 >/dev/null 2>&1 & exit 5"
     request = {"root": str(private.root), "key": "run-1", "command": [line], "with_secrets": False}
     argv = [*private.argv("enter")[:-1], json.dumps(request), "enter"]
-
-    def enter() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            argv, env=private.environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
-        )
-
     wait_for(lambda: private.status()["status"] == "TRAINING_JOB_RUNNING")
-    done = enter()
+
+    done = subprocess.run(
+        argv,
+        env=private.environment,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
+
     user = "65534" if private.prefix else str(os.geteuid())
     work = private.directory() / "work"
     assert (done.stdout, done.returncode) == (f"weights{work}\n{user}\n", 5), done.stderr
@@ -97,7 +132,7 @@ def test_a_run_is_entered_with_its_mounts(private: NodeHarness) -> None:
 
 
 def test_mounted_weights_cant_be_written(private: NodeHarness) -> None:
-    """Writing, deleting and making files under the mount fail with EROFS, for root as well."""
+    """Not by root either."""
     script = (
         "import errno, os\n"
         "def attempt(f, *a):\n"
@@ -111,75 +146,15 @@ def test_mounted_weights_cant_be_written(private: NodeHarness) -> None:
     )
     private.upload_code({"attempt.py": script})
 
-    private.run("python3 attempt.py", weights=_mounted(private, "/app/models/x"))
+    private.run("python3 attempt.py", weights=weights_at(private, "/app/models/x"))
 
-    *found, opening = private.log().split()
-    assert found == ["EROFS"] * 3
-    assert opening in (
-        "EROFS",
-        "EACCES",
-    )  # the mode is looked at first, which holds nobody but root back
+    *results, opening = private.log().split()
+    assert results == ["EROFS"] * 3
+    assert opening in ("EROFS", "EACCES")  # the mode is checked first, except for root
     assert (private.tree / "config.json").read_bytes() == b"{}"
 
 
-def test_a_relative_mount_is_in_the_working_directory(private: NodeHarness) -> None:
-    """A relative mount is read-only too, and real to the job, no link."""
-    status = private.run(
-        "cat weights/w/config.json",
-        "test ! -L weights/w",
-        "! touch weights/w/new",
-        weights=_mounted(private, "weights/w"),
-    )
-
-    assert status["status"] == "TRAINING_JOB_COMPLETED", private.log()
-    assert private.log().startswith("{}")
-
-
-def test_the_job_does_not_see_the_cache(private: NodeHarness) -> None:
-    """The node's cache directory is empty to the job, and can't be written to."""
-    cache = private.root / "cache"
-
-    private.run(f"ls -A {cache}", f"! touch {cache}/x 2>&1", weights=_mounted(private, "/app/w"))
-
-    assert "blobs" not in private.log()
-    assert "touch" in private.log()
-    assert (cache / "blobs").is_dir()
-
-
-def test_existing_entries_stay_visible_and_usable(private: NodeHarness) -> None:
-    """Beside the mount, what /, /tmp and the rest held is still there; /proc, /dev and /tmp work."""
-    marker = Path("/tmp") / f"trainctl-test-{os.getpid()}"
-    marker.write_text("beside")
-    marker.chmod(0o644)
-    try:
-        status = private.run(
-            f"cat {marker}",
-            "test -r /etc/passwd && test -d /usr/share/trainctl && ls /usr/share > listed",
-            "test $(wc -l < listed) -gt 1",
-            "echo x > /dev/null; test -e /proc/$$/stat; test -d /sys",
-            "touch /tmp/made-by-the-job && test -e /tmp/made-by-the-job",
-            "test $(readlink /bin || echo none) = "
-            + (str(Path("/bin").readlink()) if Path("/bin").is_symlink() else "none"),
-            weights=_mounted(private, *TARGETS),
-        )
-    finally:
-        marker.unlink()
-
-    assert status["status"] == "TRAINING_JOB_COMPLETED", (status, private.log())
-    assert private.log() == "beside"
-    assert not Path("/tmp/made-by-the-job").exists()
-
-
-def test_the_job_stays_who_it_is(private: NodeHarness) -> None:
-    """User and group inside are those outside."""
-    private.run("id -u; id -g", weights=_mounted(private, "/app/w"))
-
-    expected = "0\n0\n" if not private.prefix else "65534\n65534\n"
-    assert private.log() == (expected if os.geteuid() == 0 else f"{os.getuid()}\n{os.getgid()}\n")
-
-
-def test_absolute_links_are_bound_and_writable(private: NodeHarness) -> None:
-    """A link at an absolute path is the target's directory, and what the job writes stays there."""
+def test_an_absolute_link_is_a_writable_mount(private: NodeHarness) -> None:
     target = private.base / "kept"
     target.mkdir()
     target.chmod(0o777)
@@ -193,46 +168,71 @@ def test_absolute_links_are_bound_and_writable(private: NodeHarness) -> None:
     assert not Path("/mnt/trainctl-ckpts").exists()
 
 
-def test_weights_never_hide_code(private: NodeHarness) -> None:
-    """Where the code has files at the mount, the deployment fails and says so."""
+def test_weights_over_code_and_absent_weights_fail_the_deployment(private: NodeHarness) -> None:
     private.upload_code({"weights/w/own.txt": "own"})
+    hiding = private.run("true", weights=weights_at(private, "weights/w"))
+    absent = {"name": "weights.other", "listing": "0" * 64, "mount_location": "/app/w"}
+    undelivered = private.run("true", key="run-2", weights=[absent])
 
-    status = private.run("true", weights=_mounted(private, "weights/w"))
-
-    assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
-    assert "weights/w" in status["error"]
-
-
-def test_undelivered_weights_fail_the_deployment(private: NodeHarness) -> None:
-    """A listing without a sealed tree is never mounted."""
-    weights = [{"name": "weights.other", "listing": "0" * 64, "mount_location": "/app/w"}]
-
-    status = private.run("true", weights=weights)
-
-    assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
-    assert "weights.other" in status["error"]
+    for status, cause in ((hiding, "weights/w"), (undelivered, "weights.other")):
+        assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
+        assert cause in status["error"]
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/proc/x", "/sys/x", "/dev/x", "/etc/passwd", "/etc/passwd/x"]
-)
-def test_impossible_mounts_are_blocked_beforehand(node: NodeHarness, path: str) -> None:
-    """Facts names each mount that can't be, with a reason, and lets the others pass."""
-    facts = node.call("facts", {"data": str(node.data), "mounts": ["/app/fine", path]})
+def test_impossible_mounts_are_reported_beforehand(node: NodeHarness) -> None:
+    """Also those that would hide the node's own directories. Nothing is created under ROOT."""
+    paths = ["/", "/proc/x", "/sys/x", "/dev/x", "/etc/passwd", "/etc/passwd/x", str(node.base)]
+    facts = node.call("facts", {"data": str(node.data), "mounts": ["/app/fine", *paths]})
 
-    assert [one["path"] for one in facts["blocked"]][-1] == path
-    assert all(one["why"] for one in facts["blocked"])
-
-
-def test_a_mount_never_hides_the_node(node: NodeHarness) -> None:
-    """A mount at or above the node's own directories is blocked."""
-    facts = node.call("facts", {"data": str(node.data), "mounts": [str(node.base)]})
-
-    assert [one["path"] for one in facts["blocked"]] == [str(node.base)]
-
-
-def test_facts_writes_nothing_under_root(node: NodeHarness) -> None:
-    """Looking at a node does not make its directory."""
-    node.call("facts", {"data": str(node.data), "mounts": ["/app/models/x"]})
-
+    assert [row["path"] for row in facts["blocked"]] == paths
+    assert all(row["why"] for row in facts["blocked"])
     assert not node.root.exists()
+
+
+# -- if the kernel allows no private mounts
+
+REFUSED = mount.MountSupport(False, "Operation not permitted (unshare)")
+
+
+@pytest.fixture
+def run(node: NodeHarness, monkeypatch: pytest.MonkeyPatch) -> NodeRun:
+    monkeypatch.setattr(workspace, "private_mounts", lambda within: REFUSED)
+    monkeypatch.setattr(inspection, "private_mounts", lambda: REFUSED)
+    node.mirror.add("config.json", b"{}")
+    node.upload_code({"train.py": ""})
+    request, caller = received_as({"root": str(node.root), **node.delivery()})
+    deliver(request, lambda event: None, caller)
+    return NodeRun(Layout(str(node.root)), "run-1")
+
+
+def spec_at(node: NodeHarness, location: str) -> Any:
+    return node.spec("true", weights=weights_at(node, location))
+
+
+def test_a_relative_mount_becomes_a_link(node: NodeHarness, run: NodeRun) -> None:
+    """The record says that read-only access is advisory."""
+    prepared = workspace.prepare_job(run, spec_at(node, "weights/w"), node.data)
+
+    assert (prepared.mount, prepared.weights_mode, prepared.mounts) == ("link", "advisory", ())
+    assert (run.work / "weights" / "w").readlink() == node.tree
+
+
+@pytest.mark.parametrize("location", ["/app/models/x", "../x", "a/../../x", "."])
+def test_a_link_outside_the_working_directory_is_refused(
+    node: NodeHarness, run: NodeRun, location: str
+) -> None:
+    with pytest.raises(Failure) as raised:
+        workspace.prepare_job(run, spec_at(node, location), node.data)
+    if location.startswith("/"):
+        assert location in raised.value.summary
+        assert "Operation not permitted" in raised.value.detail
+
+
+def test_plans_report_every_absolute_mount(node: NodeHarness, run: NodeRun) -> None:
+    place = {"root": str(node.root), "data": str(node.data)}
+    request: Any = {**place, **DEFAULT_REQUESTS["facts"], "mounts": ["/app/x"]}
+
+    facts = inspection.facts(request, lambda event: None)
+
+    assert facts["mount"] == "link"
+    assert "Operation not permitted" in facts["blocked"][0]["why"]
