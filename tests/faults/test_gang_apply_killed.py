@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.projects.project import processes, project
-from tests.support.tiers import one_day_in, points
+from tests.support.tiers import points
 
 MANIFEST = """\
 project: {name: demo}
@@ -21,9 +21,8 @@ jobs:
 APPLY = ("apply", "--auto-approve", "--wait")
 
 
-@one_day_in(5)
 @pytest.mark.parametrize(
-    "most", [pytest.param(1, id="short"), pytest.param(60, id="long", marks=pytest.mark.long)]
+    "most", [pytest.param(1, id="short"), pytest.param(20, id="long", marks=pytest.mark.long)]
 )
 def test_killed_between_the_ranks_starts(tmp_path: Path, most: int) -> None:
     """Wherever in its second half the apply dies, where ranks are equipped and started, the next one ends with one run of three ranks."""

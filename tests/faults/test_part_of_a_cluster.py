@@ -11,7 +11,6 @@ import pytest
 from tests.support.machines.hosts import HostLab, client_project, host_lab
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
-from tests.support.tiers import one_day_in
 
 PARTLY = 12
 MANIFEST = """\
@@ -67,7 +66,6 @@ def left(lab: HostLab) -> list[str]:
     return [str(path) for host in lab.hosts for path in host.home.rglob("*trainctl*")]
 
 
-@one_day_in(5)
 def test_a_host_that_is_away_from_the_beginning_leaves_the_others(
     demo: ProjectHarness, lab: HostLab
 ) -> None:
@@ -94,26 +92,6 @@ def test_a_host_that_is_away_from_the_beginning_leaves_the_others(
     assert left(lab) == []
 
 
-@one_day_in(7)
-def test_a_host_that_never_was_there_keeps_nothing_from_ending(
-    demo: ProjectHarness, lab: HostLab
-) -> None:
-    """A cluster one of whose addresses is wrong is used and destroyed without it, and put right leaves nothing to look for."""
-    declare(demo, lab, 2)
-    text = (demo.directory / "trainctl.yaml").read_text()
-    wrong = text.replace(lab.hosts[1].address, "198.51.100.99")
-    demo.write({"trainctl.yaml": wrong})
-    demo.run("apply", "--auto-approve", "--wait", code=PARTLY)
-    demo.write({"trainctl.yaml": text})
-    demo.run("apply", "--auto-approve", "--wait")
-    demo.write({"trainctl.yaml": wrong})
-    demo.run("apply", "--auto-approve", "--target", "cluster.lab")
-    demo.run("destroy", "--auto-approve")
-
-    assert left(lab) == []
-
-
-@one_day_in(5)
 def test_present_gone_unreachable_and_unreadable_are_told_apart(
     demo: ProjectHarness, lab: HostLab
 ) -> None:

@@ -34,7 +34,6 @@ RUNS = 4
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory that everybody may enter, a host with three GPUs, and a place for the jobs' locks."""
     base = Path(tempfile.mkdtemp(prefix="trainctl-test-turns-"))
     base.chmod(0o777)
     gpus = FakeNvidiaGpus.make(base / "tools", GPUS)
@@ -51,7 +50,6 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def users(host: Path) -> Iterator[list[NodeHarness]]:
-    """Two nodes on the host: of this user, and of one without privileges where this user may become that."""
     made = []
     for number, prefix in enumerate(([], nobody_prefix() or [])):
         base = host / f"user-{number}"
@@ -67,7 +65,6 @@ def users(host: Path) -> Iterator[list[NodeHarness]]:
 
 
 def begin(node: NodeHarness, host: Path, key: str, count: int, seconds: float) -> None:
-    """Start a run that wants so many GPUs for so long."""
     command = (
         f"{sys.executable if not node.prefix else '/usr/bin/python3'} job.py {host}/locks {seconds}"
     )
@@ -76,14 +73,10 @@ def begin(node: NodeHarness, host: Path, key: str, count: int, seconds: float) -
 
 
 def statuses(node: NodeHarness) -> dict[str, str]:
-    """How every run of a node stands."""
     return {run["key"]: run["status"] for run in node.runs()}
 
 
 def test_never_more_claims_than_gpus(host: Path, users: list[NodeHarness]) -> None:
-    """Two sweeps of two users race for three GPUs, some of their supervisors are killed waiting or running: no GPU ever has two
-    jobs, nobody waits for the dead, and all the others complete.
-    """
     choose = random.Random(7)
     for number in range(RUNS):
         for node in users:
@@ -121,7 +114,6 @@ def _others(users: list[NodeHarness], killed: set[tuple[int, str]]) -> list[str]
 def test_a_claim_outlives_its_supervisor_as_long_as_the_job_does(
     host: Path, users: list[NodeHarness]
 ) -> None:
-    """When a supervisor is killed its GPUs are free only once the last process of the job is dead."""
     node, other = users
     begin(node, host, "first", GPUS, 600)
     begin(other, host, "second", GPUS, 0)

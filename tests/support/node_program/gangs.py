@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.node_program.nodes import LIVE, NodeHarness, wait_for
+from tests.support.node_program.nodes import NodeHarness, wait_for
 from trainctl.base.system.processes import find_by_environment
 
 QUICK = {
@@ -48,12 +48,12 @@ class GangHarness:
         code = f"sha256:{self.key}"
         size = len(self.nodes)
         shared = {"code": code, "group_size": size, "gang": QUICK, **changes}
-        self.specs = [
-            node.spec(
-                *commands, **{**shared, "rank": rank, "environment": _environment(rank, size)}
-            )
-            for rank, node in enumerate(self.nodes)
-        ]
+        self.specs = []
+        for rank, node in enumerate(self.nodes):
+            place = {"NODE_RANK": rank, "GROUP_SIZE": size, "LEADER_ADDR": "127.0.0.1"}
+            environment = {f"BT_{name}": str(value) for name, value in place.items()}
+            own = {"rank": rank, "environment": environment}
+            self.specs.append(node.spec(*commands, **{**shared, **own}))
         for node in self.nodes:
             node.upload_code(files, code)
 
@@ -65,29 +65,16 @@ class GangHarness:
         """Start these ranks, all by default, rank 0 first."""
         wanted = range(len(self.nodes)) if ranks is None else ranks
         rendezvous = self.nodes[0].call("start", self.request(0))["rendezvous"]
+
+        def start(rank: int) -> None:
+            self.nodes[rank].call("start", self.request(rank, rendezvous))
+
         with ThreadPoolExecutor(len(self.nodes)) as pool:
-            list(
-                pool.map(lambda rank: self._start(rank, rendezvous), [one for one in wanted if one])
-            )
-
-    def _start(self, rank: int, rendezvous: Any) -> None:
-        self.nodes[rank].call("start", self.request(rank, rendezvous))
-
-    def statuses(self) -> list[dict[str, Any]]:
-        """Every rank's status."""
-        return [node.status(self.key) for node in self.nodes]
-
-    def words(self) -> list[str]:
-        """Every rank's status in a word."""
-        return [one["status"].removeprefix("TRAINING_JOB_") for one in self.statuses()]
+            list(pool.map(start, [rank for rank in wanted if rank]))
 
     def ended(self, seconds: float = 60) -> list[dict[str, Any]]:
         """Every rank's status once all have ended."""
         return [node.ended(self.key, seconds) for node in self.nodes]
-
-    def reached(self, *words: str, seconds: float = 60) -> None:
-        """Wait until every rank's status is one of these words."""
-        wait_for(lambda: set(self.words()) <= set(words), seconds)
 
     def printed(self, text: str, seconds: float = 60) -> None:
         """Wait until every rank has written so."""
@@ -104,17 +91,6 @@ class GangHarness:
 
     def processes(self) -> list[int]:
         """What is left of the job on any node."""
-        marks = [
-            f"TRAINCTL_RUN_DIRECTORY={node.directory(self.key)}".encode() for node in self.nodes
-        ]
+        places = [node.directory(self.key) for node in self.nodes]
+        marks = [f"TRAINCTL_RUN_DIRECTORY={place}".encode() for place in places]
         return [pid for mark in marks for pid in find_by_environment(mark)]
-
-    @property
-    def live(self) -> bool:
-        """Whether any rank goes on."""
-        return any(one["status"] in LIVE for one in self.statuses())
-
-
-def _environment(rank: int, size: int) -> dict[str, str]:
-    """What an operator's side tells a rank."""
-    return {"BT_NODE_RANK": str(rank), "BT_GROUP_SIZE": str(size), "BT_LEADER_ADDR": "127.0.0.1"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import hashlib
 import io
@@ -18,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
+
 from tests.support.node_program import node_forks
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.protocol.runs import LogStreamQuery
@@ -27,12 +30,7 @@ from trainctl.remote.archive import RUN, node_archive
 
 T = TypeVar("T")
 _ASK_SECONDS = 0.5
-LIVE = {
-    "TRAINING_JOB_PENDING",
-    "TRAINING_JOB_CREATED",
-    "TRAINING_JOB_DEPLOYING",
-    "TRAINING_JOB_RUNNING",
-}
+LIVE = {f"TRAINING_JOB_{word}" for word in ("PENDING", "CREATED", "DEPLOYING", "RUNNING")}
 
 
 @functools.cache
@@ -74,7 +72,6 @@ class MirrorFixture:
         self.rows.clear()
 
     def blob(self, digest: str) -> Path:
-        """The object of a chunk, or of a file of one chunk."""
         return self.path / "blobs" / "sha256" / digest[:2] / digest
 
     def chunk(self, path: str, number: int = 0) -> Path:
@@ -82,13 +79,11 @@ class MirrorFixture:
         return self.blob(self.rows[path].chunk_ranges[number].sha256)
 
     def corrupt(self, path: str, number: int = 0) -> None:
-        """Flip the last bit of a chunk."""
         data = self.chunk(path, number).read_bytes()
         self.chunk(path, number).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
     @property
     def listing(self) -> Listing:
-        """The listing of everything that was added."""
         return Listing(tuple(row for _, row in sorted(self.rows.items())))
 
 
@@ -133,11 +128,9 @@ class NodeHarness:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables with which the program is called."""
         return {**os.environ, "HOME": str(self.home), **self.variables}
 
     def argv(self, method: str) -> list[str]:
-        """How the verb is called."""
         return [*self.prefix, *self._argv, method]
 
     def popen(self, method: str, request: Mapping[str, Any]) -> subprocess.Popen[bytes]:
@@ -184,14 +177,12 @@ class NodeHarness:
     def call(
         self, method: str, request: Mapping[str, Any] = {}, payload: bytes = b""
     ) -> dict[str, Any]:
-        """Call a verb; its result."""
         lines = [json.loads(line) for line in self.raw(method, request, payload).splitlines()]
         self.events = [line["event"] for line in lines[:-1]]
         result: dict[str, Any] = lines[-1]["result"]
         return result
 
     def cached(self, **query: Any) -> dict[str, Any]:
-        """Which weights are here."""
         usual = {"root": str(self.root), "listings": [], "blobs": [], "room": False}
         found: dict[str, Any] = self.call("free_resources", {"cached": {**usual, **query}})[
             "cached"
@@ -211,16 +202,13 @@ class NodeHarness:
         }
 
     def deliver(self, **changes: Any) -> dict[str, Any]:
-        """Deliver what the mirror holds."""
         return self.call("deliver", self.delivery(**changes))
 
     @property
     def tree(self) -> Path:
-        """Where the listing's tree is."""
         return self.root / "cache" / "trees" / self.mirror.listing.id
 
     def upload_code(self, files: Mapping[str, str], digest: str = "sha256:code") -> str:
-        """Ship a code tree."""
         stream = io.BytesIO()
         with tarfile.open(fileobj=stream, mode="w") as archive:
             for name, text in files.items():
@@ -231,13 +219,11 @@ class NodeHarness:
         return digest
 
     def spec(self, *commands: str, **changes: Any) -> dict[str, Any]:
-        """A run's specification."""
         return {**run_spec(), "commands": list(commands), **changes}
 
     def start_request(
         self, spec: Mapping[str, Any], secrets: Mapping[str, str] = {}
     ) -> dict[str, Any]:
-        """The request that starts a run."""
         return {"data": str(self.data), "run": spec, "secrets": secrets}
 
     def start(self, spec: Mapping[str, Any], secrets: Mapping[str, str] = {}) -> dict[str, Any]:
@@ -247,7 +233,6 @@ class NodeHarness:
         return self.call("start", self.start_request(spec, secrets))
 
     def status(self, key: str = "run-1") -> dict[str, Any]:
-        """A run's status."""
         found: dict[str, Any] = self.call("status", {"keys": [key]})["runs"][key]
         return found
 
@@ -272,26 +257,21 @@ class NodeHarness:
             return ""
 
     def run(self, *commands: str, **changes: Any) -> dict[str, Any]:
-        """Start a run and wait for its end."""
         self.start(self.spec(*commands, **changes))
         return self.ended(changes.get("key", "run-1"))
 
     def log(self, key: str = "run-1", rank: int = 0) -> str:
-        """What the job wrote."""
         path = self.root / "runs" / key / "log" / f"rank-{rank}.log"
         return path.read_text() if path.exists() else ""
 
     def directory(self, key: str = "run-1") -> Path:
-        """A run's directory."""
         return self.root / "runs" / key
 
     def close(self) -> None:
-        """End every run."""
         for run in self.runs():
             self.call("stop", {"key": run["key"], "grace_seconds": 0})
 
     def runs(self) -> list[dict[str, Any]]:
-        """The status of every run."""
         runs = self.root / "runs"
         keys = [path.parent.name for path in runs.glob("[!.]*/spec.json")]
         return [run for run in self.call("status", {"keys": keys})["runs"].values() if run]
@@ -339,7 +319,6 @@ def is_alive(pid: int) -> bool:
 
 
 def all_text_below(path: Path) -> bytes:
-    """The content of every file below a directory."""
     found = b""
     for file in path.rglob("*"):
         with contextlib.suppress(OSError):
@@ -357,84 +336,18 @@ def nobody_prefix() -> list[str]:
 
 def run_spec() -> RunSpec:
     """The specification of a run that needs nothing."""
-    return {
-        "key": "run-1",
-        "id": "abcdefg",
-        "number": 1,
-        "generation": 1,
-        "lineage": "lineage-1",
-        "address": "job.sft",
-        "project": "project",
-        "job": "sft",
-        "rank": 0,
-        "group_size": 1,
-        "nodes": ["lab/lab-0"],
-        "code": "sha256:code",
-        "commands": [],
-        "environment": {},
-        "secret_environment": {},
-        "persist_secrets": False,
-        "weights": [],
-        "links": [],
-        "mounts": [],
-        "host": {"venv": None},
-        "caches": [],
-        "cache": None,
-        "grace_seconds": 1,
-        "max_duration_seconds": None,
-        "gpus": {"count": 0, "kind": "", "declared": 0},
-        "priority": 0,
-        "slots": None,
-        "follows": [],
-        "turn": {"apply": "apply-1", "index": 0},
-        "store": {},
-        "load": [],
-        "gang": None,
-        "container": None,
-        "batch": None,
-        "prepare": None,
-        "retry": None,
-        "session": None,
-        "run_inputs": {"attributes": {}, "listings": {}},
-    }
+    spec: RunSpec = copy.deepcopy(_REQUESTS["run"])
+    return spec
 
 
 def lines_wanted() -> LogStreamQuery:
-    """All lines of a log."""
-    return {
-        "since": None,
-        "until": None,
-        "grep": None,
-        "tail": None,
-        "prepare": False,
-        "offset": 0,
-        "follow": False,
-        "open_end": False,
-    }
+    """A query for all lines of a log."""
+    query: LogStreamQuery = copy.deepcopy(_REQUESTS["log"])
+    return query
 
 
-DEFAULT_REQUESTS: Mapping[str, Mapping[str, Any]] = {
-    "stop": {"grace_seconds": None},
-    "set_queue_order": {"priority": 0, "slots": None},
-    "read_lines": lines_wanted(),
-    "start": {"secrets": {}},
-    "checkpoints": {"place": None, "brief": False},
-    "upload_checkpoints": {"secrets": {}},
-    "remove_checkpoints": {"place": None},
-    "clear_cache": {"older_than_seconds": None, "dry_run": False},
-    "cache_evict": {"listings": None, "dry_run": False},
-    "cache_verify": {"mirror": None},
-    "facts": {
-        "mounts": [],
-        "sources": [],
-        "hosts": [],
-        "accelerators": [],
-        "images": [],
-        "cached": None,
-        "free_resources": None,
-    },
-    "free_resources": {"declared": 0, "accelerators": []},
-    "inspect": {"gpus": None},
-    "pull_image": {"engine": None, "login": None},
-}
-"""What tests leave out of requests."""
+_REQUESTS: Any = yaml.safe_load(
+    (Path(__file__).parents[2] / "cases/node/requests.yaml").read_text()
+)
+DEFAULT_REQUESTS: Mapping[str, Mapping[str, Any]] = _REQUESTS["defaults"]
+"""What tests leave out of requests, by method."""

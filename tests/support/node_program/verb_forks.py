@@ -44,15 +44,9 @@ class VerbForkServer:
         supervisor: int = 0,
         full: int = 0,
     ) -> None:
-        """Begin a verb."""
         assert self._process.stdin is not None
-        message = {
-            "method": method,
-            "request": request,
-            "die": die,
-            "supervisor": supervisor,
-            "full": full,
-        }
+        counts = {"die": die, "supervisor": supervisor, "full": full}
+        message = {"method": method, "request": request, **counts}
         self._process.stdin.write(json.dumps(message) + "\n")
         self._process.stdin.flush()
 
@@ -67,11 +61,9 @@ class VerbForkServer:
 
     @property
     def pid(self) -> int:
-        """Its process."""
         return self._process.pid
 
     def close(self) -> None:
-        """End it."""
         self._process.kill()
         self._process.communicate()
 

@@ -19,7 +19,6 @@ from tests.support.machines.container_fixtures import (
 )
 from tests.support.node_program.nodes import NodeHarness, nobody_prefix
 from tests.support.node_program.saved_runs import its_store, saved_run, stopped_clock
-from tests.support.tiers import one_day_in
 
 __all__ = [
     "engine",
@@ -42,12 +41,13 @@ def node(tmp_path: Path) -> Iterator[NodeHarness]:
     node.close()
 
 
-@pytest.fixture(params=[pytest.param("self", marks=one_day_in(3)), "nobody"])
+AS_ROOT = [pytest.param("self", marks=pytest.mark.long), "nobody"]
+
+
+@pytest.fixture(params=AS_ROOT if nobody_prefix() else ["self"])
 def any_node(request: pytest.FixtureRequest) -> Iterator[NodeHarness]:
-    """A node run by this user, and one run by a user without privileges, who can't enter pytest's directories."""
+    """A node run by this user, and by a user without privileges, who can't enter pytest's directories."""
     prefix = nobody_prefix() if request.param == "nobody" else []
-    if request.param == "nobody" and not prefix:
-        pytest.skip("needs root and setpriv to become user nobody")
     base = Path(tempfile.mkdtemp(prefix="trainctl-test-node-"))
     base.chmod(0o777)
     node = NodeHarness(base, python="/usr/bin/python3" if prefix else None, prefix=prefix)

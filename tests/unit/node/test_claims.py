@@ -1,4 +1,4 @@
-"""Claims by abstract sockets: exclusive, all or none, gone with their holder, and their release is told."""
+"""Claims by abstract sockets: exclusive, all or none, released by the end of their holder."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ def names() -> list[str]:
     return [f"test/{uuid.uuid4()}" for _ in range(3)]
 
 
-def test_a_name_has_one_holder(names: list[str]) -> None:
-    """Until it is given up."""
+def test_a_name_has_one_holder_until_its_release(names: list[str]) -> None:
     first, second = Claims(), Claims()
 
     assert first.acquire(names[0])
@@ -31,8 +30,7 @@ def test_a_name_has_one_holder(names: list[str]) -> None:
     second.release()
 
 
-def test_all_or_none(names: list[str]) -> None:
-    """Who can't get as many as he wants holds nothing; who can gets the first that are free."""
+def test_several_names_are_claimed_all_or_none(names: list[str]) -> None:
     first, second = Claims(), Claims()
     first.acquire(names[1])
 
@@ -44,11 +42,10 @@ def test_all_or_none(names: list[str]) -> None:
 
 
 def test_a_claim_vanishes_with_its_holder(names: list[str]) -> None:
-    """However that ends; a child that kept the descriptor holds it until it ends, too."""
     reader, writer = os.pipe()
     holder = os.fork()
     if holder == 0:
-        Claims().acquire(names[0])  # collected at once: nothing is held by who forgets it
+        Claims().acquire(names[0])  # released by the garbage collector
         claims = Claims()
         claims.acquire(names[1])
         os.write(writer, b"x")
@@ -65,27 +62,18 @@ def test_a_claim_vanishes_with_its_holder(names: list[str]) -> None:
     os.close(writer)
 
 
-@pytest.mark.parametrize("at", [0, 1])
-def test_a_release_wakes_who_waits_for_it(names: list[str], at: int) -> None:
-    """Of any of the names, long before the time is over."""
+@pytest.mark.parametrize("released", [0, 1])
+def test_a_release_of_any_name_ends_the_wait(names: list[str], released: int) -> None:
+    """Long before its time limit; a name that is free already ends it at once."""
     claims = [Claims(), Claims()]
-    for one, name in zip(claims, names, strict=False):
-        one.acquire(name)
+    for claim, name in zip(claims, names, strict=False):
+        claim.acquire(name)
     waiter = threading.Thread(target=wait_for_release, args=(names[:2], 3600.0), daemon=True)
     waiter.start()
 
-    claims[at].release()
+    claims[released].release()
     waiter.join(60)
 
     assert not waiter.is_alive()
-    claims[1 - at].release()
-
-
-def test_nobody_waits_for_what_is_free(names: list[str]) -> None:
-    """A name that was given up in between ends the wait at once."""
-    waiter = threading.Thread(target=wait_for_release, args=(names, 3600.0), daemon=True)
-    waiter.start()
-
-    waiter.join(60)
-
-    assert not waiter.is_alive()
+    claims[1 - released].release()
+    wait_for_release(names, 3600.0)

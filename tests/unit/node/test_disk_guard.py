@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.support.node_program.nodes import NodeHarness
 from tests.support.projects.weights_project import small_disk
-from trainctl.base.protocol.preflight import ERROR
-from trainctl.node.system.health import disk_findings
 
 pytestmark = pytest.mark.integration
 
 
 def test_a_run_that_exceeds_its_volume_is_stopped(node: NodeHarness) -> None:
-    """The reason has both sizes; the sampler's measurement is what counts."""
     usage = """printf '{"due": %s, "usage": {"checkpoints": 3000000}}' $(($(date +%s) + 999)) >$TRAINCTL_RUN_DIRECTORY/metrics-disk.json"""
     spec = node.spec(usage, "sleep 60")
     spec["store"]["max_bytes"] = 2_000_000
@@ -27,7 +22,6 @@ def test_a_run_that_exceeds_its_volume_is_stopped(node: NodeHarness) -> None:
 
 
 def test_a_run_that_fills_the_disk_is_stopped(node: NodeHarness) -> None:
-    """One that has written next to nothing is not."""
     with small_disk(node.root, "200m"):
         node.start(node.spec("sleep 60", key="run-2"))
         node.start(node.spec("dd if=/dev/zero of=big bs=64k count=3176 2>/dev/null; sleep 60"))
@@ -37,13 +31,3 @@ def test_a_run_that_fills_the_disk_is_stopped(node: NodeHarness) -> None:
         assert done["error"].startswith(f"it filled the disk of {node.directory()}/work: ")
         assert node.status("run-2")["status"] == "TRAINING_JOB_RUNNING"
         node.call("stop", {"key": "run-2", "grace_seconds": 0})
-
-
-def test_a_node_without_disk_space_for_checkpoints(tmp_path: Path) -> None:
-    """It is an error before the run starts."""
-    (found,) = disk_findings(tmp_path, tmp_path, 0, 2**60)
-
-    assert found["level"] == ERROR
-    assert found["summary"].endswith(
-        f"free in {tmp_path}, 1152922 TB needed for checkpoints (volume_size_gib)"
-    )

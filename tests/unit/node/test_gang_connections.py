@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -20,57 +21,55 @@ from trainctl.node.rendezvous.coordinator_state import CoordinatorState, GangPol
 HERE = "127.0.0.1"
 
 
-class Cutter:
-    """Passes bytes on between those who connect to ``port`` and the one behind it, until they are cut."""
+class Network(threading.Thread):
+    """Forwards the bytes of connections to ``behind`` until they are cut."""
 
     def __init__(self, behind: int) -> None:
+        super().__init__()
         self._behind = behind
         self._listener = socket.create_server((HERE, 0))
         self.port = self._listener.getsockname()[1]
-        self._lock = threading.Lock()
-        self._open: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._serve)]
+        self._peers: dict[socket.socket, socket.socket] = {}
+        self._is_cut, self._closed = threading.Event(), False
 
-    def start(self) -> None:
-        """From now on."""
-        self._threads[0].start()
+    def run(self) -> None:
+        while not self._closed:
+            for ready in select.select([self._listener, *self._peers], [], [], 0.01)[0]:
+                self._forward(ready)
+            if self._is_cut.is_set():
+                for end in [*self._peers]:
+                    self._end(end)
+                self._is_cut.clear()
+        for end in (*self._peers, self._listener):
+            end.close()
 
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                one, _ = self._listener.accept()
-                other = socket.create_connection((HERE, self._behind))
-                with self._lock:
-                    self._open += [one, other]
-                for pair in ((one, other), (other, one)):
-                    self._threads.append(threading.Thread(target=_pass_on, args=pair))
-                    self._threads[-1].start()
+    def _forward(self, ready: socket.socket) -> None:
+        if ready is self._listener:
+            end, _ = ready.accept()
+            other = socket.create_connection((HERE, self._behind))
+            self._peers.update({end: other, other: end})
+        elif ready in self._peers:
+            with contextlib.suppress(OSError):
+                if data := ready.recv(4096):
+                    self._peers[ready].sendall(data)
+                    return
+            self._end(ready)
+
+    def _end(self, end: socket.socket) -> None:
+        if end in self._peers:
+            other = self._peers.pop(end)
+            del self._peers[other]
+            end.close()
+            other.close()
 
     def cut(self) -> None:
-        """End every connection; new ones are served."""
-        with self._lock:
-            for one in self._open:
-                with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+        """End all connections; new ones are forwarded."""
+        self._is_cut.set()
+        wait_for(lambda: not self._is_cut.is_set())
 
     def close(self) -> None:
-        """Serve nobody any more."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._threads[0].join()
-        self.cut()
-        for thread in self._threads:
-            thread.join()
-        for one in (self._listener, *self._open):
-            one.close()
-
-
-def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(4096):
-            target.sendall(data)
-    for one in (source, target):
-        with contextlib.suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
+        self._closed = True
+        self.join()
 
 
 class Ends:
@@ -79,7 +78,7 @@ class Ends:
     def __init__(self, token: str = "secret", closed: float = 20) -> None:
         listeners = listen([HERE])
         limits = DisconnectTimeouts({"disconnect_timeout": closed, "silence_timeout": 40})
-        self.network = Cutter(listeners[0].getsockname()[1])
+        self.network = Network(listeners[0].getsockname()[1])
         rules = CoordinatorState(GangPolicy(2, [HERE]), lambda: 20000, lambda: None, 7)
         coordinator = Coordinator(listeners, "secret", 1, rules, limits)
         link = CoordinatorConnection(
@@ -97,7 +96,6 @@ class Ends:
         self.received: list[list[dict[str, Any]]] = [[], []]
 
     def hears(self, rank: int, word: str) -> dict[str, Any]:
-        """Wait until a rank is told to do that."""
 
         def look() -> dict[str, Any] | None:
             self.received[rank] += self.lines[rank].receive()
@@ -106,11 +104,9 @@ class Ends:
         return wait_for(look)
 
     def count(self, rank: int, word: str) -> int:
-        """How often a rank was told so."""
         return sum(one["do"] == word for one in self.received[rank])
 
     def close(self) -> None:
-        """Both supervisors end."""
         self.network.close()
         for helper in self._helpers:
             helper.finish(0)
@@ -118,30 +114,25 @@ class Ends:
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    """Two helpers."""
     made = Ends()
     yield made
     made.close()
 
 
 def test_cut_connections_lose_nothing_and_no_rank(ends: Ends) -> None:
-    """Before each word the network cuts: everything arrives once, in order, and the gang goes on to its end."""
-    for said, told in (
+    for message, order in (
         ("here", "queue"),
         ("ready", "claim"),
         ("held", "lay out"),
         ("prepared", "go"),
     ):
         ends.network.cut()
-        for rank in range(2) if said != "held" else ():
-            ends.lines[rank].send_value({"is": said})
-        if said == "held":
-            ends.lines[0].send_value({"is": said})
+        ends.lines[0].send_value({"is": message})
+        if message == "held":
             ends.hears(1, "claim")
-            ends.lines[1].send_value({"is": said})
-        ends.hears(0, told)
-        if told != "claim":
-            ends.hears(1, told)
+        ends.lines[1].send_value({"is": message})
+        for rank in range(1 if order == "claim" else 2):
+            ends.hears(rank, order)
     for rank in range(2):
         ends.lines[rank].send_value({"is": "ended", "status": "TRAINING_JOB_COMPLETED", "code": 0})
     ends.network.cut()
@@ -151,7 +142,6 @@ def test_cut_connections_lose_nothing_and_no_rank(ends: Ends) -> None:
 
 
 def test_a_stranger_does_not_become_a_rank() -> None:
-    """Who has another token is not heard, and gives up; the gang still waits."""
     ends = Ends(token="guess", closed=1)
     try:
         ends.lines[0].send_value({"is": "here"})

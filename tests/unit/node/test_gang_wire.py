@@ -14,7 +14,6 @@ Pair = tuple[socket.socket, socket.socket]
 
 @pytest.fixture
 def ends() -> Iterator[Pair]:
-    """Two ends of a connection."""
     here, there = socket.socketpair()
     with here, there:
         yield here, there
@@ -23,7 +22,6 @@ def ends() -> Iterator[Pair]:
 def greeted(
     ends: Pair, token: str = "secret", other: str = "secret"
 ) -> tuple[AuthenticatedConnection, AuthenticatedConnection]:
-    """Server and client after both nonces went over."""
     server, client = (
         AuthenticatedConnection(ends[0], token, serves=True),
         AuthenticatedConnection(ends[1], other, serves=False),
@@ -36,7 +34,6 @@ def greeted(
 
 
 def test_who_knows_the_token_is_heard_both_ways(ends: Pair) -> None:
-    """Values arrive as they were sent."""
     server, client = greeted(ends)
     client.send({"rank": 1})
     client.send({"is": "here"})
@@ -46,7 +43,6 @@ def test_who_knows_the_token_is_heard_both_ways(ends: Pair) -> None:
 
 
 def test_who_does_not_know_the_token_is_not_heard(ends: Pair) -> None:
-    """The first line with another token ends the connection."""
     server, client = greeted(ends, other="guess")
     client.send({"rank": 1})
     with pytest.raises(ConnectionError, match="not authentic"):
@@ -54,7 +50,6 @@ def test_who_does_not_know_the_token_is_not_heard(ends: Pair) -> None:
 
 
 def test_a_line_is_worth_nothing_twice(ends: Pair) -> None:
-    """A line that was recorded and sent again is not the next one."""
     server, client = greeted(ends)
     client.send({"is": "ended"})
     line = ends[0].recv(4096)
@@ -64,7 +59,6 @@ def test_a_line_is_worth_nothing_twice(ends: Pair) -> None:
 
 
 def test_a_line_without_an_end_is_cut_off(ends: Pair) -> None:
-    """A stranger can't fill the memory."""
     server, _ = greeted(ends)
 
     def fill() -> None:
@@ -76,16 +70,7 @@ def test_a_line_without_an_end_is_cut_off(ends: Pair) -> None:
         fill()
 
 
-def test_the_other_side_s_end_is_an_error(ends: Pair) -> None:
-    """Nobody takes silence for a word."""
-    server, client = greeted(ends)
-    client.close()
-    with pytest.raises(ConnectionError):
-        server.receive()
-
-
 def test_nothing_is_lost_or_told_twice_over_broken_connections() -> None:
-    """What had not arrived is said again on the next connection; what had is known."""
     ours, theirs = ReliableChannel(), ReliableChannel()
     lines = [ours.send_value({"number": number}) for number in range(4)]
     assert [theirs.receive(line) for line in lines[:2]] == [{"number": 0}, {"number": 1}]

@@ -21,20 +21,17 @@ from trainctl.node.system import gpus
 pytestmark = pytest.mark.integration
 
 SMI = """\
-#!/bin/sh
 echo "0, GPU-aaaa, NVIDIA H100 80GB HBM3, 93, 70000, 81559"
 echo "1, GPU-bbbb, NVIDIA H100, [N/A], 0, 81559"
 """
 ROCM = """\
-#!/bin/sh
 echo '{"card0": {"GPU use (%)": "7", "VRAM Total Memory (B)": "1000", "VRAM Total Used Memory (B)": "10"}, "system": {}}'
 """
 
 
-def program(folder: Path, name: str, text: str) -> None:
-    """A program that is found before any other of that name."""
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(text)
+def program(folder: Path, name: str, body: str) -> None:
+    """Write a shell script."""
+    (folder / name).write_text(f"#!/bin/sh\n{body}")
     (folder / name).chmod(0o755)
 
 
@@ -48,19 +45,15 @@ def bin_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def samples(node: NodeHarness) -> list[dict[str, Any]]:
-    """All that the node has taken."""
     found: list[dict[str, Any]] = node.call("metrics", {"key": "run-1"})["samples"]
     return found
 
 
 def test_a_short_run_has_a_first_and_a_last_sample(node: NodeHarness, tmp_path: Path) -> None:
-    """With what all its processes have used, those that ended included, and what its directories hold."""
     busy = "python3 -c \"import time\nwhile time.process_time() < 0.3: pass\nopen('big', 'wb').write(b'x' * 1000000)\""
     seen = tmp_path / "seen"
     node.start(node.spec(f"while ! test -e {seen}; do sleep 0.05; done", busy))
-    wait_for(
-        lambda: samples(node)
-    )  # the first is taken at once, and takes as long as the machine needs
+    wait_for(lambda: samples(node))  # the first sample is taken at once
     seen.touch()
     node.ended()
     found = samples(node)
@@ -76,7 +69,6 @@ def test_a_short_run_has_a_first_and_a_last_sample(node: NodeHarness, tmp_path: 
 
 
 def test_memory_is_that_of_the_whole_tree(node: NodeHarness) -> None:
-    """Of processes that left the session, too, and not of what watches over them."""
     hold = "import time; block = b'x' * 80_000_000; time.sleep(60)"
     node.start(node.spec(f'setsid python3 -c "{hold}" & python3 -c "{hold}"'))
     found = wait_for(
@@ -88,7 +80,6 @@ def test_memory_is_that_of_the_whole_tree(node: NodeHarness) -> None:
 
 
 def test_gpus_that_the_job_may_use(node: NodeHarness, bin_: Path) -> None:
-    """Busy and memory by number; what the driver doesn't tell is null; those of others are left out."""
     program(bin_, "nvidia-smi", SMI)
     node.start(node.spec("sleep 60", environment={"CUDA_VISIBLE_DEVICES": "0"}))
     found = wait_for(lambda: samples(node))[0]
@@ -99,27 +90,23 @@ def test_gpus_that_the_job_may_use(node: NodeHarness, bin_: Path) -> None:
 
 
 def test_gpus_of_both_vendors(bin_: Path) -> None:
-    """By index, by UUID or all."""
     program(bin_, "nvidia-smi", SMI)
     both = gpus.list_gpus()
     assert [(one.number, one.utilization) for one in both] == [(0, 0.93), (1, None)]
     assert gpus.visible_gpus(both, {"NVIDIA_VISIBLE_DEVICES": "all"}) == both
     assert gpus.visible_gpus(both, {"CUDA_VISIBLE_DEVICES": "GPU-bb"}) == both[1:]
     assert gpus.visible_gpus(both, {}) == both
-    program(bin_, "nvidia-smi", "#!/bin/sh\nexit 6\n")
+    program(bin_, "nvidia-smi", "exit 6")
     program(bin_, "rocm-smi", ROCM)
     (card,) = gpus.list_gpus()
     assert (card.utilization, card.memory_used, card.memory_total) == (0.07, 10, 1000)
-    program(bin_, "rocm-smi", "#!/bin/sh\nexit 9\n")
+    program(bin_, "rocm-smi", "exit 9")
     with pytest.raises(Failure, match="rocm-smi failed with exit code 9"):
         gpus.list_gpus()
 
 
 def test_a_program_that_hangs_holds_up_nobody(node: NodeHarness, bin_: Path) -> None:
-    """The run ends when its command does and has its samples; that the GPUs are silent is said."""
-    program(
-        bin_, "nvidia-smi", f"#!/bin/sh\necho x >> {bin_}/asked\ntrap '' TERM\nexec sleep 600\n"
-    )
+    program(bin_, "nvidia-smi", f"echo x >> {bin_}/asked\ntrap '' TERM\nexec sleep 600\n")
     gate = node.base / "gate"
     node.start(node.spec(f"while [ ! -e {gate} ]; do sleep 0.05; done"))
     found = wait_for(lambda: [one for one in samples(node) if one.get("problem")], 60)
@@ -133,7 +120,6 @@ def test_a_program_that_hangs_holds_up_nobody(node: NodeHarness, bin_: Path) -> 
 
 
 def test_a_history_stays_small(tmp_path: Path) -> None:
-    """Recent samples are all there, older ones ever fewer, and the first one stays."""
     path = tmp_path / "metrics.jsonl"
     for number in range(12_000):
         metrics._append(path, {"time": number, "host": {}, "more": "x" * 400})
@@ -149,7 +135,6 @@ def test_a_history_stays_small(tmp_path: Path) -> None:
 
 
 def test_half_a_line_is_no_sample(tmp_path: Path) -> None:
-    """What a crash cut off is passed over, and rates are taken from the sample before."""
     path = tmp_path / "metrics.jsonl"
     whole = {"time": 1.0, "cpu_seconds": 2.0, "host": {"cpu_seconds": 5.0}}
     path.write_text(json.dumps(whole) + "\n" + json.dumps(whole)[:20] + "\n")
@@ -164,7 +149,6 @@ def test_half_a_line_is_no_sample(tmp_path: Path) -> None:
 
 
 def test_a_file_is_counted_once(tmp_path: Path) -> None:
-    """However often it is linked; links to elsewhere are not followed, and time runs out."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "file").write_bytes(b"x" * 100_000)
     os.link(tmp_path / "a" / "file", tmp_path / "a" / "again")
@@ -177,7 +161,6 @@ def test_a_file_is_counted_once(tmp_path: Path) -> None:
 
 
 def test_what_a_container_used_stays_counted(tmp_path: Path) -> None:
-    """One that is gone counts as it was last seen, and another one beside it."""
     gone = {"machine": "other", "boot": "none", "pid": 2**22, "started": 1}
     before = {"first": gone, "seconds": 3.0, "earlier_seconds": 2.0}
     found = container_processes(tmp_path, before)

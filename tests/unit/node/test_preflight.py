@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import socket
-import threading
 import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.machines.gpus import FakeNvidiaGpus
 from trainctl.base.failure import Failure
 from trainctl.base.protocol.preflight import PreflightPortsRequest, PreflightRequest
@@ -24,7 +23,6 @@ from trainctl.node.system.gang_ports import free_port, preflight_ports
 from trainctl.node.system.health import (
     clock_findings,
     disk_findings,
-    limit_findings,
     probe_disk,
     xid_errors,
 )
@@ -33,28 +31,23 @@ from trainctl.node.system.layout import Layout
 MIB = 2**20
 NO_GPUS: RunGpus = {"count": 0, "kind": "", "declared": None}
 H100: RunGpus = {"count": 2, "kind": "H100", "declared": None}
-ANY: RunGpus = {"count": None, "kind": "", "declared": None}
+
+
+def request(root: Path, gpus: RunGpus = NO_GPUS, **more: Any) -> PreflightRequest:
+    """A request for a run."""
+    usual: dict[str, Any] = {
+        "root": str(root), "data": str(root), "key": "key", "gpus": gpus, "in_container": True, "listings": [],
+        "probe_bytes": 64 * MIB, "checkpoint_bytes": 0, "ports": None,
+    }  # fmt: skip
+    return cast(PreflightRequest, {**usual, **more})
 
 
 def ask(root: Path, gpus: RunGpus = NO_GPUS, **more: Any) -> dict[str, Any]:
     """The response of the method."""
-    request: dict[str, Any] = {
-        "root": str(root),
-        "data": str(root),
-        "key": "key",
-        "gpus": gpus,
-        "in_container": True,
-        "listings": [],
-        "probe_bytes": 64 * MIB,
-        "checkpoint_bytes": 0,
-        "ports": None,
-        **more,
-    }
-    return cast("dict[str, Any]", preflight(cast(PreflightRequest, request), lambda _: None))
+    return cast("dict[str, Any]", preflight(request(root, gpus, **more), lambda _: None))
 
 
-def found(response: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Check, level and summary of each finding."""
+def findings(response: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(one["check"], one["level"], one["summary"]) for one in response["findings"]]
 
 
@@ -67,55 +60,29 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvidiaGpus:
 
 
 def test_a_healthy_host_has_no_findings(tmp_path: Path, gpus: FakeNvidiaGpus) -> None:
-    """The driver is reported, and nothing is left on the disk."""
     before = sorted(tmp_path.rglob("*"))
     response = ask(tmp_path, H100, listings=["cold"])
-    assert found(response) == []
+    assert findings(response) == []
     assert (response["driver"], response["started"]) == ("550.54.15", False)
     assert abs(response["time"] - time.time()) < 5
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_missing_gpus_are_a_fault(tmp_path: Path, gpus: FakeNvidiaGpus) -> None:
-    """Also if the kind differs; a job that takes all GPUs has no such need."""
-    assert found(ask(tmp_path, {**H100, "count": 3})) == [
-        ("gpus", "fault", "2 of 3 H100 GPUs that the run needs")
-    ]
-    assert found(ask(tmp_path, {**H100, "kind": "A100"})) == [
-        ("gpus", "fault", "0 of 2 A100 GPUs that the run needs")
-    ]
-    assert found(ask(tmp_path, ANY)) == []
+@pytest.mark.parametrize("case", cases("node/preflight"))
+def test_problems_of_gpus_are_reported(tmp_path: Path, gpus: FakeNvidiaGpus, case: Any) -> None:
+    """A job that names no GPUs runs without them."""
+    if case.get("broken"):
+        (gpus.tools / "nvidia-smi").write_text("#!/bin/sh\necho mismatch; exit 18\n")
+    gpus.report_health(errors=case.get("errors", 0))
+    gpus.compute_on(*(gpus.ids[number] for number in case.get("busy", [])))
+    wanted: RunGpus = {"count": case["count"], "kind": case["kind"], "declared": None}
 
+    texts = ["{} {}: {}".format(*row) for row in findings(ask(tmp_path, wanted))]
 
-@pytest.mark.parametrize(("wanted", "level"), [(H100, "fault"), (ANY, "warning")])
-def test_a_broken_driver_is_a_fault_if_gpus_are_needed(
-    tmp_path: Path, gpus: FakeNvidiaGpus, wanted: RunGpus, level: str
-) -> None:
-    """A job without an accelerator runs without GPUs."""
-    (gpus.tools / "nvidia-smi").write_text("#!/bin/sh\necho mismatch; exit 18\n")
-    ((check, got, summary),) = found(ask(tmp_path, wanted))
-    assert (check, got) == ("driver", level)
-    assert "exit code 18: mismatch" in summary
-
-
-def test_uncorrectable_errors_are_a_fault(tmp_path: Path, gpus: FakeNvidiaGpus) -> None:
-    """Of the GPUs that the run may use."""
-    gpus.report_health(errors=2)
-    assert found(ask(tmp_path, H100)) == [("ecc", "fault", "GPU 0 has 2 uncorrectable ECC errors")]
-
-
-def test_programs_on_the_gpus_are_a_warning_if_the_run_waits_for_them(
-    tmp_path: Path, gpus: FakeNvidiaGpus
-) -> None:
-    """One free GPU is enough for a run that needs one."""
-    gpus.compute_on(gpus.ids[0])
-    summary = f"PID {os.getpid()} computes on GPU 0"
-    assert found(ask(tmp_path, H100)) == [("processes", "warning", summary)]
-    assert found(ask(tmp_path, {**H100, "count": 1})) == []
+    assert texts == [text.replace("PID", f"PID {os.getpid()}") for text in case["findings"]]
 
 
 def test_recent_hardware_xids_are_found(tmp_path: Path) -> None:
-    """Those of programs (13, 31) and old ones are not; each GPU once."""
     now = int(time.clock_gettime(time.CLOCK_MONOTONIC) * 1e6)
     lines = [
         f"4,1,{now - 90_000 * 10**6},-;NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.",
@@ -133,7 +100,6 @@ def test_recent_hardware_xids_are_found(tmp_path: Path) -> None:
 
 
 def test_only_new_weights_are_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many bytes as they have; a warm start writes nothing."""
     sizes: list[int] = []
     monkeypatch.setattr(health, "probe_disk", lambda _, size: sizes.append(size))
     marker = Layout(str(tmp_path)).completion_marker("warm")
@@ -149,8 +115,6 @@ def test_only_new_weights_are_probed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_disk_that_cannot_be_written_or_is_full_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An I/O error is a fault; no space is an error."""
-
     def fails(*_: Any) -> None:
         raise OSError(5, "Input/output error")
 
@@ -165,12 +129,14 @@ def test_a_disk_that_cannot_be_written_or_is_full_is_found(
     monkeypatch.setattr(health, "free_space", lambda _: 12 * 10**6)
     (full,) = disk_findings(tmp_path, tmp_path, 64 * MIB)
     assert (full["level"], full["summary"]) == ("error", f"12.0 MB free in {tmp_path}")
+    (small,) = disk_findings(tmp_path, tmp_path, 0, 2**60)
+    assert small["level"] == "error"
+    assert small["summary"].endswith("1152922 TB needed for checkpoints (volume_size_gib)")
 
 
 def test_a_slow_disk_is_a_warning_in_limited_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The probe ends early."""
     monkeypatch.setattr(health, "_PROBE_SECONDS", 0.2)
     monkeypatch.setattr(os, "fdatasync", lambda _: time.sleep(0.3))
     finding = probe_disk(tmp_path, 64 * MIB)
@@ -179,20 +145,7 @@ def test_a_slow_disk_is_a_warning_in_limited_time(
     assert finding["summary"].startswith(f"{tmp_path} is slow: ")
 
 
-def test_low_limits_are_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open files; shared memory for jobs with GPUs outside containers only."""
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 2048))
-    assert [one["summary"] for one in limit_findings(False)] == ["at most 2048 open files"]
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 2**20))
-    status = os.statvfs(tmp_path)
-    small = os.statvfs_result((*(4096, 4096, 16384), *tuple(status)[3:]))
-    monkeypatch.setattr(os, "statvfs", lambda _: small)
-    (finding,) = limit_findings(True)
-    assert (finding["check"], finding["level"]) == ("shm", "warning")
-
-
 def test_a_started_run_is_not_checked(tmp_path: Path, gpus: FakeNvidiaGpus) -> None:
-    """An interrupted apply may have started it: it holds the GPUs itself."""
     directory = tmp_path / "runs" / "key"
     directory.mkdir(parents=True)
     (directory / "spec.json").write_text(json.dumps({"key": "key"}))
@@ -202,91 +155,65 @@ def test_a_started_run_is_not_checked(tmp_path: Path, gpus: FakeNvidiaGpus) -> N
 
 
 def test_a_range_without_a_free_port_is_an_error(tmp_path: Path) -> None:
-    """Of a gang's node; else a port of the range is chosen."""
     taken = free_port("")
     with socket.socket() as sock:
         sock.bind(("0.0.0.0", taken))
         sock.listen()
-        ((check, level, summary),) = found(ask(tmp_path, ports=f"{taken}-{taken}"))
+        ((check, level, summary),) = findings(ask(tmp_path, ports=f"{taken}-{taken}"))
     assert (check, level) == ("port", "error")
     assert f"none of the ports {taken}-{taken} is free" in summary
     assert ask(tmp_path, ports=f"{taken}-{taken}")["port"] == taken
 
 
 def gang(*ports: int, deaf: int | None = None) -> list[dict[str, Any]]:
-    """What each host of a gang on this machine responds; nothing listens on behalf of the ``deaf`` one."""
+    """The response of each host of a gang on this machine; nothing listens on behalf of the ``deaf`` one."""
     hosts = [{"addresses": ["127.0.0.1"], "port": port} for port in ports]
-    answers: list[dict[str, Any]] = [{}] * len(ports)
 
-    def host(rank: int) -> Callable[[], None]:
-        def check() -> None:
-            request = {"root": "/", "rank": rank, "token": "t", "hosts": hosts}
-            answers[rank] = cast(
-                "dict[str, Any]",
-                preflight_ports(cast(PreflightPortsRequest, request), lambda _: None),
-            )
+    def check(rank: int) -> dict[str, Any]:
+        if rank == deaf:
+            return {}
+        order = {"root": "/", "rank": rank, "token": "t", "hosts": hosts}
+        response = preflight_ports(cast(PreflightPortsRequest, order), lambda _: None)
+        return cast("dict[str, Any]", response)
 
-        return check
-
-    threads = [threading.Thread(target=host(at)) for at in range(len(ports)) if at != deaf]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
+    with ThreadPoolExecutor(len(ports)) as pool:
+        return list(pool.map(check, range(len(ports))))
 
 
 def test_hosts_of_a_gang_reach_each_other() -> None:
-    """In less time than the limit; the MTU is that of the loopback interface."""
-    began = time.monotonic()
     answers = gang(*(free_port("") for _ in range(4)))
-    assert [one["unreached"] for one in answers] == [[]] * 4
-    assert [one["mtu"] for one in answers] == [65535] * 4  # IP_MAX_MTU
-    assert time.monotonic() - began < gang_ports._SECONDS
+    assert [answer["unreached"] for answer in answers] == [[]] * 4
+    assert [answer["mtu"] for answer in answers] == [65535] * 4  # IP_MAX_MTU
 
 
 def test_a_host_that_does_not_listen_is_unreached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others reach each other."""
-    monkeypatch.setattr(gang_ports, "_SECONDS", 0.5)
+    monkeypatch.setattr(gang_ports, "_SECONDS", 2.0)
     answers = gang(*(free_port("") for _ in range(3)), deaf=1)
-    assert [one.get("unreached") for one in answers] == [[1], None, [1]]
+    assert [answer.get("unreached") for answer in answers] == [[1], None, [1]]
 
 
-def in_allocation(root: Path, gpus: RunGpus, granted: list[str]) -> str:
-    """The error of a machine that a batch system chose, with the GPUs that it granted."""
-    request: dict[str, Any] = {
-        "root": str(root), "data": str(root), "key": "key", "gpus": gpus, "in_container": True,
-        "listings": [], "probe_bytes": 0, "checkpoint_bytes": 0, "ports": None,
-    }  # fmt: skip
-    try:
-        check_allocation(cast(PreflightRequest, request), "n1", granted)
-    except Failure as error:
-        return error.summary
-    return ""
-
-
-def test_only_granted_gpus_of_a_machine_are_checked(
+def test_only_granted_gpus_of_a_batch_systems_machine_are_checked(
     tmp_path: Path, gpus: FakeNvidiaGpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first has errors. Their kind is the batch system's to know."""
+    def error(wanted: RunGpus, granted: list[str]) -> str:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(granted))
+        try:
+            check_allocation(request(tmp_path, wanted, probe_bytes=0), "n1", granted)
+        except Failure as failure:
+            return failure.summary
+        return ""
+
     gpus.report_health(errors=2)
-    one: RunGpus = {"count": 1, "kind": "BIG", "declared": None}
-    for number, expected in (("1", ""), ("0", "node n1: GPU 0 has 2 uncorrectable ECC errors")):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", number)
-        assert in_allocation(tmp_path, one, [number]) == expected
-
-
-def test_a_machine_that_grants_too_few_gpus_fails(tmp_path: Path) -> None:
-    """Without a tool that reports them, too."""
-    summary = "node n1: 1 of 2 GPUs that the run needs were granted"
-    assert in_allocation(tmp_path, H100, ["0"]) == summary
-    assert in_allocation(tmp_path, H100, []) == ""
+    big: RunGpus = {"count": 1, "kind": "BIG", "declared": None}
+    assert error(big, ["1"]) == ""
+    assert error(big, ["0"]) == "node n1: GPU 0 has 2 uncorrectable ECC errors"
+    (gpus.tools / "nvidia-smi").unlink()
+    assert error(H100, ["1"]) == "node n1: 1 of 2 GPUs that the run needs were granted"
 
 
 def test_a_clock_is_compared_with_that_of_the_file_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both ways; the file is removed."""
     assert [*clock_findings(tmp_path)] == []
     now = time.time()
     for skew, words in ((100, "100 s ahead"), (-100, "100 s behind")):

@@ -1,19 +1,22 @@
-"""The program as a whole: Python 3.8, the protocol's edges."""
+"""The packed program: Python 3.8, the protocol's edges, and old programs on a node."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import time
+import zlib
 from pathlib import Path
 
 import pytest
 
+from tests.support.node_program.node_forks import installed_program
 from tests.support.node_program.nodes import NodeHarness, NodeProgramError, python38
 from trainctl.node.__main__ import _METHODS, _PAYLOAD_METHODS, _RAW_METHODS, _find_function
+from trainctl.remote.archive import INSTALL, RUN, ProgramArchive, node_archive, program_archive
 
 
-def test_it_works_under_python_38(tmp_path: Path) -> None:
-    """Deliver, start, log, stop and forget work with the oldest Python that nodes may have."""
+def test_a_run_with_weights_completes_under_python_38(tmp_path: Path) -> None:
     python = python38()
     if python is None:
         pytest.skip("no python3.8 on this machine")
@@ -31,33 +34,27 @@ def test_it_works_under_python_38(tmp_path: Path) -> None:
     assert node.call("forget", {"lineage": "lineage-1"})["empty"]
 
 
-@pytest.mark.parametrize(
-    "where", [*_METHODS.values(), *_RAW_METHODS.values(), *_PAYLOAD_METHODS.values()]
-)
-def test_every_verb_is_where_the_table_says(where: str) -> None:
-    """The module is found, and in it the function."""
-    assert callable(_find_function(where))
+def test_every_method_of_the_table_exists() -> None:
+    for where in (*_METHODS.values(), *_RAW_METHODS.values(), *_PAYLOAD_METHODS.values()):
+        assert callable(_find_function(where))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]\n", b"{not json\n", b"\xff\xfe\n"])
-def test_a_broken_request_is_an_error(node: NodeHarness, text: bytes) -> None:
-    """A request that was cut off does nothing and says so."""
+def test_an_invalid_request_is_an_error(node: NodeHarness, text: bytes) -> None:
     done = subprocess.run(node.argv("status"), input=text, capture_output=True)
 
     assert done.returncode == 1
     assert b'"kind": "request"' in done.stdout
 
 
-def test_an_unknown_verb_and_a_missing_member_are_errors(node: NodeHarness) -> None:
-    """Both are told by name."""
+def test_an_unknown_method_and_a_missing_member_are_named(node: NodeHarness) -> None:
     with pytest.raises(NodeProgramError, match="fly"):
         node.call("fly")
     with pytest.raises(NodeProgramError, match="digest"):
         node.call("has_code")
 
 
-def test_a_delivery_goes_on_without_its_caller(node: NodeHarness) -> None:
-    """A caller that closes its end early does not keep the tree from being sealed."""
+def test_a_delivery_completes_without_its_caller(node: NodeHarness) -> None:
     node.mirror.add("model.bin", os.urandom(40 * 2**20))
     process = node.popen("deliver", node.delivery())
     assert process.stdout is not None
@@ -66,16 +63,59 @@ def test_a_delivery_goes_on_without_its_caller(node: NodeHarness) -> None:
     process.stderr.close()
     process.wait()
 
-    found = node.cached(listings=[node.mirror.listing.id])
+    trees = node.cached(listings=[node.mirror.listing.id])["trees"]
 
-    assert found["trees"] == [node.mirror.listing.id]
+    assert trees == [node.mirror.listing.id]
 
 
-def test_a_root_that_cant_be_made_is_a_storage_error(node: NodeHarness) -> None:
-    """A file where the node's directory belongs is named in the error."""
+def test_a_root_that_cannot_be_made_is_a_storage_error(node: NodeHarness) -> None:
     node.root.write_text("in the way")
     node.mirror.add("x", b"x")
 
     with pytest.raises(NodeProgramError, match=str(node.root)):
         node.deliver()
     node.root.unlink()
+
+
+def age(*paths: Path) -> None:
+    """Make files two days old."""
+    for path in paths:
+        os.utime(path, (time.time() - 2 * 86_400,) * 2)
+
+
+def install(node: NodeHarness, folder: Path, archive: ProgramArchive) -> set[str]:
+    """Install a program; the other files that are in its folder then."""
+    words = [str(folder / f"{archive.sha256}.pyz"), archive.sha256, str(len(archive.data))]
+    argv = [node.python, "-I", "-S", "-c", INSTALL, *words]
+    compiled = b""
+    if archive == node_archive():  # which was compiled for other tests
+        (path,) = installed_program(node.python).parent.glob("program-*.pyz")
+        compiled = path.read_bytes()
+    subprocess.run(argv, input=zlib.compress(archive.data + compiled, 0), check=True)
+    return {path.name for path in folder.iterdir() if not path.name.startswith(archive.sha256)}
+
+
+def test_an_installation_removes_programs_that_were_not_called_for_a_day(
+    node: NodeHarness, tmp_path: Path
+) -> None:
+    """And incomplete installations; a call touches its program, and other files stay."""
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    old = "a" * 64
+    for name in (f"{old}.pyz", f"{old}-cpython-38.pyz", f"{'b' * 64}.pyz.12.abcdef", "notes.txt"):
+        (folder / name).write_bytes(b"old")
+    age(*folder.iterdir())
+    program = node_archive()
+
+    assert install(node, folder, program) == {"notes.txt"}
+
+    newer = program_archive("trainctl.node.__main__", ("trainctl:errors", "trainctl.base"))
+    age(*folder.iterdir())
+    path = str(folder / f"{program.sha256}.pyz")
+    argv = [node.python, "-I", "-S", "-c", RUN, path, program.sha256, "no such method"]
+    subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+    assert f"{program.sha256}.pyz" in install(node, folder, newer)
+
+    age(*folder.iterdir())
+    (folder / f"{newer.sha256}.pyz").unlink()
+    assert install(node, folder, newer) == {"notes.txt"}

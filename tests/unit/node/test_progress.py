@@ -45,7 +45,6 @@ def progress(node: NodeHarness) -> Any:
 
 
 def test_a_job_posts_by_the_protocol_of_kubeflow(node: NodeHarness) -> None:
-    """With the token only; the status has step, total, loss and the time left until the end."""
     node.start(node.spec(POST, "sleep 60"))
     found = wait_for(lambda: (progress(node) or {}).get("loss") and progress(node))
 
@@ -53,15 +52,8 @@ def test_a_job_posts_by_the_protocol_of_kubeflow(node: NodeHarness) -> None:
     assert 500 < found["remaining_seconds"] <= 600
 
 
-def test_a_job_appends_lines(node: NodeHarness) -> None:
-    """A line needs no value of an earlier one; lines that are no progress are ignored."""
-    lines = [
-        '{"step": 3, "total": 10}',
-        '{"loss": 2.5, "step": "4"}',
-        "no line",
-        "[1]",
-        '{"loss": NaN}',
-    ]
+def test_a_job_appends_lines_of_which_invalid_ones_are_ignored(node: NodeHarness) -> None:
+    lines = ('{"step": 3, "total": 10}', '{"loss": 2.5, "step": "4"}', "no", "[1]", '{"loss": NaN}')
     node.start(node.spec(*(f"echo '{line}' >>$TRAINCTL_PROGRESS" for line in lines)))
     node.ended()
     found = progress(node)
@@ -71,15 +63,7 @@ def test_a_job_appends_lines(node: NodeHarness) -> None:
     assert node.call("metrics", {"key": "run-1"})["samples"][-1]["progress"]["loss"] == 2.5
 
 
-def test_a_job_without_progress(node: NodeHarness) -> None:
-    """Nothing is made up."""
-    node.start(node.spec("true"))
-    node.ended()
-    assert progress(node) is None
-
-
-def test_texts() -> None:
-    """Step, bar, time left and loss, as far as they are known."""
+def test_progress_is_shown_as_far_as_it_is_known() -> None:
     row = {"step": 1200, "total": 4000, "remaining_seconds": 200.0, "loss": 1.23456}
     assert (
         progress_text(row)

@@ -1,73 +1,118 @@
-"""What the uploader takes for finished, complete and worth keeping."""
+"""Which files and checkpoints the uploader takes for finished, complete, the newest and worth keeping."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.cases import cases
+from tests.support.node_program.nodes import NodeHarness, wait_for
 from tests.support.node_program.saved_runs import PREFIX, ManualClock, SavedRun, restored
 from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import RunCheckpoints
 from trainctl.base.failure import Failure
 from trainctl.node.checkpoints import monitor
+from trainctl.node.checkpoints.loader import load_checkpoints
 from trainctl.node.checkpoints.monitor import SavedCheckpoint, SavedFile
 from trainctl.node.checkpoints.uploader_process import ended_orderly
-from trainctl.node.runs.record import upload_status
+from trainctl.node.runs.record import NodeRun, upload_status
+
+SLOW_SAVE = "mkdir -p {0}; head -c {1} /dev/zero >{0}/model.bin"
 
 
-def test_a_file_is_finished_after_five_quiet_seconds_and_a_checkpoint_after_sixty(
+def loaded(
+    run: SavedRun, name: str | None = None, job: str | None = "sft", runs: Sequence[str] = ()
+) -> list[tuple[str, str]]:
+    """What the project's next run loads: run and checkpoint."""
+    reference = {
+        "project": "demo", "job": job, "run": None, "name": name, "optional": False, "runs": [*runs]
+    }  # fmt: skip
+    spec: Any = {**run.spec, "load": [reference]}
+    loads = load_checkpoints(NodeRun(run.run.layout, "run-9"), spec, run.secrets, run.data)
+    return [(load["run"], load["name"]) for load in loads]
+
+
+def of_another_run(
+    store: DirectoryCheckpointStore, name: str, at: float, prefix: str, step: int | None = None
+) -> None:
+    """A complete checkpoint of another run, by its manifest alone."""
+    manifest: dict[str, Any] = {
+        "format": 1, "version": 1, "rank": 0, "name": name, "step": step, "created_at": at, "files": [],
+    }  # fmt: skip
+    RunCheckpoints(store, prefix).put(manifest)
+
+
+def _save(run: SavedRun, files: Mapping[str, Mapping[str, str]], at: float | None) -> None:
+    for name, content in files.items():
+        run.save(name, {path: text.encode() for path, text in content.items()})
+        for path in content if at else ():
+            os.utime(run.directory / "rank-0" / name / path, (at or 0, at or 0))
+
+
+def _change(run: SavedRun, step: Mapping[str, Any]) -> None:
+    _save(run, step.get("save", {}), step.get("at"))
+    place = run.directory / "rank-0"
+    for path in step.get("remove", ()):
+        (place / path).unlink()
+    if "rename" in step:
+        (place / step["rename"][0]).rename(place / step["rename"][1])
+
+
+def _stored(store: DirectoryCheckpointStore, expected: Any) -> Any:
+    """The complete checkpoints, or their content, as ``expected`` has them."""
+    if isinstance(expected, list):
+        return sorted(restored(store))
+    return {
+        name: {path: data.decode() for path, data in files.items()}
+        for name, files in restored(store).items()
+    }
+
+
+@pytest.mark.parametrize("case", cases("node/uploads"))
+def test_finished_files_and_complete_checkpoints_are_stored(
+    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock, case: Any
+) -> None:
+    top, settings = f"{PREFIX}/rank-0/", case[0].get("settings", {})
+    uploader = run.uploader(**settings)
+    for step in case:
+        clock.now += step.get("after", 0)
+        _change(run, step)
+        if step.get("restarted"):
+            uploader = run.uploader(**settings)
+        if step.get("end") == "orderly":
+            run.finish(**step.get("settings", {}))
+        elif step.get("end") == "killed":
+            end = monitor.RunEnd(False, clock.time(), {})
+            assert uploader.run_round(end)
+            uploader.finish(end)
+        else:
+            uploader.run_round()
+
+        files = [stat.key.removeprefix(top) for stat in store.list(top)]
+        assert files == step.get("stored", files), step
+        if "complete" in step:
+            assert _stored(store, step["complete"]) == step["complete"], step
+        assert "loaded" not in step or loaded(run) == [(PREFIX, step["loaded"])]
+
+
+def test_a_file_that_is_open_for_writing_is_not_finished(
     run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
 ) -> None:
-    """It is uploaded when it is finished and listed when nothing more came."""
-    uploader = run.uploader()
-    run.save("checkpoint-1", {"model.bin": b"1"})
-    seen = []
-    for seconds in (0, 4, 5, 59, 60):
-        clock.now = 1000.0 + seconds
-        uploader.run_round()
-        seen.append((len(list(store.list(f"{PREFIX}/rank-0/"))), list(restored(store))))
-
-    assert seen == [(0, []), (0, []), (1, []), (1, []), (1, ["checkpoint-1"])]
-
-
-def test_a_newer_checkpoint_makes_one_complete(
-    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
-) -> None:
-    """Loose files beside it, such as a log, don't; nor does an old time of the file itself."""
-    uploader = run.uploader()
-    run.save("checkpoint-1", {"model.bin": b"1"})
-    os.utime(run.directory / "rank-0/checkpoint-1/model.bin", (1, 1))
-    uploader.run_round()
-    clock.now += 10
-    run.save(".", {"train.log": b"x"})
-    uploader.run_round()
-    before = list(restored(store))
-    clock.now += 1
-    run.save("checkpoint-2", {"model.bin": b"2"})
-    uploader.run_round()
-
-    assert (before, list(restored(store))) == ([], ["checkpoint-1"])
-
-
-def test_what_is_open_for_writing_is_not_finished(
-    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
-) -> None:
-    """However long nothing was written; open for reading is no matter."""
     uploader = run.uploader()
     run.save("checkpoint-1", {"a": b"1", "b": b"2"})
-    with (
-        (run.directory / "rank-0/checkpoint-1/a").open("ab"),
-        (run.directory / "rank-0/checkpoint-1/b").open("rb"),
-    ):
+    directory = run.directory / "rank-0/checkpoint-1"
+    with (directory / "a").open("ab"), (directory / "b").open("rb"):
         uploader.run_round()
         clock.now += 1000
         uploader.run_round()
-        during = [one.key for one in store.list(f"{PREFIX}/")]
+        during = [stat.key for stat in store.list(f"{PREFIX}/")]
     uploader.run_round()
 
     assert during == [f"{PREFIX}/rank-0/checkpoint-1/b"]
@@ -77,7 +122,6 @@ def test_what_is_open_for_writing_is_not_finished(
 def test_a_checkpoint_that_changes_becomes_another_version(
     run: SavedRun, store: DirectoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old one can be had until the new one is whole; what did not change is not uploaded again."""
     run.save("last", {"model.bin": b"old", "config.json": b"{}"})
     run.finish()
     run.save("last", {"model.bin": b"new"})
@@ -96,7 +140,7 @@ def test_a_checkpoint_that_changes_becomes_another_version(
 
     assert during == [(f"{PREFIX}/.versions/rank-0/last/2/model.bin", b"old")]
     assert restored(store) == {"last": {"model.bin": b"new", "config.json": b"{}"}}
-    assert [one.key for one in store.list(f"{PREFIX}/rank-0/")] == [
+    assert [stat.key for stat in store.list(f"{PREFIX}/rank-0/")] == [
         f"{PREFIX}/rank-0/last/config.json"
     ]
 
@@ -104,7 +148,6 @@ def test_a_checkpoint_that_changes_becomes_another_version(
 def test_a_file_that_changes_while_it_is_read_is_taken_again(
     run: SavedRun, store: DirectoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mixture is never complete."""
     run.save("checkpoint-1", {"model.bin": b"x" * 3_000_000})
     path = run.directory / "rank-0/checkpoint-1/model.bin"
     put = DirectoryCheckpointStore.put_file
@@ -126,68 +169,9 @@ def test_a_file_that_changes_while_it_is_read_is_taken_again(
     assert restored(store) == {"checkpoint-1": {"model.bin": b"y" * 3_000_000}}
 
 
-def test_what_the_job_removes_stays_kept(run: SavedRun, store: DirectoryCheckpointStore) -> None:
-    """A trainer's own rotation frees the disk; what was complete can still be had, what was not is nothing."""
-    uploader = run.uploader(debounce_seconds=0.0)
-    run.save("checkpoint-1", {"model.bin": b"1"})
-    run.save("half", {"model.bin": b"half"})
-    uploader._monitor._idle_seconds = 0.0
-    uploader.run_round()
-    uploader._monitor._idle_seconds = 60.0
-    run.save("tmp-checkpoint-2", {"model.bin": b"2"})
-    uploader.run_round()
-    for name in ("checkpoint-1", "tmp-checkpoint-2"):
-        (run.directory / "rank-0" / name / "model.bin").unlink()
-        (run.directory / "rank-0" / name).rmdir()
-    end = run.end()
-    uploader.run_round(end)
-    uploader.finish(end)
-
-    assert restored(store) == {"checkpoint-1": {"model.bin": b"1"}, "half": {"model.bin": b"half"}}
-    assert not [one for one in store.list(PREFIX) if "tmp-" in one.key]
-
-
-def test_what_the_job_removes_file_by_file_stays_kept(
-    run: SavedRun, store: DirectoryCheckpointStore
-) -> None:
-    """A look may come while a checkpoint is being removed, and a job may be killed then: what is left of it is not another version."""
-    files = {"config.json": b"{}", "model.bin": b"1", "optimizer.bin": b"2"}
-    run.save("checkpoint-1", files)
-    run.finish()
-    for name in ("model.bin", "optimizer.bin"):
-        (run.directory / "rank-0/checkpoint-1" / name).unlink()
-        run.finish()
-        assert restored(store) == {"checkpoint-1": files}
-    run.save("checkpoint-1", {"config.json": b"[]", "model.bin": b"3"})
-    run.finish()
-
-    assert restored(store) == {"checkpoint-1": {"config.json": b"[]", "model.bin": b"3"}}
-
-
-def test_what_the_job_is_removing_does_not_become_complete(
-    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
-) -> None:
-    """Its upload was not done when the job rotated it away: some files of it are no checkpoint, however long they were as they are."""
-    uploader = run.uploader()
-    run.save("checkpoint-1", {"config.json": b"{}", "model.bin": b"1", "rng.pth": b"2"})
-    uploader.run_round()
-    clock.now += 1
-    run.save("checkpoint-2", {"model.bin": b"2"})
-    uploader.run_round()
-    seen: list[list[str]] = []
-    for seconds in (3, 9):
-        clock.now += seconds
-        (run.directory / "rank-0/checkpoint-1" / ("model.bin", "config.json")[len(seen)]).unlink()
-        uploader.run_round()
-        seen.append(list(restored(store)))
-
-    assert seen == [[], []]
-
-
 def test_links_and_hidden_directories_are_no_checkpoints(
     run: SavedRun, store: DirectoryCheckpointStore, tmp_path: Path
 ) -> None:
-    """Nothing of the host gets out through a link."""
     (tmp_path / "host").mkdir()
     (tmp_path / "host" / "secret").write_text("s3cret")
     run.save("checkpoint-1", {"model.bin": b"1"})
@@ -200,74 +184,34 @@ def test_links_and_hidden_directories_are_no_checkpoints(
     assert restored(store) == {"checkpoint-1": {"model.bin": b"1"}}
 
 
-@pytest.mark.parametrize("name", ["a b", "-rf", "ü", "new\nline", "%2e%2e", "x.json", "<b>"])
-def test_odd_names_are_kept(run: SavedRun, store: DirectoryCheckpointStore, name: str) -> None:
-    """Of checkpoints and of files in them."""
-    run.save(name, {name: b"1"})
-    run.finish()
-    assert restored(store) == {name: {name: b"1"}}
-
-
-def test_a_name_that_cannot_be_kept_stops_nothing_else(
-    run: SavedRun, store: DirectoryCheckpointStore
-) -> None:
-    """The others are complete, and the sync says which one is not."""
-    run.save("checkpoint-1", {"model.bin": b"1"})
+def test_any_name_that_fits_is_kept(run: SavedRun, store: DirectoryCheckpointStore) -> None:
+    """The status of the uploads names one that doesn't fit."""
+    names = ["a b", "-rf", "ü", "new\nline", "%2e%2e", "x.json", "<b>"]
+    for name in names:
+        run.save(name, {name: b"1"})
     run.save("x" * 252, {"model.bin": b"1"})
     run.finish()
 
-    assert list(restored(store)) == ["checkpoint-1"]
+    assert restored(store) == {name: {name: b"1"} for name in names}
     assert "is too long" in (upload_status(run.run.directory)["error"] or "")
 
 
-def test_a_killed_jobs_last_checkpoint_is_not_taken_for_complete(
-    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
-) -> None:
-    """One before it is. An orderly end completes both."""
-    run.save("checkpoint-1", {"model.bin": b"1"})
-    uploader = run.uploader()
-    uploader.run_round()
-    clock.now += 30
-    run.save("checkpoint-2", {"model.bin": b"2"})
-    uploader.run_round()
-    clock.now += 6
-    killed = monitor.RunEnd(False, clock.time(), {})
-    done = uploader.run_round(killed)
-    uploader.finish(killed)
-    after_kill = list(restored(store))
-
-    run.finish()
-
-    assert done
-    assert after_kill == ["checkpoint-1"]
-    assert sorted(restored(store)) == ["checkpoint-1", "checkpoint-2"]
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "expected"),
-    [
-        ("STOPPED", None, True),
-        ("STOPPED", -signal.SIGTERM, True),
-        ("STOPPED", 5, True),
-        ("STOPPED", -signal.SIGKILL, False),
-        ("STOPPED", 128 + signal.SIGKILL, False),
-        ("FAILED", 1, True),
-        ("FAILED", 128 + signal.SIGTERM, True),
-        ("FAILED", -signal.SIGKILL, False),
-        ("FAILED", None, False),
-    ],
-)
-def test_a_job_that_had_to_be_killed_did_not_end_in_order(
-    status: str, code: int | None, expected: bool
-) -> None:
-    """Also one that was stopped, and took longer than its grace."""
-    assert ended_orderly({"status": f"TRAINING_JOB_{status}", "exit_code": code}) == expected
+def test_a_job_that_had_to_be_killed_did_not_end_in_order() -> None:
+    """Including one that was stopped and took longer than its grace."""
+    killed = (-signal.SIGKILL, 128 + signal.SIGKILL)
+    for status, code, expected in (
+        *(("STOPPED", code, True) for code in (None, -signal.SIGTERM, 5)),
+        *(("STOPPED", code, False) for code in killed),
+        *(("FAILED", code, True) for code in (1, 128 + signal.SIGTERM)),
+        *(("FAILED", code, False) for code in (-signal.SIGKILL, None)),
+    ):
+        end = {"status": f"TRAINING_JOB_{status}", "exit_code": code}
+        assert ended_orderly(end) is expected, end
 
 
 def test_retention_keeps_the_newest_and_every_nth(
     run: SavedRun, store: DirectoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is gone is not uploaded again by the next uploader; what is being read stays."""
     for step in range(1, 8):
         run.save(f"checkpoint-{step}", {"model.bin": str(step).encode()})
         os.utime(run.directory / f"rank-0/checkpoint-{step}/model.bin", (step, step))
@@ -285,36 +229,48 @@ def test_retention_keeps_the_newest_and_every_nth(
     assert (run.directory / "rank-0/checkpoint-1/model.bin").exists()
 
 
-def test_what_a_trainer_renames_leaves_nothing_under_its_first_name(
-    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
+@pytest.mark.parametrize("name", ["runs", "best", ".", "Nov22_10-11-12", "version_0", "eval-400"])
+@pytest.mark.parametrize("file", ["events.out.tfevents", "results.json"])
+def test_directories_without_weights_are_stored_but_never_counted_or_the_newest(
+    run: SavedRun, store: DirectoryCheckpointStore, name: str, file: str
 ) -> None:
-    """It never was complete there. One that was, and that the job removes, stays."""
-    run.save("checkpoint-1", {"model.bin": b"1"})
+    for step in (100, 200):
+        _save(run, {f"checkpoint-{step}": {"model.bin": "x"}}, step)
+    _save(run, {name: {file: "{}"}}, 300)
+    run.finish(keep_last=1)
+
+    assert restored(store) == {"checkpoint-200": {"model.bin": b"x"}, name: {file: b"{}"}}
+    assert loaded(run) == [(PREFIX, "checkpoint-200")]
+    assert loaded(run, name) == [(PREFIX, name)]
+
+
+def test_runs_and_ranks_that_saved_only_logs_hide_no_checkpoint(
+    run: SavedRun, store: DirectoryCheckpointStore
+) -> None:
+    _save(run, {"checkpoint-100": {"model.bin": "x"}}, 100)
     run.finish()
-    (run.directory / "rank-0/checkpoint-1/model.bin").unlink()
-    run.save("tmp-checkpoint-2", {"model.bin": b"2", "state.bin": b"s"})
-    uploader, before = run.uploader(), set(names(store))
-    uploader.run_round()
-    clock.now += 6
-    uploader.run_round()
-    staged = set(names(store)) - before
-    (run.directory / "rank-0/tmp-checkpoint-2").rename(run.directory / "rank-0/checkpoint-2")
-    seen = []
-    uploader = run.uploader()
-    for seconds in (0, 61):
-        clock.now += seconds
-        uploader.run_round()
-        seen.append(staged & set(names(store)))
+    logs = {"format": 1, "version": 1, "rank": 1, "name": "runs", "created_at": 9.0, "files": []}
+    RunCheckpoints(store, PREFIX).put(logs)
+    of_another_run(store, "runs", 500.0, "demo/sft/2-bbbbbbb")
+    of_another_run(store, "final", 600.0, "demo/dpo/1-ccccccc")
+    of_another_run(store, ".", 700.0, "demo/eval/1-ddddddd")
 
-    assert staged == {"tmp-checkpoint-2/model.bin", "tmp-checkpoint-2/state.bin"}
-    assert seen == [set(), set()]
-    assert sorted(restored(store)) == ["checkpoint-1", "checkpoint-2"]
+    assert loaded(run) == [(PREFIX, "checkpoint-100")]
+    assert loaded(run, job=None) == [("demo/dpo/1-ccccccc", "final")]
 
 
-def names(store: DirectoryCheckpointStore) -> list[str]:
-    """What the store has of the first rank."""
-    top = f"{PREFIX}/rank-0/"
-    return [one.key[len(top) :] for one in store.list(top)]
+def test_only_recorded_runs_count_under_any_name(
+    run: SavedRun, store: DirectoryCheckpointStore
+) -> None:
+    """Not those of a job of that name in another state; but a reused one of another job."""
+    run.save("checkpoint-100", {"model.bin": b"x"})
+    run.finish()
+    of_another_run(store, "checkpoint-900", 900, "demo/sft/1-other", 900)
+    of_another_run(store, "checkpoint-50", 50, "demo/tune/1-reused", 50)
+
+    assert loaded(run, runs=[PREFIX]) == [(PREFIX, "checkpoint-100")]
+    assert loaded(run, runs=["demo/tune/1-reused"]) == [("demo/tune/1-reused", "checkpoint-50")]
+    assert (run.run.layout.run("run-9") / "loaded/sft/rank-0/checkpoint-50").is_dir()
 
 
 def test_without_a_store_retention_waits_for_the_end(tmp_path: Path) -> None:
@@ -334,7 +290,6 @@ def test_without_a_store_retention_waits_for_the_end(tmp_path: Path) -> None:
 def test_a_manifest_that_leads_elsewhere_is_not_believed(
     run: SavedRun, store: DirectoryCheckpointStore
 ) -> None:
-    """Neither its paths nor its keys; then the checkpoint isn't complete."""
     run.save("checkpoint-1", {"model.bin": b"1"})
     run.finish()
     kept = RunCheckpoints(store, PREFIX)
@@ -349,30 +304,51 @@ def test_a_manifest_that_leads_elsewhere_is_not_believed(
     assert kept.manifests() == []
 
 
-def test_a_full_disk_of_the_store_is_said_and_waited_for(
-    run: SavedRun, store: DirectoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The error names what is full; the next round goes on."""
-    run.save("checkpoint-1", {"model.bin": b"1"})
-    real = os.fsync
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    uploader, end = run.uploader(), run.end()
-    with pytest.raises(OSError, match="No space"):
-        uploader.run_round(end)
-    monkeypatch.setattr(os, "fsync", real)
-
-    assert restored(store) == {}
-    assert uploader.run_round(end)
-    assert restored(store) == {"checkpoint-1": {"model.bin": b"1"}}
-
-
 def test_a_refused_store_is_known_before_anything_runs(tmp_path: Path) -> None:
-    """``announce`` writes run.json, and fails where nothing can be kept."""
     (tmp_path / "file").write_text("")
     run = SavedRun(tmp_path / "node", {"url": f"file://{tmp_path}/file/store"})
     with pytest.raises((Failure, OSError)):
         run.uploader().announce()
+
+
+@pytest.mark.integration
+def test_checkpoints_whose_upload_a_stop_cuts_short_stay_listed(node: NodeHarness) -> None:
+    """Also one that was saved while the one before it was uploaded."""
+    go = node.base / "go"
+    store = {"url": f"file://{node.base}/store", "prefix": PREFIX, "enabled": True}
+    slowly = {**store, "debounce_seconds": 0, "max_rate": 1000, "upload_timeout": 3600}
+    spec = node.spec(
+        "cd $BT_CHECKPOINT_DIR",
+        SLOW_SAVE.format("checkpoint-5", 2**21),
+        f"while [ ! -e {go} ]; do sleep 0.1; done",
+        SLOW_SAVE.format("checkpoint-10", 2**21),
+        "echo saved; sleep 600",
+        project="demo",
+        store=slowly,
+        environment={"BT_CHECKPOINT_DIR": str(node.data / "checkpoints" / PREFIX / "rank-0")},
+    )
+    node.start(spec)
+    wait_for(lambda: list((node.base / "store").rglob(".model.bin.*")))
+    go.touch()
+    wait_for(lambda: "saved" in node.log())
+
+    node.call("stop", {"key": "run-1", "grace_seconds": 0})
+    request = {"data": str(node.data), "key": "run-1", "prefix": PREFIX, "place": store}
+    told = node.call("checkpoints", request)
+
+    assert {one["name"] for one in told["unfinished"]} == {"checkpoint-5", "checkpoint-10"}
+    assert told["pending"] == ["checkpoint-10", "checkpoint-5"]
+    waited = r"timed out after \d{2,3} s; `trainctl checkpoints upload` uploads the rest"
+    assert re.fullmatch(waited, upload_status(node.directory())["error"] or "")
+
+
+def test_checkpoints_that_an_unreachable_store_lacks_stay_listed(run: SavedRun) -> None:
+    run.save("checkpoint-1", {"model.bin": b"1"})
+    run.uploader().report_failure("timed out")
+    first = upload_status(run.run.directory)
+    run.finish()
+    run.save("checkpoint-2", {"model.bin": b"2"})
+    run.uploader().report_failure("timed out")
+
+    assert first == {"state": "SYNCING", "error": "timed out", "pending": ["checkpoint-1"]}
+    assert upload_status(run.run.directory)["pending"] == ["checkpoint-2"]
