@@ -56,7 +56,6 @@ def manifest(
 
 @pytest.fixture
 def rented(fresh: ProjectHarness, ec2: Ec2Server) -> ProjectHarness:
-    """A project with a job on one machine."""
     fresh.write({"trainctl.yaml": manifest(ec2)})
     fresh.variables |= ec2.environment
     return fresh
@@ -149,7 +148,6 @@ def test_a_reached_quota_is_named_with_its_page(rented: ProjectHarness, ec2: Ec2
 
 
 def test_the_example_runs(fresh: ProjectHarness, ec2: Ec2Server) -> None:
-    """The manifest of examples/aws, as it is."""
     if ec2.ssh_port != 22:
         pytest.skip("needs port 22 of loopback addresses")
     shutil.copytree(EXAMPLE, fresh.directory, dirs_exist_ok=True)

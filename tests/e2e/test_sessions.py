@@ -46,7 +46,6 @@ def declare(
 
 
 def enter(work: ProjectHarness, *words: str, code: int | None = 0) -> str:
-    """The output of a command in the run."""
     return work.run("ssh", "job.sft", *words, code=code).stdout
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +16,7 @@ from tests.support.node_program.nodes import wait_for
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.provider import ClusterSettings, ResourceStatus
 from trainctl_ssh import SshProvider
-from trainctl_ssh.hosts import SshHost, SshLogin, find_host_paths
+from trainctl_ssh.hosts import SshLogin
 from trainctl_ssh.paramiko_connection import ParamikoConnection
 
 
@@ -92,28 +91,6 @@ def test_each_refusal_has_its_own_code(lab: Lab) -> None:
     assert all(error.detail and "\n" not in error.summary for error in (denied, closed, unknown))
 
 
-def test_an_alias_of_the_users_configuration_is_enough(lab: Lab) -> None:
-    """In an included file, with options that are for commands without input."""
-    host = lab.host()
-    (lab.place / "more").write_text(
-        f"Host big\n  HostName {host.address}\n  Port {host.port}\n  StdinNull yes\n  ForkAfterAuthentication yes\n"
-    )
-    lab.user.configure(f"Include {lab.place / 'more'}")
-
-    assert lab.says(lab.link(address="big")) == "here\n"
-
-
-def test_a_jump_host_is_used(lab: Lab) -> None:
-    """The host sees a connection that comes from the other one."""
-    jump, host = lab.host(name="jump"), lab.host(name="gpu", address="127.0.0.3")
-    link = lab.link(host, jump=f"{jump.address}:{jump.port}")
-
-    output = lab.says(link, "sh", "-c", "echo $SSH_CONNECTION")
-
-    assert output.split()[2:] == [host.address, str(host.port)]
-    assert len(jump.connections()) == 1
-
-
 def open_connection(lab: Lab, host: Sshd) -> subprocess.Popen[bytes]:
     """A connection of the user's own, which others may share."""
     socket = lab.place / "mine"
@@ -170,7 +147,6 @@ def test_all_commands_share_one_connection_which_is_closed(lab: Lab) -> None:
 
 
 def test_more_commands_than_a_server_allows_on_one_connection(lab: Lab) -> None:
-    """Refused commands get a connection of their own."""
     transport = lab.link(lab.host("MaxSessions 2")).transport()
     answers: list[str] = []
 
@@ -185,7 +161,6 @@ def test_more_commands_than_a_server_allows_on_one_connection(lab: Lab) -> None:
 
 
 def test_a_lost_connection_is_opened_again(lab: Lab) -> None:
-    """The call at that moment fails; the next one connects."""
     host = lab.host()
     link = lab.link(host)
     lab.says(link)
@@ -211,27 +186,6 @@ def test_settings_of_a_server_that_trainctl_cannot_use_are_reported(lab: Lab) ->
         pass
     assert raised.value.code == "ssh-forwarding"
     assert "AllowTcpForwarding" in raised.value.detail
-
-
-def test_the_first_supported_python_is_used(lab: Lab) -> None:
-    """Without any, the error names those that exist, and the field."""
-    host = lab.host(variables={"PATH": str(lab.place / "bin") + ":/usr/bin:/bin"})
-    conda = host.home / "miniconda3" / "bin" / "python"
-    conda.parent.mkdir(parents=True)
-    conda.symlink_to(sys.executable)
-    transport = lab.link(host).transport()
-
-    def find(python: str) -> tuple[str, str, str]:
-        paths = find_host_paths(transport, SshHost("gpu", SshLogin("x"), python=python), "lab/gpu")
-        return paths.python, paths.root, paths.data
-
-    python, root, data = find("~/miniconda3/bin/python")
-    with pytest.raises(NodeError, match=r"is not Python 3\.8") as raised:
-        find("~/nothing/python")
-
-    assert Path(python).is_absolute()
-    assert (root, data) == (f"{host.home}/.cache/trainctl", f"{host.home}/.local/share/trainctl")
-    assert raised.value.code == "unsupported-node-python"
 
 
 def test_deleting_a_node_keeps_checkpoints_and_what_another_key_needs(lab: Lab) -> None:

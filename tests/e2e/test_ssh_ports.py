@@ -52,7 +52,6 @@ print("met at", port)
 
 
 def dropped_packets(host: FakeHost) -> int:
-    """Packets that came to other ports."""
     table = json.loads(host.do("nft", "-j", "list", "table", "inet", "wall"))["nftables"]
     rules = [entry["rule"]["expr"] for entry in table if "rule" in entry]
     return sum(part["counter"]["packets"] for rule in rules for part in rule if "counter" in part)

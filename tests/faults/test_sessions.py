@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.machines.sshd import Sshd, SshUser, require_sshd, sshd
+from tests.support.machines.sshd import SshUser, require_sshd, sshd
 from tests.support.node_program.nodes import NodeHarness, is_alive, wait_for
 from trainctl.base.protocol.method import untyped_method
 from trainctl.plugin_api.provider import Node
@@ -47,91 +47,71 @@ PROGRAM = """
 """
 
 
-@pytest.fixture
-def user(tmp_path: Path) -> SshUser:
-    """Who logs in."""
-    require_sshd()
-    return SshUser(tmp_path / "user")
-
-
-@pytest.fixture
-def host(tmp_path: Path, user: SshUser) -> Iterator[Sshd]:
-    """A host that the user knows."""
-    with sshd(tmp_path / "gpu", user) as found:
-        user.known_hosts.write_text(found.known)
-        yield found
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("link", LINKS)
-def test_nothing_is_left_when_the_client_has_ended(
-    link: str, number: int, user: SshUser, host: Sshd, tmp_path: Path
-) -> None:
+def test_nothing_is_left_when_the_client_has_ended(link: str, number: int, tmp_path: Path) -> None:
     """Neither the session, nor its call with what that had started, nor the connection."""
+    require_sshd()
+    user = SshUser(tmp_path / "user")
     mark = tmp_path / "pids"
-    program = PROGRAM.format(
-        address=host.address,
-        port=host.port,
-        root=str(tmp_path / "root"),
-        mark=str(mark),
-        link=LINKS[link],
-    )
-    environment = {**os.environ, **user.environment, "HOME": str(user.place)}
-    words = [sys.executable, "-c", textwrap.dedent(program)]
-    with (
-        (tmp_path / "said").open("wb") as said,
-        subprocess.Popen(words, stderr=said, env=environment) as process,
-    ):
-        wait_for(lambda: mark.exists() or process.poll() is not None, 60)
-        process.send_signal(number)
+    with sshd(tmp_path / "gpu", user) as host:
+        user.known_hosts.write_text(host.known)
+        program = PROGRAM.format(
+            address=host.address, port=host.port, root=str(tmp_path / "root"), mark=str(mark), link=LINKS[link]
+        )  # fmt: skip
+        environment = {**os.environ, **user.environment, "HOME": str(user.place)}
+        words = [sys.executable, "-c", textwrap.dedent(program)]
+        errors = tmp_path / "errors"
+        with (
+            errors.open("wb") as stderr,
+            subprocess.Popen(words, stderr=stderr, env=environment) as process,
+        ):
+            wait_for(lambda: mark.exists() or process.poll() is not None, 60)
+            process.send_signal(number)
 
-    assert mark.exists(), (tmp_path / "said").read_text()
-    pids = [int(pid) for pid in mark.read_text().split()]
-    assert len(pids) == 3
-    assert wait_for(lambda: not any(map(is_alive, pids)), 60)
-    assert wait_for(lambda: not host.connections(), 60)
+        assert mark.exists(), errors.read_text()
+        pids = [int(pid) for pid in mark.read_text().split()]
+        assert len(pids) == 3
+        assert wait_for(lambda: not any(map(is_alive, pids)), 60)
+        assert wait_for(lambda: not host.connections(), 60)
 
 
-def test_what_lives_on_holds_nothing_of_the_session(tmp_path: Path) -> None:
-    """A run goes on when the session is gone, none of the session's pipes was open in its processes, and it loads its own modules still."""
-    made = NodeHarness(tmp_path)
-    made.upload_code({"nothing.txt": ""})
-    node = Node("lab", "gpu", "local", str(made.root), str(made.data), made.python, key="made")
+def test_a_run_continues_without_its_session(tmp_path: Path) -> None:
+    """No pipe of the session is open in the run, which loads its own modules from memory: also after the program was removed."""
+    harness = NodeHarness(tmp_path)
+    harness.upload_code({"nothing.txt": ""})
+    root = str(harness.root)
+    node = Node("lab", "gpu", "local", root, str(harness.data), harness.python, key="made")
     transport = LocalTransport()
     sessions = NodeSessions(transport)
     agent = NodeAgent(node, transport, sessions=sessions)
-    spec = made.spec("while ! test -e go; do sleep 0.1; done; echo done")
-    request = {"root": str(made.root), **made.start_request(spec)}
+    spec = harness.spec("while ! test -e go; do sleep 0.1; done; echo done")
+    request = {"root": root, **harness.start_request(spec)}
     try:
         status = agent.call(untyped_method("start"), request)
         session = _session(os.getpid())
-        open_there = {path.readlink().name for path in Path(f"/proc/{session}/fd").iterdir()}
-        supervisor = json.loads(next(made.directory().glob("claim.*")).read_text())["pid"]
-        held = {path.readlink().name for path in Path(f"/proc/{supervisor}/fd").iterdir()}
+        of_session = {path.readlink().name for path in Path(f"/proc/{session}/fd").iterdir()}
+        supervisor = json.loads(next(harness.directory().glob("claim.*")).read_text())["pid"]
+        of_run = {path.readlink().name for path in Path(f"/proc/{supervisor}/fd").iterdir()}
         sessions.end()
-        sessions.wait(time.monotonic() + 30)
+        sessions.wait(time.monotonic() + 60)
+        shutil.rmtree(harness.root / "agent")
 
         assert status["status"] == "TRAINING_JOB_RUNNING"
-        assert {name.partition(":")[0] for name in open_there} >= {"pipe", "memfd"}
-        assert {name.partition(":")[0] for name in held & open_there} == {"memfd"}
+        assert {name.partition(":")[0] for name in of_session} >= {"pipe", "memfd"}
+        assert {name.partition(":")[0] for name in of_run & of_session} == {"memfd"}
         assert wait_for(lambda: not is_alive(session))
-        (made.directory() / "work" / "go").touch()
-        assert made.ended()["status"] == "TRAINING_JOB_COMPLETED"
+        (harness.directory() / "work" / "go").touch()
+        assert harness.ended()["status"] == "TRAINING_JOB_COMPLETED"
     finally:
         transport.close()
-        made.close()
+        harness.close()
 
 
 def _session(parent: int) -> int:
-    return next(
-        pid
-        for pid in _below(parent)
-        if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"session\0")
-    )
-
-
-def _below(parent: int) -> list[int]:
-    found = []
+    """The session's process."""
     for task in Path(f"/proc/{parent}/task").iterdir():
-        found += [int(pid) for pid in (task / "children").read_text().split()]
-    return found
+        for pid in (task / "children").read_text().split():
+            if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"session\0"):
+                return int(pid)
+    raise AssertionError("no session")

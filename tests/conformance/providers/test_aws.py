@@ -41,7 +41,6 @@ def provider(
 
 @pytest.fixture
 def cluster(ec2: Ec2Server) -> ClusterSettings:
-    """Two small machines."""
     settings = {
         "region": "us-east-1", "instance_types": ["t3.micro"], "nodes": 2, "ssh_from": ["127.0.0.0/8"],
         "address": "private", "port": ec2.ssh_port,
@@ -70,8 +69,6 @@ class TestAwsMachines(Aws, MachinesConformance):
 
     @pytest.fixture
     def faults(self, ec2: Ec2Server) -> PlatformFaults:
-        """Faults of the server."""
-
         def terminate(node: Node) -> None:
             ec2.client().terminate_instances(InstanceIds=[node.details["instance"]])
 
@@ -88,7 +85,6 @@ def with_settings(cluster: ClusterSettings, **own: Any) -> ClusterSettings:
 
 
 def own_groups(ec2: Ec2Server) -> list[str]:
-    """Names of trainctl's security groups."""
     groups = ec2.client().describe_security_groups()["SecurityGroups"]
     return [group["GroupName"] for group in groups if group["GroupName"].startswith("trainctl")]
 
@@ -169,15 +165,6 @@ def test_two_machines_of_one_key_are_reduced_to_the_older(
     assert [node.details["instance"] for node in provider.list(cluster)] == [kept["InstanceId"]]
 
 
-def test_a_client_without_the_login_key_reports_that(
-    provider: AwsProvider, cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    node = provider.create(cluster, "lab-0", "key")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    with pytest.raises(NodeUnreachable, match="no login key for lab/lab-0"):
-        provider.transport(node)
-
-
 def test_waiting_for_capacity_ends_when_the_user_stops(
     ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
 ) -> None:
@@ -200,7 +187,6 @@ def test_waiting_for_capacity_ends_when_the_user_stops(
 def test_a_node_is_not_missing_when_requests_are_denied(
     ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
 ) -> None:
-    """The error names the credentials."""
     node = provider.create(cluster, "lab-0", "key")
     ec2.fail_next("DescribeInstances", "UnauthorizedOperation", count=2)
 

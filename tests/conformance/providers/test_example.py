@@ -18,8 +18,6 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "provider"
 
 
 class Rented:
-    """Its machines are directories."""
-
     @pytest.fixture
     def provider(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
         monkeypatch.syspath_prepend(str(EXAMPLE))

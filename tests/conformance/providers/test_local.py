@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.node_program.nodes import is_alive, wait_for
-from trainctl.errors import NodeError
 from trainctl.plugin_api.provider import ClusterSettings, ResourceStatus
 from trainctl.testing.provider import ProviderConformance
 from trainctl.testing.session import SessionConformance
@@ -35,12 +34,10 @@ class TestLocalProvider(ProviderConformance):
 
     @pytest.fixture
     def provider(self) -> LocalProvider:
-        """A local provider."""
         return LocalProvider()
 
     @pytest.fixture
     def cluster(self) -> ClusterSettings:
-        """Two directories."""
         return TWO
 
 
@@ -90,16 +87,6 @@ def test_a_directory_with_anothers_things_is_left(place: str) -> None:
 
     assert (Path(node.root) / place).is_dir()
     assert provider.read(node) is ResourceStatus.MISSING
-
-
-def test_a_directory_that_cant_be_made_is_an_error(tmp_path: Path) -> None:
-    """A file in the way is named, with what to do."""
-    (tmp_path / "cache").write_text("in the way")
-
-    with pytest.raises(NodeError, match="cache") as raised:
-        LocalProvider().create(TWO, "lab-0", "one")
-
-    assert "XDG_CACHE_HOME" in raised.value.detail
 
 
 def test_ctrl_c_ends_the_program_with_its_children(tmp_path: Path) -> None:

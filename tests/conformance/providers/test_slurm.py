@@ -15,8 +15,6 @@ from trainctl_slurm import SlurmProvider
 
 
 class TestSlurm(SchedulerConformance):
-    """Slurm's commands of this machine."""
-
     @pytest.fixture
     def provider(
         self, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -121,7 +122,10 @@ def _make(place: Path) -> None:
     for link, target in _LAYOUT.items():
         (place / link).symlink_to(target)
     settings = place / "etc/apptainer/apptainer.conf"
-    settings.write_text(_apply_settings(settings.read_text()))
+    text = settings.read_text()
+    for name, value in _SETTINGS.items():
+        text = re.sub(f"^{name} = .*$", f"{name} = {value}", text, flags=re.MULTILINE)
+    settings.write_text(text)
     _adapt(place)
 
 
@@ -160,12 +164,3 @@ def _archive() -> str:
     if not found:
         pytest.skip("apptainer is one of Debian's packages, and this machine has no archive of it")
     return found[0]
-
-
-def _apply_settings(text: str) -> str:
-    lines = text.splitlines()
-    for number, line in enumerate(lines):
-        name = line.partition(" = ")[0]
-        if name in _SETTINGS:
-            lines[number] = f"{name} = {_SETTINGS[name]}"
-    return "\n".join(lines) + "\n"

@@ -46,13 +46,8 @@ class HostLab:
     """A network with a bridge, and the hosts on it."""
 
     def __init__(
-        self,
-        place: Path,
-        seen: Sequence[Path] = (),
-        shared: Sequence[Path] = (),
-        network: str = _NETWORK,
+        self, place: Path, seen: Sequence[Path], shared: Sequence[Path], network: str
     ) -> None:
-        """``seen`` and ``shared`` are directories of this machine that every host sees, to read and to write. ``network``: what the hosts' addresses begin with."""
         self.place = place
         self.network = network
         self.variables = {
@@ -116,7 +111,10 @@ def host_lab(
     shared: Sequence[Path] = (),
     network: str = _NETWORK,
 ) -> Iterator[HostLab]:
-    """A lab with so many hosts, which are gone afterwards; skips where there can be none."""
+    """A lab with so many hosts, which are gone afterwards; skips where there can be none.
+
+    ``seen`` and ``shared`` are directories of this machine that every host reads and writes; addresses begin with ``network``.
+    """
     require_hosts()
     made = HostLab(place, seen, shared, network)
     try:

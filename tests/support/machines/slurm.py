@@ -46,22 +46,14 @@ class SlurmCluster:
 
     def __init__(self, top: Path) -> None:
         self.top = top
-        self.nodes = {f"n{number}": f"127.0.0.{number + 10}" for number in range(1, 5)}
-        """Address of each node."""
+        self.nodes = ["n1", "n2", "n3", "n4"]
         self.shared_dir = top / "shared"
         """Directory that all nodes share and every user can write to; jobs of ``sbatch`` run in it."""
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-
-    @property
-    def variables(self) -> dict[str, str]:
+        self.variables = {"PATH": _PATH, "SLURM_CONF": str(top / "slurm.conf")}
         """Variables that make ``sbatch``, ``squeue`` and the others use this cluster."""
-        return {"PATH": _PATH, "SLURM_CONF": str(self.top / "slurm.conf")}
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """All variables of a call, without those of a Slurm job that runs the tests."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
-        return {**kept, **self.variables}
+        self._environment = {**kept, **self.variables}
 
     def start(self) -> None:
         """Start the daemons and wait until all nodes are idle."""
@@ -104,7 +96,7 @@ class SlurmCluster:
     def __call__(self, *words: str, check: bool = True, script: str = "") -> str:
         """Call a command of Slurm; return its output."""
         done = subprocess.run(
-            words, cwd=self.shared_dir, env=self.environment, input=script,
+            words, cwd=self.shared_dir, env=self._environment, input=script,
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert not check or done.returncode == 0, f"{words}: {done.stderr}{self._logs()}"
@@ -169,7 +161,7 @@ class SlurmCluster:
         found = shutil.which(program, path=_PATH)
         with (self.top / "log" / f"{name or program}.out").open("ab") as out:
             self._daemons[name or program] = subprocess.Popen(
-                [found or program, *words], env={**self.environment, "SLURMD_NODENAME": name},
+                [found or program, *words], env={**self._environment, "SLURMD_NODENAME": name},
                 cwd=self.top, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
 

@@ -110,7 +110,7 @@ class Ec2Server(FaultInjection):
         try:
             answer = self._answer(environ, request, body)
         except ApiFailure as error:
-            answer = failed_answer(request.service, error)
+            answer = failed_answer(error)
         request.status = answer.status
         self._cut_connection(request)
         headers = [each for each in answer.headers if each[0].lower() != "content-length"]

@@ -1,4 +1,4 @@
-"""Responses that moto lacks or gets wrong: prices, quotas, deep-learning AMIs, placement groups, reservations."""
+"""Responses that moto lacks: prices, quotas, deep-learning AMIs, placement groups, reservations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 from xml.sax.saxutils import escape
@@ -17,7 +16,7 @@ Params = Mapping[str, Any]
 _PRICES = {
     "t3.micro": 0.0104, "g5.xlarge": 1.006, "g6.xlarge": 0.8048, "p4d.24xlarge": 21.96,
 }  # fmt: skip
-"""Dollars an hour of an on-demand instance; spot instances cost 40 % of it."""
+"""Dollars an hour of an on-demand instance."""
 _QUOTAS = {"L-417A185B": 192, "L-7212CCBC": 192, "L-DB2E81BA": 64, "L-3819A6DF": 64, "L-1216C47A": 640}  # fmt: skip
 """vCPUs: on-demand P, spot P, on-demand G and VT, spot G and VT, on-demand standard."""
 
@@ -59,18 +58,6 @@ def _xml(value: Any) -> str:
 def _named_list(params: Params, name: str) -> list[str]:
     """Return a list of a query request: ``InstanceType.1``, ``InstanceType.2`` …."""
     return [str(params[key]) for key in params if re.fullmatch(rf"{name}\.\d+", key)]
-
-
-def _spot_prices(data: AccountData, params: Params, region: str) -> dict[str, Any]:
-    return {"spotPriceHistorySet": [
-        {
-            "instanceType": kind, "productDescription": "Linux/UNIX", "availabilityZone": zone,
-            "spotPrice": f"{_PRICES[kind] * 0.4:.6f}", "timestamp": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        }
-        for kind in _named_list(params, "InstanceType")
-        if kind in _PRICES
-        for zone in (region + letter for letter in "abc")
-    ]}  # fmt: skip
 
 
 def _group(data: AccountData, name: str) -> dict[str, str]:
@@ -123,7 +110,6 @@ def _parameter(data: AccountData, params: Params, region: str) -> dict[str, Any]
 _ANSWERS: dict[
     tuple[str, str], Callable[[AccountData, Params, str], dict[str, Any] | None]
 ] = {
-    ("ec2", "DescribeSpotPriceHistory"): _spot_prices,
     ("ec2", "CreatePlacementGroup"): _create_group,
     ("ec2", "DescribePlacementGroups"): _describe_groups,
     ("ec2", "DeletePlacementGroup"): _delete_group,

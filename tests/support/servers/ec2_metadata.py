@@ -44,13 +44,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_PUT(self) -> None:
-        is_valid = self.path == "/latest/api/token" and bool(
-            self.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
-        )
+        assert self.path == "/latest/api/token"
+        assert int(self.headers["X-aws-ec2-metadata-token-ttl-seconds"]) > 0
         token = secrets.token_urlsafe(16)
-        if is_valid:
-            self.server.metadata.tokens.add(token)
-        self._respond(200 if is_valid else 400, token)
+        self.server.metadata.tokens.add(token)
+        self._respond(200, token)
 
     def do_GET(self) -> None:
         metadata = self.server.metadata

@@ -129,12 +129,8 @@ def parse_request(environ: Mapping[str, Any], body: bytes) -> ApiRequest:
     return ApiRequest(service, params.get("Action", environ["PATH_INFO"]), params, region)
 
 
-def failed_answer(service: str, error: ApiFailure) -> ApiAnswer:
-    """Return the response of a failed request."""
-    status = _STATUS.get(error.code, 400)
-    if service != "ec2":
-        document = json.dumps({"__type": error.code, "message": str(error)})
-        return ApiAnswer(status, document.encode(), [("Content-Type", "application/json")])
+def failed_answer(error: ApiFailure) -> ApiAnswer:
+    """Return the response of a failed request to EC2."""
     text = f"<Code>{escape(error.code)}</Code><Message>{escape(str(error))}</Message>"
     body = f"<Response><Errors><Error>{text}</Error></Errors><RequestID>0</RequestID></Response>"
-    return ApiAnswer(status, body.encode(), [("Content-Type", "text/xml")])
+    return ApiAnswer(_STATUS.get(error.code, 400), body.encode(), [("Content-Type", "text/xml")])

@@ -24,7 +24,6 @@ def test_a_key_file_is_one_of_openssh() -> None:
 
 
 def test_a_login_key_is_made_once_and_private(tmp_path: Path) -> None:
-    """Also by many threads at once."""
     path = tmp_path / "keys" / "lab.key"
     with ThreadPoolExecutor(8) as pool:
         pairs = set(pool.map(lambda _: ensure_login_key(path), range(16)))

@@ -26,7 +26,6 @@ heads = st.dictionaries(
 
 @pytest.fixture
 def transport() -> Iterator[LocalTransport]:
-    """A transport to this machine."""
     transport = LocalTransport()
     yield transport
     transport.close()
@@ -44,7 +43,6 @@ def calling(transport: LocalTransport, place: Path, script: str) -> NodeAgent:
 def test_frames_arrive_whole_whatever_the_pieces(
     said: list[tuple[int, dict[str, str], bytes]], size: int
 ) -> None:
-    """In order, with their bytes, however the stream is cut."""
     stream = b"".join(encode_frame({**head, "call": call}, data) for call, head, data in said)
     frames = FrameDecoder()
     found = [

@@ -17,8 +17,8 @@ from trainctl.ledger.leases import current_holder
 from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.address import Address
-from trainctl.plugin_api.provider import ClusterSettings, Node, ResourceStatus
-from trainctl.resources.agents import Agents, nodes_of, unprovisioned_nodes
+from trainctl.plugin_api.provider import Capabilities, ClusterSettings, Node, ResourceStatus
+from trainctl.resources.agents import Agents, nodes_of, recorded_or_planned, unprovisioned_nodes
 from trainctl.resources.clusters import ClusterHandler
 from trainctl_local import LocalProvider
 
@@ -49,8 +49,6 @@ class Away(LocalProvider):
 
 
 class Lab:
-    """A cluster, what is recorded of it, and its handler."""
-
     def __init__(self, home: Path) -> None:
         self.home = home
         self.provider = provider = Away()
@@ -61,7 +59,6 @@ class Lab:
     def step(
         self, key: str, action: Action, *, resumed: bool = False, **settings: Any
     ) -> ApplyStep:
-        """A step at the cluster."""
         attributes = {"provider": "local", "nodes": 1, "gpus": 0, "cache": None, **settings}
         return ApplyStep(
             LAB, action, key, attributes, self.recorded, (), None, lambda address: self.recorded,
@@ -69,31 +66,26 @@ class Lab:
         )  # fmt: skip
 
     def make(self, key: str, action: Action = Action.UPDATE, **settings: Any) -> RecordedResource:
-        """Carry a change out, and record it."""
         step = self.step(key, action, **settings)
         outputs = self.handler.apply(step)
         self.recorded = RecordedResource(LAB, "local", step.attributes, outputs)
         return self.recorded
 
     def look(self) -> tuple[ResourceStatus, tuple[str, ...]]:
-        """What a look finds, and which nodes are back."""
         assert self.recorded is not None
         found = self.handler.read(self.recorded, lambda _: None)
         return found.status, found.recovered_nodes
 
     def destroy(self) -> None:
-        """Remove it."""
         self.handler.delete(self.step("end", Action.DELETE))
 
     @property
     def left(self) -> list[str]:
-        """The nodes that exist."""
         return sorted(path.name for path in (self.home / "trainctl" / "nodes").glob("*"))
 
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    """Nothing has been made yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     fork_local_nodes(monkeypatch)
@@ -116,7 +108,6 @@ def test_made_grown_shrunk_and_removed(lab: Lab) -> None:
 
 
 def test_a_replacement_leaves_nothing_of_the_old(lab: Lab) -> None:
-    """The new node is made with the replacement's key, and is the only one to be removed later."""
     lab.make("one", Action.CREATE)
     mark = lab.home / "trainctl/nodes/lab-0/agent/mark"
     mark.touch()
@@ -199,17 +190,6 @@ def test_a_node_that_may_have_been_made_is_found_again(lab: Lab, resumed: bool) 
     assert lab.left == []
 
 
-def test_a_recorded_node_that_is_away_stays_as_it_was(lab: Lab) -> None:
-    """A change of the cluster that doesn't concern it is made without it."""
-    lab.make("one", Action.CREATE, nodes=2)
-    lab.provider.unreachable = {"lab-1"}
-    made = lab.make("two", nodes=3)
-    assert [node.key for node in nodes_of(made)] == ["one/lab-0", "one/lab-1", "two/lab-2"]
-    lab.provider.unreachable = set()
-    lab.destroy()
-    assert lab.left == []
-
-
 def test_without_any_node_the_step_fails_and_says_so(lab: Lab) -> None:
     """What is recorded names those that were asked for, so that a manifest that is put right leaves nothing to look for."""
     lab.provider.unreachable = {"lab-0"}
@@ -219,3 +199,90 @@ def test_without_any_node_the_step_fails_and_says_so(lab: Lab) -> None:
     lab.recorded = RecordedResource(LAB, "local", {"provider": "local"}, failed.value.outputs)
     lab.destroy()
     assert lab.left == []
+
+
+class Cloud(Away):
+    """A provider that creates machines; without one, nothing can be located."""
+
+    capabilities = Capabilities(creates_machines=True, shares_disk_with_client=True)
+
+    def locate(self, cluster: ClusterSettings, node: Node) -> Node:
+        raise NodeUnreachable(f"{node.id} has no machine")
+
+
+@pytest.fixture
+def cloud(lab: Lab) -> Lab:
+    lab.provider.__class__ = Cloud
+    return lab
+
+
+def test_machines_are_created_without_being_located(cloud: Lab) -> None:
+    """Existing machines keep their keys, and a vanished machine gets a new one."""
+    cloud.make("one", Action.CREATE)
+    made = cloud.make("two", nodes=2)
+    assert [node.key for node in nodes_of(made)] == ["one/lab-0", "two/lab-1"]
+    cloud.provider.delete(nodes_of(made)[0])
+    made = cloud.make("three", nodes=2)
+    assert [node.key for node in nodes_of(made)] == ["three/lab-0", "two/lab-1"]
+    cloud.destroy()
+    assert cloud.left == []
+
+
+def test_an_unreachable_machine_is_kept_by_an_update(cloud: Lab) -> None:
+    """Only a machine known to be gone is created again."""
+    cloud.make("one", Action.CREATE, nodes=2)
+    cloud.provider.unreachable = {"lab-0"}
+    made = cloud.make("two", nodes=2)
+    assert [node.key for node in nodes_of(made)] == ["one/lab-0", "one/lab-1"]
+
+
+def test_an_unreachable_machine_is_deleted_without_cleanup(cloud: Lab) -> None:
+    """It would go on costing money; the output says that nothing was cleaned up."""
+    cloud.make("one", Action.CREATE, nodes=2)
+    cloud.provider.unreachable = {"lab-0"}
+    lines: list[str] = []
+    step = cloud.step("end", Action.DELETE)
+    cloud.handler.delete(replace(step, progress=lambda phase, done, total: lines.append(phase)))
+    assert cloud.left == []
+    assert lines == ["deleted lab/lab-0, which is unreachable, without cleanup"]
+
+
+def test_a_machine_that_stops_responding_during_cleanup_is_deleted(
+    cloud: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The provider still reports it as present."""
+    cloud.make("one", Action.CREATE)
+
+    def refuse(*_: object) -> None:
+        raise NodeUnreachable("connection refused")
+
+    monkeypatch.setattr(cloud.handler, "_clean_up", refuse)
+    cloud.destroy()
+    assert cloud.left == []
+
+
+def test_a_machine_without_access_is_kept(cloud: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Missing permission doesn't mean that the machine is dead."""
+    cloud.make("one", Action.CREATE)
+    monkeypatch.setattr(cloud.provider, "read", lambda node: ResourceStatus.FORBIDDEN)
+    with pytest.raises(NodeError, match="forbidden"):
+        cloud.destroy()
+    assert cloud.left == ["lab-0"]
+
+
+def test_a_machine_that_never_responded_is_found_by_its_key(cloud: Lab) -> None:
+    """It is deleted with its cluster, or taken over by the next apply."""
+    cloud.provider.dying = {"lab-0"}
+    made = cloud.make("one", Action.CREATE, nodes=2)
+    assert [node.key for node in unprovisioned_nodes(made)] == ["one/lab-0"]
+    assert cloud.look() == (ResourceStatus.PRESENT, ("lab-0",))
+    cloud.destroy()
+    assert cloud.left == []
+
+
+def test_a_node_planned_without_an_address_is_the_recorded_one(cloud: Lab) -> None:
+    """Its address is known only once its machine was created."""
+    made = cloud.make("one", Action.CREATE)
+    (node,) = nodes_of(made)
+    planned = replace(node, address="", root="", key="", details={})
+    assert recorded_or_planned(planned, made) == node

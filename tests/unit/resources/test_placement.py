@@ -44,7 +44,6 @@ def seating(*planned: str, busy: str = "") -> RunPlacer:
 
 
 def place_run(made: RunPlacer, job: Address) -> list[str]:
-    """The nodes that the job's run gets."""
     outputs = {"nodes": [node.to_json() for node in NODES]}
     cluster = RecordedResource(Address.parse("cluster.lab"), "ssh", {}, outputs)
     return [one.id for one in made.place_run(cluster, job, f"key-{job.name}", WANTED[job], [])]

@@ -48,7 +48,6 @@ class Lab:
         return {**healthy, **more, **self.reports.get(node.name, {})}
 
     def check(self) -> dict[str, str]:
-        """Errors by node, of a run on all three."""
         agents = SimpleNamespace(
             of=lambda _, node: SimpleNamespace(
                 call=lambda method, request, timeout: self._call(node, method, request)
@@ -66,7 +65,6 @@ class Lab:
 
 
 def test_healthy_nodes_pass_without_a_word() -> None:
-    """Their connections are checked, too."""
     lab = Lab()
     assert (lab.check(), lab.notes, lab.quarantined) == ({}, [], [])
     assert sorted(lab.called) == ["preflight"] * 3 + ["preflight_ports"] * 3
@@ -102,7 +100,6 @@ def test_a_fault_for_which_the_node_was_released_is_a_warning() -> None:
 
 
 def test_differences_between_nodes_are_warnings() -> None:
-    """Clock, driver, MTU."""
     lab = Lab()
     lab.reports["gpu-1"] = {"time": time.time() - 95, "driver": "535"}
     lab.mtus["gpu-2"] = 9000
@@ -115,7 +112,6 @@ def test_differences_between_nodes_are_warnings() -> None:
 
 
 def test_the_node_with_most_failed_connections_is_to_blame() -> None:
-    """Both ways count; the others are kept."""
     lab = Lab()
     lab.unreached = {"gpu-0": [1], "gpu-1": [2], "gpu-2": [1]}
     errors = lab.check()

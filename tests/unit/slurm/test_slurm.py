@@ -20,7 +20,6 @@ def cluster(**settings: object) -> ClusterSettings:
 
 
 def options(request: BatchRequest, **settings: object) -> list[str]:
-    """The options of sbatch."""
     words = sbatch_arguments(SlurmSettings.of(cluster(**settings)), request)
     return words[words.index("sbatch") :]
 
@@ -32,7 +31,7 @@ def row(number: int, state: str, reason: str = "None", restarts: int = 0, commen
     return "".join(f"{value:<{width}}" for width, value in columns)
 
 
-def test_a_run_becomes_the_options_of_one_job() -> None:
+def test_a_run_becomes_the_options_and_the_script_of_one_job() -> None:
     request = BatchRequest(
         "key-1", "train", "job.train run 1 (abc)", (), "", "/log", nodes=2, gpus=4, gpu_kind="H100", cpus=8,
         memory=2**30 + 1, time_limit=3601, priority=-5, after=("7", "8"), slot="sweep-0",
@@ -44,6 +43,7 @@ def test_a_run_becomes_the_options_of_one_job() -> None:
         "--nice=5", "--dependency=afterok:7:8,singleton", "--kill-on-invalid-dep=yes", "--requeue",
     )  # fmt: skip
     assert set(expected) <= set(given)
+    assert "| srun --kill-on-bad-exit=0 python3 'a b'\n" in script(REQUEST)
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,6 @@ def test_gpu_types_become_gres_types_or_partitions(
     request = BatchRequest("k", "n", "l", (), "", "", gpus=1, gpu_kind="H100")
     given = options(request, partition="gpu", gpus=gpus)
     assert {f"--gres={gres}", f"--partition={partition}"} <= set(given)
-
-
-def test_the_script_quotes_its_command() -> None:
-    assert "| srun --kill-on-bad-exit=0 python3 'a b'\n" in script(REQUEST)
 
 
 def test_the_login_host_is_a_host_with_the_shared_directory() -> None:

@@ -20,7 +20,6 @@ from trainctl_ssh.hosts import HostPaths, SshHost, SshLogin, find_host_paths, fi
 
 
 def path_lines(version: str) -> bytes:
-    """The response of a host with one Python of this version."""
     return f"home\t/home/u\npython\t{version}\t/usr/bin/python3\tpython3\n".encode()
 
 
@@ -88,7 +87,6 @@ def test_the_host_reports_the_presence_of_a_node(status: ResourceStatus) -> None
 
 
 def test_an_invalid_response_about_presence_is_an_error() -> None:
-    """It names the node and has the output."""
     with pytest.raises(NodeError) as caught:
         find_presence(Scripted(b"Welcome!\n"), "/made/x", "lab/a")
 
@@ -100,7 +98,6 @@ def test_an_invalid_response_about_presence_is_an_error() -> None:
 def test_a_node_that_is_deleted_while_it_is_created_is_an_error(
     is_made: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process deleted the marker."""
     provider = SshProvider()
     transport = Scripted(path_lines("3.11.7"), b'{"made": %s}' % str(is_made).lower().encode())
     monkeypatch.setattr(provider, "transport", lambda node: transport)
