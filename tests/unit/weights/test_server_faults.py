@@ -1,0 +1,205 @@
+"""Listings that never end, pages that fail, and servers that are too slow."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers.hub import HttpFault, Hub, serve
+from tests.support.servers.raw_server import RawRequest, RawServer, raw_response, serve_responses
+from tests.support.storage.mirrors import immediate_retry
+from trainctl.base.checkpoints.stores import open_checkpoint_store
+from trainctl.base.failure import Failure
+from trainctl.base.http.limits import LIMITS
+from trainctl.base.pagination import MAX_PAGES, CursorCycleDetector, PaginationCycle
+from trainctl.errors import SourceError, SourceInterrupted, SourceUnavailable, SourceUnreachable
+from trainctl.objects.bucket_client import Bucket
+from trainctl.objects.location import parse_bucket_location
+from trainctl.plugin_api.sources import SourceCredential, WeightSource
+from trainctl.sources import source_for
+from trainctl.sources.bucket import BucketSource
+from trainctl.sources.client import SourceClient
+from trainctl.sources.hf import HubSource
+from trainctl.weights.resolution import Resolution, SourceRequest, resolve
+
+COMMIT = "a" * 40
+MAX_REQUESTS = 100
+PAGE, PAGES = 3, 7
+NAMES = [f"{number:02}.bin" for number in range(20)]
+TIMEOUT = 0.4
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses() -> Iterator[None]:
+    LIMITS.clear()
+    yield
+    LIMITS.clear()
+
+
+def resolved(
+    source: WeightSource, uri: str, credential: SourceCredential | None = None
+) -> Resolution:
+    request = SourceRequest(uri, Path("/"))
+    return resolve(request, credential, retry=immediate_retry(), open_source=lambda scheme: source)
+
+
+def bucket_at(url: str) -> Bucket:
+    location = parse_bucket_location("s3://box/llm", url, {})
+    return Bucket(location, environ={}, read_timeout=TIMEOUT)
+
+
+def hub_page(cursor: str) -> bytes:
+    row = {"type": "file", "path": "x", "size": 4, "oid": COMMIT}
+    return raw_response(json.dumps([row]), Link=f'</api/tree/?cursor={cursor}>; rel="next"')
+
+
+def s3_page(cursor: str) -> bytes:
+    rest = "<Size>4</Size><ETag>e</ETag><LastModified>2024-01-01T00:00:00.000Z</LastModified>"
+    rows = "".join(f"<Contents><Key>llm/{n:03}</Key>{rest}</Contents>" for n in range(500))
+    more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{cursor}</NextContinuationToken>"
+    return raw_response(f"<R xmlns='s3'>{rows}{more}</R>")
+
+
+@contextlib.contextmanager
+def cyclic(page: Callable[[str], bytes], cycle: int) -> Iterator[RawServer]:
+    """A server whose pages repeat the same cursors, as behind a proxy that ignores the query."""
+    cursors = itertools.cycle([f"cursor{number}" for number in range(cycle)])
+
+    def respond(request: RawRequest) -> bytes:
+        if len(server.heard) > MAX_REQUESTS:
+            return raw_response(status="404 Not Found")
+        if "/revision/" in request.target:
+            return raw_response(json.dumps({"sha": COMMIT}))
+        return page(next(cursors))
+
+    with serve_responses(respond) as server:
+        yield server
+
+
+@pytest.mark.parametrize("cycle", [1, 3])
+def test_a_cyclic_listing_is_an_error(cycle: int) -> None:
+    """For the Hub, for a source in a bucket, for the bucket itself, and for a node's checkpoints."""
+    with (
+        cyclic(hub_page, cycle) as server,
+        pytest.raises(SourceError, match=r"^hf://acme/model.*has no end"),
+    ):
+        resolved(HubSource(server.url), "hf://acme/model")
+    with cyclic(s3_page, cycle) as server:
+        nobody = SourceCredential("", "nobody", server.url)
+        with pytest.raises(SourceError, match=r"^s3://box/llm.*has no end"):
+            resolved(source_for("s3"), "s3://box/llm", nobody)
+    with cyclic(s3_page, cycle) as server, pytest.raises(SourceError, match="has no end"):
+        list(bucket_at(server.url).list())
+    with cyclic(s3_page, cycle) as server:
+        store = open_checkpoint_store({"url": "s3://box/llm", "endpoint_url": server.url}, {})
+        with closing(store), pytest.raises(Failure, match="has no end"):
+            list(store.list(""))
+
+
+def test_a_long_listing_is_not_cyclic() -> None:
+    cursors = CursorCycleDetector()
+    for number in range(MAX_PAGES):
+        cursors.record(number)
+    with pytest.raises(PaginationCycle):
+        cursors.record(MAX_PAGES)
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    """A Hub that lists its files on seven pages."""
+    with serve() as running:
+        running.add("acme/model", dict.fromkeys(NAMES, b"1234"))
+        running.page_size = PAGE
+        yield running
+
+
+def failing_pages(hub: Hub, failures: dict[str, int], fault: HttpFault) -> Counter[str]:
+    """Fail each page as often as that; the requests by cursor."""
+    requests: Counter[str] = Counter()
+
+    def next_fault(path: str) -> HttpFault | None:
+        if "/tree/" not in path:
+            return None
+        cursor = hub.seen[-1].query.partition("cursor=")[2]
+        requests[cursor] += 1
+        return fault if requests[cursor] <= failures.get(cursor, 0) else None
+
+    hub.next_fault = next_fault  # type: ignore[method-assign]
+    return requests
+
+
+@pytest.mark.parametrize("status", [429, 502])
+def test_a_listing_resumes_at_the_page_that_failed(hub: Hub, status: int) -> None:
+    cursors = [str(number * PAGE) for number in range(1, PAGES)]
+    fault = HttpFault("status", "", status=status, headers={"Retry-After": "1"})
+    requests = failing_pages(hub, dict.fromkeys(cursors, 2), fault)
+
+    found = resolved(HubSource(hub.url), "hf://acme/model").resolved
+
+    assert [file.path for file in found.files] == NAMES
+    assert requests == {"": 1, **dict.fromkeys(cursors, 3)}
+
+
+def test_a_page_that_always_fails_is_an_error(hub: Hub) -> None:
+    """Earlier pages are not requested again for it."""
+    requests = failing_pages(hub, {str(PAGE): 1000}, HttpFault("status", "", status=429))
+
+    with pytest.raises(SourceUnavailable):
+        resolved(HubSource(hub.url), "hf://acme/model")
+    assert requests[""] == 1
+    assert requests[str(PAGE)] == immediate_retry().attempts
+
+
+HEAD = (
+    b'HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nETag: "1"\r\n'
+    b"Last-Modified: Sun, 22 Nov 2026 08:00:00 GMT\r\n\r\n"
+)
+
+
+def trickle(begin: bytes) -> contextlib.AbstractContextManager[RawServer]:
+    """A server that sends these bytes, and then one every 20 ms."""
+
+    def respond(request: RawRequest) -> Iterator[bytes]:
+        yield begin
+        for _ in range(1500):
+            time.sleep(0.02)
+            yield b"x"
+
+    return serve_responses(respond)
+
+
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 200 ", b"HTTP/1.1 200 OK\r\nX-Header: "])
+def test_headers_that_trickle_in_are_a_timeout(begin: bytes) -> None:
+    """They must be complete within the read timeout; a plan tries twice."""
+    with trickle(begin) as server, pytest.raises(SourceUnreachable, match="timed out waiting"):
+        list(bucket_at(server.url).list())
+    with trickle(begin) as server:
+        source = BucketSource(read_timeout=TIMEOUT, environ={})
+        with pytest.raises(SourceUnreachable):
+            resolved(source, "s3://box/llm", SourceCredential("", "nobody", server.url))
+        assert len(server.heard) == 2
+
+
+def test_a_body_that_trickles_in_is_interrupted() -> None:
+    """For metadata and for files, with both HTTP clients."""
+    with trickle(HEAD) as server:
+        with (
+            SourceClient(TIMEOUT).get(server.url, "the file", {}) as response,
+            pytest.raises(SourceInterrupted, match="body stalled"),
+        ):
+            response.read(10**7)
+        with (
+            bucket_at(server.url).open("w", size=10**6) as body,
+            pytest.raises(SourceInterrupted, match="is too slow"),
+        ):
+            list(body)
+        with pytest.raises(SourceInterrupted, match="is too slow"):
+            bucket_at(server.url).get("w")
