@@ -1,4 +1,4 @@
-"""Caches and the mirror as their users look after them, and several projects on the same ones."""
+"""Node caches and the mirror: limits, damage, and several projects that share them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,45 +16,133 @@ from tests.support.node_program.nodes import wait_for
 from tests.support.projects.manifest_files import job, sleep_command, write_manifest
 from tests.support.projects.project import ProjectHarness
 from tests.support.storage.mirrors import stored
-from tests.support.tiers import one_day_in
 from trainctl_schemas import schema
 
 SIZE = 40_000
 APPLY = ("apply", "--auto-approve")
 
 
-def cluster(made: ProjectHarness, size: str = "100kB") -> dict[str, Any]:
-    """A cluster whose nodes cache so much beside the project."""
-    place = {"dir": str(made.directory.parent / "nvme"), "size": size}
-    return {"lab": {"provider": "local", "cache": {"node": place}}}
-
-
-def wants(made: ProjectHarness, *names: str, name: str = "demo", command: str = "true") -> None:
-    """Declare a job for each of the weights, which have a file of random bytes."""
-    for one in names:
-        if not (made.directory / one).exists():
-            made.write({f"{one}/model.bin": os.urandom(SIZE)})
-    weights = {one: {"source": f"file:./{one}", "mount_location": f"w/{one}"} for one in names}
-    jobs = {one: job(command, weights=[one], cluster="lab") for one in names}
-    write_manifest(made, jobs, weights=weights, clusters=cluster(made), project={"name": name})
+def write(
+    made: ProjectHarness,
+    *names: str,
+    project: str = "demo",
+    command: str = "true",
+    size: str = "100kB",
+    in_order: bool = False,
+) -> None:
+    """Declare weights of ``SIZE`` random bytes each, a job for each, and the size of the node's cache."""
+    for name in names:
+        if not (made.directory / name).exists():
+            made.write({f"{name}/model.bin": os.urandom(SIZE)})
+    weights = {name: {"source": f"file:./{name}", "mount_location": f"w/{name}"} for name in names}
+    jobs = {name: job(command, weights=[name], cluster="lab") for name in names}
+    for earlier, later in zip(names, names[1:] if in_order else (), strict=False):
+        jobs[later]["depends_on"] = [f"job.{earlier}"]
+    cache = {"node": {"dir": str(made.directory.parent / "nvme"), "size": size}}
+    clusters = {"lab": {"provider": "local", "cache": cache}}
+    write_manifest(made, jobs, weights=weights, clusters=clusters, project={"name": project})
 
 
 def valid(made: ProjectHarness, name: str, *arguments: str, code: int = 0) -> Any:
-    """What a command prints as JSON, held against its schema."""
-    form = made.json(*arguments, code=code)
-    Draft202012Validator(schema(name)).validate(form)
-    return form
+    """The JSON that a command prints, validated against its schema."""
+    document = made.json(*arguments, code=code)
+    Draft202012Validator(schema(name)).validate(document)
+    return document
 
 
-def holder(root: Path, content: bytes) -> Path:
-    """The one file below a directory that holds a content, alone or in a pack."""
+def test_a_full_cache_evicts_the_weights_that_were_used_longest_ago(fresh: ProjectHarness) -> None:
+    write(fresh, "a", "b")
+    fresh.run(*APPLY, "--wait")
+    write(fresh, "a", "b", "c")
+    fresh.run(*APPLY, "--wait")
+    kept = valid(fresh, "cache-evict", "cache", "evict", "lab", "--dry-run")["listings"]
+
+    assert sorted(row["source"] for row in kept)[1] == "file:./c"
+    assert [row["outcome"] for row in kept] == ["evicted", "evicted"]
+
+
+def test_a_plan_finds_weights_that_do_not_fit(fresh: ProjectHarness) -> None:
+    """A job waits for the weights of live runs; weights larger than the cache are refused."""
+    sleep = sleep_command(300)
+    write(fresh, "a", "b", command=sleep)
+    fresh.run(*APPLY)
+    write(fresh, "a", "b", "c", command=sleep)
+    waits = fresh.run("plan")
+    fresh.write({"d/model.bin": os.urandom(3 * SIZE)})
+    write(fresh, "a", "b", "d", command=sleep)
+    refused = fresh.run("plan", code=1)
+    write(fresh, "a", "b", "c", command=sleep)
+    leased = fresh.run("cache", "evict", "lab", "weights.a", code=1)
+    for name in ("a", "b"):
+        fresh.run("stop", name, "--grace", "0")
+    fresh.run("plan")
+
+    assert "job.c: lab/lab-0 has 20.0 kB of 100 kB free in addition to" in waits.stdout + waits.stderr  # fmt: skip
+    assert "job.d: lab/lab-0 has 20.0 kB of 100 kB free but needs 120 kB for weights" in (
+        refused.stdout + refused.stderr
+    )
+    assert "job.a run 1" in leased.stdout
+    assert "leased" in leased.stdout
+
+
+@pytest.fixture
+def gate(fresh: ProjectHarness) -> Path:
+    """Three jobs in order, whose weights fill the cache each; a file for whose existence they wait."""
+    gate = fresh.directory.parent / "gate"
+    command = f"test -s w/*/model.bin; while ! test -e {gate}; do sleep 0.1; done"
+    write(fresh, "a", "b", "c", command=command, size="50kB", in_order=True)
+    return gate
+
+
+def is_completed(made: ProjectHarness, address: str) -> bool:
+    jobs = {row["address"]: row["status"] for row in made.json("status")["jobs"]}
+    return jobs.get(address) == "TRAINING_JOB_COMPLETED"
+
+
+def test_jobs_whose_weights_exceed_the_cache_together_run_one_after_another(
+    fresh: ProjectHarness, gate: Path
+) -> None:
+    applying = fresh.start(*APPLY, "--wait")
+    wait_for(lambda: "waits" in [row["status"] for row in fresh.json("history")["entries"]], 120)
+    gate.touch()
+    output, _ = applying.communicate(timeout=300)
+
+    assert applying.returncode == 0
+    assert all(is_completed(fresh, address) for address in ("job.a", "job.b", "job.c"))
+    assert "job.b: waits: node lab/lab-0: no space for the weights while job.a run 1" in output
+    assert "failed" not in [row["status"] for row in fresh.json("history")["entries"]]
+    assert fresh.actions() == {}
+
+
+def test_reconcile_starts_jobs_once_there_is_space_for_their_weights(
+    fresh: ProjectHarness, gate: Path
+) -> None:
+    """While there is none it starts and records nothing."""
+    summary = fresh.events(*APPLY, "--format", "json", code=12)[-1]["data"]
+    before = fresh.json("history")["entries"]
+    fresh.run("reconcile", "--once")
+    assert fresh.json("history")["entries"] == before
+    assert [(row["address"], row["reason"]) for row in summary["left_alone"]] == [("job.b", "waits")]  # fmt: skip
+    assert valid(fresh, "status", "status")["pending_jobs"] == ["job.b", "job.c"]
+    assert "Approved, not started yet (2): job.b, job.c" in fresh.run("status").stdout
+    gate.touch()
+    for address in ("job.a", "job.b", "job.c"):
+        wait_for(lambda address=address: is_completed(fresh, address), 120)  # type: ignore[misc]
+        fresh.run("reconcile", "--once")
+
+    assert valid(fresh, "status", "status")["pending_jobs"] == []
+    assert fresh.actions() == {}
+
+
+def file_with(root: Path, content: bytes) -> Path:
+    """The file that holds a blob, alone or in a pack."""
     files = (path for path in root.rglob("*") if path.is_file())
     (found,) = (path for path in files if content in path.read_bytes())
     return found
 
 
 def flip(path: Path, content: bytes) -> None:
-    """Change one byte of a content, and no time."""
+    """Change one byte of a blob, and no time."""
     times = path.stat()
     path.chmod(0o644)
     data = bytearray(path.read_bytes())
@@ -65,242 +152,85 @@ def flip(path: Path, content: bytes) -> None:
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-@one_day_in(7)
-def test_a_rate_is_planned_with_and_kept_to(fresh: ProjectHarness) -> None:
-    """``max_rate`` beside a directory, and alone."""
-    wants(fresh, "a")
-    for cache in ({**cluster(fresh)["lab"]["cache"], "max_rate": "10MB"}, {"max_rate": "20MB"}):
-        manifest = json.loads((fresh.directory / "trainctl.yaml").read_text())
-        manifest["clusters"]["lab"]["cache"] = cache
-        fresh.write({"trainctl.yaml": json.dumps(manifest)})
-        fresh.run("plan")
-        fresh.run(*APPLY, "--wait")
-
-    assert fresh.actions() == {}
-
-
-@one_day_in(5)
-def test_a_limit_is_kept(fresh: ProjectHarness) -> None:
-    """A third listing takes the place of the one used longest ago; the directory holds no more than it may."""
-    wants(fresh, "a", "b")
-    fresh.run(*APPLY, "--wait")
-    wants(fresh, "a", "b", "c")
-    fresh.run(*APPLY, "--wait")
-    left = valid(fresh, "cache-evict", "cache", "evict", "lab", "--dry-run")["listings"]
-
-    assert sorted(row["source"] for row in left)[1] == "file:./c"
-    assert [row["outcome"] for row in left] == ["evicted", "evicted"]
-
-
-@one_day_in(5)
-def test_what_does_not_fit_is_found_while_planning(fresh: ProjectHarness) -> None:
-    """Live runs' weights count; the plan says what there is, of how much, and what is needed: it waits, or where it alone is too much, is refused."""
-    wants(fresh, "a", "b", command=sleep_command(300))
-    fresh.run(*APPLY)
-    wants(fresh, "a", "b", "c", command=sleep_command(300))
-    waits = fresh.run("plan")
-    fresh.write({"d/model.bin": os.urandom(3 * SIZE)})
-    wants(fresh, "a", "b", "d", command=sleep_command(300))
-    refused = fresh.run("plan", code=1)
-    wants(fresh, "a", "b", "c", command=sleep_command(300))
-    held = fresh.run("cache", "evict", "lab", "weights.a", code=1)
-    fresh.run("stop", "a", "--grace", "0")
-    fresh.run("plan")
-
-    assert (
-        "job.c: lab/lab-0 has 20.0 kB of 100 kB free in addition to" in waits.stdout + waits.stderr
-    )
-    assert "job.d: lab/lab-0 has 20.0 kB of 100 kB free but needs 120 kB for weights" in (
-        refused.stdout + refused.stderr
-    )
-    assert "job.a run 1" in held.stdout
-    assert "leased" in held.stdout
-
-
-def in_turn(made: ProjectHarness) -> Path:
-    """Declare three jobs that follow one another, each with weights of its own, of which the cache holds one; what they wait for."""
-    names, gate = ("a", "b", "c"), made.directory.parent / "gate"
-    wants(made, *names)
-    weights = {one: {"source": f"file:./{one}", "mount_location": f"w/{one}"} for one in names}
-    command = f"test -s w/*/model.bin; while ! test -e {gate}; do sleep 0.1; done"
-    jobs = {one: job(command, weights=[one], cluster="lab") for one in names}
-    jobs["b"]["depends_on"], jobs["c"]["depends_on"] = ["job.a"], ["job.b"]
-    write_manifest(made, jobs, weights=weights, clusters=cluster(made, "50kB"))
-    return gate
-
-
-def is_completed(made: ProjectHarness, address: str) -> bool:
-    """Whether a job's newest run is."""
-    jobs = {one["address"]: one["status"] for one in made.json("status")["jobs"]}
-    return jobs.get(address) == "TRAINING_JOB_COMPLETED"
-
-
-@one_day_in(5)
-def test_jobs_whose_weights_exceed_the_cache_together_go_one_after_another(
-    fresh: ProjectHarness,
-) -> None:
-    """Nothing fails: whoever finds no room waits, and is carried on when the one before has ended."""
-    gate = in_turn(fresh)
-
-    applying = fresh.start(*APPLY, "--wait")
-    wait_for(lambda: "waits" in [one["status"] for one in fresh.json("history")["entries"]], 60)
-    gate.touch()
-    said, _ = applying.communicate(timeout=120)
-
-    assert applying.returncode == 0
-    assert all(is_completed(fresh, address) for address in ("job.a", "job.b", "job.c"))
-    assert "job.b: waits: node lab/lab-0: no space for the weights while job.a run 1" in said
-    assert "failed" not in [one["status"] for one in fresh.json("history")["entries"]]
-    assert fresh.actions() == {}
-
-
-@one_day_in(7)
-def test_a_watch_carries_on_what_waits_for_room(fresh: ProjectHarness) -> None:
-    """An apply that doesn't wait leaves it, and says so; a look while there is no room starts nothing and leaves no trace."""
-    gate = in_turn(fresh)
-
-    left = fresh.events(*APPLY, "--format", "json", code=12)
-    before = fresh.json("history")["entries"]
-    fresh.run("reconcile", "--once")
-    after = fresh.json("history")["entries"]
-    waiting = valid(fresh, "status", "status")["pending_jobs"]
-    told = fresh.run("status").stdout
-    gate.touch()
-    wait_for(lambda: is_completed(fresh, "job.a"), 60)
-    fresh.run("reconcile", "--once")
-    wait_for(lambda: is_completed(fresh, "job.b"), 60)
-    fresh.run("reconcile", "--once")
-    wait_for(lambda: is_completed(fresh, "job.c"), 60)
-
-    assert [(one["address"], one["reason"]) for one in left[-1]["data"]["left_alone"]] == [
-        ("job.b", "waits")
-    ]
-    assert after == before
-    assert waiting == ["job.b", "job.c"]
-    assert "Approved, not started yet (2): job.b, job.c" in told
-    assert valid(fresh, "status", "status")["pending_jobs"] == []
-    assert fresh.actions() == {}
-
-
-@one_day_in(7)
-def test_a_run_that_is_asked_for_while_there_is_no_room_lapses(fresh: ProjectHarness) -> None:
-    """It is told how to have it; nothing promises that it comes by itself, and nothing does it."""
-    gate = in_turn(fresh)
-    gate.touch()
-    fresh.run(*APPLY, "--wait")
-    gate.unlink()
-    fresh.run("run", "a", "--auto-approve")
-
-    said = fresh.run("run", "c", "--auto-approve", code=12)
-
-    assert "[waiting-for-disk-space]" in said.stderr
-    assert "Run it again when other runs have ended." in said.stderr
-    assert "job.c: not started. Run the command again when nothing blocks it." in said.stdout
-    assert "trainctl reconcile" not in said.stdout + said.stderr
-    assert valid(fresh, "status", "status")["pending_jobs"] == []
-
-
-def test_flipped_bits_are_found_and_mended(fresh: ProjectHarness) -> None:
-    """What is corrupt is deleted, in the mirror and in the node's cache; the plan sees the gap, and the next apply fills it."""
-    wants(fresh, "a")
+def test_corrupt_blobs_are_deleted_and_the_next_apply_restores_them(fresh: ProjectHarness) -> None:
+    """In the mirror and in the node's cache."""
+    write(fresh, "a")
     fresh.run(*APPLY, "--wait")
     content = (fresh.directory / "a" / "model.bin").read_bytes()
-    cached = holder(fresh.directory.parent / "nvme" / "blobs", content)
-    for path in (holder(fresh.mirror, content), cached):
+    cached = file_with(fresh.directory.parent / "nvme" / "blobs", content)
+    for path in (file_with(fresh.mirror, content), cached):
         flip(path, content)
 
-    told = valid(fresh, "mirror-verify", "mirror", "verify", code=1)
-    removed = valid(fresh, "mirror-verify", "mirror", "verify", "--repair", code=1)
+    verified = valid(fresh, "mirror-verify", "mirror", "verify", code=1)
+    repaired = valid(fresh, "mirror-verify", "mirror", "verify", "--repair", code=1)
     cache = valid(fresh, "cache-verify", "cache", "verify", "lab")
     again = fresh.run("cache", "verify", "lab", "--node", "lab-0", "--format", "csv").stdout
     actions = fresh.actions()
     fresh.run(*APPLY)
 
-    assert ([one["outcome"] for one in told["findings"]], told["ok"]) == (["corrupt"], False)
-    assert [one["outcome"] for one in removed["findings"]] == ["removed"]
-    assert [(one["outcome"], one["corrupt_files"]) for one in cache["listings"]] == [
-        ("evicted", ["model.bin"])
-    ]
+    assert [row["outcome"] for row in verified["findings"]] == ["corrupt"]
+    assert [row["outcome"] for row in repaired["findings"]] == ["removed"]
+    rows = [(row["outcome"], row["corrupt_files"]) for row in cache["listings"]]
+    assert rows == [("evicted", ["model.bin"])]
     assert not cached.exists()
     assert list(csv.DictReader(io.StringIO(again))) == []
     assert "weights.a" in actions
     assert valid(fresh, "mirror-verify", "mirror", "verify")["ok"]
-    assert holder(fresh.mirror, content).is_file()
+    assert file_with(fresh.mirror, content).is_file()
 
 
-@one_day_in(7)
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         (("cache", "verify", "nowhere"), "cluster nowhere is not in the state"),
         (("cache", "evict", "lab", "weights.x"), "weights.x is not in the state"),
         (("cache", "evict", "lab", "--node", "x"), "cluster.lab has no node x"),
-        (("mirror", "gc", "--drop-unused", "soon"), "--drop-unused: 'soon' is not a duration"),
     ],
 )
-def test_what_is_not_there_is_said(
-    fresh: ProjectHarness, arguments: tuple[str, ...], said: str
-) -> None:
-    """Wrong names are wrong usage."""
-    wants(fresh, "a")
+def test_unknown_names_are_wrong_usage(fresh: ProjectHarness, arguments: tuple[str, ...], error: str) -> None:  # fmt: skip
+    write(fresh, "a")
     fresh.run(*APPLY, "--target", "cluster.lab")
 
-    assert said in fresh.run(*arguments, code=64).stderr
+    assert error in fresh.run(*arguments, code=64).stderr
 
 
-def second(fresh: ProjectHarness) -> ProjectHarness:
-    """Another project, with another state, beside the first."""
+def test_one_project_is_destroyed_while_another_is_applied(fresh: ProjectHarness) -> None:
+    """With a collection at the same time, on one mirror and one cache: the other project's weights stay complete."""
     other = ProjectHarness(fresh.directory.parent / "other", fresh.variables)
     other.directory.mkdir()
-    return other
-
-
-def end(*processes: subprocess.Popen[str]) -> None:
-    """Wait for processes, all of which must succeed."""
-    for process in processes:
-        out, err = process.communicate(timeout=300)
-        assert process.returncode == 0, out + err
-
-
-@one_day_in(5)
-def test_one_project_leaves_while_another_comes(fresh: ProjectHarness) -> None:
-    """Destroy and gc of one beside apply of the other, on one mirror and one cache: the other is whole; together they leave nothing."""
-    other = second(fresh)
-    wants(fresh, "a", "b")
+    write(fresh, "a", "b")
     fresh.run(*APPLY, "--wait")
-    same = {
-        f"{one}/model.bin": (fresh.directory / one / "model.bin").read_bytes() for one in ("a", "b")
-    }
-    other.write(same)
-    wants(other, "a", "b", name="other", command="cat w/*/model.bin | sha256sum")
-    end(
+    for name in ("a", "b"):
+        other.write({f"{name}/model.bin": (fresh.directory / name / "model.bin").read_bytes()})
+    write(other, "a", "b", project="other", command="cat w/*/model.bin | sha256sum")
+    processes = [
         fresh.start("destroy", "--auto-approve"),
         other.start(*APPLY, "--wait"),
         fresh.start("mirror", "gc"),
-    )
+    ]
+    for process in processes:
+        output, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, output + errors
     fresh.run("mirror", "gc")
-    kept = valid(other, "mirror-gc", "mirror", "gc", "--dry-run")
+    kept = valid(other, "mirror-gc", "mirror", "gc", "--dry-run")["kept"]
 
-    assert {one["project"] for one in kept["kept"]} == {"other"}
+    assert {row["project"] for row in kept} == {"other"}
     assert valid(other, "mirror-verify", "mirror", "verify")["ok"]
     rows = valid(other, "cache-verify", "cache", "verify", "lab")["listings"]
     assert [row["outcome"] for row in rows] == ["ok", "ok"]
     other.run("destroy", "--auto-approve")
-    freed = valid(other, "mirror-gc", "mirror", "gc")["freed"]
-    assert freed["bytes"] == 2 * SIZE
+    assert valid(other, "mirror-gc", "mirror", "gc")["freed"]["bytes"] == 2 * SIZE
     assert list((fresh.directory.parent / "nvme").iterdir()) == []
     assert list(fresh.nodes.iterdir()) == []
     assert stored(fresh.mirror) == {}
 
 
-@one_day_in(7)
 def test_a_node_that_fails_hides_no_other(fresh: ProjectHarness) -> None:
-    """The others' caches are looked after and shown, it is named, and the exit code is 1; where nobody answers it is an error."""
-    wants(fresh, "a")
-    two = {"lab": {"provider": "local", "nodes": 2}}
-    jobs = {"a": job("true", weights=["a"], cluster="lab")}
-    weights = {"a": {"source": "file:./a", "mount_location": "w/a"}}
-    write_manifest(fresh, jobs, weights=weights, clusters=two, project={"name": "demo"})
+    """It is named, and the exit code is 1; if no node answers, nothing is printed."""
+    write(fresh, "a")
+    manifest = json.loads((fresh.directory / "trainctl.yaml").read_text())
+    manifest["clusters"] = {"lab": {"provider": "local", "nodes": 2}}
+    fresh.write({"trainctl.yaml": json.dumps(manifest)})
     fresh.run(*APPLY, "--wait")
     (fresh.nodes / "lab-1" / "cache" / "complete" / f"{'0' * 64}.json").mkdir(parents=True)
     verified = valid(fresh, "cache-verify", "cache", "verify", "lab", code=1)
@@ -308,9 +238,28 @@ def test_a_node_that_fails_hides_no_other(fresh: ProjectHarness) -> None:
     evicted = valid(fresh, "cache-evict", "cache", "evict", "lab", code=1)
     alone = fresh.run("cache", "verify", "lab", "--node", "lab-1", code=1)
 
-    assert [(one["node"], one["outcome"]) for one in verified["listings"]] == [("lab/lab-0", "ok")]
-    assert [one["node"] for one in verified["unreachable"]] == ["lab/lab-1"]
+    assert [(row["node"], row["outcome"]) for row in verified["listings"]] == [("lab/lab-0", "ok")]
+    assert [row["node"] for row in verified["unreachable"]] == ["lab/lab-1"]
     assert "1 listing verified" in text.stdout
     assert "Warning: lab/lab-1 is unreachable: " in text.stderr
-    assert [one["outcome"] for one in evicted["listings"]] == ["evicted"]
+    assert [row["outcome"] for row in evicted["listings"]] == ["evicted"]
     assert alone.stdout == ""
+
+
+def test_a_source_of_two_jobs_is_counted_and_delivered_once(fresh: ProjectHarness) -> None:
+    """By ``plan``, ``status`` and ``history``; the cache has space for one copy."""
+    jobs = {name: job("cat */m* | wc -c", weights=["file:./a"]) for name in ("x", "y")}
+    fresh.write({"a/model.bin": os.urandom(SIZE)})
+    clusters = {"box": {"provider": "local", "cache": {"node": {"size": "60kB"}}}}
+    write_manifest(fresh, jobs, clusters=clusters, project={"name": "demo"})
+
+    plan = fresh.json("plan")
+    text = fresh.run("plan").stdout
+    fresh.run(*APPLY, "--wait")
+    rows = fresh.json("status")["jobs"]
+
+    assert [row["code"] for row in plan["diagnostics"] if row["code"] != "no-gpus"] == []
+    assert "box/box-0: 40.0 kB to transfer, 60.0 kB free." in text
+    assert sorted(entry["bytes"] for row in rows for entry in row["mirrored"]) == [0, SIZE]
+    tiers = [entry["bytes_by_tier"] for row in rows for entry in row["deliveries"]]
+    assert sorted(sum(tier.values()) - tier["node"] for tier in tiers) == [0, SIZE]

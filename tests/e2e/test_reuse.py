@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from jsonschema import Draft202012Validator
 
 from tests.support.projects.project import ProjectHarness
-from tests.support.tiers import one_day_in
 from trainctl_schemas import schema
-
-pytestmark = pytest.mark.integration
 
 MANIFEST = """\
 project: {name: demo}
@@ -101,7 +97,6 @@ def test_a_renamed_job_and_changed_code(fresh: ProjectHarness) -> None:
     assert runs(fresh)["job.tune"] != first
 
 
-@one_day_in(3)
 def test_runs_of_a_state_that_the_manifest_names(fresh: ProjectHarness) -> None:
     """Of another project, too; a state that can't be read is reported, and nothing waits for it."""
     declare(fresh, "1\n")

@@ -1,22 +1,30 @@
-"""Hosts whose power, link or processes stop: unreachable, never gone, and as they were when they are back."""
+"""Hosts whose power, link or processes stop: unreachable, never gone, and as they were when they are back.
+
+What the other hosts know is shown, with a warning that names the unreachable host and what is missing.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any
+from subprocess import CompletedProcess
+from typing import IO
 
 import pytest
 
-from tests.support.machines.hosts import FakeHost, HostLab, client_project, host_lab
+from tests.support.machines.hosts import HostLab, client_project, host_lab
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
-from tests.support.tiers import one_day_in, sample
 
+INCOMPLETE = 1
 MANIFEST = """\
 project: {name: demo}
+MIRROR
 clusters: {lab: {provider: ssh, connect_timeout: 2, hosts: HOSTS}}
+"""
+LONG_JOB = """\
 jobs:
   sft:
     code: ./src
@@ -24,95 +32,82 @@ jobs:
     weights: [{source: "file:./weights", mount_location: /app/models/tiny}]
     runtime: {start_commands: ["cat /app/models/tiny/word", "echo ready", "for i in $(seq 0 7231); do echo tick $i; sleep 1; done"]}
 """
+GANG = """\
+jobs:
+  all:
+    code: ./src
+    compute: {node_count: 3}
+    runtime:
+      start_commands: ["mkdir $BT_CHECKPOINT_DIR/step-1", "echo $BT_NODE_RANK >$BT_CHECKPOINT_DIR/step-1/model", "echo done"]
+      checkpointing_config: {enabled: true}
+      cache_config: {enabled: true}
+"""
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostLab]:
-    """Two hosts."""
-    with host_lab(tmp_path_factory.mktemp("lab"), 2) as made:
+    """Three hosts."""
+    with host_lab(tmp_path_factory.mktemp("lab"), 3) as made:
         yield made
+
+
+def write(made: ProjectHarness, lab: HostLab, count: int, jobs: str, mirror: str = "") -> None:
+    """A manifest of so many hosts."""
+    hosts = json.dumps([host.settings for host in lab.hosts[:count]])
+    text = MANIFEST.replace("MIRROR", mirror).replace("HOSTS", hosts) + jobs
+    made.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": "hello\n"})
 
 
 @pytest.fixture
 def demo(lab: HostLab, tmp_path: Path) -> Iterator[ProjectHarness]:
-    """A project with a job that runs on the first host; afterwards the hosts are reachable and it is destroyed."""
+    """A project of two hosts with a job that runs on the first."""
     with client_project(lab, tmp_path) as made:
-        named = json.dumps([host.settings for host in lab.hosts])
-        made.write(
-            {
-                "trainctl.yaml": MANIFEST.replace("HOSTS", named),
-                "src/nothing": "",
-                "weights/word": "hello\n",
-            }
-        )
+        write(made, lab, 2, LONG_JOB)
         made.run("apply", "--auto-approve")
-        wait_for(lambda: "ready" in made.run("logs", "job.sft").stdout)
+        wait_for(lambda: "ready" in made.run("logs", "job.sft").stdout, 60)
         yield made
         made.run("destroy", "--auto-approve", "--stop-running")
+
+
+@pytest.fixture(scope="module")
+def gang(lab: HostLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProjectHarness]:
+    """A project whose job has completed on all three."""
+    with client_project(lab, tmp_path_factory.mktemp("demo")) as made:
+        write(made, lab, 3, GANG, f'mirror: {{url: "file://{made.mirror}"}}')
+        made.run("apply", "--auto-approve", "--wait")
+        yield made
+        made.run("destroy", "--auto-approve", "--delete-checkpoints")
 
 
 def presences(demo: ProjectHarness) -> dict[str, str]:
     return {node["name"]: node["status"] for node in demo.json("nodes")["nodes"]}
 
 
-@one_day_in(5)
-def test_what_a_host_has_is_told(demo: ProjectHarness, lab: HostLab) -> None:
-    """GPUs with who has claimed them, addresses, disk, cached weights, runs; the weights came over the link, verified."""
-    first, second = demo.json("nodes")["nodes"]
-
-    assert [gpu["claimed_by"] for gpu in first["gpus"]] == ["job.sft run 1", None]
-    assert [gpu["memory_mib"] for gpu in second["gpus"]] == [81559, 81559]
-    assert first["addresses"][0] == lab.hosts[0].address
-    assert first["runs"] == ["job.sft run 1"]
-    assert first["cache"]["used"] == len("hello\n")
-    assert demo.run("logs", "job.sft").stdout.startswith("hello\n")
-
-
-def cut(host: FakeHost) -> Callable[[], None]:
-    host.link(up=False)
-    return lambda: host.link(up=True)
-
-
-def frozen(host: FakeHost) -> Callable[[], None]:
-    host.freeze(on=True)
-    return lambda: host.freeze(on=False)
-
-
-@pytest.mark.parametrize("fault", sample([cut, frozen], fixed=0, rotating=1))
-def test_a_host_that_is_silent_is_unreachable_and_its_run_goes_on(
-    demo: ProjectHarness, lab: HostLab, fault: Callable[[FakeHost], Callable[[], None]]
+@pytest.mark.parametrize("fault", ["cut", pytest.param("freeze", marks=pytest.mark.long)])
+def test_the_run_of_an_unreachable_host_goes_on(
+    demo: ProjectHarness, lab: HostLab, fault: str
 ) -> None:
-    """It is told from its neighbour, nothing is planned because of it, and afterwards all is as it was."""
-    mend = fault(lab.hosts[0])
-    try:
-        away = presences(demo)
-        planned = demo.run("plan", "--detailed-exitcode", code=None)
+    """Nothing is planned because of it."""
+    with lab.hosts[0].away(fault):
+        during = presences(demo)
+        planned = demo.run("plan", "--detailed-exitcode")
         status = demo.json("status", "job.sft")
-    finally:
-        mend()
 
-    assert away == {"gpu-0": "unreachable", "gpu-1": "present"}
-    assert planned.returncode == 0, planned.stdout
-    said = [
-        line.rpartition("warning: ")[2].split()[0]
+    warnings = [
+        line.rpartition("warning: ")[2]
         for line in planned.stderr.splitlines()
         if "warning: " in line
     ]
-    assert said == [
-        "the",
-        "cluster.lab:",
-        "job.sft",
-    ]  # the mirror, which it keeps, and what runs there
+    assert during == {"gpu-0": "unreachable", "gpu-1": "present"}
+    assert [warning.split()[0] for warning in warnings] == ["the", "cluster.lab:", "job.sft"]
+    assert "the mirror is unreachable" in warnings[0]
     assert status["status"] == "TRAINING_JOB_RUNNING"
     assert wait_for(lambda: presences(demo)["gpu-0"] == "present", 120)
     assert demo.json("status", "job.sft")["status"] == "TRAINING_JOB_RUNNING"
 
 
-@one_day_in(5)
-def test_a_link_that_is_cut_while_a_log_is_followed_is_noticed(
-    demo: ProjectHarness, lab: HostLab
-) -> None:
-    """It is said that the connection was cut; once it is back the log goes on, and no line was lost or told twice."""
+def test_a_followed_log_continues_after_a_cut_link(demo: ProjectHarness, lab: HostLab) -> None:
+    """The lost connection is reported; no line is lost or repeated."""
     following = demo.start("logs", "job.sft", "--follow")
     assert following.stdout is not None
     assert following.stderr is not None
@@ -122,7 +117,7 @@ def test_a_link_that_is_cut_while_a_log_is_followed_is_noticed(
         until(following.stderr, "connection lost; retrying")
     finally:
         lab.hosts[0].link(up=True)
-    lines += until(following.stdout, "tick 30")
+    lines += until(following.stdout, "tick 15")
     following.kill()
     following.communicate()
 
@@ -132,30 +127,87 @@ def test_a_link_that_is_cut_while_a_log_is_followed_is_noticed(
 
 def until(stream: IO[str], words: str) -> list[str]:
     """The lines up to the one with these words."""
-    found: list[str] = []
-    while words not in "".join(found[-1:]):
+    lines: list[str] = []
+    while words not in "".join(lines[-1:]):
         line = stream.readline()
-        assert line, found
-        found.append(line.rstrip("\n"))
-    return found
+        assert line, lines
+        lines.append(line.rstrip("\n"))
+    return lines
 
 
-@one_day_in(2)
-def test_a_host_without_power_is_unreachable_and_after_a_boot_its_run_is_lost(
-    demo: ProjectHarness, lab: HostLab
-) -> None:
-    """Its disk and its key are the same, so it is the same node; the run that it had is told as lost, not as running."""
+def test_a_run_is_lost_once_its_host_booted_without_it(demo: ProjectHarness, lab: HostLab) -> None:
+    """The host is the same node: its disk and its key are the same."""
     lab.hosts[0].power_off()
     try:
-        away = presences(demo)
+        during = presences(demo)
     finally:
         lab.hosts[0].power_on()
-    back = demo.json("nodes")["nodes"][0]
-    status: dict[str, Any] = demo.json("status", "job.sft")
+    node = demo.json("nodes")["nodes"][0]
 
-    assert away == {"gpu-0": "unreachable", "gpu-1": "present"}
-    assert (back["status"], [gpu["claimed_by"] for gpu in back["gpus"]]) == (
-        "present",
-        [None, None],
-    )
-    assert status["status"] == "TRAINING_JOB_LOST"
+    assert during == {"gpu-0": "unreachable", "gpu-1": "present"}
+    assert node["status"] == "present"
+    assert [gpu["claimed_by"] for gpu in node["gpus"]] == [None, None]
+    assert demo.json("status", "job.sft")["status"] == "TRAINING_JOB_LOST"
+
+
+def answers(made: ProjectHarness, *commands: str) -> dict[str, CompletedProcess[str]]:
+    """What commands print and how they end, two at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        done = pool.map(lambda command: made.run(*command.split(), code=None), commands)
+        return dict(zip(commands, done, strict=True))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["cut", *(pytest.param(fault, marks=pytest.mark.long) for fault in ("power", "freeze"))],
+)
+def test_what_reachable_ranks_know_is_shown(gang: ProjectHarness, lab: HostLab, fault: str) -> None:
+    """With a warning that names the unreachable host and its rank, and exit code 1."""
+    commands = [f"{word} all --format json" for word in ("checkpoints list", "metrics", "status")]
+    with lab.hosts[1].away(fault):
+        done = answers(gang, *commands, "logs all", "nodes --format json", "status")
+    listing, metrics, status = (json.loads(done[command].stdout) for command in commands)
+
+    def warning(missing: str) -> str:
+        return f"Warning: lab/gpu-1 timed out; not shown: {missing} of rank 1 [node-unreachable]\n"
+
+    checkpoints = {(row["rank"], row["state"]) for row in listing["checkpoints"]}
+    assert checkpoints == {(0, "complete"), (2, "complete")}
+    unreachable = [{"node": "lab/gpu-1", "ranks": [1], "reason": "lab/gpu-1 timed out"}]
+    assert listing["unreachable"] == metrics["unreachable"] == unreachable
+    assert done[commands[0]].stderr == warning("the checkpoints")
+    assert sorted(done["logs all"].stdout.splitlines()) == ["[rank 0] done", "[rank 2] done"]
+    assert done["logs all"].stderr == warning("the log")
+    assert {row["rank"] for row in metrics["samples"]} == {0, 2}
+    codes = [done[command].returncode for command in (*commands[:2], "logs all", commands[2])]
+    assert codes == [INCOMPLETE, INCOMPLETE, INCOMPLETE, 0]
+    assert {row["rank"] for row in status["checkpoints"]} == {0, 2}
+    assert status["refresh_error"] == "lab/gpu-1 timed out"
+    last = "Warning: lab/gpu-1 timed out: last known status of job.all [node-unreachable]\n"
+    assert done["status"].stderr == last
+    rows = json.loads(done["nodes --format json"].stdout)["nodes"]
+    statuses = {row["name"]: row["status"] for row in rows}
+    assert statuses == {"gpu-0": "present", "gpu-1": "unreachable", "gpu-2": "present"}
+
+
+def test_a_log_that_only_an_unreachable_host_has_is_an_error(
+    gang: ProjectHarness, lab: HostLab
+) -> None:
+    with lab.hosts[1].away("cut"):
+        done = gang.run("logs", "all", "--rank", "1", code=1)
+
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: lab/gpu-1 timed out")
+
+
+def test_a_cache_is_summarized_by_the_next_reachable_host(
+    gang: ProjectHarness, lab: HostLab
+) -> None:
+    with lab.hosts[0].away("cut"):
+        done = gang.run("cache", "summarize", "demo", "--format", "json", code=INCOMPLETE)
+
+    summary = json.loads(done.stdout)
+    assert summary["node"] == "lab/gpu-1"
+    assert summary["unreachable"] == [{"node": "lab/gpu-0", "reason": "lab/gpu-0 timed out"}]
+    warning = "Warning: lab/gpu-0 timed out: shown is the cache of lab/gpu-1 [node-unreachable]\n"
+    assert done.stderr == warning

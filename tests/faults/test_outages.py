@@ -1,26 +1,30 @@
-"""Hosts that lose power or link, or freeze, and operators that are killed, in every phase of a job's life on 1, 4 and 8 hosts.
+"""Hosts that lose power or link, or freeze, and operators that are killed, in every phase of a job's life.
 
-Afterwards the next applies bring the job to its end, with every rank's output and checkpoints, and a destroy leaves no process, mount or file.
-What is drawn changes every day; ``OUTAGE_SEED`` is printed and repeats it. The long form, all phases and faults on all sizes, with both places of a mirror: ``tests/run -m long -s tests/faults/test_outages.py``.
+Afterwards the next applies complete the job, with every rank's output and checkpoints, and a destroy leaves no process, mount or file.
 """
 
 from __future__ import annotations
 
-import os
-import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support import tiers
 from tests.support.machines.hosts import HostLab, client_project, host_lab
-from tests.support.machines.outages import FAULTS, KEPT, PHASES, Outage, OutageScenario
+from tests.support.machines.outages import Outage, OutageScenario
 
-SIZES = (1, 4, 8)
-SEED = int(os.environ.get("OUTAGE_SEED", tiers.SEED))
-DRAWS = 1
+OUTAGES = (
+    Outage("connect", "cut", hosts=1, seconds=5, mirror_on_host=True),
+    Outage("install", "power", hosts=2, mirror_on_host=True),
+    Outage("mirror", "power", hosts=1, mirror_on_host=True),
+    Outage("delivery", "freeze", hosts=4, seconds=8),
+    Outage("starting", "operator", hosts=2, mirror_on_host=True),
+    Outage("running", "freeze", hosts=2, seconds=5, mirror_on_host=True),
+    Outage("collecting", "power", hosts=2),
+    Outage("destroying", "operator", hosts=2),
+    Outage("destroying", "cut", hosts=1, mirror_on_host=True),
+)
+SUITE = Outage("delivery", "cut", hosts=2, mirror_on_host=True)
 
 
 @pytest.fixture(scope="module")
@@ -30,35 +34,15 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostLab]:
         yield made
 
 
-def live(lab: HostLab, top: Path, outage: Outage) -> list[str]:
-    """The whole life of a job with this outage; what is left of it."""
-    print(f"OUTAGE_SEED={SEED} {outage}")
+@pytest.mark.parametrize(
+    "outage",
+    [SUITE, *(pytest.param(outage, marks=pytest.mark.long) for outage in OUTAGES)],
+    ids=str,
+)
+def test_an_outage_leaves_nothing_behind_and_the_next_apply_completes_the_job(
+    lab: HostLab, tmp_path: Path, outage: Outage
+) -> None:
     while len(lab.hosts) < outage.hosts:
         lab.host()
-    began = time.monotonic()
-    with client_project(lab, top) as made:
-        left = OutageScenario(made, lab.hosts[: outage.hosts], outage).live()
-    print(f"{time.monotonic() - began:.0f} s")
-    return left
-
-
-@pytest.mark.parametrize("draw", range(DRAWS))
-def test_what_goes_wrong_comes_right(lab: HostLab, tmp_path: Path, draw: int) -> None:
-    """One fault in one phase, drawn: the next applies and destroys converge, and nothing is left behind."""
-    chance = random.Random(f"{SEED} {draw}")
-    phase, fault = chance.choice(PHASES), chance.choice(FAULTS)
-    hosts, kept = chance.choice((1, 2)), chance.choice(KEPT)
-    assert live(lab, tmp_path, Outage.drawn(chance, phase, fault, hosts, kept)) == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kept", KEPT)
-@pytest.mark.parametrize("hosts", SIZES)
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("phase", PHASES)
-def test_every_fault_in_every_phase_comes_right(
-    lab: HostLab, tmp_path: Path, phase: str, fault: str, hosts: int, kept: str
-) -> None:
-    """All of them, with a mirror on the operator's machine and with one on the first host."""
-    chance = random.Random(f"{SEED} {phase} {fault} {hosts}")
-    assert live(lab, tmp_path, Outage.drawn(chance, phase, fault, hosts, kept)) == []
+    with client_project(lab, tmp_path) as made:
+        assert OutageScenario(made, lab.hosts[: outage.hosts], outage).live() == []

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.projects.weights_project import remount, small_disk
 from tests.support.servers.hub import Hub, serve
-from tests.support.storage.mirrors import assert_sound, contents, immediate_retry, ingest, mirror_at
+from tests.support.storage.mirrors import assert_sound, contents, ingest, mirror_at
 from tests.support.storage.weights_data import noise
-from trainctl.base.listing import Listing, ResolvedSource
+from trainctl.base.listing import Listing
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import StorageError
 from trainctl.sources.hf import HubSource
@@ -106,14 +106,3 @@ def test_a_read_only_disk_is_named(hub: Hub, tmp_path: Path) -> None:
         assert "read-only" in store.survey().unusable
         assert contents(store, listing) == BIG
         assert store.verify().ok
-
-
-def test_a_read_only_disk_needs_nothing_for_a_survey(hub: Hub, tmp_path: Path) -> None:
-    source = HubSource(hub.url)
-    resolved: ResolvedSource = source.resolve("hf://acme/big", None, None)
-    with small_disk(tmp_path / "disk", "1m", "ro") as disk:
-        survey = MirrorStore(mirror_at(disk / "mirror").objects, immediate_retry()).survey(
-            [resolved]
-        )
-    assert survey.sources[0].missing == sum(map(len, BIG.values()))
-    assert "read-only" in survey.unusable

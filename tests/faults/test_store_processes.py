@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import secrets
 import signal
 import subprocess
@@ -27,7 +26,7 @@ from tests.support.storage.mirrors import (
 )
 from tests.support.storage.store_process import objects_at
 from tests.support.storage.weights_data import noise
-from tests.support.tiers import SEED, one_day_in, sample
+from tests.support.tiers import points, sample
 from trainctl.base.objects import ObjectStore
 from trainctl.store import keys
 from trainctl.store.maintenance.gc import GcOptions
@@ -52,7 +51,7 @@ def bucket() -> Iterator[BucketServer]:
         yield running
 
 
-@pytest.fixture(params=["directory", pytest.param("bucket", marks=one_day_in(2))])
+@pytest.fixture(params=["directory", pytest.param("bucket", marks=pytest.mark.long)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty store, as ``tests.support.storage.store_process`` names it."""
     if request.param == "directory":
@@ -111,7 +110,7 @@ def left(objects: ObjectStore, *prefixes: str) -> list[str]:
     return [stat.key for prefix in prefixes for stat in objects.list(prefix)]
 
 
-@pytest.mark.parametrize("chunks", sample([1, 12, 24], fixed=0, rotating=1))
+@pytest.mark.parametrize("chunks", [1, 12])
 def test_a_killed_copy_is_resumed_at_its_last_chunk(place: str, hub: Hub, chunks: int) -> None:
     process = copying(place, hub)
     await_line(process, "done", chunks * CHUNK)
@@ -128,18 +127,7 @@ def test_a_killed_copy_is_resumed_at_its_last_chunk(place: str, hub: Hub, chunks
     assert left(objects, keys.PARTIAL, keys.LEASES) == []
 
 
-def test_copies_killed_at_random_moments_come_right(place: str, hub: Hub) -> None:
-    drawn = random.Random(SEED)
-    for _ in range(3):
-        process = copying(place, hub)
-        await_line(process, "done", drawn.randrange(SIZE))
-        kill(process)
-        assert_sound(objects_at(place), CHUNK)
-    assert files_of(place, finish(copying(place, hub))) == FILES
-    assert store_at(place).verify().ok
-
-
-@pytest.mark.parametrize("lethal", sample(range(1, 200), 1, 3))
+@pytest.mark.parametrize("lethal", sample(points(199, 12), 2))
 def test_a_copy_killed_before_any_effect_is_finished_by_the_next(
     tmp_path: Path, hub: Hub, lethal: int
 ) -> None:
@@ -155,7 +143,7 @@ def test_a_copy_killed_before_any_effect_is_finished_by_the_next(
     assert list((tmp_path / "store" / ".tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize("lethal", sample(range(1, 60), 1, 2))
+@pytest.mark.parametrize("lethal", sample(points(59, 6), 2))
 def test_a_collection_killed_before_any_effect_is_finished_by_the_next(
     tmp_path: Path, lethal: int
 ) -> None:
@@ -209,14 +197,13 @@ def test_a_suspended_copy_whose_lease_was_taken_harms_nothing(place: str, hub: H
     assert finish(copying(place, hub)) == listing
 
 
-@pytest.mark.parametrize("files", sample([150, 850], fixed=0, rotating=1))
-def test_of_small_files_a_kill_loses_those_in_memory_only(tmp_path: Path, hub: Hub, files: int) -> None:  # fmt: skip
+def test_a_kill_loses_only_the_small_files_in_memory(tmp_path: Path, hub: Hub) -> None:
     """At most four packs."""
     small = {f"{number:04}.txt": noise(CHUNK // 64, number) for number in range(1000)}
     hub.add("acme/model", small)
     place = str(tmp_path)
     process = copying(place, hub)
-    await_line(process, "files", files)
+    await_line(process, "files", 500)
     kill(process)
     assert_sound(tmp_path, CHUNK)
     assert files_of(place, finish(copying(place, hub))) == small

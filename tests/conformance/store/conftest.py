@@ -75,16 +75,13 @@ def make_objects(place: Path, server: Callable[[str], Server]) -> MakeObjects:
     return make
 
 
-def _on_some_days(name: str) -> object:
-    return pytest.param(name, marks=[pytest.mark.integration, pytest.mark.one_day_in(4)])
-
-
-@pytest.fixture(params=["memory", "directory", _on_some_days("host"), _on_some_days("s3")])
+@pytest.fixture(params=["memory", "directory"])
 def objects(request: pytest.FixtureRequest, make_objects: MakeObjects) -> ObjectStore:
+    """For tests of what the store does with objects."""
     return make_objects(request.param)
 
 
 @pytest.fixture(params=["memory", "directory", "host", *map(_slow, SERVERS)])
 def any_objects(request: pytest.FixtureRequest, make_objects: MakeObjects) -> ObjectStore:
-    """Over each kind of server; for tests of few requests."""
+    """For tests of the objects themselves, on hosts and each kind of server, too."""
     return make_objects(request.param)

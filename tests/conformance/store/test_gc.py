@@ -178,12 +178,6 @@ def test_a_writer_elsewhere_that_renews_its_lease_lives(objects: ObjectStore) ->
     assert now[0] == 5
 
 
-def test_one_collection_at_a_time(objects: ObjectStore) -> None:
-    with hold_exclusive_access(objects), pytest.raises(LockHeld):
-        collect(objects)
-    collect(objects)
-
-
 def test_a_collection_that_was_suspended_stops(objects: ObjectStore) -> None:
     publish(objects, FILES)
     references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)

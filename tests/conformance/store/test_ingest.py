@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +25,7 @@ from tests.support.storage.store_contents import (
 )
 from tests.support.storage.store_upstream import MemoryUpstream, announced_as
 from trainctl.base.lease import Liveness
-from trainctl.base.listing import Listing, ResolvedSource, SourceFile
+from trainctl.base.listing import Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import SourceInterrupted, SourceMismatch, StorageError, UserInterrupt
@@ -164,21 +163,6 @@ def test_another_servers_content_is_not_taken_for_ones_own(objects: ObjectStore,
     assert store.mirrored(replace(here, endpoint="http://127.0.0.1:9001")) is None
 
 
-def test_a_version_can_be_had_until_the_next_is_complete(objects: ObjectStore) -> None:
-    old = source_of(FILES, "memory://model", "1")
-    listing = ingest(objects, MemoryUpstream(FILES), old)
-    cancelled = threading.Event()
-    cancelled.set()
-    for revision in ("2", "3", "2"):
-        files = {"new": revision.encode()}
-        newer = source_of(files, "memory://model", revision)
-        with pytest.raises(UserInterrupt):
-            ingest(objects, MemoryUpstream(files), newer, cancelled=cancelled)
-        store_in(objects).gc(GcOptions())
-        assert store_in(objects).mirrored(old) == listing
-        assert contents(objects, listing) == FILES
-
-
 def test_the_same_content_comes_once(objects: ObjectStore) -> None:
     files = {"a": LARGE, "b": LARGE, "c": b"s", "d": b"s"}
     upstream = MemoryUpstream(files)
@@ -221,17 +205,6 @@ def test_killed_at_every_step_nothing_wrong_is_published_and_the_next_goes_on(
     assert store_in(objects).mirrored(resolved) is not None
 
 
-def test_the_full_disk_of_a_directory_is_told_before_anything_moves(
-    make_objects: Callable[[str], ObjectStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainctl.store.ingestion.ingest.free_bytes", lambda path: 1000)
-    upstream = MemoryUpstream(FILES)
-    with pytest.raises(StorageError) as raised:
-        ingest(make_objects("directory"), upstream)
-    assert raised.value.code == "disk-full"
-    assert upstream.opened == []
-
-
 class Full(CountingObjects):
     """Objects on a disk with space for so many blobs."""
 
@@ -272,19 +245,6 @@ def test_wrong_content_of_the_right_size_is_refused_and_named(
     upstream = MemoryUpstream(FILES)
     assert contents(objects, ingest(objects, upstream, resolved)) == FILES
     assert upstream.sent[path] == len(FILES[path])
-
-
-def test_an_etag_that_only_looks_like_an_md5_is_no_error(objects: ObjectStore) -> None:
-    class Asked(MemoryUpstream):
-        def checksum(self, file: SourceFile) -> str:
-            super().checksum(file)
-            return "crc32:00000000"
-
-    files = {"a": b"content"}
-    upstream = Asked(files)
-    resolved = ResolvedSource("memory://model", "1", (SourceFile("a", 7, "etag:1", f"md5:{'0' * 32}"),))  # fmt: skip
-    assert contents(objects, ingest(objects, upstream, resolved)) == files
-    assert upstream.asked == ["a"]
 
 
 @pytest.mark.parametrize("parts", [False, True])
@@ -343,24 +303,6 @@ def test_two_writers_at_once(objects: ObjectStore) -> None:
     assert len(named(objects, keys.REFERENCES)) == 2
 
 
-def test_a_writer_waits_for_a_collection(objects: ObjectStore) -> None:
-    waits = threading.Event()
-    done = threading.Event()
-
-    def write() -> None:
-        ingest(objects, MemoryUpstream(FILES), waiting=lambda text: waits.set())
-        done.set()
-
-    with exclusive_access.hold_exclusive_access(objects):
-        writer = threading.Thread(target=write)
-        writer.start()
-        assert waits.wait(30)
-        assert not done.is_set()
-        assert named(objects, keys.BLOBS) == []
-    assert done.wait(30)
-    writer.join()
-
-
 def test_a_writer_waits_for_one_collection_only(
     objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,26 +318,12 @@ def test_a_writer_waits_for_one_collection_only(
         writer = threading.Thread(target=write)
         writer.start()
         assert waits.wait(30)
+        assert not done.is_set()
+        assert named(objects, keys.BLOBS) == []
     while not done.is_set():
         with exclusive_access.hold_exclusive_access(objects) as held:
             assert held.writers or done.wait(30)
     writer.join()
-
-
-def test_nothing_is_collected_while_a_writer_writes(objects: ObjectStore) -> None:
-    old = {"old": os.urandom(2000)}
-    ingest(objects, MemoryUpstream(old), source_of(old, "memory://old", "1"), OTHER)
-    store_in(objects).drop_reference(OTHER.lineage, OTHER.address)
-    upstream = MemoryUpstream(FILES)
-    upstream.may_go_on = threading.Event()
-    writer = threading.Thread(target=ingest, args=(objects, upstream))
-    writer.start()
-    assert upstream.is_open.wait(30)
-    report = store_in(objects).gc(GcOptions())
-    upstream.may_go_on.set()
-    writer.join(30)
-    assert (report.bytes, len(report.busy)) == (0, 1)
-    assert store_in(objects).gc(GcOptions()).bytes == 2000
 
 
 def test_a_writer_that_was_suspended_publishes_nothing(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.storage.store_contents import CHUNK, publish, read_file, sha256
+from tests.support.storage.store_contents import CHUNK, publish, sha256
 from trainctl.base.listing import Listing
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import StorageError
@@ -36,12 +36,6 @@ class Counting:
 def located(objects: ObjectStore, listing: Listing) -> dict[str, list[ChunkLocation]]:
     locator = BlobLocator(objects, listing, CHUNK)
     return {file.path: list(locator.locate_file(file)) for file in listing.files}
-
-
-def test_all_files_are_read_as_they_were_written(objects: ObjectStore) -> None:
-    listing = publish(objects, FILES)
-    locator = BlobLocator(objects, listing, CHUNK)
-    assert {file.path: read_file(locator, file) for file in listing.files} == FILES
 
 
 def test_pieces_say_where_their_bytes_are(objects: ObjectStore) -> None:

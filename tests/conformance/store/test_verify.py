@@ -6,9 +6,11 @@ import json
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.storage.store_contents import (
     CHUNK,
     OTHER,
@@ -23,8 +25,8 @@ from tests.support.storage.store_contents import (
     stored,
 )
 from tests.support.storage.store_upstream import MemoryUpstream
-from tests.support.tiers import offset
 from trainctl.base.lease import Liveness
+from trainctl.base.listing import Listing
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import LockHeld, StorageError
@@ -81,20 +83,11 @@ def deleted(objects: ObjectStore, before: dict[str, bytes]) -> set[str]:
 
 def test_what_is_right_is_reported_so(objects: ObjectStore) -> None:
     publish(objects, FILES)
-    report = verify_store(objects)
+    rows: list[tuple[int, int, int]] = []
+    report = verify_store(objects, progress=lambda *row: rows.append(row))
     assert (report.blobs, report.bytes, report.findings) == (5, SIZE, ())
     assert report.ok
-
-
-def test_an_empty_store_is_right(objects: ObjectStore) -> None:
-    assert verify_store(objects, repair=True) == VerifyReport(0, 0)
-
-
-def test_content_of_unfinished_sources_is_verified(objects: ObjectStore) -> None:
-    leave_unfinished(objects, FILES)
-    assert verify_store(objects).ok
-    damage(objects, keys.blob(sha256(CHUNKS[1])), "flipped")
-    assert not verify_store(objects).ok
+    assert rows[-1] == (SIZE, SIZE, 5)
 
 
 def test_a_damaged_chunk_of_an_unfinished_file_is_fetched_again(
@@ -115,116 +108,43 @@ def test_a_damaged_chunk_of_an_unfinished_file_is_fetched_again(
     assert verify_store(objects).ok
 
 
-def test_a_damaged_chunk(objects: ObjectStore, how: str) -> None:
-    """The chunk goes, and what says that all is there; the rest of the file stays."""
-    listing = publish(objects, FILES)
-    before = stored(objects)
-    key = keys.blob(sha256(CHUNKS[2]))
-    damage(objects, key, how)
-    told = verify_store(objects)
-    assert found(told) == {key: "missing" if how == "missing" else "changed"}
-    assert told.findings[0].sources == ("memory://model",)
-    assert stored(objects).keys() == before.keys() - ({key} if how == "missing" else set())
-    report = verify_store(objects, repair=True)
-    assert [finding.outcome for finding in report.findings] == [FindingOutcome.REMOVED]
-    assert not report.ok
-    assert deleted(objects, before) == {
-        key,
-        keys.chunk_list(sha256(LARGE)),
-        keys.listing(listing.id),
-    }
-    assert stored(objects)[keys.incomplete(listing.id)] == listing.to_bytes()
-
-
-def test_a_damaged_blob(objects: ObjectStore, how: str) -> None:
-    listing = publish(objects, FILES)
-    before = stored(objects)
-    key = keys.blob(sha256(FILES["alone"]))
-    damage(objects, key, how)
-    report = verify_store(objects, repair=True)
-    assert found(report) == {key: "missing" if how == "missing" else "changed"}
-    assert deleted(objects, before) == {key, keys.listing(listing.id)}
-
-
-def test_a_damaged_pack(objects: ObjectStore, how: str) -> None:
-    listing = publish(objects, FILES)
-    before = stored(objects)
-    damage(objects, keys.blob(PACK), how)
-    report = verify_store(objects, repair=True)
-    assert report.findings[0].sources == ("memory://model",)
-    assert len(report.findings) == 1
-    assert deleted(objects, before) == {
-        keys.blob(PACK),
-        keys.pack_index(PACK),
-        keys.listing(listing.id),
+def key_by_kind(listing: Listing) -> dict[str, str]:
+    """One object of each kind in a store to which FILES were published."""
+    return {
+        "chunk": keys.blob(sha256(CHUNKS[2])),
+        "blob": keys.blob(sha256(FILES["alone"])),
+        "chunk list": keys.chunk_list(sha256(LARGE)),
+        "pack": keys.blob(PACK),
+        "pack index": keys.pack_index(PACK),
+        "list of packs": keys.packs(listing.id),
+        "listing": keys.listing(listing.id),
+        "reference": REFERENCE.key,
+        "record": keys.record(source_of(FILES, "memory://model", "1")),
     }
 
 
-def test_a_damaged_index_of_a_pack(objects: ObjectStore, how: str) -> None:
-    listing = publish(objects, FILES)
-    before = stored(objects)
-    damage(objects, keys.pack_index(PACK), how)
-    report = verify_store(objects, repair=True)
-    assert len(report.findings) == 1
-    gone = deleted(objects, before)
-    assert {keys.pack_index(PACK), keys.listing(listing.id)} <= gone
-    assert gone <= {keys.pack_index(PACK), keys.listing(listing.id), keys.blob(PACK)}
-
-
-def test_damaged_names_of_packs(objects: ObjectStore, how: str) -> None:
-    listing = publish(objects, FILES)
-    before = stored(objects)
-    damage(objects, keys.packs(listing.id), how)
-    assert not verify_store(objects, repair=True).ok
-    assert deleted(objects, before) == {keys.packs(listing.id), keys.listing(listing.id)}
-
-
-def test_damaged_chunks_of_large_content(objects: ObjectStore, how: str) -> None:
-    listing = publish(objects, FILES)
-    before = stored(objects)
-    key = keys.chunk_list(sha256(LARGE))
-    damage(objects, key, how)
-    report = verify_store(objects, repair=True)
-    assert found(report) == {key: "missing" if how == "missing" else "chunks changed"}
-    assert deleted(objects, before) == {key, keys.listing(listing.id)}
-
-
-def test_a_damaged_listing(objects: ObjectStore, how: str) -> None:
-    listing = publish(objects, FILES)
-    before = stored(objects)
-    key = keys.listing(listing.id)
-    damage(objects, key, how)
-    report = verify_store(objects, repair=True)
-    assert report.findings[0].sources == ("memory://model",)
-    if how == "missing":
-        assert found(report) == {key: "listing missing"}
-        assert report.findings[0].outcome is FindingOutcome.CORRUPT
-    else:
-        assert found(report) == {key: "listing changed"}
-        assert deleted(objects, before) == {key, keys.packs(listing.id)}
-
-
-@pytest.mark.parametrize("how", ["flipped", "truncated", "longer"])
-def test_a_damaged_reference_stays(objects: ObjectStore, how: str) -> None:
-    """Only its project knows what it needs."""
-    publish(objects, FILES)
-    damage(objects, REFERENCE.key, how)
-    before = stored(objects)
-    report = verify_store(objects, repair=True)
-    assert found(report) == {REFERENCE.key: "reference changed"}
-    assert report.findings[0].outcome is FindingOutcome.CORRUPT
-    assert stored(objects) == before
-
-
-@pytest.mark.parametrize("how", ["flipped", "truncated", "longer"])
-def test_a_damaged_record_goes(objects: ObjectStore, how: str) -> None:
-    publish(objects, FILES)
-    before = stored(objects)
-    key = keys.record(source_of(FILES, "memory://model", "1"))
-    damage(objects, key, how)
-    assert found(verify_store(objects, repair=True)) == {key: "record changed"}
-    assert deleted(objects, before) == {key}
-    assert verify_store(objects).ok
+@pytest.mark.parametrize("case", cases("store/damage"))
+def test_a_repair_deletes_a_damaged_object_and_what_relies_on_it(
+    objects: ObjectStore, case: dict[str, Any]
+) -> None:
+    """The rest stays, for the next copy; without a repair all of it."""
+    for how in DAMAGE:
+        if problem := case.get("missing" if how == "missing" else "changed"):
+            objects.delete(list(stored(objects)))
+            listing = publish(objects, FILES)
+            by_kind, before = key_by_kind(listing), stored(objects)
+            damage(objects, by_kind[case["kind"]], how)
+            damaged = stored(objects)
+            assert not verify_store(objects).ok
+            assert stored(objects) == damaged
+            (finding,) = verify_store(objects, repair=True).findings
+            assert finding.problem == problem
+            assert finding.sources == tuple(case.get("sources", ["memory://model"]))
+            is_kept = finding.outcome is FindingOutcome.CORRUPT
+            assert is_kept == case.get("is_kept", False)
+            assert deleted(objects, before) == {by_kind[kind] for kind in case["deleted"]}
+            is_incomplete = keys.incomplete(listing.id) in stored(objects)
+            assert is_incomplete == ("listing" in case["deleted"] and case["kind"] != "listing")
 
 
 def unnoticed_flips(step: int) -> list[tuple[str, int]]:
@@ -236,7 +156,7 @@ def unnoticed_flips(step: int) -> list[tuple[str, int]]:
     unnoticed = []
     for key, data in before.items():
         each = 16 * step if key.startswith(keys.BLOBS) else step
-        for at in range(offset(each), 0 if key.startswith(keys.PARTIAL) else len(data), each):
+        for at in range(0, 0 if key.startswith(keys.PARTIAL) else len(data), each):
             objects.put(key, data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
             if key not in found(verify_store(objects)):
                 unnoticed.append((key, at))
@@ -254,27 +174,13 @@ def test_every_flipped_byte_is_found() -> None:
     assert unnoticed_flips(1) == []
 
 
-NONSENSE: dict[str, dict[str, object]] = {
-    "no hex": {"sha256": "zz" * 32},
-    "a path": {"sha256": "../../../etc/passwd"},
-    "capitals": {"sha256": "AB" * 32},
-    "a number": {"sha256": 7},
-    "a chunk": {"chunks": ["zz" * 32]},
-    "no chunks": {"chunks": None},
-    "a size": {"size": "7"},
-    "a negative size": {"size": -7},
-    "no path": {"path": None},
-    "no text": {"path": "\ud800"},
-}
-
-
-@pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE)
-def test_nonsense_in_a_listing_is_damage(nonsense: dict[str, object]) -> None:
-    """Also if its name fits: nothing that writes to a store is trusted with the form."""
+@pytest.mark.parametrize("changes", cases("store/malformed_files"))
+def test_a_listing_with_a_malformed_file_is_corrupt(changes: dict[str, object]) -> None:
+    """Also if its digest is right."""
     objects = MemoryObjects()
     listing = publish(objects, FILES)
     document = json.loads(listing.to_bytes())
-    document["files"][0].update(nonsense)
+    document["files"][0].update(changes)
     data = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
     forged = sha256(data)
     objects.put(keys.listing(forged), data)
@@ -405,10 +311,3 @@ def test_a_repair_killed_at_every_step_leaves_no_listing_without_content(
     references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
     gc(objects, GcOptions())
     assert stored(objects) == {}
-
-
-def test_progress_reaches_the_total(objects: ObjectStore) -> None:
-    publish(objects, FILES)
-    told: list[tuple[int, int, int]] = []
-    verify_store(objects, progress=lambda *values: told.append(values))
-    assert told[-1] == (SIZE, SIZE, 5)

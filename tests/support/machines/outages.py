@@ -1,4 +1,4 @@
-"""One job's life on fake hosts, with one thing going wrong in one phase of it; then everything is mended, and has to come right by itself."""
+"""One job's life on fake hosts, with a fault in one phase of it; afterwards everything must recover without help."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from subprocess import Popen, TimeoutExpired
 from typing import Any
@@ -18,15 +18,14 @@ from tests.support.machines.hosts import FakeHost
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
 
-PHASES = ("connect", "install", "mirror", "delivery", "starting", "running", "collecting", "destroying")  # fmt: skip
-FAULTS = ("power", "cut", "freeze", "operator")
-KEPT = ("here", "host")
 _OF_THE_ACCOUNT = (".cache", ".local", ".local/share")
 """The XDG base directories may stay, empty."""
 _DATA = ".local/share/trainctl"
 TRIES = 5
-"""So many applies, or destroys, after everything is mended have to be enough."""
+"""So many applies, or destroys, after everything is repaired must be enough."""
 PATIENCE = 240.0
+_DELAY = 0.3
+"""How long a phase has begun when the fault begins."""
 MANIFEST = """\
 project: {name: demo}
 MIRROR
@@ -49,27 +48,18 @@ jobs:
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outage:
-    """What goes wrong: ``number`` is the host's; ``after`` the seconds into the phase; ``seconds`` how long it lasts, None until the command is over.
-
-    ``kept``: where the mirror is, ``here`` with the operator or on the first ``host``, as it is by default.
-    """
+    """A fault of the last host, or of the operator, that begins in a phase; without ``seconds`` it lasts until the command is over."""
 
     phase: str
     fault: str
     hosts: int
-    number: int
-    after: float
-    seconds: float | None
-    kept: str
+    seconds: float | None = None
+    mirror_on_host: bool = False
 
-    @classmethod
-    def drawn(cls, chance: random.Random, phase: str, fault: str, hosts: int, kept: str) -> Outage:
-        """With a host and times from ``chance``."""
-        seconds = chance.choice((None, chance.uniform(0, 12)))
-        number = chance.randrange(hosts)
-        return cls(phase, fault, hosts, number, chance.uniform(0, 1), seconds, kept)
+    def __str__(self) -> str:
+        return f"{self.phase}-{self.fault}-{self.hosts}"
 
 
 class OutageScenario:
@@ -79,20 +69,12 @@ class OutageScenario:
         self._made = made
         self._hosts = hosts
         self._outage = outage
-        self._mend: Callable[[], None] | None = None
+        self._fault = ExitStack()
         self._before = [(set(_files(host)), host.mounts()) for host in hosts]
-        named = json.dumps([host.settings for host in hosts])
-        mirror = json.dumps(f"file://{made.mirror}")
-        text = (
-            MANIFEST.replace(
-                "MIRROR", f"mirror: {{url: {mirror}}}" if outage.kept == "here" else ""
-            )
-            .replace("HOSTS", named)
-            .replace("COUNT", str(len(hosts)))
-        )
-        noise = random.Random(str(outage)).randbytes(
-            6_000_000
-        )  # a mirror on a host may have others' already
+        mirror = "" if outage.mirror_on_host else f'mirror: {{url: "file://{made.mirror}"}}'
+        text = MANIFEST.replace("MIRROR", mirror).replace("COUNT", str(len(hosts)))
+        text = text.replace("HOSTS", json.dumps([host.settings for host in hosts]))
+        noise = random.Random(str(outage)).randbytes(6_000_000)  # no other test's blobs
         made.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": "hello\n", "weights/noise": noise})  # fmt: skip
 
     def live(self) -> list[str]:
@@ -112,7 +94,7 @@ class OutageScenario:
             self._settled("destroy", "--auto-approve", "--delete-checkpoints")
             return self._left()
         finally:
-            self._restore()
+            self._fault.close()
             for host in self._hosts:
                 (host.home / "gate").unlink(missing_ok=True)
 
@@ -133,8 +115,9 @@ class OutageScenario:
             process.wait(PATIENCE)
             for reader in readers:
                 reader.join()
-        self._restore()
-        self._check_errors(told, "".join(errors))
+        self._fault.close()
+        self._check_events(told)
+        assert "Traceback" not in "".join(errors), errors
 
     def _go_wrong(self, process: Popen[str]) -> None:
         if self._outage.fault == "operator":
@@ -145,47 +128,30 @@ class OutageScenario:
         last = PATIENCE if self._outage.seconds is None else self._outage.seconds
         with suppress(TimeoutExpired):
             process.wait(last)
-        self._restore()
+        self._fault.close()
 
     def _await_phase(self, process: Popen[str], told: Sequence[dict[str, Any]]) -> None:
         begun = _BEGINS.get(self._outage.phase)
         if begun is not None:
-            there = begun
-            wait_for(
-                lambda: process.poll() is not None or any(there(one) for one in list(told)),
-                PATIENCE,
-            )
-        time.sleep(self._outage.after)
+            wait_for(lambda: process.poll() is not None or any(map(begun, list(told))), PATIENCE)
+        time.sleep(_DELAY)
 
     def _for_a_while(self) -> None:
         """It goes wrong while nobody looks."""
         if self._outage.fault == "operator":
             return
-        time.sleep(self._outage.after)
+        time.sleep(_DELAY)
         self._strike()
         if self._outage.seconds is not None:
             time.sleep(self._outage.seconds)
         else:
-            self._check_told(self._made.run("status", "job.sft", code=None).stderr)
-            self._check_told(self._made.run("apply", "--auto-approve", code=None, seconds=PATIENCE).stderr)  # fmt: skip
-        self._restore()
+            for command in (("status", "job.sft"), ("apply", "--auto-approve")):
+                errors = self._made.run(*command, code=None, seconds=PATIENCE).stderr
+                assert "Traceback" not in errors, errors
+        self._fault.close()
 
     def _strike(self) -> None:
-        host = self._hosts[self._outage.number]
-        if self._outage.fault == "power":
-            host.power_off()
-            self._mend = host.power_on
-        elif self._outage.fault == "cut":
-            host.link(up=False)
-            self._mend = lambda: host.link(up=True)
-        else:
-            host.freeze(on=True)
-            self._mend = lambda: host.freeze(on=False)
-
-    def _restore(self) -> None:
-        mend, self._mend = self._mend, None
-        if mend is not None:
-            mend()
+        self._fault.enter_context(self._hosts[-1].away(self._outage.fault))
 
     def _open(self) -> None:
         """Let the job end."""
@@ -198,7 +164,7 @@ class OutageScenario:
         for _ in range(TRIES):
             done = self._made.run(*words, code=None, seconds=PATIENCE)
             said = done.stdout[-2000:] + done.stderr
-            self._check_told(done.stderr)
+            assert "Traceback" not in done.stderr, done.stderr
             if done.returncode == 0:
                 return
         raise AssertionError(f"{words} doesn't come right: {said}")
@@ -227,16 +193,12 @@ class OutageScenario:
             left += [f"{host.name}: mounts"] if host.mounts() != mounts else []
         return left
 
-    def _check_errors(self, told: Sequence[dict[str, Any]], errors: str) -> None:
-        self._check_told(errors)
-        for one in told:
-            if one["type"] == "step_failed":
-                text = f"{one['message']}\n{one.get('detail', '')}"
-                assert "lab/gpu-" in text, one
-                assert len(text) < 700, one
-
-    def _check_told(self, errors: str) -> None:
-        assert "Traceback" not in errors, errors
+    def _check_events(self, events: Sequence[dict[str, Any]]) -> None:
+        for event in events:
+            if event["type"] == "step_failed":
+                text = f"{event['message']}\n{event.get('detail', '')}"
+                assert "lab/gpu-" in text, event
+                assert len(text) < 700, event
 
 
 def _is_step(event: dict[str, Any], kind: str, address: str) -> bool:
