@@ -103,6 +103,7 @@ def test_a_change_from_request_to_drift(fresh: ProjectHarness, kind: str) -> Non
             assert not [text for text in texts if secret in text]
 
 
+@pytest.mark.long
 def test_the_plan_of_a_fork_becomes_a_comment(fresh: ProjectHarness) -> None:
     """Made without credentials, written by a second workflow, and approved it applies nothing."""
     with review_stub("github") as stub:

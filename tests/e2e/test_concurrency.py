@@ -157,6 +157,7 @@ def test_leaving_a_run_that_was_waited_for(fresh: ProjectHarness) -> None:
     assert fresh.json("status", "a")["status"] == "TRAINING_JOB_COMPLETED"
 
 
+@pytest.mark.long
 def test_two_projects_share_mirror_and_node(fresh: ProjectHarness) -> None:
     """Applied at once; destroying one takes nothing from the other; both leave nothing."""
     other = ProjectHarness(fresh.directory.parent / "other", fresh.variables)

@@ -72,15 +72,3 @@ def test_a_second_apply_does_nothing_and_a_changed_learning_rate_runs_from_warm_
     assert (tiers["node"], tiers["mirror"] + tiers["upstream"] + tiers["cluster"]) == (256018, 0)
     assert demo.run("logs", "sft").stdout.startswith("lr 1e-2\n")
     assert len(runs_done.read_text().split()) == 2
-
-
-def test_the_run_outlives_the_command_and_its_terminal(demo: ProjectHarness) -> None:
-    """apply returns while the job runs; the session it was started in ends, the job goes on."""
-    done = demo.run("apply", "--auto-approve", "--var", "seconds=6")
-    live = demo.json("status", "job.sft")
-    followed = demo.run("logs", "job.sft", "--follow")
-
-    assert "run 1" not in done.stderr
-    assert live["status"] == "TRAINING_JOB_RUNNING"
-    assert followed.stdout.splitlines()[-1] == "done"
-    assert demo.json("status", "job.sft")["status"] == "TRAINING_JOB_COMPLETED"

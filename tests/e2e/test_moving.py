@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 
+import pytest
+
 from tests.support.projects.project import ProjectHarness
 
 APPLY = ("apply", "--auto-approve", "--wait")
@@ -52,6 +54,7 @@ def test_a_renamed_job_and_project(fresh: ProjectHarness) -> None:
     assert not [path for path in fresh.mirror.glob("references/*/*") if path.is_file()]
 
 
+@pytest.mark.long
 def test_a_lost_state_is_built_again(fresh: ProjectHarness) -> None:
     """From the run on its node and the manifest: then there is nothing to do, and the next run is the second."""
     declare(fresh, "demo", "sft")

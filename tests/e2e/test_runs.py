@@ -201,6 +201,34 @@ def test_the_environment_of_a_job_and_what_stays_of_it(fresh: ProjectHarness) ->
     assert not cache.exists()
 
 
+@pytest.mark.long
+def test_a_run_whose_replacement_fails_continues(fresh: ProjectHarness) -> None:
+    """The error says so; once it is repaired, the next apply stops the run for the new one."""
+    fresh.write({"src/reqs.txt": "--no-index\nno-such-package==1\n"})
+    write_manifest(fresh, {"sft": job("echo first", sleep_command(300))})
+    fresh.run(*APPLY)
+    wait_for(lambda: state_of(fresh, "sft") == "RUNNING")
+
+    second = job("echo second", sleep_command(300), runtime={"requirements": "reqs.txt"})
+    write_manifest(fresh, {"sft": second})
+    failed = fresh.run(*APPLY, "--stop-running", code=1).stderr
+
+    assert "cannot install the requirements" in failed
+    assert "Run 1 (" in failed
+    assert "continues." in failed
+    assert (fresh.json("status", "sft")["number"], state_of(fresh, "sft")) == (1, "RUNNING")
+    status = fresh.run("status").stdout
+    assert "Approved to replace a live run (1): job.sft" in status
+    assert "trainctl apply --stop-running" in status
+    assert "trainctl reconcile" not in status
+    assert fresh.json("status")["pending_jobs"] == ["job.sft"]
+
+    write_manifest(fresh, {"sft": job("echo second", sleep_command(300))})
+    done = fresh.run(*APPLY, "--stop-running")
+    assert "stops run 1 (" in done.stdout + done.stderr
+    assert (fresh.json("status", "sft")["number"], state_of(fresh, "sft")) == (2, "RUNNING")
+
+
 def said(made: ProjectHarness, *more: str) -> list[str]:
     """What one followed run printed itself."""
     return made.run(*RUN, *more).stdout.partition("destroyed.\n")[2].splitlines()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.manifest_files import job, write_manifest
 from tests.support.projects.project import ProjectHarness, processes
@@ -133,6 +135,7 @@ def test_an_apply_with_nothing_changed_goes_on_with_it(fresh: ProjectHarness) ->
     assert fresh.json("status", "j")["apply"] is None
 
 
+@pytest.mark.long
 def test_what_an_apply_at_work_starts_is_seen_and_can_be_stopped(fresh: ProjectHarness) -> None:
     """And not the run before it. The apply ends then, with a run that was stopped."""
     gate = written(fresh, 0, "something else")

@@ -69,7 +69,7 @@ def test_a_plan_from_before_the_killed_apply(made: ProjectHarness, most: int) ->
     assert most == 1 or carried_on > 0
 
 
-@HOW_MANY
+@pytest.mark.parametrize("most", [LONG])
 def test_killed_replacement(made: ProjectHarness, most: int) -> None:
     """Wherever the apply of a changed job dies, the next one ends with one new run; the old one is not touched."""
     for point in _points(made, most, CHANGED, prepare=APPLY):

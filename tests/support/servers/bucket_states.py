@@ -6,17 +6,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 from tests.support.servers.bucket_stores import SERVERS, place_in
 from tests.support.servers.clouds import AzureAccount
 from tests.support.servers.fault_proxy import FaultProxy, fault_proxy
 from tests.support.servers.google_xml import GoogleXml
+from trainctl.objects import bucket_store
 from trainctl.objects.bucket_store import STATE_RETRY, StateObjects, open_state_store
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl_state import BucketLog
 
-RETRY = replace(STATE_RETRY, attempts=4, wait=lambda cancelled, seconds: None)
+RETRY = replace(STATE_RETRY, attempts=4, unanswered=4, wait=lambda cancelled, seconds: None)
 """Nothing waits between attempts."""
+PATIENCE = 60.0
+"""Seconds that a client of the tests waits for a byte of a server on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,10 @@ class Cloud:
 @contextmanager
 def clouds(name: str, work: Path) -> Iterator[Cloud]:
     """A server of ``SERVERS``, for as long as the block lasts."""
-    with SERVERS[name](work) as server:
+    with (
+        SERVERS[name](work) as server,
+        patch.object(bucket_store, "STATE_SILENCE_SECONDS", PATIENCE),
+    ):
         endpoint = server.url if isinstance(server, GoogleXml) else server.endpoint
         with fault_proxy(endpoint) as proxy:
             if isinstance(server, AzureAccount):
