@@ -18,11 +18,9 @@ from trainctl.plan.plan_file import read_plan, write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import (
     CodeTree,
-    NodeFacts,
     Plan,
     PlanInputs,
     PlanOptions,
-    TierFacts,
     WeightsFacts,
 )
 
@@ -128,26 +126,6 @@ def _needed(address: Address, plan: Plan, state: State) -> set[Address]:
         return kept & {*change.depends_on}
     recorded = state.resources.items()
     return changes.keys() & {other for other, record in recorded if address in record.depends_on}
-
-
-@given(manifests(), st.integers(0, 10**6), st.floats(1, 1e9))
-def test_the_digest_ignores_facts_that_change_without_anyone(
-    inputs: PlanInputs, free: int, rate: float
-) -> None:
-    inputs = replace(inputs, state=State("lineage"))
-    clusters = [one for one in inputs.desired.resources if one.kind is Kind.CLUSTER]
-    tiers = {one: TierFacts(node=1) for one in inputs.weights}
-    node = NodeFacts("elsewhere/n", "namespace", free, tiers, {"mirror": rate})
-    weights = {one: replace(facts, mirrored=0) for one, facts in inputs.weights.items()}
-    moved = replace(
-        inputs,
-        state=State("lineage", 41, 7, versions={at("job.other"): 3}),
-        nodes=dict.fromkeys(clusters, (node,)),
-        node_names=dict.fromkeys(clusters, ("n1", "n2")),
-        weights=weights,
-    )
-
-    assert make_plan(moved).digest == make_plan(inputs).digest
 
 
 @given(manifests())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from tests.support.projects.plans import EMPTY, LINEAGE, PlanScenario, at, intent_of, state_after
 from tests.support.sealed import OTHER_KEY, encryption_keys
 from trainctl.base.listing import ResolvedSource, SourceFile
-from trainctl.encryption.keys import EncryptionKeys
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.action import Action
@@ -81,12 +79,8 @@ def test_an_encrypted_plan_needs_its_key() -> None:
         (changed(text, sealed=sealed), keys, "decryption-failed"),
     ):
         with pytest.raises(TrainctlError, match=r"p\.bin") as failure:
-            read_plan(document, "p.bin", partial(_identity, known))
+            read_plan(document, "p.bin", lambda known=known: known)
         assert failure.value.code == code
-
-
-def _identity(keys: EncryptionKeys | None) -> EncryptionKeys | None:
-    return keys
 
 
 @pytest.mark.parametrize(

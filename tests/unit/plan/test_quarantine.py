@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -29,10 +28,9 @@ LOST, COMPLETED = RunStatus.LOST, RunStatus.COMPLETED
 
 def cluster(**quarantine: QuarantineEntry) -> RecordedResource:
     """A cluster of two nodes; entries by name, with ``_`` for ``-``."""
-    outputs: dict[str, Any] = {"nodes": [node.to_json() for node in NODES]}
-    if quarantine:
-        named = {name.replace("_", "-"): entry.to_json() for name, entry in quarantine.items()}
-        outputs["quarantine"] = named
+    named = {name.replace("_", "-"): entry.to_json() for name, entry in quarantine.items()}
+    nodes = [node.to_json() for node in NODES]
+    outputs = {"nodes": nodes, **({"quarantine": named} if named else {})}
     return RecordedResource(CLUSTER, "ssh", {}, outputs)
 
 
