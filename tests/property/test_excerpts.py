@@ -1,9 +1,10 @@
-"""The line that is shown with a diagnostic: the right one, under the right place, and without what may be a secret."""
+"""The line that is shown with a problem: the right one, with a caret below the place, without secrets."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import yaml
@@ -29,7 +30,7 @@ planted = st.recursive(
 
 @st.composite
 def documents(draw: st.DrawFn) -> dict[str, object]:
-    """A mapping in which a secret lies somewhere below a key that says so."""
+    """A mapping with a secret somewhere below a key that hides."""
     inner: dict[str, object] = draw(st.dictionaries(keys, plain, max_size=3))
     inner[draw(hiding)] = draw(planted)
     inner.update(draw(st.dictionaries(keys, plain, max_size=2)))
@@ -41,48 +42,49 @@ def documents(draw: st.DrawFn) -> dict[str, object]:
     return inner
 
 
+STYLES: list[dict[str, object]] = [
+    {"default_flow_style": False},
+    {"default_flow_style": None, "width": 40},
+    {"default_flow_style": True, "width": 30},
+    {"default_style": '"', "width": 20},
+    {"default_style": "|"},
+]
 forms = st.sampled_from(
     [
-        lambda value: yaml.safe_dump(value, default_flow_style=False, sort_keys=False),
-        lambda value: yaml.safe_dump(value, default_flow_style=None, sort_keys=False, width=40),
-        lambda value: yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=30),
-        lambda value: yaml.safe_dump(value, default_style='"', sort_keys=False, width=20),
-        lambda value: yaml.safe_dump(value, default_style="|", sort_keys=False),
-        lambda value: json.dumps(value, indent=1),
-        lambda value: json.dumps(value, indent=0),
-        lambda value: json.dumps(value),
+        *(partial(yaml.safe_dump, sort_keys=False, **style) for style in STYLES),
+        *(partial(json.dumps, indent=indent) for indent in (1, 0, None)),
     ]
-)  # fmt: skip
+)
 
 
 @given(documents(), forms)
-def test_no_place_shows_what_lies_below_a_key_that_hides(
+def test_no_place_shows_a_value_below_a_key_that_hides(
     document: dict[str, object], form: Callable[[object], str]
 ) -> None:
-    """Whatever the layout, and wherever a diagnostic points, a value under such a key is not on the line that is shown."""
+    """Whatever the layout, and wherever a problem points."""
     lines = form(document).split("\n")
     for number, line in enumerate(lines, 1):
         for column in {1, len(line) // 2 + 1, len(line) + 1}:
-            found = excerpt(Position("f", number, column, lines=lines))
-            assert found is None or "planted" not in found[0]
+            text = excerpt(Position("f", number, column, lines=lines))
+            assert text is None or "planted" not in text[0]
 
 
 @given(
     st.lists(st.text(max_size=120), min_size=1, max_size=3), st.integers(-1, 5), st.integers(0, 130)
 )
-def test_any_text_gives_two_lines_that_fit(lines: list[str], line: int, column: int) -> None:
-    """Nothing is shown, or two lines of at most 80 columns without anything that acts or hides, the caret below the first."""
-    shown = excerpt_lines(Position("f", line, column, lines=lines))
-    assert len(shown) in (0, 2)
-    for one in shown:
-        assert display_width(one) <= 80
-        assert INVISIBLE.search(one) is None
-    assert not shown or shown[1].endswith("^")
+def test_any_text_is_shown_in_two_lines_that_fit(lines: list[str], line: int, column: int) -> None:
+    """Or none: of at most 80 columns, without control characters, the caret in the second."""
+    excerpted = excerpt_lines(Position("f", line, column, lines=lines))
+    assert len(excerpted) in (0, 2)
+    for text in excerpted:
+        assert display_width(text) <= 80
+        assert INVISIBLE.search(text) is None
+    assert not excerpted or excerpted[1].endswith("^")
 
 
 @given(st.text("abcdef \t日", min_size=1, max_size=120).filter(str.strip), st.data())
-def test_the_caret_stands_below_its_character(line: str, data: st.DataObject) -> None:
-    """The character above the caret is the one at the column, whatever stands before it and however the line was cut."""
+def test_the_caret_is_below_its_character(line: str, data: st.DataObject) -> None:
+    """Whatever is before it, and however the line is cut."""
     column = data.draw(st.integers(1, len(line.rstrip())))
     text, caret = excerpt_lines(Position("f", 1, column, lines=[line]))
     before = ""
@@ -92,21 +94,23 @@ def test_the_caret_stands_below_its_character(line: str, data: st.DataObject) ->
     assert text[len(before)] == (" " if wanted == "\t" else wanted)
 
 
-def test_a_place_that_is_not_there_shows_nothing() -> None:
-    """Behind the end of the file, behind the end of a line, on an empty line, or where no text is known."""
+def test_a_place_without_text_shows_nothing() -> None:
+    """Beyond the end of the file or the line, on an empty line, or without a line."""
     lines = ["jobs:", ""]
-    for where in (
-        Position("f", 3, 1, lines=lines),
-        Position("f", 1, 7, lines=lines),
-        Position("f", 2, 1, lines=lines),
-        Position("f", 1, 1),
-        Position("f", key_path="jobs", lines=lines),
-    ):
-        assert excerpt_lines(where) == []
+    for line, column in ((3, 1), (1, 7), (2, 1)):
+        assert excerpt_lines(Position("f", line, column, lines=lines)) == []
+    assert excerpt_lines(Position("f", 1, 1)) == []
+    assert excerpt_lines(Position("f", key_path="jobs", lines=lines)) == []
 
 
-def test_quotes_and_brackets_that_are_closed_hide_nothing_below() -> None:
-    """Nor do those of a comment, an escaped one, inches, an apostrophe, or an anchor beside the line."""
+def shown(*lines: str) -> list[str | None]:
+    """What is shown of each line of a file."""
+    found = [excerpt(Position("f", number + 1, 1, lines=[*lines])) for number in range(len(lines))]
+    return [text and text[0] for text in found]
+
+
+def test_closed_quotes_and_brackets_hide_nothing_below() -> None:
+    """Nor do those of a comment, an escaped one, inches, an apostrophe, or an anchor."""
     lines = [
         '# 24" monitor, [and more',
         'a: "say \\"hi\\" to {x"',
@@ -116,20 +120,18 @@ def test_quotes_and_brackets_that_are_closed_hide_nothing_below() -> None:
         "d: [1, 2]",
         "e: last",
     ]
-    shown = [excerpt(Position("f", number, 1, lines=lines)) for number in range(1, 8)]
-    assert [one and one[0] for one in shown] == [*lines[:4], "base: &base (not shown)", *lines[5:]]
+    assert shown(*lines) == [*lines[:4], "base: &base (not shown)", *lines[5:]]
 
 
-def test_what_is_not_closed_hides_all_below() -> None:
-    """A text that goes on over lines may be a secret, and a bracket may be opened below a key that hides."""
-    assert excerpt(Position("f", 2, 1, lines=['a: "one', "  two"])) is None
-    assert excerpt(Position("f", 2, 1, lines=["a = '''one", "two"])) is None
-    assert excerpt(Position("f", 3, 1, lines=["password: [", "# ]", "  two]"])) is None
-    assert excerpt(Position("f", 2, 1, lines=["a: [", "  two]"])) == ("  two]", 0)
+def test_open_quotes_and_brackets_hide_everything_below() -> None:
+    """A text over several lines may be a secret, and a bracket may be open below a key that hides."""
+    assert shown('a: "one', "  two")[1] is None
+    assert shown("a = '''one", "two")[1] is None
+    assert shown("password: [", "# ]", "  two]")[2] is None
+    assert shown("a: [", "  two]")[1] == "  two]"
 
 
-def test_a_token_is_left_out_wherever_it_stands() -> None:
-    """A token, a URL with a password and a private key are not shown, whatever their key is called."""
+def test_a_token_is_hidden_whatever_its_key() -> None:
     lines = [
         "a: hf_plantedPLANTED0123456789",
         "b: [x, 'https://me:planted@host/x', y]",
@@ -139,14 +141,13 @@ def test_a_token_is_left_out_wherever_it_stands() -> None:
         "  -----END PRIVATE KEY-----",
         "d: x",
     ]
-    shown = [excerpt(Position("f", number, 1, lines=lines)) for number in range(1, 8)]
-    assert [one and one[0] for one in shown] == [
+    assert shown(*lines) == [
         "a: (not shown)", "b: [x, '(not shown)', y]", "c: |", "  (not shown)", None, None, "d: x",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("line", "shown"),
+    ("line", "text"),
     [
         ("auth_secret_name: hub  # declared below", "auth_secret_name: hub  # declared below"),
         ('auth_secret_name = "hub"', 'auth_secret_name = "hub"'),
@@ -158,6 +159,6 @@ def test_a_token_is_left_out_wherever_it_stands() -> None:
         ("secret: planted", "secret: (not shown)"),
     ],
 )  # fmt: skip
-def test_the_name_of_a_secret_is_no_secret(line: str, shown: str) -> None:
-    """What is said of one that nobody declared is about it. What can't be a name, and what is behind it, stay hidden."""
-    assert excerpt(Position("f", 1, 1, lines=[line])) == (shown, 0)
+def test_the_name_of_a_secret_is_shown(line: str, text: str) -> None:
+    """Unless it can't be a name."""
+    assert shown(line) == [text]

@@ -1,4 +1,4 @@
-"""Two ledgers on one log, with crashes, lost answers and time: whatever they do, one address has one holder and nothing is lost."""
+"""Two ledgers on one log, with crashes and lost answers: one address has one holder, nothing is lost."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.support.memory_log import MemoryLog
 from tests.support.storage.ledgers import FakeClock, elsewhere
 from tests.support.storage.log_faults import FaultyLog, StoreFault, StoreFaults
 from trainctl.errors import LockHeld, StateError
+from trainctl.ledger.codec import state_to_json
 from trainctl.ledger.history import state_at
 from trainctl.ledger.ledger import IntentRequest, Ledger
 from trainctl.ledger.state import Intent, RecordedResource
@@ -20,9 +21,9 @@ from trainctl.store.backends.memory import MemoryObjects
 from trainctl_state.log import ObjectLog
 
 ADDRESSES = [Address.parse(text) for text in ("job.a", "job.b", "weights.w")]
-who = st.sampled_from([0, 1])
-what = st.sampled_from(ADDRESSES)
-how = st.sampled_from([None, None, None, StoreFault.FAIL, StoreFault.LOSE])
+INDEXES = st.sampled_from([0, 1])
+TARGETS = st.sampled_from(ADDRESSES)
+FAULTS = st.sampled_from([None, None, None, StoreFault.FAIL, StoreFault.LOSE])
 
 
 class TwoLedgers(RuleBasedStateMachine):
@@ -44,16 +45,15 @@ class TwoLedgers(RuleBasedStateMachine):
         log = FaultyLog(self.log, self.faults[index])
         return Ledger(log, str, self.clock, holder=elsewhere(f"p{next(self.names)}"))
 
-    @rule(index=who, address=what, fault=how)
+    @rule(index=INDEXES, address=TARGETS, fault=FAULTS)
     def begin(self, index: int, address: Address, fault: StoreFault | None) -> None:
-        """A lease is given only where nobody else has one that may still be alive."""
+        """An address is leased only while no other ledger may hold a live lease."""
         self.faults[index].always = fault
         ledger = self.ledgers[index]
         before = ledger.state().open_intents.get(address)
         try:
-            intent = ledger.begin(
-                IntentRequest(address, "create", "local", f"k{next(self.names)}", {})
-            )
+            key = f"k{next(self.names)}"
+            intent = ledger.begin(IntentRequest(address, "create", "local", key, {}))
         except (LockHeld, StateError):
             assert fault is StoreFault.FAIL or address in ledger.state().open_intents
             return
@@ -64,14 +64,14 @@ class TwoLedgers(RuleBasedStateMachine):
             since = {one.intent.id: one.since for one in self.ledgers[1 - index].held()}
             assert self.clock.at - since[other.id] >= other.lease_seconds
         mine = self.held[index].get(address)
-        # One's own may have been taken over, and its heir's be over by now, before anybody here noticed.
+        # Another ledger may have taken over this ledger's intent and finished since.
         assert mine is None or before is None or mine.id != before.id
         self.held[index][address] = intent
 
     @rule(
-        index=who,
-        address=what,
-        fault=how,
+        index=INDEXES,
+        address=TARGETS,
+        fault=FAULTS,
         end=st.sampled_from(["finish", "remove", "fail", "leave"]),
     )
     def end(self, index: int, address: Address, fault: StoreFault | None, end: str) -> None:
@@ -109,14 +109,12 @@ class TwoLedgers(RuleBasedStateMachine):
             self.outcomes[address] = self.outcomes.get(address, 0) + 1
             self.effects[address] = value if end == "finish" else None
 
-    @rule(index=who)
+    @rule(index=INDEXES)
     def crash(self, index: int) -> None:
-        """The process is gone, and what it held stays open."""
         self.ledgers[index], self.held[index] = self.new(index), {}
 
-    @rule(index=who, fault=how)
+    @rule(index=INDEXES, fault=FAULTS)
     def renew(self, index: int, fault: StoreFault | None) -> None:
-        """What was taken over is reported."""
         self.faults[index].always = fault
         try:
             lost = self.ledgers[index].renew()
@@ -129,20 +127,16 @@ class TwoLedgers(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 10.0, 31.0]))
     def wait(self, seconds: float) -> None:
-        """Time passes for everybody."""
         self.clock.at += seconds
 
-    @rule(index=who)
+    @rule(index=INDEXES)
     def snapshot(self, index: int) -> None:
-        """Somebody takes a snapshot, and prunes."""
-        from trainctl.ledger.codec import state_to_json
-
         state = self.ledgers[index].state()
         self.log.snapshot(state.position, state_to_json(state))
 
     @invariant()
     def all_see_the_same(self) -> None:
-        """Both ledgers, a new one, and a replay agree; what was reported done is what is recorded."""
+        """Both ledgers, a new one and a replay agree, and recorded outcomes are the reported ones."""
         if not hasattr(self, "log"):
             return
         states = [ledger.state() for ledger in (*self.ledgers, self.new_reader())]

@@ -42,7 +42,6 @@ def test_a_code_span_is_that_text_and_nothing_else(text: str) -> None:
 
 @given(st.lists(hostile, min_size=1, max_size=5))
 def test_a_fence_holds_its_lines_and_ends_where_it_says(lines: list[str]) -> None:
-    """No line closes the fence early or opens anything else."""
     tokens = READER.parse("\n".join([*code_block(lines), "after"]))
     assert [token.type for token in tokens] == [
         "fence", "paragraph_open", "inline", "paragraph_close",

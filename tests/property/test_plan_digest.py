@@ -14,12 +14,10 @@ import yaml
 
 from tests.support.projects.manifests import schema_of
 from tests.support.projects.plans import LINEAGE, at, source_of, state_after
-from tests.support.tiers import SEED
 from trainctl.base.json import canonical
 from trainctl.desired.build import build
 from trainctl.ledger.state import State
 from trainctl.manifest.read import read
-from trainctl.model.address import Kind
 from trainctl.model.run import RunStatus
 from trainctl.model.trust import PlanPolicy
 from trainctl.plan.diff import with_images
@@ -57,7 +55,7 @@ MEANING: dict[str, list[Any]] = {
     "policies": [(), (1,), (2,), (1, 2)],
     "replaced": [False, True],
 }
-"""What decides what an apply does, with values to choose from; the first are where it begins."""
+"""Values that decide what an apply does; the first of each is the initial one."""
 
 LOOKS: dict[str, list[Any]] = {
     "form": ["yaml", "toml", "json"],
@@ -74,11 +72,11 @@ LOOKS: dict[str, list[Any]] = {
     "written_by": ["0.1.0", "0.2.0"],
     "saved": [False, True],
 }
-"""What doesn't."""
+"""Values that don't."""
 
 
 def manifest(world: Mapping[str, Any]) -> dict[str, Any]:
-    """The document; sections without values are left out."""
+    """The document of a world."""
     secrets = {"used": {"from": "env", "name": "USED"}}
     if world["secret_version"]:
         secrets["used"]["version"] = world["secret_version"]
@@ -104,17 +102,10 @@ def manifest(world: Mapping[str, Any]) -> dict[str, Any]:
             "engine": world["engine"],
         },
     }
-    weights = {
-        "source": "hf://acme/base",
-        "mount_location": world["mount"],
-        "allow_patterns": world["patterns"],
-    }
+    patterns = {"allow_patterns": world["patterns"]}
+    weights = {"source": "hf://acme/base", "mount_location": world["mount"], **patterns}
     idle = {"cluster": "lab", "runtime": {"start_commands": ["idle"]}}
-    live = {
-        "cluster": "lab",
-        "priority": world["live_priority"],
-        "runtime": {"start_commands": ["new"]},
-    }
+    live = {**idle, "priority": world["live_priority"], "runtime": {"start_commands": ["new"]}}
     document = {
         "project": {"name": "demo"},
         "secrets": secrets,
@@ -128,7 +119,7 @@ def manifest(world: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_nulls(value: Any) -> Any:
-    """TOML has no null: such keys are left out, and sections without keys."""
+    """TOML has no null: leave out such keys, and sections without keys."""
     if isinstance(value, dict):
         kept = {key: without_nulls(item) for key, item in value.items() if item is not None}
         return {key: item for key, item in kept.items() if item != {}}
@@ -164,12 +155,11 @@ def written(document: dict[str, Any], world: Mapping[str, Any]) -> dict[str, byt
     files = {}
     for name, part in zip(names, parts, strict=False):
         section = {key: document[key] for key in part}
+        text = f"# {name}\n{yaml.safe_dump(section, sort_keys=False)}"
         if world["form"] == "toml":
             text = "".join(f"{key} = {toml(item)}\n" for key, item in section.items())
-        elif world["form"] == "json":
+        if world["form"] == "json":
             text = json.dumps(section)
-        else:
-            text = f"# {name}\n{yaml.safe_dump(section, sort_keys=False)}"
         files[name] = text.encode()
     return files
 
@@ -195,7 +185,7 @@ def recorded(world: Mapping[str, Any], applied: State) -> State:
 
 
 def planned(world: Mapping[str, Any], applied: State | None = None) -> Plan:
-    """The plan of this world, over what was applied in the first one."""
+    """The plan of a world, over the state that was applied."""
     files = written(manifest(world), world)
     documents = read(Path(world["directory"]), files)
     desired = build(documents, provider_schema=schema_of, providers=["local"])
@@ -221,7 +211,7 @@ def planned(world: Mapping[str, Any], applied: State | None = None) -> Plan:
 
 
 def meaning(world: Mapping[str, Any]) -> str:
-    """What decides, without what has no effect beside the rest."""
+    """The values that decide, without those that have no effect next to the others."""
     effective = {name: world[name] for name in MEANING}
     if not world["checkpointing"]:
         effective["checkpoints"] = effective["keep_last"] = None
@@ -233,7 +223,7 @@ def meaning(world: Mapping[str, Any]) -> str:
 
 
 def check_edits(count: int, chance: random.Random) -> None:
-    """Make so many edits, and compare the digest with the meaning after each."""
+    """Edit a world, and compare the digest with the meaning after each edit."""
     world = {name: values[0] for name, values in {**MEANING, **LOOKS}.items()}
     applied = state_after(planned(world))
     first = dict(world)
@@ -253,18 +243,15 @@ def check_edits(count: int, chance: random.Random) -> None:
 
 def test_a_digest_is_equal_for_equal_meanings_only() -> None:
     """Over edits of the manifest's meaning and form, of the state and of the surroundings."""
-    check_edits(60, random.Random(SEED))
+    check_edits(60, random.Random(0))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(4))
-def test_a_digest_is_equal_for_equal_meanings_only_over_ten_thousand_edits(part: int) -> None:
-    """2,500 edits in each of four parts."""
-    check_edits(2500, random.Random(SEED * 10 + part))
+def test_a_digest_is_equal_for_equal_meanings_only_over_many_edits() -> None:
+    check_edits(2500, random.Random(1))
 
 
 def test_each_meaning_counts_alone() -> None:
-    """Any other value of any field that decides gives another digest; any of the others gives the same."""
     world = {name: values[0] for name, values in {**MEANING, **LOOKS}.items()}
     world |= {"checkpoints": "s3://acme/one"}
     applied = state_after(planned(world))
@@ -278,21 +265,17 @@ def test_each_meaning_counts_alone() -> None:
                 assert (other == digest) is same, f"{name}: {value}"
 
 
-def test_the_job_that_runs_is_named() -> None:
-    """The world has all that is to be covered: a new job and weights, a stopped run, a no-op."""
+def test_the_world_has_every_kind_of_change() -> None:
+    """A new job and weights, a stopped run, and no-ops."""
     world = {name: values[0] for name, values in {**MEANING, **LOOKS}.items()}
     plan = planned(world, state_after(planned(world)))
     actions = {str(change.address): change.action.name for change in plan.changes}
     stops = {str(change.address): change.stops.id for change in plan.changes if change.stops}
 
     assert actions == {
-        "project.demo": "NOOP",
-        "cluster.lab": "NOOP",
-        "weights.base": "CREATE",
-        "job.idle": "NOOP",
+        **dict.fromkeys(("project.demo", "cluster.lab", "job.idle"), "NOOP"),
+        **dict.fromkeys(("weights.base", "job.train"), "CREATE"),
         "job.live": "REPLACE",
-        "job.train": "CREATE",
     }
     assert stops == {"job.live": "run0001"}
     assert {image.digest for image in plan.images} == {world["image_digest"]}
-    assert all(change.address.kind is not Kind.CACHE for change in plan.changes)

@@ -18,11 +18,9 @@ from trainctl.plan.plan_file import read_plan, write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import (
     CodeTree,
-    NodeFacts,
     Plan,
     PlanInputs,
     PlanOptions,
-    TierFacts,
     WeightsFacts,
 )
 
@@ -32,11 +30,12 @@ REMOVES = (Action.DELETE, Action.FORGET)
 
 @st.composite
 def manifests(draw: st.DrawFn) -> PlanInputs:
-    """A manifest of random clusters, weights and jobs, with what resolving and scanning found."""
     clusters = [f"c{n}" for n in range(draw(st.integers(1, 2)))]
     sources = [f"w{n}" for n in range(draw(st.integers(0, 3)))]
     resources = [resource("project.p", {"name": "p", "labels": draw(labels())})]
-    resources += [resource(f"cluster.{c}", _cluster(draw), provider="local") for c in clusters]
+    for name in clusters:
+        settings = {"provider": "local", "nodes": 1, "gpus": draw(st.integers(0, 8))}
+        resources.append(resource(f"cluster.{name}", settings, provider="local"))
     facts = {}
     for name in sources:
         resources.append(resource(f"weights.{name}", {"source": f"hf://a/{name}"}))
@@ -44,20 +43,15 @@ def manifests(draw: st.DrawFn) -> PlanInputs:
         facts[at(f"weights.{name}")] = WeightsFacts(
             found, draw(st.integers(0, found.size)), locked=True
         )
-    for number in range(draw(st.integers(0, 3))):
-        resources.append(_job(draw, number, clusters, sources))
+    jobs = range(draw(st.integers(0, 3)))
+    resources += [_job(draw, number, clusters, sources) for number in jobs]
     code = {one.address: _code(draw) for one in resources if one.address.kind is Kind.JOB}
     names = {at(f"cluster.{c}"): (f"{c}-0",) for c in clusters}
     return PlanInputs(desired(*resources), State(), code=code, weights=facts, node_names=names)
 
 
 def labels() -> st.SearchStrategy[dict[str, str]]:
-    """Labels, possibly none."""
     return st.dictionaries(st.sampled_from("ab"), st.text(max_size=3), max_size=2)
-
-
-def _cluster(draw: st.DrawFn) -> dict[str, Any]:
-    return {"provider": "local", "nodes": 1, "gpus": draw(st.integers(0, 8))}
 
 
 def _code(draw: st.DrawFn) -> CodeTree:
@@ -87,13 +81,11 @@ def _job(draw: st.DrawFn, number: int, clusters: list[str], sources: list[str]) 
 
 
 def over(inputs: PlanInputs, state: State, **more: Any) -> PlanInputs:
-    """The same wish over a state."""
     return replace(inputs, state=state, **more)
 
 
 @given(manifests(), ENDED)
 def test_a_plan_after_its_apply_is_all_no_op(inputs: PlanInputs, status: RunStatus) -> None:
-    """Once a plan was applied in full nothing is left to do."""
     state = state_after(make_plan(inputs), status=status)
 
     again = make_plan(over(inputs, state))
@@ -103,8 +95,9 @@ def test_a_plan_after_its_apply_is_all_no_op(inputs: PlanInputs, status: RunStat
 
 
 @given(manifests(), manifests(), ENDED)
-def test_any_change_settles(first: PlanInputs, second: PlanInputs, status: RunStatus) -> None:
-    """From any manifest to any other and a second plan changes nothing any more."""
+def test_a_second_plan_after_any_change_is_all_no_op(
+    first: PlanInputs, second: PlanInputs, status: RunStatus
+) -> None:
     state = state_after(make_plan(first), status=status)
     state = state_after(make_plan(over(second, state)), state, status)
 
@@ -115,7 +108,6 @@ def test_any_change_settles(first: PlanInputs, second: PlanInputs, status: RunSt
 
 @given(manifests(), manifests())
 def test_order_respects_the_graph(first: PlanInputs, second: PlanInputs) -> None:
-    """What is needed comes before what needs it; what goes, after everything that was recorded as needing it."""
     state = state_after(make_plan(first))
     for options in (PlanOptions(), PlanOptions(destroy=True)):
         plan = make_plan(over(second, state, options=options))
@@ -130,42 +122,14 @@ def _needed(address: Address, plan: Plan, state: State) -> set[Address]:
     changes = {change.address: change for change in plan.changes}
     change = changes[address]
     if change.action not in REMOVES:
-        return {
-            one
-            for one in change.depends_on
-            if one in changes and changes[one].action not in REMOVES
-        }
-    return {
-        other
-        for other, record in state.resources.items()
-        if address in record.depends_on and other in changes
-    }
-
-
-@given(manifests(), st.integers(0, 10**6), st.floats(1, 1e9))
-def test_the_digest_ignores_what_moves_by_itself(
-    inputs: PlanInputs, free: int, rate: float
-) -> None:
-    """Tiers, rates, free space, node names, serial, versions of what isn't read and the mirror's fill don't touch the digest."""
-    inputs = replace(inputs, state=State("lineage"))
-    clusters = [one for one in inputs.desired.resources if one.kind is Kind.CLUSTER]
-    tiers = {one: TierFacts(node=1) for one in inputs.weights}
-    node = NodeFacts("elsewhere/n", "namespace", free, tiers, {"mirror": rate})
-    weights = {one: replace(facts, mirrored=0) for one, facts in inputs.weights.items()}
-    moved = replace(
-        inputs,
-        state=State("lineage", 41, 7, versions={at("job.other"): 3}),
-        nodes=dict.fromkeys(clusters, (node,)),
-        node_names=dict.fromkeys(clusters, ("n1", "n2")),
-        weights=weights,
-    )
-
-    assert make_plan(moved).digest == make_plan(inputs).digest
+        kept = {one.address for one in plan.changes if one.action not in REMOVES}
+        return kept & {*change.depends_on}
+    recorded = state.resources.items()
+    return changes.keys() & {other for other, record in recorded if address in record.depends_on}
 
 
 @given(manifests())
-def test_the_digest_covers_what_would_be_done(inputs: PlanInputs) -> None:
-    """Another pin or other code under a new run is another digest."""
+def test_the_digest_covers_pins_and_code(inputs: PlanInputs) -> None:
     digest = make_plan(inputs).digest
     other = {
         one: replace(facts, resolved=source_of("hf://a/other", 12345))
@@ -181,7 +145,6 @@ def test_the_digest_covers_what_would_be_done(inputs: PlanInputs) -> None:
 
 @given(manifests(), st.randoms())
 def test_plans_do_not_depend_on_the_order_of_the_inputs(inputs: PlanInputs, random: Any) -> None:
-    """The same values in another order give the same plan."""
     resources = list(inputs.desired.resources.items())
     random.shuffle(resources)
     shuffled = replace(inputs, desired=replace(inputs.desired, resources=dict(resources)))
@@ -190,8 +153,7 @@ def test_plans_do_not_depend_on_the_order_of_the_inputs(inputs: PlanInputs, rand
 
 
 @given(manifests(), manifests())
-def test_plan_files_give_back_what_they_got(first: PlanInputs, second: PlanInputs) -> None:
-    """Any plan survives being written and read."""
+def test_any_plan_is_read_as_it_was_written(first: PlanInputs, second: PlanInputs) -> None:
     inputs = over(second, state_after(make_plan(first), status=RunStatus.RUNNING))
     plan = make_plan(inputs)
 
@@ -200,7 +162,6 @@ def test_plan_files_give_back_what_they_got(first: PlanInputs, second: PlanInput
 
 @given(manifests(), st.data())
 def test_targets_are_closed(inputs: PlanInputs, data: st.DataObject) -> None:
-    """A targeted plan holds the target and everything it needs, so that it can be applied alone."""
     target = data.draw(st.sampled_from(sorted(inputs.desired.resources)))
 
     plan = make_plan(replace(inputs, options=PlanOptions(targets=(target,))))

@@ -1,4 +1,4 @@
-"""Manifests as values: what a test declares, written as a file."""
+"""Manifests as values, written as a file."""
 
 from __future__ import annotations
 
@@ -24,16 +24,14 @@ def job(*commands: str, runtime: Mapping[str, Any] | None = None, **more: Any) -
 def write_manifest(
     made: ProjectHarness, jobs: Mapping[str, Mapping[str, Any]], **sections: Any
 ) -> None:
-    """Write the manifest of a project called demo, with a file of code and two of weights beside it."""
+    """Write the manifest of a project ``demo``, with a file of code and two of weights."""
     document = {"project": {"name": "demo"}, **sections, "jobs": dict(jobs)}
-    missing = {
-        name: content for name, content in _FILES.items() if not (made.directory / name).exists()
-    }
+    missing = {name: _FILES[name] for name in _FILES if not (made.directory / name).exists()}
     made.write({"trainctl.yaml": json.dumps(document), **missing})
 
 
 def sleep_command(seconds: int) -> str:
-    """A command that takes so long, and ends at once when it is told to."""
+    """A command that ends after so many seconds, or at once at a signal."""
     return f"exec sleep {seconds}"
 
 

@@ -1,4 +1,4 @@
-"""Inputs of the planner, made by hand, and a state as it is after a plan was applied in full."""
+"""Inputs of the planner, and the state after a plan was applied."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ LINEAGE = "7d3c0a52-5d4f-4c53-9c52-0a3b1f5b8a10"
 
 
 def at(text: str) -> Address:
-    """An address."""
     return Address.parse(text)
 
 
@@ -61,9 +60,12 @@ def source_of(uri: str, *sizes: int, revision: str = COMMIT) -> ResolvedSource:
     return ResolvedSource(uri, revision, files)
 
 
+RESOLVED = source_of("hf://Qwen/Qwen3-0.6B@main", 1_503_300_328, 11_422_654, 9_732, 726)
+
+
 @dataclass
 class PlanScenario:
-    """A manifest of one project, cluster, weights and job, with what a look would find; change it and ask for inputs."""
+    """A manifest of one project, cluster, weights and job, with facts about them."""
 
     job: dict[str, Any] = field(
         default_factory=lambda: {
@@ -95,18 +97,14 @@ class PlanScenario:
     cluster: dict[str, Any] = field(
         default_factory=lambda: {"provider": "local", "nodes": 1, "gpus": 0}
     )
-    resolved: ResolvedSource = field(
-        default_factory=lambda: source_of(
-            "hf://Qwen/Qwen3-0.6B@main", 1_503_300_328, 11_422_654, 9_732, 726
-        )
-    )
+    resolved: ResolvedSource = RESOLVED
     mirrored: int = 0
     on_node: int = 0
     mount: str = "namespace"
     code: CodeTree = CODE
 
     def resources(self) -> list[DesiredResource]:
-        """What the manifest declares."""
+        """The declared resources."""
         weights: dict[str, Any] = {
             "source": self.resolved.source,
             "mount_location": "/app/models/qwen3",
@@ -115,42 +113,29 @@ class PlanScenario:
             "ignore_patterns": [],
         }
         project: dict[str, Any] = {"name": "demo", "description": None, "labels": {}}
+        needs = ("project.demo", "cluster.lab", "weights.qwen3")
         return [
             resource("project.demo", project),
             resource("cluster.lab", self.cluster, provider=str(self.cluster["provider"])),
             resource("weights.qwen3", weights),
-            resource(
-                "job.sft",
-                self.job,
-                "project.demo",
-                "cluster.lab",
-                "weights.qwen3",
-                lifecycle=self.job_lifecycle,
-            ),
+            resource("job.sft", self.job, *needs, lifecycle=self.job_lifecycle),
         ]
 
     def inputs(
         self, state: State = EMPTY, options: PlanOptions = PlanOptions(), **more: Any
     ) -> PlanInputs:
-        """Everything the planner looks at."""
+        """The inputs of a plan."""
         size = self.resolved.size
         upstream = size - self.mirrored
         tiers = TierFacts(self.on_node, 0, size - self.on_node - upstream, upstream)
         if self.on_node == size:
             tiers = TierFacts(node=size)
-        node = NodeFacts(
-            "lab/lab-0",
-            self.mount,
-            10**12,
-            {at("weights.qwen3"): tiers},
-            {"upstream": 5e7, "mirror": 1e9},
-        )
+        weights, rates = at("weights.qwen3"), {"upstream": 5e7, "mirror": 1e9}
+        node = NodeFacts("lab/lab-0", self.mount, 10**12, {weights: tiers}, rates)
         values: dict[str, Any] = {
             "desired": desired(*self.resources()),
             "code": {at("job.sft"): self.code},
-            "weights": {
-                at("weights.qwen3"): WeightsFacts(self.resolved, self.mirrored, locked=True)
-            },
+            "weights": {weights: WeightsFacts(self.resolved, self.mirrored, locked=True)},
             "nodes": {at("cluster.lab"): (node,)},
             "node_names": {at("cluster.lab"): ("lab-0",)},
         }
@@ -158,7 +143,7 @@ class PlanScenario:
 
 
 def desired(*resources: DesiredResource) -> DesiredState:
-    """A wish for these resources."""
+    """The desired state with these resources."""
     return DesiredState(
         Path("/home/ana/demo"),
         {one.address: one for one in resources},
@@ -176,7 +161,7 @@ def run_record(number: int, status: RunStatus, **more: Any) -> RunRecord:
 def state_after(
     plan: Plan, state: State = EMPTY, status: RunStatus = RunStatus.COMPLETED, **of_run: Any
 ) -> State:
-    """The state once every change was made; new runs have that status."""
+    """The state after every change was made; new runs have that status."""
     resources, versions = dict(state.resources), dict(state.versions)
     for change in plan.changes:
         if change.action is Action.NOOP:
@@ -222,23 +207,17 @@ def _outputs(
 
 
 def intent_of(change: Change, key: str = "interrupted-key") -> Intent:
-    """The intent that an apply of this change leaves when it is killed."""
-    return Intent(
-        "entry",
-        change.address,
-        change.action.name.lower(),
-        change.provider,
-        key,
-        {
-            "cluster": "lab",
-            "attributes": change.after,
-            "depends_on": [str(one) for one in change.depends_on],
-        },
-        HOLDER,
-        0.0,
-    )
+    """The intent of this change that a killed apply leaves."""
+    needs = [*map(str, change.depends_on)]
+    inputs = {"cluster": "lab", "attributes": change.after, "depends_on": needs}
+    action = change.action.name.lower()
+    return Intent("entry", change.address, action, change.provider, key, inputs, HOLDER, 0.0)
 
 
 def change_of(plan: Plan, address: str) -> Change:
-    """The change of one address."""
     return next(change for change in plan.changes if change.address == at(address))
+
+
+def errors(plan: Plan) -> list[str]:
+    """The summaries of the errors of a plan."""
+    return [one.summary for one in plan.diagnostics if one.severity.value == "error"]

@@ -64,7 +64,7 @@ def test_a_desired_state_is_cached_with_every_place(manifest: Path) -> None:
 
 
 def test_whatever_a_desired_state_was_made_from_is_compared(manifest: Path) -> None:
-    """A byte of a file, another file, a variable, an installed provider."""
+    """A byte of a file, another file, a variable, an installed provider, the directory of code."""
     cache_of(manifest).store(desired(manifest, MANIFEST))
     files = read_all_files(manifest)
 
@@ -74,6 +74,9 @@ def test_whatever_a_desired_state_was_made_from_is_compared(manifest: Path) -> N
     assert cache_of(manifest).load(read_all_files(manifest)) is None
     (manifest / "more.trainctl.yaml").unlink()
     assert cache_of(manifest).load(files) is not None
+    (manifest / "src").rmdir()
+    assert cache_of(manifest).load(files) is None
+    (manifest / "src").mkdir()
     (manifest / "trainctl.yaml").write_text(MANIFEST + "# more\n")
     assert cache_of(manifest).load(read_all_files(manifest)) is None
 
@@ -88,12 +91,6 @@ def test_a_directory_has_the_name_that_is_used_now(
 
     assert cached is not None
     assert cached.directory == manifest
-
-
-def test_deleted_code_is_noticed(manifest: Path) -> None:
-    cache_of(manifest).store(desired(manifest, MANIFEST))
-    (manifest / "src").rmdir()
-    assert cache_of(manifest).load(read_all_files(manifest)) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"key": 1}', b"\xff"])

@@ -19,13 +19,13 @@ NASTY = st.one_of(WORDS, st.text(alphabet="'\"`$(){}\\ \n;|&<>#*?~!a1", max_size
 
 
 def expanded(command: str, value: str = "x") -> str:
-    """A command with ``var.x`` put in."""
+    """A command with the value of ``var.x``."""
     return command_text(command, ExpressionScope({"x": value}))
 
 
 def run(shell: str, script: str) -> bytes:
-    """What a real shell prints."""
-    done = subprocess.run([shell, "-c", script], capture_output=True, check=True, timeout=20)
+    """The output of a shell."""
+    done = subprocess.run([shell, "-c", script], capture_output=True, check=True, timeout=60)
     return done.stdout
 
 
@@ -50,7 +50,7 @@ PLACES = [
 @pytest.mark.parametrize("shell", SHELLS)
 @given(value=NASTY)
 def test_a_value_reaches_the_program_as_one_word(shell: str, value: str) -> None:
-    """A real shell hands over exactly the value, wherever it stands: nothing in it is read, split or run."""
+    """Nothing in it is read, split or run."""
     script = "\nprintf '\\0'\n".join(expanded(command, value) for command in PLACES)
     wanted = [value + ("." if "$(printf" in command else "") for command in PLACES]
     assert run(shell, script).split(b"\0") == [each.encode() for each in wanted]
@@ -78,8 +78,7 @@ def test_a_value_reaches_the_program_as_one_word(shell: str, value: str) -> None
         ('echo "$(case x in x) echo "${{ var.x }}";; esac)"', "both 'case' and $(…)"),
     ],
 )
-def test_where_the_shell_quotes_already_a_word_is_refused(command: str, why: str) -> None:
-    """The message says where it stands and what else to write."""
+def test_a_value_that_the_shell_would_read_is_refused(command: str, why: str) -> None:
     with pytest.raises(InvalidExpression) as refusal:
         expanded(command)
     assert why in str(refusal.value)
@@ -87,44 +86,27 @@ def test_where_the_shell_quotes_already_a_word_is_refused(command: str, why: str
 
 
 def test_raw_inserts_the_value_as_it_is() -> None:
-    """Flags of several words, inside quotes or not."""
+    """Flags of several words, inside quotes or not; a quote that it opens is open."""
     assert expanded("python t.py ${{ raw(var.x) }}", "--a 1 --b 2") == "python t.py --a 1 --b 2"
     assert expanded("echo '${{ raw( var.x ) }}'", "a") == "echo 'a'"
-
-
-def test_a_raw_value_counts_as_read_by_the_shell() -> None:
-    """A quote that it opens is open."""
     with pytest.raises(InvalidExpression, match="inside single quotes"):
         expanded("echo ${{ raw(var.x) }} ${{ var.x }}", "'")
 
 
-def test_the_shells_own_variables_stay() -> None:
-    """``$NAME`` and ``${NAME}`` are not ours."""
-    assert expanded("echo $A ${B} ${{ var.x }}", "a b") == "echo $A ${B} 'a b'"
-
-
 @given(
-    before=st.text(alphabet="'\"`$(){}\\ \n;#<>ax=", max_size=14),
-    marker=st.sampled_from(["$(echo PWNED)", "a'b", "`echo PWNED`", "a b"]),
+    before=st.text(alphabet="'\"`$(){}\\ \n;#ax=", max_size=14),
+    value=st.sampled_from(["$(touch canary)", "a'b", "`touch canary`", "a b"]),
 )
-def test_whatever_stands_before_the_value_is_never_run(
-    tmp_path_factory: pytest.TempPathFactory, before: str, marker: str
+def test_a_value_is_never_run_whatever_is_before_it(
+    tmp_path: Path, before: str, value: str
 ) -> None:
-    """A command is refused, or every shell that takes it keeps the value out of its own reading."""
-    canary = Path(str(tmp_path_factory.getbasetemp())) / "canary"
-    value = marker.replace("echo PWNED", f"touch {canary}")
-    if "<" in before or ">" in before:
-        before = before.replace(">", "").replace("<", "")
+    """Or the command is refused."""
     try:
         script = expanded(f"{before}${{{{ var.x }}}}", value)
     except InvalidExpression:
         return
     for shell in SHELLS:
         subprocess.run(
-            [shell, "-c", script],
-            capture_output=True,
-            check=False,
-            timeout=20,
-            cwd=tmp_path_factory.getbasetemp(),
+            [shell, "-c", script], capture_output=True, check=False, timeout=60, cwd=tmp_path
         )
-        assert not canary.exists(), (shell, script)
+        assert not (tmp_path / "canary").exists(), (shell, script)

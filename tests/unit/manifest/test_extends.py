@@ -67,11 +67,14 @@ def test_own_names_win_and_unused_resources_are_left_out(project: Path) -> None:
     assert merged.state.url == "file:///srv/sft"
     assert merged.extended is not None
     assert merged.extended.name == "../shared/defaults.yaml"
-    whole = SHARED.replace("steps: 3", "steps: 4").replace("  spare: {provider: local}\n", "")
-    whole = whole.replace('  unused: {source: "file:./unused"}\n', "")
-    alone = desired(
-        project, whole + OWN.replace(OWN.splitlines()[0], "").replace("vars: {steps: 4}", "")
-    )
+    text = SHARED.replace("steps: 3", "steps: 4") + OWN.partition("\n")[2]
+    for line in (
+        "  spare: {provider: local}",
+        '  unused: {source: "file:./unused"}',
+        "vars: {steps: 4}",
+    ):
+        text = text.replace(line + "\n", "")
+    alone = desired(project, text)
     assert alone.manifest_digest == merged.manifest_digest
     (project.parent / "shared" / "defaults.yaml").write_text(SHARED.replace("1e-5", "2e-5"))
     assert desired(project, OWN).manifest_digest != merged.manifest_digest

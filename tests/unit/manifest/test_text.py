@@ -56,12 +56,6 @@ def test_every_float_keeps_its_value_and_its_spelling(number: float) -> None:
         assert (float(found), found.text) == (number, repr(number))
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
-def test_every_escaped_text_is_read(text: str) -> None:
-    escaped = "".join(f"\\U{ord(char):08x}" for char in text)
-    assert to_plain(tree(f'k: "{escaped}"')) == {"k": text}
-
-
 def test_keys_are_text() -> None:
     assert list(tree("{010: a, no: b, 1e-5: c, true: d}").entries) == ["010", "no", "1e-5", "true"]
 

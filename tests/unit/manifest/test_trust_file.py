@@ -82,11 +82,8 @@ def test_entries_and_policies_are_read(tmp_path: Path) -> None:
     policy = PlanPolicy(where, "ours", 40.0, ("ssh",), ("eu-*",), ("hf://acme/*",))
     assert trust.policies == (policy,)
     assert fits_schema(VALID)
-
-
-def test_an_empty_file_allows_nothing(tmp_path: Path) -> None:
-    trust = read_trust(write(tmp_path, "# nothing\n"))
-    assert (trust.allowed, trust.policies) == ((), ())
+    empty = read_trust(write(tmp_path, "# nothing\n"))
+    assert (empty.allowed, empty.policies) == ((), ())
 
 
 @pytest.mark.parametrize("texts", cases("trust_file"))

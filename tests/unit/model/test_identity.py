@@ -1,4 +1,4 @@
-"""The identity of a run: all that its result depends on, and nothing else."""
+"""The identity of a run: all inputs of its result, and nothing else."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RENAMED = {
 def identity(
     digest: str | None = "sha256:i", loaded: tuple[str | None, ...] = (), **changed: Any
 ) -> str | None:
-    """Of the job with these changes."""
+    """The identity of a run of the job with these changes."""
     return run_identity(replace(JOB, **changed), digest, loaded)
 
 
@@ -55,8 +55,7 @@ def identity(
         RENAMED,
     ],
 )
-def test_names_and_limits_dont_count(changed: dict[str, Any]) -> None:
-    """A renamed, relabelled or otherwise limited run has the same result."""
+def test_names_and_limits_are_not_part_of_it(changed: dict[str, Any]) -> None:
     assert identity(**changed) == identity()
 
 
@@ -79,15 +78,18 @@ def test_names_and_limits_dont_count(changed: dict[str, Any]) -> None:
         {"loaded": ("sha256:parent checkpoint-1",)},
     ],
 )
-def test_inputs_count(changed: dict[str, Any]) -> None:
-    """Each input of the result changes the identity."""
+def test_inputs_of_the_result_are_part_of_it(changed: dict[str, Any]) -> None:
     assert identity(**changed) not in (None, identity())
 
 
-def test_unknown_inputs_leave_it_unknown() -> None:
-    """An image by name, unread code, unresolved weights and unknown checkpoints can't be compared."""
-    assert identity(digest=None) is None
-    assert identity(code=CodeSpec()) is None
-    assert identity(weight_pins={"weights.sft-1": None}) is None
-    assert identity(loaded=(None,)) is None
-    assert identity() is not None
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"digest": None},
+        {"code": CodeSpec()},
+        {"weight_pins": {"weights.sft-1": None}},
+        {"loaded": (None,)},
+    ],
+)
+def test_it_is_unknown_if_an_input_is(unknown: dict[str, Any]) -> None:
+    assert identity(**unknown) is None

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from tests.support.cases import cases
 from tests.support.projects.manifests import desired
 from trainctl.manifest.types.base import ManifestSection
 from trainctl.manifest.types.job import Job
@@ -14,47 +15,12 @@ from trainctl.manifest.types.runtime import Runtime
 from trainctl.model.address import Address, Kind
 from trainctl.model.specs.job_spec import ComputeSpec, JobSpec, RetrySpec, RuntimeSpec, SecretRef
 
-FULL = """\
-secrets: {wandb: {from: env}, id: {from: env}, key: {from: env}}
-clusters: {lab: {provider: local, cache: {node: {dir: /nvme, size: 2TB}, max_rate: 1GB}}}
-weights: {qwen3: {source: "s3://bucket/b", endpoint_url: "http://127.0.0.1:9000", allow_patterns: ["*.json"]}}
-jobs:
-  sft:
-    image:
-      base_image: pytorch/pytorch:2.7.0
-      docker_auth:
-        auth_method: AWS_IAM
-        registry: ghcr.io
-        aws_iam_docker_auth: {access_key_secret_ref: {secret: id}, secret_access_key_secret_ref: {secret: key}}
-    compute: {accelerator: "H100:8", memory: 64Gi}
-    weights: [qwen3, "hf://a/c"]
-    mounts: [{host_path: /data, mount_location: data}]
-    runtime:
-      start_commands: [python train.py]
-      environment_variables: {WANDB_API_KEY: {secret: wandb}, LR: "1"}
-      cache_config: {enabled: true, prepare_commands: [make]}
-      load_checkpoint_config: {enabled: true}
-    matrix: {seed: [1, 2]}
-    depends_on: []
-    max_duration: 2h
-    labels: {team: nlp}
-"""
-
-
-def test_attributes_are_what_the_specification_is_read_from(tmp_path: Path) -> None:
-    """Reading and writing attributes changes nothing, for each kind of resource."""
-    for resource in desired(tmp_path, FULL).resources.values():
-        if resource.address.kind is Kind.JOB:
-            assert resource.job_spec.to_attributes() == resource.attributes
-        if resource.address.kind is Kind.WEIGHTS:
-            assert resource.weights_spec.to_attributes() == resource.attributes
-        if resource.address.kind is Kind.CACHE:
-            assert resource.cache_spec.to_attributes() == resource.attributes
+CASES = {case.id: case.values[0] for case in cases("desired/build")}
 
 
 def test_nested_values_have_types(tmp_path: Path) -> None:
-    """What the manifest says arrives as values with names."""
-    job = desired(tmp_path, FULL).resources[Address.read("sft[seed=1]")].job_spec
+    state = desired(tmp_path, CASES["nested values of a job"]["manifest"])
+    job = state.resources[Address.read("sft[seed=1]")].job_spec
     assert job.cluster_address == Address(Kind.CLUSTER, "lab")
     assert job.compute == ComputeSpec(memory="64Gi", accelerator="H100:8")
     assert (job.compute.gpus, job.compute.gpu_kind) == (8, "H100")
@@ -69,21 +35,16 @@ def test_nested_values_have_types(tmp_path: Path) -> None:
 
 
 def test_a_planned_job_keeps_its_code_and_pins() -> None:
-    """What a plan adds is part of the attributes, and is left out where it isn't known."""
+    """They are left out if they are unknown."""
     code = {"path": ".", "digest": "sha256:a", "files": 1, "bytes": 0}
-    planned = {
-        **JobSpec().to_attributes(),
-        "code": code,
-        "weight_pins": {},
-        "resume_from": "latest",
-    }
+    added = {"code": code, "weight_pins": {}, "resume_from": "latest"}
+    planned = {**JobSpec().to_attributes(), **added}
     job = JobSpec.from_attributes(planned)
     assert (job.code.digest, job.resume_from, job.rerun_of) == ("sha256:a", "latest", None)
     assert job.to_attributes() == planned
 
 
 def test_defaults_are_those_of_the_manifest() -> None:
-    """Keys that the manifest and the specification share have the same default."""
     declared = Job(runtime=Runtime(start_commands=["true"]))
     pairs: list[tuple[ManifestSection, Any]] = [
         (declared, JobSpec()),

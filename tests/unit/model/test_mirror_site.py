@@ -1,4 +1,4 @@
-"""What a state remembers of where a mirror is."""
+"""The recorded location of a mirror."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ STORE, OTHER = "http://127.0.0.1:9000", "http://127.0.0.1:9001"
         (MirrorSite("file:///new"), MirrorSite("s3://b/p", OTHER).outputs, MirrorSite("s3://b/p", OTHER)),
     ],
 )  # fmt: skip
-def test_a_record_tells_where_weights_are(
+def test_a_record_has_the_mirror_of_weights(
     today: MirrorSite, outputs: dict[str, str], before: MirrorSite
 ) -> None:
-    """One that tells no server, as earlier releases wrote it, is no move to another server by itself."""
+    """A record of an earlier release, without a server, is no move to another server."""
     assert today.of(outputs) == before
 
 
@@ -40,8 +40,7 @@ def test_a_record_tells_where_weights_are(
         ("file:///", "file:///old", True),
     ],
 )
-def test_a_hosts_usual_directory_is_any_of_its_cluster(
+def test_a_mirror_in_the_default_directory_of_a_cluster_has_not_moved(
     today: str, before: str, *, moved: bool
 ) -> None:
-    """Which it is only the host tells, and nobody asks it for that."""
     assert MirrorSite(today).differs_from(MirrorSite(before)) is moved

@@ -12,6 +12,7 @@ from tests.support.projects.plans import (
     PlanScenario,
     at,
     desired,
+    errors,
     resource,
     source_of,
     state_after,
@@ -29,11 +30,6 @@ REMOTE = replace(NODE, tiers={WEIGHTS: TierFacts(mirror=2 * GB)}, sees_mirror=Fa
 """A node that can't access the directory of the mirror."""
 MIRROR = replace(REMOTE, sees_mirror=True, mirror_on="lab/lab-0")
 """The node that has the mirror."""
-
-
-def errors(plan: Plan) -> list[str]:
-    """The summaries of the errors of a plan."""
-    return [one.summary for one in plan.diagnostics if one.severity.value == "error"]
 
 
 def transfer_warnings(plan: Plan) -> list[str]:
@@ -71,18 +67,12 @@ def test_bytes_by_tier_sum_to_the_listing() -> None:
     assert row.last_hop_seconds == round(SIZE / 1e9, 1)
 
 
-def test_a_node_with_every_byte_gets_nothing() -> None:
+def test_tiers_of_a_complete_an_unreachable_and_an_unknown_node() -> None:
     row = delivery(world=PlanScenario(mirrored=SIZE, on_node=SIZE))
     assert (row.path, row.forecast_seconds) == ("none", 0.0)
-
-
-def test_an_unreachable_node_counts_from_the_mirror() -> None:
     row = delivery(world=PlanScenario(mirrored=100), nodes={})
     assert row.tiers == TierFacts(mirror=100, upstream=SIZE - 100)
     assert (row.node, row.mount, row.forecast_seconds) == ("lab/lab-0", "", None)
-
-
-def test_unknown_weights_have_unknown_tiers() -> None:
     nodes = {LAB: (replace(NODE, tiers={}),)}
     row = delivery(weights={WEIGHTS: WeightsFacts(None)}, nodes=nodes)
     assert (row.tiers, row.forecast_seconds, row.path) == (None, None, "mirror-to-node")

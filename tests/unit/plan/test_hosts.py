@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.support.projects.plans import PlanScenario, at, resource
+from tests.support.projects.plans import PlanScenario, at, errors, resource
 from trainctl.model.json_codec import from_json, to_json
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import ImageFacts, ImageSelection, Plan, PlanInputs
@@ -85,17 +85,13 @@ def test_an_image_is_listed_with_its_engine() -> None:
 def test_a_missing_container_engine_is_an_error() -> None:
     why = "no container engine works: none is there"
     plan = plan_with_image(ImageFacts(None, present=False, why=why))
-    (problem,) = (one for one in plan.diagnostics if one.severity.value == "error")
-    assert problem.summary == f"job.sft needs a container engine, but on lab/lab-0 {why}"
-    assert "runtime.engine: host" in problem.detail
+    assert errors(plan) == [f"job.sft needs a container engine, but on lab/lab-0 {why}"]
+    assert "runtime.engine: host" in "".join(problem.detail for problem in plan.diagnostics)
 
 
-def test_an_image_on_an_unreachable_node_is_unknown() -> None:
+def test_an_image_is_unknown_on_an_unreachable_node_and_not_needed_on_the_host() -> None:
     (row,) = plan_with_image(None).images
     assert (row.engine, row.present) == (None, None)
-
-
-def test_a_job_on_the_host_needs_no_image() -> None:
     plan = plan_with_image(None, engine="host")
     assert plan.images == ()
     assert [delivery.mount for delivery in plan.deliveries] == ["link"]

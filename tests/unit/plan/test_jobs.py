@@ -51,6 +51,14 @@ def planned(
     return change_of(make_plan(world.inputs(state, options, **more)), "job.sft")
 
 
+def observation(value: str) -> Observation:
+    """What a refresh finds of a resource: its status, or that of its run."""
+    if value.upper() in ResourceStatus.__members__:
+        return Observation(ResourceStatus[value.upper()])
+    run = run_record(1, RunStatus[value.upper()]).to_json()
+    return Observation(ResourceStatus.PRESENT, {"runs": [run]})
+
+
 def plan_of(case: dict[str, Any]) -> Plan:
     """The plan of a case."""
     lifecycle = {name: tuple(values) for name, values in case.get("lifecycle", {}).items()}
@@ -72,6 +80,8 @@ def plan_of(case: dict[str, Any]) -> Plan:
     world.job |= case.get("job", {})
     if "command" in case:
         world.job["runtime"]["start_commands"] = [case["command"]]
+    observed = case.get("observed", {})
+    more["observed"] = {at(address): observation(value) for address, value in observed.items()}
     if "removed" in case:
         more["desired"] = desired(*world.resources()[:3])
     options = REQUESTS.get(case.get("request", ""), PlanOptions())
@@ -92,9 +102,12 @@ def test_a_job_runs_again_when_it_has_to(case: dict[str, Any]) -> None:
     }
     assert {name: value for name, value in values.items() if value} == case["planned"]
     assert len(plan.diagnostics) == case.get("warnings", 0)
+    assert [str(drift.address) for drift in plan.drift] == case.get("drift", [])
     if change.action in (Action.NOOP, Action.UPDATE):
         assert change.after == {**(change.before or {}), **case.get("job", {})}
         assert not change.after_unknown
+    ended = RunStatus.__members__.get(case.get("observed", {}).get("job.sft", "").upper())
+    assert ended is None or change.outputs["runs"][-1]["status"] == ended
     if change.reason is ActionReason.BY_REQUEST:
         assert (change.after or {})["code"]["digest"] == OTHER_CODE.digest
 
@@ -117,44 +130,6 @@ def test_a_live_run_that_would_be_stopped_is_described() -> None:
     stops = planned(world, state).stops
     assert stops is not None
     assert (stops.id, stops.number, stops.started_at, stops.gpus) == ("run0001", 1, 5.0, 8)
-
-
-def test_an_ending_that_was_not_recorded_is_shown_and_no_drift() -> None:
-    world = PlanScenario()
-    run = run_record(1, RunStatus.COMPLETED).to_json()
-    ended = Observation(ResourceStatus.PRESENT, {"run": run})
-
-    plan = make_plan(world.inputs(ran(world, RunStatus.RUNNING), observed={JOB: ended}))
-    change = change_of(plan, "job.sft")
-
-    assert (change.action, change.note, plan.drift) == (Action.NOOP, "run 1 completed", ())
-    assert change.outputs["runs"][0]["status"] == RunStatus.COMPLETED
-
-
-def test_an_observed_failure_counts_as_the_state_of_the_run() -> None:
-    world = PlanScenario()
-    state = ran(world, RunStatus.RUNNING)
-    run = run_record(1, RunStatus.FAILED).to_json()
-    world.code = OTHER_CODE
-
-    failed = Observation(ResourceStatus.PRESENT, {"runs": [run]})
-    change = planned(world, state, observed={JOB: failed})
-
-    assert (change.reason, change.stops) == (ActionReason.RUN_FAILED, None)
-
-
-def test_a_run_is_lost_with_its_only_node() -> None:
-    """An unreachable run is lost if the one node of its cluster is gone, and only then."""
-    world = PlanScenario()
-    state = ran(world, RunStatus.RUNNING)
-    unreachable = Observation(ResourceStatus.UNREACHABLE)
-    gone = {JOB: unreachable, CLUSTER: Observation(ResourceStatus.MISSING)}
-
-    lost = planned(world, state, observed=gone)
-    kept = planned(world, state, observed={JOB: unreachable, CLUSTER: unreachable})
-
-    assert (lost.action, lost.reason) == (Action.REPLACE, ActionReason.RUN_LOST)
-    assert kept.action is Action.NOOP
 
 
 def test_an_interrupted_creation_is_deleted_before_its_cluster() -> None:

@@ -11,65 +11,54 @@ from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.plan_file import MAX_INTERRUPTIONS, _may_retry
 from trainctl.plan.values import Change
 
+ENDINGS = {
+    "lost": (RunStatus.LOST, None),
+    "interrupted": (RunStatus.LOST, "interrupted: the machine is taken back at 13:00 UTC"),
+    "completed": (RunStatus.COMPLETED, None),
+    "vanished": (RunStatus.RUNNING, None),
+}
+MOST = "interrupted " * MAX_INTERRUPTIONS
 
-def change_after(runs: str, attempts: int) -> Change:
-    """The next run after lost (``l``), interrupted (``i``), completed (``c``) and vanished (``v``) runs, the newest last."""
-    records = {
-        "l": ("TRAINING_JOB_LOST", None),
-        "i": ("TRAINING_JOB_LOST", "interrupted: the machine is taken back at 13:00 UTC"),
-        "c": ("TRAINING_JOB_COMPLETED", None),
-        "v": ("TRAINING_JOB_RUNNING", None),
-    }
-    found = [
-        RunRecord("a", number, "k", status=RunStatus(records[letter][0]), error=records[letter][1])
-        for number, letter in enumerate(runs)
+
+@pytest.mark.parametrize(
+    ("runs", "attempts", "notices", "may_retry"),
+    [
+        ("vanished", 1, "imds", True),
+        ("interrupted vanished", 1, "imds", True),
+        (MOST + "vanished", 1, "imds", False),
+        ("lost", 1, "imds", False),
+        ("lost", 2, "imds", True),
+        ("lost lost", 2, "imds", False),
+        ("interrupted", 1, "imds", True),
+        ("interrupted interrupted lost", 2, "imds", True),
+        ("lost interrupted lost", 2, "imds", False),
+        (MOST, 1, "imds", True),
+        (MOST + "interrupted", 1, "imds", False),
+        (MOST + "completed interrupted", 1, "imds", True),
+        ("vanished", 1, None, False),
+        ("vanished", 2, None, True),
+        ("lost vanished", 2, None, False),
+    ],
+)
+def test_interruptions_have_a_budget_of_their_own(
+    runs: str, attempts: int, notices: str | None, *, may_retry: bool
+) -> None:
+    """Since the last run that was not lost; without notices of its platform somebody may have deleted a machine."""
+    records = [
+        RunRecord("a", number, "k", status=ENDINGS[name][0], error=ENDINGS[name][1]).to_json()
+        for number, name in enumerate(runs.split())
     ]
     values = {"cluster": "lab", "retry": {"max_attempts": attempts, "delay": "0s"}}
-    return Change(
+    change = Change(
         address=Address.parse("job.sft"),
         action=Action.REPLACE,
         provider="",
         reason=ActionReason.RUN_LOST,
         before=values,
         after=values,
-        outputs={"runs": [run.to_json() for run in found]},
+        outputs={"runs": records},
     )
-
-
-def state_of(notice: str | None) -> State:
-    """A state with the job's cluster of one machine."""
     lab = Address.parse("cluster.lab")
-    node = {"name": "lab-0", "details": {"notice": {"kind": notice}} if notice else {}}
-    return State(resources={lab: RecordedResource(lab, "rented", {}, {"nodes": [node]})})
-
-
-@pytest.mark.parametrize(
-    ("runs", "attempts", "expected"),
-    [
-        ("v", 1, True),
-        ("iv", 1, True),
-        ("i" * MAX_INTERRUPTIONS + "v", 1, False),
-        ("l", 1, False),
-        ("l", 2, True),
-        ("ll", 2, False),
-        ("i", 1, True),
-        ("iil", 2, True),
-        ("lil", 2, False),
-        ("i" * MAX_INTERRUPTIONS, 1, True),
-        ("i" * (MAX_INTERRUPTIONS + 1), 1, False),
-        ("i" * MAX_INTERRUPTIONS + "ci", 1, True),
-    ],
-)
-def test_interruptions_have_a_budget_of_their_own(runs: str, attempts: int, expected: bool) -> None:
-    """Since the last run that was not lost."""
-    assert _may_retry(change_after(runs, attempts), state_of("imds")) is expected
-
-
-@pytest.mark.parametrize(
-    ("runs", "attempts", "expected"), [("v", 1, False), ("v", 2, True), ("lv", 2, False)]
-)
-def test_machines_that_platforms_leave_alone_vanish_as_runs_fail(
-    runs: str, attempts: int, expected: bool
-) -> None:
-    """Somebody may have deleted them."""
-    assert _may_retry(change_after(runs, attempts), state_of(None)) is expected
+    node = {"name": "lab-0", "details": {"notice": {"kind": notices}} if notices else {}}
+    state = State(resources={lab: RecordedResource(lab, "rented", {}, {"nodes": [node]})})
+    assert _may_retry(change, state) is may_retry

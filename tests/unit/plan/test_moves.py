@@ -32,7 +32,7 @@ def moved(state: State, options: PlanOptions = PlanOptions()) -> Plan:
 
 
 def test_a_moved_job_is_no_new_run() -> None:
-    """It is a change to approve, with the old address; nothing runs; the digest names it."""
+    """It is a change to approve, which the digest covers."""
     plan = moved(before_the_move())
     change = change_of(plan, "job.sft")
     assert (change.action, change.previous) == (Action.NOOP, OLD)
@@ -47,13 +47,11 @@ def test_a_moved_job_is_no_new_run() -> None:
     (row,) = [one for one in plan_json(plan)["resource_changes"] if "previous_address" in one]
     assert (row["address"], row["previous_address"]) == ("job.sft", "job.old")
     assert row["change"]["actions"] == ["no-op"]
-    assert (
-        plan.digest != make_plan(PlanScenario().inputs(FORTH.applied_to(before_the_move()))).digest
-    )
+    unmoved = PlanScenario().inputs(FORTH.applied_to(before_the_move()))
+    assert plan.digest != make_plan(unmoved).digest
 
 
 def test_a_moved_job_may_change_too() -> None:
-    """Then the reason and the old address are both shown."""
     world = PlanScenario()
     state = before_the_move()
     world.job["runtime"] = {"start_commands": ["other"]}
@@ -63,7 +61,7 @@ def test_a_moved_job_may_change_too() -> None:
 
 
 def test_a_saved_move_is_applied_once() -> None:
-    """Not stale before, done after, and stale if the job was changed meanwhile; the file has it."""
+    """The plan is stale if the job was changed after it was made."""
     state = before_the_move()
     world = PlanScenario()
     plan = moved(state)
@@ -84,16 +82,15 @@ def test_a_saved_move_is_applied_once() -> None:
 
 
 def test_a_move_outside_of_the_selection() -> None:
-    """All moves are one entry, so a plan for a part refuses them."""
+    """All moves are one entry, so a targeted plan refuses them."""
     plan = moved(before_the_move(), PlanOptions(targets=(at("project.demo"),)))
     assert not plan.usable
-    assert "job.sft is moved from job.old, but not selected" in {
-        one.summary for one in plan.diagnostics
-    }
+    summaries = [problem.summary for problem in plan.diagnostics]
+    assert "job.sft is moved from job.old, but not selected" in summaries
 
 
 def test_removed_resources() -> None:
-    """Forgotten with its live run going on, or destroyed though it has ended."""
+    """Forgotten although its run is live, or destroyed although it ended."""
     for destroy, status, action, reason in (
         (False, RunStatus.RUNNING, Action.FORGET, ActionReason.REMOVED),
         (True, RunStatus.COMPLETED, Action.DELETE, ActionReason.NO_CONFIG),
@@ -107,7 +104,7 @@ def test_removed_resources() -> None:
 
 
 def test_an_imported_run() -> None:
-    """A declared job with a record from elsewhere is not created; its run is named."""
+    """A declared job with an imported record is not created."""
     state = state_after(make_plan(PlanScenario().inputs()))
     record = state.resources[JOB]
     left = {address: one for address, one in state.resources.items() if address != JOB}

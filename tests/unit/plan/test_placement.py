@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainctl.model.action import Action
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address
 from trainctl.model.specs.job_spec import ComputeSpec
 from trainctl.plan.placement import (
     NodeOffer,
@@ -20,117 +20,84 @@ from trainctl.plan.placement import (
 )
 from trainctl.plan.values import Change, GpuFacts, NodeFacts, PlanInputs
 
-
-def gpus(*kinds: str, busy: int = 0) -> tuple[GpuFacts, ...]:
-    """GPUs of these kinds, the first ``busy`` of them in use."""
-    return tuple(GpuFacts(kind, (kind,), at >= busy) for at, kind in enumerate(kinds))
+GIB = 2**30
+ONE_GPU = ComputeSpec(accelerator="H100:1")
 
 
-def wanting(nodes: int, accelerator: str | None = None) -> ComputeSpec:
-    """Nodes with so many GPUs each, or all that they have."""
-    return ComputeSpec(nodes, accelerator=accelerator)
+def offer(node: str, *kinds: str, busy: int = 0, **facts: Any) -> NodeOffer:
+    """A node with GPUs of these kinds, the first ones of them in use."""
+    gpus = [GpuFacts(kind, (kind,), number >= busy) for number, kind in enumerate(kinds)]
+    return NodeOffer(node, tuple(gpus), **facts)
 
 
-def test_what_the_run_can_never_have_is_no_choice() -> None:
-    """Nodes without the GPUs that are wanted are left out, even if that leaves too few."""
-    offers = [NodeOffer("a"), NodeOffer("b", gpus("A100")), NodeOffer("c", gpus("H100", "H100"))]
-    assert assign_nodes(wanting(1, "H100:2"), offers) == ("c",)
-    assert assign_nodes(wanting(2, "H100:2"), offers) == ("c",)
-    assert assign_nodes(wanting(1, "A100:2"), offers) == ()
+SMALL_GPU = [offer("a"), offer("b", "A100"), offer("c", "H100", "H100")]
+CPU_NODES = [
+    NodeOffer("a", cpus=8, memory=58 * GIB),
+    NodeOffer("b", cpus=4, memory=128 * GIB),
+    NodeOffer("unknown"),
+]
+LATER, NEVER = SpaceAvailability.LATER, SpaceAvailability.NEVER
 
 
-def test_a_machine_that_is_too_small_is_no_choice() -> None:
-    """By processors and by memory, of which a tenth may be missing; what is not known is taken for enough."""
-    gib = 2**30
-    offers = [
-        NodeOffer("a", cpus=8, memory=58 * gib),
-        NodeOffer("b", cpus=4, memory=128 * gib),
-        NodeOffer("c"),
-    ]
-    assert assign_nodes(ComputeSpec(memory="64Gi", cpu_count=8), offers[:2]) == ("a",)
-    assert assign_nodes(ComputeSpec(memory="65Gi"), offers[:2]) == ("b",)
-    assert assign_nodes(ComputeSpec(memory="65Gi", cpu_count=8), offers) == ("c",)
-    assert assign_nodes(ComputeSpec(memory="1Ti"), offers[:2]) == ()
+@pytest.mark.parametrize(
+    ("compute", "offers", "nodes"),
+    [
+        (ComputeSpec(accelerator="H100:2"), SMALL_GPU, "c"),
+        (ComputeSpec(2, accelerator="H100:2"), SMALL_GPU, "c"),
+        (ComputeSpec(accelerator="A100:2"), SMALL_GPU, ""),
+        (ComputeSpec(memory="64Gi", cpu_count=8), CPU_NODES[:2], "a"),  # a tenth may be missing
+        (ComputeSpec(memory="65Gi"), CPU_NODES[:2], "b"),
+        (ComputeSpec(memory="65Gi", cpu_count=8), CPU_NODES, "unknown"),
+        (ComputeSpec(memory="1Ti"), CPU_NODES[:2], ""),
+        # Free GPUs count before bytes, bytes before few runs, and then the declared order.
+        (
+            ONE_GPU,
+            [offer("a", "H100", busy=1, bytes_there=9), offer("b", "H100"), offer("c", "H100", runs=3, bytes_there=5)],
+            "c",
+        ),
+        (ONE_GPU, [offer("a", "H100", busy=1, bytes_there=9), offer("b", "H100")], "b"),
+        (ComputeSpec(), [NodeOffer("a", runs=1), NodeOffer("b"), NodeOffer("c")], "b"),
+        (ComputeSpec(), [NodeOffer("a"), NodeOffer("b")], "a"),
+        (ONE_GPU, [offer("a", "H100", busy=1, runs=2), offer("b", "H100", busy=1, runs=1)], "b"),
+        # Space for weights counts before bytes; a node that will never have it comes last.
+        (ONE_GPU, [offer("a", "H100", bytes_there=9, space=LATER), offer("b", "H100", runs=3)], "b"),
+        (ONE_GPU, [offer("a", "H100", busy=1), offer("b", "H100", space=LATER)], "b"),
+        (ONE_GPU, [offer("a", "H100", space=NEVER), offer("b", "H100", busy=1)], "b"),
+        (ONE_GPU, [offer("a", "H100", space=NEVER)], "a"),
+        # Ranks are numbered in the declared order.
+        (
+            ComputeSpec(2),
+            [NodeOffer("a", bytes_there=1), NodeOffer("b", runs=1), NodeOffer("c", bytes_there=2)],
+            "a c",
+        ),
+        # Unreachable nodes are taken in the declared order.
+        (ComputeSpec(2, accelerator="H100:8"), [NodeOffer(name, gpus=None) for name in "abc"], "a b"),
+    ],
+)  # fmt: skip
+def test_the_best_nodes_are_chosen(
+    compute: ComputeSpec, offers: list[NodeOffer], nodes: str
+) -> None:
+    assert assign_nodes(compute, offers) == tuple(nodes.split())
 
 
-def test_free_gpus_come_before_bytes_and_bytes_before_few_runs() -> None:
-    """In this order; then the order in which nodes are declared."""
-    busy = NodeOffer("busy", gpus("H100", busy=1), bytes_there=9)
-    full = NodeOffer("full", gpus("H100"), runs=3, bytes_there=5)
-    idle = NodeOffer("idle", gpus("H100"))
-    wanted = wanting(1, "H100:1")
-    assert assign_nodes(wanted, [busy, idle, full]) == ("full",)
-    assert assign_nodes(wanted, [busy, idle]) == ("idle",)
-    assert assign_nodes(
-        wanting(1, None), [NodeOffer("a", runs=1), NodeOffer("b"), NodeOffer("c")]
-    ) == ("b",)
-    assert assign_nodes(wanting(1, None), [NodeOffer("a"), NodeOffer("b")]) == ("a",)
-
-
-def test_weights_go_where_there_is_room_for_them() -> None:
-    """A node that has none now comes after those that have, and before one whose GPUs are busy; one that never has comes last."""
-    crowded = NodeOffer("crowded", gpus("H100"), bytes_there=9, space=SpaceAvailability.LATER)
-    idle = NodeOffer("idle", gpus("H100"), runs=3)
-    busy = NodeOffer("busy", gpus("H100", busy=1))
-    small = NodeOffer("small", gpus("H100"), space=SpaceAvailability.NEVER)
-    wanted = wanting(1, "H100:1")
-    assert assign_nodes(wanted, [crowded, idle]) == ("idle",)
-    assert assign_nodes(wanted, [busy, crowded]) == ("crowded",)
-    assert assign_nodes(wanted, [small, busy]) == ("busy",)
-    assert assign_nodes(wanted, [small]) == ("small",)
-
-
-def test_when_there_is_room_for_weights() -> None:
-    """By what no live run has there yet, and by what would be there if none were live; what nobody told is taken for enough."""
+def test_space_for_weights() -> None:
+    """Next to live runs, without them, or never; unknown space is enough."""
     assert SpaceAvailability.of(5, 9, 5, 9) is SpaceAvailability.NOW
-    assert SpaceAvailability.of(6, 9, 5, 9) is SpaceAvailability.LATER
-    assert SpaceAvailability.of(0, 10, 5, 9) is SpaceAvailability.NEVER
+    assert SpaceAvailability.of(6, 9, 5, 9) is LATER
+    assert SpaceAvailability.of(0, 10, 5, 9) is NEVER
     assert SpaceAvailability.of(6, 9, None, None) is SpaceAvailability.NOW
 
 
-def test_a_run_waits_on_the_best_of_nodes_that_are_all_busy() -> None:
-    """It gets one all the same, where it waits."""
-    offers = [
-        NodeOffer("a", gpus("H100", busy=1), runs=2),
-        NodeOffer("b", gpus("H100", busy=1), runs=1),
-    ]
-    assert assign_nodes(wanting(1, "H100"), offers) == ("b",)
+def test_two_runs_of_one_apply_get_a_gpu_each() -> None:
+    offers = [offer("a", "H100"), offer("b", "H100")]
+    assert assign_nodes(ONE_GPU, offers) == ("a",)
+    assert assign_nodes(ONE_GPU, [reserve(offers[0], ONE_GPU), offers[1]]) == ("b",)
 
 
-def test_ranks_are_numbered_in_the_declared_order() -> None:
-    """Whatever made the nodes the best ones."""
-    offers = [NodeOffer("a", bytes_there=1), NodeOffer("b", runs=1), NodeOffer("c", bytes_there=2)]
-    assert assign_nodes(wanting(2, None), offers) == ("a", "c")
-
-
-def test_what_was_placed_counts_for_the_next() -> None:
-    """Two runs of one apply that want a GPU each go to two nodes."""
-    offers = [NodeOffer("a", gpus("H100")), NodeOffer("b", gpus("H100"))]
-    wanted = wanting(1, "H100:1")
-    first = assign_nodes(wanted, offers)[0]
-    left = [reserve(one, wanted) if one.node == first else one for one in offers]
-    assert (first, assign_nodes(wanted, left)) == ("a", ("b",))
-
-
-def test_where_no_node_was_asked_the_declared_order_holds() -> None:
-    """Nobody is refused for GPUs that nobody has counted."""
-    offers = [NodeOffer(name, gpus=None) for name in "abc"]
-    assert assign_nodes(wanting(2, "H100:8"), offers) == ("a", "b")
-
-
-@given(
-    st.lists(
-        st.builds(NodeOffer, st.text(), st.just(()), st.integers(0, 3), st.integers(0, 3)),
-        max_size=5,
-    ),
-    st.integers(1, 4),
-)
-def test_no_node_is_given_twice(offers: list[NodeOffer], count: int) -> None:
-    """As many as are wanted, as far as there are any, each of another place in the list."""
-    numbered = [
-        NodeOffer(str(at), one.gpus, one.runs, one.bytes_there) for at, one in enumerate(offers)
-    ]
-    chosen = assign_nodes(wanting(count, None), numbered)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=5), st.integers(1, 4))
+def test_no_node_is_chosen_twice(facts: list[tuple[int, int]], count: int) -> None:
+    offers = [NodeOffer(str(number), (), *pair) for number, pair in enumerate(facts)]
+    chosen = assign_nodes(ComputeSpec(count), offers)
     assert len(chosen) == len(set(chosen)) == min(count, len(offers))
     assert list(chosen) == sorted(chosen, key=int)
 
@@ -145,16 +112,14 @@ def test_no_node_is_given_twice(offers: list[NodeOffer], count: int) -> None:
         (Action.NOOP, None, 2, "why"),
     ],
 )
-def test_what_a_job_claims_that_says_nothing(
+def test_a_new_run_without_an_accelerator_claims_all_gpus(
     action: Action, accelerator: str | None, usable: int, note: str
 ) -> None:
-    """All GPUs of its node, which the plan tells of each new run; nothing where there are none."""
-    cluster, job = Address(Kind.CLUSTER, "box"), Address(Kind.JOB, "fit")
+    cluster, job = Address.parse("cluster.box"), Address.parse("job.fit")
+    node = NodeFacts("box/0", "namespace", 0, usable_gpus=usable)
     nothing = cast("Any", None)
-    facts = NodeFacts("box/0", "namespace", 0, usable_gpus=usable)
-    inputs = PlanInputs(
-        nothing, nothing, nodes={cluster: (facts,)}, rank_placements={job: ("box/0",)}
-    )
+    placements = {job: ("box/0",)}
+    inputs = PlanInputs(nothing, nothing, nodes={cluster: (node,)}, rank_placements=placements)
     after = {"cluster": "box", "compute": {"accelerator": accelerator}}
-
-    assert note_claimed_gpus(inputs, Change(job, action, "", after=after, note="why")).note == note
+    change = Change(job, action, "", after=after, note="why")
+    assert note_claimed_gpus(inputs, change).note == note

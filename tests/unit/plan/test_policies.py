@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def run(**facts: Any) -> dict[str, Any]:
     return {**unknown, **facts}
 
 
-def said(plan: dict[str, Any], **limits: Any) -> list[str]:
+def violations(plan: dict[str, Any], **limits: Any) -> list[str]:
     found = limit_violations(PlanPolicy("here", **limits), plan)
     return [f"{one.address}: {one.summary} ({one.allowed})" for one in found]
 
@@ -53,42 +54,44 @@ def said(plan: dict[str, Any], **limits: Any) -> list[str]:
         ("file:./x", "file:*", True),
     ],
 )
-def test_sources_match_as_they_lead(source: str, pattern: str, *, kept: bool) -> None:
-    """Shell-style; a path that leads elsewhere by ``..`` is seen as where it leads."""
+def test_sources_match_patterns(source: str, pattern: str, *, kept: bool) -> None:
+    """Paths are compared without their ``..``."""
     plan = form(change("weights.w", source=source))
-    assert (said(plan, sources=(pattern,)) == []) is kept
+    assert (violations(plan, sources=(pattern,)) == []) is kept
 
 
 def test_a_provider_and_a_region_are_a_clusters() -> None:
-    """A cluster without a region is in none; one of the patterns must match; removed ones don't count."""
+    """A cluster without a region is in none; deleted clusters don't count."""
     limits: dict[str, Any] = {"providers": ("ssh", "aws"), "regions": ("eu-*",)}
-    assert said(form(change("cluster.c", provider="ssh")), **limits) == []
-    assert said(form(change("cluster.c", provider="aws", region="eu-west-1")), **limits) == []
-    assert said(form(change("cluster.c", "delete", provider="slurm")), **limits) == []
-    assert said(form(change("cluster.c", provider="slurm", region="us-west-2")), **limits) == [
+    assert violations(form(change("cluster.c", provider="ssh")), **limits) == []
+    assert violations(form(change("cluster.c", provider="aws", region="eu-west-1")), **limits) == []
+    assert violations(form(change("cluster.c", "delete", provider="slurm")), **limits) == []
+    assert violations(
+        form(change("cluster.c", provider="slurm", region="us-west-2")), **limits
+    ) == [
         "cluster.c: the provider 'slurm' is not allowed (ssh or aws)",
         "cluster.c: the region 'us-west-2' is not allowed (eu-*)",
     ]
 
 
 def test_numbers_are_limits_of_the_plan() -> None:
-    """Up to the limit is within it; no limit is none; usage and plan count together."""
+    """The limit itself is within it; usage and plan count together."""
     runs = [run(gpus=8, seconds=[3600, 7200]), run(gpus=4, seconds=[900], max_seconds=21600.0)]
     weights = [{"address": "weights.w", "bytes_upstream": 2 * 10**9}]
     plan = form(cost={"hourly": 10.01}, runs=runs, weights=weights, usage={"gpu_hours": 60.0})
     kept = {"max_hourly_cost": 10.01, "max_gpus": 12, "max_gpu_hours": 40}
-    assert said(plan, **kept, max_monthly_gpu_hours=100, max_upstream_bytes=2 * 10**9) == []
+    assert violations(plan, **kept, max_monthly_gpu_hours=100, max_upstream_bytes=2 * 10**9) == []
     less = {"max_hourly_cost": 10.0, "max_gpus": 11.0, "max_gpu_hours": 39.5}
-    assert said(plan, **less, max_monthly_gpu_hours=99, max_upstream_bytes=10**9) == [
+    assert violations(plan, **less, max_monthly_gpu_hours=99, max_upstream_bytes=10**9) == [
         "None: the plan costs 10.01 per hour (at most 10.00)",
         "None: the plan starts runs on 12 GPUs (at most 11)",
         "None: the plan uses up to 40.0 GPU hours (at most 39.5)",
         "None: the last 30 days and the plan use up to 100.0 GPU hours (at most 99.0)",
         "None: the plan downloads 2.0 GB from upstream (at most 1.0 GB)",
     ]
-    assert said(plan) == []
-    assert said(form(runs=[run(gpus=0)]), max_gpu_hours=0, max_gpus=0) == []
-    assert len(said(plan, max_gpus=0, max_hourly_cost=0.0, max_upstream_bytes=0)) == 3
+    assert violations(plan) == []
+    assert violations(form(runs=[run(gpus=0)]), max_gpu_hours=0, max_gpus=0) == []
+    assert len(violations(plan, max_gpus=0, max_hourly_cost=0.0, max_upstream_bytes=0)) == 3
 
 
 @pytest.mark.parametrize(
@@ -101,31 +104,21 @@ def test_numbers_are_limits_of_the_plan() -> None:
     ],
 )
 def test_an_unknown_fact_is_no_pass(limit: dict[str, Any], facts: dict[str, Any]) -> None:
-    """What a plan doesn't know can't be within a limit."""
     with pytest.raises(UnknownFact, match=r"unknown$"):
-        said(form(**facts), **limit)
+        violations(form(**facts), **limit)
 
 
 def test_images_by_name_and_registry() -> None:
-    """The registry is the host of the reference as container engines read it."""
-    plan = form(*(change(f"job.{n}", image={"base_image": i}) for n, i in enumerate(IMAGES)))
-    assert [one.partition(":")[0] for one in said(plan, registries=("docker.io",))] == [
-        "job.2",
-        "job.3",
-        "job.4",
-    ]
-    assert [one.partition(":")[0] for one in said(plan, images=("acme/*", "ghcr.io/acme/*"))] == [
-        "job.0",
-        "job.3",
-        "job.4",
-    ]
+    images = ["python:3.11", "acme/train", "ghcr.io/acme/x", "localhost/x", "reg:5000/acme/x"]
+    plan = form(*(change(f"job.{n}", image={"base_image": i}) for n, i in enumerate(images)))
+    for limit, refused in (
+        ({"registries": ("docker.io",)}, ["job.2", "job.3", "job.4"]),
+        ({"images": ("acme/*", "ghcr.io/acme/*")}, ["job.0", "job.3", "job.4"]),
+    ):
+        assert [text.partition(":")[0] for text in violations(plan, **limit)] == refused
 
 
-IMAGES = ["python:3.11", "acme/train", "ghcr.io/acme/x", "localhost/x", "reg:5000/acme/x"]
-
-
-def test_pins_name_contents() -> None:
-    """A full commit, a digest, and files of the repository are pinned."""
+def test_commits_digests_and_files_of_the_project_are_pins() -> None:
     pinned = [
         change("weights.a", source=f"hf://acme/a@{COMMIT}"),
         change("weights.b", source="https://x/y", sha256="a" * 64),
@@ -137,28 +130,27 @@ def test_pins_name_contents() -> None:
         change("weights.e", source="file:../data"),
         change("job.b", image={"base_image": "acme/a:1"}),
     ]
-    assert said(form(*pinned), require_pins=True) == []
-    addresses = [one.partition(":")[0] for one in said(form(*pinned, *loose), require_pins=True)]
+    assert violations(form(*pinned), require_pins=True) == []
+    addresses = [
+        one.partition(":")[0] for one in violations(form(*pinned, *loose), require_pins=True)
+    ]
     assert addresses == ["weights.d", "weights.e", "job.b"]
 
 
-def test_what_a_plan_may_not_destroy() -> None:
-    """Replacements destroy, too; and a checkpoint's only copy is kept."""
+def test_resources_and_checkpoints_are_not_destroyed() -> None:
     plan = form(
         change("weights.a", "delete"),
         change("cluster.prod-1", "delete", "create"),
         change("cluster.test", "delete"),
         lost_checkpoints=[{"job": "job.a", "checkpoints": "checkpoint-10 of run 3"}],
     )
-    assert said(plan, forbid_destroy=("weights.*", "cluster.prod*"), keep_checkpoints=True) == [
+    assert violations(
+        plan, forbid_destroy=("weights.*", "cluster.prod*"), keep_checkpoints=True
+    ) == [
         "weights.a: the plan destroys or replaces it (no destruction of weights.* or cluster.prod*)",
         "cluster.prod-1: the plan destroys or replaces it (no destruction of weights.* or cluster.prod*)",
         "job.a: the plan deletes the only copy of checkpoints: checkpoint-10 of run 3 (checkpoints with another copy)",
     ]
-
-
-def rule(text: str, **more: Any) -> PlanPolicy:
-    return PlanPolicy("here", "ours", rule=text, **more)
 
 
 RULES = {
@@ -172,27 +164,29 @@ RULES = {
 }
 
 
-def test_rules_are_true_or_no_pass() -> None:
-    """What isn't true fails, and what has no value is an error; both forbid unless the level is advisory."""
-    policies = [rule(text, level=level) for text in RULES for level in PolicyLevel]
-    results = check_policies(policies, form(change("job.a", "delete")))
-    assert [result.status for result in results[1::2]] == [*RULES.values()]
-    assert [result.status for result in results[::2]] == [*RULES.values()]
-    assert not any(result.forbids for result in results[::2])
-    assert [result.forbids for result in results[1::2]] == [False, *[True] * 6]
-    codes = [problem.code for result in results[1::2] for problem in policy_problems(result)]
+def test_rules_that_are_not_true_forbid_unless_advisory(monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = partial(evaluate_rules, seconds=300)
+    monkeypatch.setattr("trainctl.operations.review.policies.evaluate_rules", patient)
+    rules = [
+        PlanPolicy("here", "ours", rule=text, level=level)
+        for level in (PolicyLevel.ADVISORY, PolicyLevel.MANDATORY)
+        for text in RULES
+    ]
+    results = check_policies(rules, form(change("job.a", "delete")))
+    assert [result.status for result in results] == [*RULES.values()] * 2
+    assert [result.forbids for result in results] == [False] * (len(RULES) + 1) + [True] * 6
+    codes = [one.code for result in results[len(RULES) :] for one in policy_problems(result)]
     assert codes == ["policy", *["policy-error"] * 5]
 
 
 def test_rules_end_in_time() -> None:
-    """A rule without an end is an error, and so are those after it."""
+    """An endless rule is an error, and so are those after it."""
     endless = "l.all(a, l.all(a, l.all(a, l.all(a, l.all(a, true)))))".replace("l.", "plan.runs.")
     answers = evaluate_rules([endless, "true"], form(runs=[run()] * 300), seconds=0.5)
     assert answers == ["not evaluated within 0.5 seconds"] * 2
 
 
 def test_a_waiver_lasts_until_its_day() -> None:
-    """It is shown with its reason, and a policy that is kept needs none."""
     old, last = PolicyWaiver("2020-01-01", "x"), PolicyWaiver("9999-01-01", "final run")
     strict = PlanPolicy("here", "gpus", max_gpus=1, waiver=old)
     plan = form(runs=[run(gpus=2)])
@@ -208,7 +202,7 @@ def test_a_waiver_lasts_until_its_day() -> None:
 
 
 def test_the_digest_covers_mandatory_policies() -> None:
-    """As a set, without position and waiver; advice may change at any time."""
+    """As a set, without position and waiver."""
     one, other = PlanPolicy("a", max_gpus=1), PlanPolicy("b", rule="true")
     advice = PlanPolicy("c", max_gpus=9, level=PolicyLevel.ADVISORY)
     waiver = PolicyWaiver("2030-01-01", "x")

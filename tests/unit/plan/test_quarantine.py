@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -29,10 +28,9 @@ LOST, COMPLETED = RunStatus.LOST, RunStatus.COMPLETED
 
 def cluster(**quarantine: QuarantineEntry) -> RecordedResource:
     """A cluster of two nodes; entries by name, with ``_`` for ``-``."""
-    outputs: dict[str, Any] = {"nodes": [node.to_json() for node in NODES]}
-    if quarantine:
-        named = {name.replace("_", "-"): entry.to_json() for name, entry in quarantine.items()}
-        outputs["quarantine"] = named
+    named = {name.replace("_", "-"): entry.to_json() for name, entry in quarantine.items()}
+    nodes = [node.to_json() for node in NODES]
+    outputs = {"nodes": nodes, **({"quarantine": named} if named else {})}
     return RecordedResource(CLUSTER, "ssh", {}, outputs)
 
 
@@ -45,9 +43,8 @@ def state(recorded: RecordedResource, *runs: RunRecord) -> State:
 
 def run(number: int, status: RunStatus = LOST, *, blamed: int | None = None) -> RunRecord:
     """A run on both nodes."""
-    ranks = [RankRecord(at, f"lab/gpu-{at}", status) for at in (0, 1)]
-    if blamed is not None:
-        ranks = [RankRecord(at, f"lab/gpu-{at}", RunStatus.STOPPED) for at in (0, 1)]
+    ended = status if blamed is None else RunStatus.STOPPED
+    ranks = [RankRecord(at, f"lab/gpu-{at}", ended) for at in (0, 1)]
     return RunRecord(
         f"id-{number}", number, f"key-{number}", status=status, ranks=tuple(ranks),
         created_at=float(number), ended_at=number + 0.5, blamed=blamed,
@@ -60,7 +57,7 @@ def entry(key: str = "key-0", released: float | None = None) -> QuarantineEntry:
 
 
 def test_only_current_entries_of_the_same_machine_count() -> None:
-    """Neither a released one, nor that of a machine that was replaced by another."""
+    """Not released ones, nor those of a machine that was replaced."""
     assert quarantined(cluster()) == {}
     assert quarantined(cluster(gpu_0=entry())) == {"lab/gpu-0": entry()}
     released = cluster(gpu_0=entry(released=20.0))
@@ -84,21 +81,20 @@ def test_only_current_entries_of_the_same_machine_count() -> None:
 def test_three_lost_runs_in_a_row_quarantine_the_blamed_node(
     runs: list[RunRecord], nodes: list[str]
 ) -> None:
-    """Of live runs nothing is known yet."""
-    found = state(cluster(), *runs)
-    reason = "the last 3 runs lost it"
-    assert lost_nodes(found) == quarantined_nodes(found) == dict.fromkeys(nodes, reason)
+    recorded = state(cluster(), *runs)
+    expected = dict.fromkeys(nodes, "the last 3 runs lost it")
+    assert lost_nodes(recorded) == quarantined_nodes(recorded) == expected
 
 
 def test_runs_before_a_release_do_not_count() -> None:
-    """Else a released node would be quarantined again at once."""
+    """Otherwise a released node would be quarantined again at once."""
     lost = [run(number, blamed=0) for number in range(1, 7)]
     assert lost_nodes(state(cluster(gpu_0=entry(released=4.5)), *lost)) == {}
     assert [*lost_nodes(state(cluster(gpu_0=entry(released=3.5)), *lost))] == ["lab/gpu-0"]
 
 
 def test_lost_machines_of_a_platform_do_not_count() -> None:
-    """Neither runs of a machine that its platform took back, nor those before another machine was created."""
+    """Runs of a machine that its platform took back, or before another machine was created."""
     lost = [run(number, blamed=0) for number in range(1, 5)]
     taken = [replace(one, error=f"rank 0: {INTERRUPTED}") for one in lost]
     assert lost_nodes(state(cluster(), *taken)) == {}

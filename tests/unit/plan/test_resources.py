@@ -12,6 +12,7 @@ from tests.support.projects.plans import (
     at,
     change_of,
     desired,
+    errors,
     intent_of,
     resource,
     source_of,
@@ -52,24 +53,12 @@ def actions(plan: Plan) -> dict[str, Action]:
     return {str(change.address): change.action for change in plan.changes}
 
 
-def errors(plan: Plan) -> list[str]:
-    """The summaries of the errors of a plan."""
-    return [one.summary for one in plan.diagnostics if one.severity.value == "error"]
-
-
 def test_resources_are_created_in_the_order_of_the_graph() -> None:
     plan = make_plan(PlanScenario().inputs())
     assert list(actions(plan)) == ["project.demo", "cluster.lab", "weights.qwen3", "job.sft"]
     assert set(actions(plan).values()) == {Action.CREATE}
     assert is_applyable(plan)
     assert is_complete(plan)
-
-
-def test_destroy_deletes_dependent_resources_first() -> None:
-    world, state = applied()
-    plan = make_plan(world.inputs(state, DESTROY))
-    assert next(iter(actions(plan))) == "job.sft"
-    assert set(actions(plan).values()) == {Action.DELETE}
 
 
 def test_weights_with_another_version_upstream_are_updated() -> None:
