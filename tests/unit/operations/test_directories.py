@@ -48,13 +48,6 @@ def test_an_environment_is_below_its_main_state(main: str) -> None:
     assert split_environment(main) == (main, "")
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "-x", "a b", "x" * 101])
-def test_names_of_environments(name: str) -> None:
-    """One part of a path, without surprises in a shell."""
-    with pytest.raises(UsageError, match="--env"):
-        environment_url("file:///srv/state", name)
-
-
 def test_environments_are_listed_with_their_main_state(tmp_path: Path) -> None:
     """And alone, below their own URL."""
     main = tmp_path.as_uri()

@@ -38,20 +38,6 @@ def test_hosts_are_suggested_in_a_comment(tmp_path: Path) -> None:
     assert "hosts: [n0, n1, n2, n3, n4, n5, n6, n7]}" in many
 
 
-def test_gpus_of_this_machine_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the words of ``compute.accelerator``; a broken driver is like none."""
-    tool = tmp_path / "bin" / "nvidia-smi"
-    tool.parent.mkdir()
-    monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
-    tool.write_text("#!/bin/sh\nyes 'NVIDIA H100 80GB HBM3' | head -n 2\n")
-    tool.chmod(0o755)
-    text = manifest(tmp_path / "a")
-    assert "this machine (2 × NVIDIA H100 80GB HBM3)" in text
-    assert '# compute: {accelerator: "H100:2", node_count: 1}' in text
-    tool.write_text("#!/bin/sh\nexit 9\n")
-    assert "this machine (no NVIDIA GPU found)" in manifest(tmp_path / "b")
-
-
 def test_files_that_exist_are_kept(tmp_path: Path) -> None:
     """A second time nothing is written, a dangling link is not followed, and what is missing is added."""
     (tmp_path / "trainctl.yaml").symlink_to(tmp_path / "elsewhere")

@@ -12,7 +12,6 @@ from tests.support.servers.reviews import BOT, ReviewStub, review_stub
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import StalePlan, TrainctlError
 from trainctl.model.diagnostics import Diagnostic, Severity
-from trainctl.model.redaction import Redactor
 from trainctl.operations.review.publishing import (
     ReviewServers,
     approved_digest,
@@ -20,7 +19,6 @@ from trainctl.operations.review.publishing import (
     publish_comment,
     publish_issue,
     review_name,
-    review_server,
 )
 from trainctl.plan.values import Plan
 from trainctl.review.github import GitHub
@@ -181,13 +179,6 @@ def test_a_commit_without_review_is_refused(stub: ReviewStub, tmp_path: Path) ->
     stub.merged = "d4" * 20
     with pytest.raises(TrainctlError, match="belongs to no pull or merge request"):
         approved_digest(server, NAME, from_comment=False)
-
-
-def test_outside_of_ci_the_missing_variable_is_named() -> None:
-    with pytest.raises(TrainctlError, match="GITHUB_API_URL is not set"):
-        review_server({}, Redactor(), print)
-    with pytest.raises(TrainctlError, match="CI_API_V4_URL is not set"):
-        review_server({"GITLAB_CI": "true"}, Redactor(), print)
 
 
 def test_names_are_the_same_in_every_checkout(tmp_path: Path) -> None:
