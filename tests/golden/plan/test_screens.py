@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -69,7 +68,6 @@ def settled(status: RunStatus = RunStatus.COMPLETED) -> tuple[PlanScenario, Stat
 
 
 def no_changes() -> Plan:
-    """Nothing to do."""
     world, state = settled()
     return make_plan(world.inputs(state))
 
@@ -80,10 +78,9 @@ def changed_rate() -> Plan:
     command = "torchrun --nnodes $BT_GROUP_SIZE --node-rank $BT_NODE_RANK train.py --lr"
     world.job["runtime"] = {"start_commands": [f"{command} 1e-4"], "environment_variables": {}}
     state = state_after(make_plan(world.inputs(state)), state)
-    world.job = copy.deepcopy(world.job)
-    world.job["runtime"]["start_commands"] = [f"{command} 2e-4"]
-    world.job["runtime"]["environment_variables"] = {"WANDB_API_KEY": {"secret": "wandb"}}
-    world.job["labels"] = {"team": "nlp"}
+    secret = {"WANDB_API_KEY": {"secret": "wandb"}}
+    runtime = {"start_commands": [f"{command} 2e-4"], "environment_variables": secret}
+    world.job = {**world.job, "runtime": runtime, "labels": {"team": "nlp"}}
     return make_plan(world.inputs(state))
 
 
@@ -93,8 +90,7 @@ def changed_list() -> Plan:
     script = "cat <<E\n- kept\n+ kept\nE\npython train.py --lr {}\n"
     world.job["runtime"] = {"start_commands": [script.format("1e-4")]}
     state = state_after(make_plan(world.inputs(state)), state)
-    world.job = copy.deepcopy(world.job)
-    world.job["runtime"]["start_commands"] = [script.format("2e-4")]
+    world.job = {**world.job, "runtime": {"start_commands": [script.format("2e-4")]}}
     return make_plan(world.inputs(state))
 
 
@@ -136,7 +132,6 @@ def destroyed() -> Plan:
 
 
 def removed_from_manifest() -> Plan:
-    """Some of it goes: an ended job is forgotten, weights are destroyed, the rest stays."""
     world, state = settled()
     return make_plan(world.inputs(state, desired=desired(*world.resources()[:2])))
 
@@ -145,8 +140,7 @@ def errors() -> Plan:
     """A mount that can't be made, a protected project that would go, a misspelt target."""
     world, state = settled()
     world.mount = "link"
-    world.job = copy.deepcopy(world.job)
-    world.job["compute"] = {"node_count": 3, "accelerator": None}
+    world.job = {**world.job, "compute": {"node_count": 3, "accelerator": None}}
     kept = [one for one in world.resources() if str(one.address) != "project.demo"]
     project = replace(
         state.resources[at("project.demo")], lifecycle=LifecycleSpec(prevent_destroy=True)
@@ -174,7 +168,6 @@ def drift() -> Plan:
 
 
 def interrupted() -> Plan:
-    """An apply was killed while it mirrored."""
     world = PlanScenario(mirrored=700_000_000)
     plan = make_plan(world.inputs())
     weights = next(one for one in plan.changes if one.address == at("weights.qwen3"))
