@@ -24,6 +24,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"\b(?=[0-9a-f]*\d)[0-9a-f]{7,64}\b…?", "ID"),
     (r"(?:[<~] ?)?\b\d+(?:\.\d+)? ?(?:[kMGT]i?)?B/s(?!\w)", "RATE"),
     (r"\b\d+(?:\.\d+)? ?[GT]B\b", "SIZE"),
+    (r"(?<=  )0\.0\d\b", "COST"),
     (r"\b(?:\d+d ?)?(?:\d+h ?)?\d+m(?: ?\d+s)?\b|\b\d+h(?: ?\d+m)?\b", "DURATION"),
     (r"(?:[<~] ?)?\b\d+(?:\.\d+)? ?(?:ms|s|min|h|seconds?|minutes?)\b", "DURATION"),
     (r"(?<=\b[Pp]id )\d+|(?<=\bPID )\d+|(?<=\bprocess )\d+", "PID"),

@@ -8,37 +8,33 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 
+@dataclass
 class Shell:
     """A running bash; commands read an empty standard input."""
 
-    def __init__(
-        self, process: subprocess.Popen[str], writer: int, reader: int, scratch: Path
-    ) -> None:
-        self._process = process
-        self._writer, self._reader = writer, reader
-        self._scratch = scratch
+    process: subprocess.Popen[str]
+    writer: int
+    reader: int
+    scratch: Path
 
     def run(self, command: str, seconds: float = 120) -> tuple[list[str], int]:
         """Run a command; the lines of both its output streams, and its exit code."""
-        script, output = self._scratch / "command", self._scratch / "output"
+        script, output = self.scratch / "command", self.scratch / "output"
         script.write_text(command + "\n", encoding="utf-8")
-        assert self._process.stdin is not None
-        self._process.stdin.write(
-            f"{{ . '{script}'; }} >'{output}' 2>&1 </dev/null; echo $? >&{self._writer}\n"
+        assert self.process.stdin is not None
+        self.process.stdin.write(
+            f"{{ . '{script}'; }} >'{output}' 2>&1 </dev/null; echo $? >&{self.writer}\n"
         )
-        self._process.stdin.flush()
-        code = self._exit_code(command, seconds)
-        return output.read_text(encoding="utf-8", errors="replace").splitlines(), code
-
-    def _exit_code(self, command: str, seconds: float) -> int:
-        ready, _, _ = select.select([self._reader], [], [], seconds)
+        self.process.stdin.flush()
+        ready, _, _ = select.select([self.reader], [], [], seconds)
         assert ready, f"{command!r} runs longer than {seconds} seconds"
-        said = os.read(self._reader, 64).decode()
-        assert said, f"{command!r} ended the shell"
-        return int(said)
+        code = os.read(self.reader, 64)
+        assert code, f"{command!r} ended the shell"
+        return output.read_text(encoding="utf-8", errors="replace").splitlines(), int(code)
 
 
 @contextmanager
@@ -47,19 +43,12 @@ def bash(directory: Path, environment: Mapping[str, str], scratch: Path) -> Iter
     reader, writer = os.pipe()
     process = subprocess.Popen(
         ["bash", "--noprofile", "--norc"],
-        cwd=directory,
-        env=dict(environment),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=(writer,),
-        start_new_session=True,
-        text=True,
-    )
+        cwd=directory, env=dict(environment), pass_fds=(writer,), start_new_session=True, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
     os.close(writer)
-    shell = Shell(process, writer, reader, scratch)
     try:
-        yield shell
+        yield Shell(process, writer, reader, scratch)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -14,7 +14,6 @@ from docs.generate.manifest import examples
 from docs.generate.markdown import text_of
 from tests.support.projects.program import ROOT
 from trainctl import errors
-from trainctl.base.json import JsonObject
 from trainctl.cli.app import COMMANDS, CommandGroup
 from trainctl.cli.app import build as build_commands
 from trainctl.cli.arguments import normalize_arguments
@@ -43,15 +42,12 @@ def test_examples_of_the_manifest_are_valid(tmp_path: Path, section: str) -> Non
     (tmp_path / "src").mkdir()
     (tmp_path / "requirements.txt").touch()
     (tmp_path / "trainctl.yaml").write_text(examples()[section])
-    build(read(tmp_path), provider_schema=_settings, providers=_PROVIDERS)
+    build(
+        read(tmp_path),
+        provider_schema=lambda name: discovery.load_provider(name).schema(),
+        providers=discovery.plugin_names(discovery.PROVIDERS),
+    )
     assert f"\n## {section}\n" in (ROOT / "docs" / "reference" / "manifest.md").read_text()
-
-
-_PROVIDERS = discovery.plugin_names(discovery.PROVIDERS)
-
-
-def _settings(provider: str) -> JsonObject:
-    return discovery.load_provider(provider).schema()
 
 
 def test_every_command_has_examples_that_can_be_parsed() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 from tests.docs.pages import DOCS, PAGES, README, SHELLS, Page, commands, headings
 from tests.support.projects.program import ROOT
@@ -26,53 +23,37 @@ _LIMITED = [
 ]  # fmt: skip
 
 
-def _id(page: Page) -> str:
-    return page.name
-
-
-@pytest.mark.parametrize("page", _LIMITED, ids=_id)
-def test_a_page_is_short(page: Page) -> None:
-    """A page has at most 6 kB."""
-    assert len(page.text.encode()) <= _PAGE_BYTES
-
-
-def test_the_readme_is_short() -> None:
-    """The README has at most 700 words."""
+def test_pages_are_short() -> None:
+    """At most 6 kB a page, 700 words in the README, and 4 lines of 100 characters a paragraph."""
+    assert [page.name for page in _LIMITED if len(page.text.encode()) > _PAGE_BYTES] == []
     assert len(Page(README).text.split()) <= _README_WORDS
+    assert [
+        f"{page.name}:{line}"
+        for page in _WRITTEN
+        for line, lines in page.paragraphs()
+        if len(lines) > _PARAGRAPH_LINES or max(map(len, lines)) > _LINE_LENGTH
+    ] == []
 
 
-@pytest.mark.parametrize("page", _WRITTEN, ids=_id)
-def test_paragraphs_are_short(page: Page) -> None:
-    """Paragraphs have at most 4 lines of at most 100 characters."""
-    found = list(page.paragraphs())
-    long = [line for line, lines in found if len(lines) > _PARAGRAPH_LINES]
-    wide = [
-        line + number
-        for line, lines in found
-        for number, text in enumerate(lines)
-        if len(text) > _LINE_LENGTH
-    ]
-    assert (long, wide) == ([], [])
-
-
-@pytest.mark.parametrize("page", _ALL, ids=_id)
-def test_links_lead_somewhere(page: Page) -> None:
-    """Each relative link names a file of the project, and its anchor a heading there."""
-    broken = []
-    for link in page.links():
-        if link.startswith(("https://", "http://", "mailto:")):
-            continue
-        name, _, anchor = link.partition("#")
-        target = (page.path.parent / name).resolve() if name else page.path
-        if not target.exists() or (anchor and anchor not in Page(target).anchors()):
-            broken.append(link)
-    assert broken == []
-
-
-@pytest.mark.parametrize("page", _ALL, ids=_id)
-def test_headings_differ(page: Page) -> None:
+def test_headings_of_a_page_differ() -> None:
     """Anchors of equal headings depend on the program that makes them."""
-    assert [title for title, count in Counter(headings(page.text)).items() if count > 1] == []
+    titles = {page.name: headings(page.text) for page in _ALL}
+    assert [name for name, found in titles.items() if len(found) != len(set(found))] == []
+
+
+def test_links_lead_somewhere() -> None:
+    """Each relative link names a file of the project, and its anchor a heading there."""
+    assert [
+        f"{page.name}: {link}" for page in _ALL for link in page.links() if _broken(page, link)
+    ] == []
+
+
+def _broken(page: Page, link: str) -> bool:
+    if link.startswith(("https://", "http://", "mailto:")):
+        return False
+    name, _, anchor = link.partition("#")
+    target = (page.path.parent / name).resolve() if name else page.path
+    return not target.exists() or bool(anchor and anchor not in Page(target).anchors())
 
 
 def test_pages_are_at_most_two_links_from_the_index() -> None:
@@ -96,30 +77,27 @@ def _linked(paths: set[Path]) -> set[Path]:
     return paths | {target for target in targets if target.suffix == ".md" and target.is_file()}
 
 
-@pytest.mark.parametrize("page", _ALL, ids=_id)
-def test_commands_are_run_or_say_why_not(page: Page) -> None:
+def test_commands_are_run_or_say_why_not() -> None:
     """Blocks of commands are of the kind that is run, or marked with the reason."""
-    shells = [block for block in page.blocks() if block.is_run and block.language in SHELLS]
-    unknown = [block.line for block in shells if block.language != "console" and not block.path]
-    consoles = [block for block in shells if block.language == "console"]
-    assert unknown == []
+    blocks = [(page.name, block) for page in _ALL for block in page.blocks() if block.is_run]
+    shells = [(name, block) for name, block in blocks if block.language in SHELLS]
+    consoles = [block for _, block in shells if block.language == "console"]
+    assert [
+        f"{name}:{block.line}"
+        for name, block in shells
+        if block.language != "console" and not block.path
+    ] == []
     assert all(commands(block) for block in consoles)
 
 
-_CASES = [
-    [cell.strip() for cell in line.split(" | ")]
-    for line in _TASKS.read_text(encoding="utf-8").splitlines()
-    if line and not line.startswith("#")
-]
-
-
-def test_there_are_thirty_tasks() -> None:
-    """The list is what users search for."""
-    assert len(_CASES) == 30
-
-
-@pytest.mark.parametrize(("task", "name", "answer"), _CASES, ids=lambda value: value)
-def test_a_task_is_answered(task: str, name: str, answer: str) -> None:
-    """The page for the task says what the answer must contain, and is at most two links from the index."""
-    assert DOCS / name in _near_pages()
-    assert answer in Page(DOCS / name).text, task
+def test_the_tasks_of_users_are_answered() -> None:
+    """The page for each says what the answer must contain, and is at most two links from the index."""
+    tasks = [
+        [cell.strip() for cell in line.split(" | ")]
+        for line in _TASKS.read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    ]
+    assert len(tasks) == 30
+    for task, name, answer in tasks:
+        assert DOCS / name in _near_pages(), task
+        assert answer in Page(DOCS / name).text, task

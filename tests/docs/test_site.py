@@ -32,8 +32,8 @@ def test_the_site_is_built(tmp_path: Path) -> None:
         "--strict",
         "-f",
         ".mkdocs.yml",
-        "--site-dir",
-        str(tmp_path),
+        "-d",
+        tmp_path,
     ]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(

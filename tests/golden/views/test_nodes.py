@@ -13,7 +13,7 @@ from tests.unit.views.test_json_forms import problems
 from trainctl.model.reports import CacheClearResult, CachedFile, CacheUsage, NodeReport, NodeUsage
 from trainctl.plugin_api.machines import Machine
 from trainctl.resources.orphans import OrphanedMachine, cost_since_launch
-from trainctl.views.caches import MOST_ROWS, cache_csv, cache_json, cache_lines
+from trainctl.views.caches import cache_csv, cache_json, cache_lines
 from trainctl.views.machines import COLUMNS, ended_lines, machine_row, machines_json, machines_lines
 from trainctl.views.nodes import node_rows, nodes_json, nodes_lines
 from trainctl.views.terminal.tables import csv_lines
@@ -103,20 +103,6 @@ def test_training_cache(screen: SnapshotAssertion) -> None:
     empty = list(csv_lines(*cache_csv(None, "size", descending=False)))
     assert text(table, lines, empty) == screen
     assert len(list(csv.reader(lines))) == 5
-
-
-def test_a_long_table_of_a_cache_ends_with_a_note() -> None:
-    files = tuple(CachedFile(f"{n:07}", n, 1e9, 0o100644) for n in range(MOST_ROWS + 5))
-    lines = cache_lines(
-        replace(CACHE, files=len(files), entries=files),
-        "abcdefg",
-        "size",
-        descending=True,
-        width=None,
-    )
-    assert lines[5].startswith(f"{MOST_ROWS + 4:07}")
-    assert len(lines) == 5 + MOST_ROWS + 1
-    assert lines[-1] == "… and 5 more: use -o csv or -o json to list all."
 
 
 def test_a_cache_as_json() -> None:

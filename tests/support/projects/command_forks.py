@@ -113,8 +113,6 @@ def forked(
 _COMMAND = """\
 #!{python} -IS
 import json, os, signal, socket, sys
-if "PYTHONPATH" in os.environ:
-    os.execv({python!r}, [{python!r}, "-m", "trainctl", *sys.argv[1:]])
 order = {{
     "argv": ["-m", "trainctl", *sys.argv[1:]], "cwd": os.getcwd(), "environ": dict(os.environ),
     "namespace": "", "nodes": {nodes!r},
@@ -132,7 +130,7 @@ os._exit(code if code >= 0 else 128 - code)
 
 
 def write_command(path: Path) -> None:
-    """Write a program ``trainctl`` for scripts: each start of it is a fork, except with a PYTHONPATH."""
+    """Write a program ``trainctl`` for scripts: each start of it is a fork."""
     python = sys.executable
     nodes = server((python,), installed_program(python)).decode()
     path.write_text(
@@ -253,6 +251,8 @@ def _become(command: Mapping[str, Any], streams: Sequence[int]) -> None:
     _fork_nodes(command["nodes"].encode())
     own = command["environ"].get("PYTHONPATH")
     sys.path[:1] = [str(Path.cwd()), *(own.split(os.pathsep) if own else ())]
+    if own:
+        _forget_plugins()
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as done:
@@ -260,6 +260,13 @@ def _become(command: Mapping[str, Any], streams: Sequence[int]) -> None:
             _leave(done.code or 0)
         raise
     sys.exit()
+
+
+def _forget_plugins() -> None:
+    """Have plugins found again, among them those on PYTHONPATH."""
+    from trainctl.plugin_api import discovery
+
+    discovery._all_entry_points.cache_clear()
 
 
 def _enter(namespace: str) -> None:

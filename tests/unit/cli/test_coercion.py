@@ -52,13 +52,6 @@ def test_each_type_arrives(values: dict[str, Any]) -> None:
     assert type(values["seconds"]) is float
 
 
-def test_defaults_arrive(values: dict[str, Any]) -> None:
-    assert invoke.invoke(["take", "job.a"]) == 0
-    assert values == {
-        "addresses": ["job.a"], "rank": None, "seconds": 1.5, "file": None, "size": Size.SMALL, "var": None, "wait": False,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [

@@ -89,16 +89,6 @@ def test_modules_next_to_the_config_are_not_imported(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_missing_interpreters_and_configs_are_reported(tmp_path: Path) -> None:
-    (tmp_path / "config.py").write_text("")
-    for words, summary in (
-        (("config.py", "--python", "/missing/python"), "cannot run /missing/python"),
-        (("missing.py",), "missing.py not found"),
-        ((), "missing CONFIG.py"),
-    ):
-        assert summary in trainctl("import", "truss", *words, cwd=tmp_path).stderr
-
-
 def _install(place: Path) -> None:
     venv.create(place, with_pip=True, symlinks=True)
     command = [str(place / "bin/python"), "-m", "pip", "install", "-q", f"truss=={VERSION}"]

@@ -1,7 +1,10 @@
-"""Saving a plan: whole or not at all, and readable by its owner only."""
+"""Plan files: complete or not written, readable by their owner only, and signed by a known signer if that is required."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 from trainctl.cli.plan_execution import ExecutionFlags
 from trainctl.cli.plans import load_plan, save_plan
 from trainctl.desired.values import DesiredState
-from trainctl.errors import PermissionDenied, StorageError, UsageError
+from trainctl.errors import PermissionDenied, StorageError, TrainctlError, UsageError
 from trainctl.model.address import Address
 from trainctl.plan.diff import plan_digest
 from trainctl.plan.values import ImageRow, Plan
@@ -18,8 +21,8 @@ from trainctl.plan.values import ImageRow, Plan
 PLAN = Plan("lineage", 3, "sha256:m", (), digest=plan_digest((), "lineage", ""))
 
 
-def test_a_plan_comes_back_as_it_was(tmp_path: Path) -> None:
-    """Nobody else may read it, and nothing lies beside it."""
+def test_a_plan_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
+    """Nobody else may read it, and no other file is left."""
     desired = DesiredState(tmp_path, {}, {})
     save_plan(tmp_path / "p.bin", PLAN, desired)
     save_plan(tmp_path / "p.bin", PLAN, desired)
@@ -28,18 +31,14 @@ def test_a_plan_comes_back_as_it_was(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["p.bin"]
 
 
-@pytest.mark.parametrize("name", ["there", "gone/p.bin"])
-def test_where_it_cannot_be_saved_nothing_is_left(tmp_path: Path, name: str) -> None:
-    """In place of a directory, or in one that is not there."""
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "x").touch()
-    with pytest.raises(StorageError, match="cannot write"):
-        save_plan(tmp_path / name, PLAN, DesiredState(tmp_path, {}, {}))
-    assert [path.name for path in tmp_path.iterdir()] == ["there"]
-
-
-def test_what_is_not_there_or_unreadable_is_wrong_usage(tmp_path: Path) -> None:
-    """With how to make one."""
+def test_a_plan_that_cannot_be_saved_or_loaded(tmp_path: Path) -> None:
+    """In place of a directory, or in one that is missing: nothing is left. Loading it is wrong usage."""
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "directory" / "x").touch()
+    for name in ("directory", "missing/p.bin"):
+        with pytest.raises(StorageError, match="cannot write"):
+            save_plan(tmp_path / name, PLAN, DesiredState(tmp_path, {}, {}))
+        assert [path.name for path in tmp_path.iterdir()] == ["directory"]
     with pytest.raises(UsageError) as caught:
         load_plan(tmp_path / "p.bin")
     assert "trainctl plan --out" in caught.value.detail
@@ -59,3 +58,81 @@ def test_a_reviewed_plan_needs_the_digests_of_its_images() -> None:
     ExecutionFlags().require_images(
         replace(plan, images=(replace(by_name, digest="sha256:" + "a" * 64),))
     )
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    """A private key; its signer is in ``signers``."""
+    path = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path
+
+
+def signers(key: Path, options: str = 'namespaces="trainctl-plan"', who: str = "kim@x") -> Path:
+    """A file of allowed signers with one entry."""
+    path = key.with_name("signers")
+    path.write_text(f"{who} {options} {key.with_name('key.pub').read_text()}")
+    return path
+
+
+def save(key: Path, name: str = "p.bin") -> Path:
+    """A signed plan."""
+    plan = key.with_name(name)
+    save_plan(plan, PLAN, DesiredState(key.parent, {}, {}), None, key)
+    return plan
+
+
+@pytest.mark.parametrize("who", ["kim@x", "*@x", "lee@x,kim@x"])
+def test_a_signed_plan_is_read(key: Path, who: str) -> None:
+    """By its signer, a pattern, or one of several names."""
+    assert load_plan(save(key), signers=signers(key, who=who)).plan == PLAN
+
+
+@pytest.mark.parametrize("options", ['valid-before="20200101"', 'namespaces="git"'])
+def test_a_signer_who_may_not_sign_is_refused(key: Path, options: str) -> None:
+    """Whose key has expired, or is for other things."""
+    with pytest.raises(PermissionDenied, match="no signer in") as caught:
+        load_plan(save(key), signers=signers(key, options))
+    assert (caught.value.exit_code, caught.value.code) == (13, "untrusted-signature")
+    assert "ssh-keygen reports: " in caught.value.detail
+
+
+def test_an_unknown_signer_a_changed_plan_and_no_signature_are_refused(
+    key: Path, tmp_path: Path
+) -> None:
+    """Before anything of the plan is used: what follows isn't even a plan file."""
+    plan = save(key)
+    allowed = signers(key)
+    text = allowed.read_text()
+    other = tmp_path / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True)
+    allowed.write_text(f"kim@x {(tmp_path / 'other.pub').read_text()}")
+    with pytest.raises(PermissionDenied, match="no signer"):
+        load_plan(plan, signers=allowed)
+    allowed.write_text(text)
+    plan.write_bytes(b"[" * 100_000)
+    with pytest.raises(PermissionDenied, match="no signer"):
+        load_plan(plan, signers=allowed)
+    (tmp_path / "p.bin.sig").unlink()
+    with pytest.raises(PermissionDenied, match="the plan is not signed"):
+        load_plan(plan, signers=allowed)
+    with pytest.raises(UsageError, match="file not found"):
+        load_plan(plan, signers=tmp_path / "missing")
+
+
+def test_an_agent_signs_with_a_public_key(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The private key is in ssh-agent only; without the agent, nothing is written."""
+    public = key.with_name("key.pub")
+    words = subprocess.run(["ssh-agent", "-s"], check=True, capture_output=True, text=True).stdout
+    values = dict(word.split("=") for word in words.replace(";", "\n").split("\n") if "=" in word)
+    try:
+        monkeypatch.setenv("SSH_AUTH_SOCK", values["SSH_AUTH_SOCK"])
+        subprocess.run(["ssh-add", "-q", key], check=True)
+        key.unlink()
+        assert load_plan(save(public), signers=signers(key)).plan == PLAN
+    finally:
+        os.kill(int(values["SSH_AGENT_PID"]), signal.SIGTERM)
+    with pytest.raises(TrainctlError, match="cannot sign") as caught:
+        save(public, "q.bin")
+    assert caught.value.code == "signing-failed"
+    assert not key.with_name("q.bin").exists()

@@ -25,14 +25,14 @@ RUN = JobRun(
 
 
 def row(name: str, at: float = 0.0, *, rank: int = 0, state: str = "complete") -> dict[str, Any]:
-    """What is known of one."""
+    """A checkpoint as a node or a store reports it."""
     return {
         "name": name, "rank": rank, "step": None, "bytes": 1, "files": 1, "state": state, "created_at": at,
         "node": "lab/lab-0", "url": "file:///store/x",
     }  # fmt: skip
 
 
-FOUND = [
+ROWS = [
     row("checkpoint-1", 1.0),
     row("checkpoint-2", 2.0),
     row("checkpoint-3", 3.0, state="uploading"),
@@ -40,27 +40,19 @@ FOUND = [
 ]
 
 
-def test_the_newest_complete_one_is_meant() -> None:
-    """Of the wanted rank, or the one of that name."""
-    assert select_checkpoint(FOUND, RUN, None, 0)["name"] == "checkpoint-2"
-    assert select_checkpoint(FOUND, RUN, None, 1)["name"] == "checkpoint-9"
-    assert select_checkpoint(FOUND, RUN, "checkpoint-1", 0)["name"] == "checkpoint-1"
-
-
-@pytest.mark.parametrize(
-    ("name", "rank", "said"),
-    [
+def test_the_newest_complete_checkpoint_is_selected() -> None:
+    """Of the rank, or the one with that name; if there is none, the error lists the others."""
+    assert select_checkpoint(ROWS, RUN, None, 0)["name"] == "checkpoint-2"
+    assert select_checkpoint(ROWS, RUN, None, 1)["name"] == "checkpoint-9"
+    assert select_checkpoint(ROWS, RUN, "checkpoint-1", 0)["name"] == "checkpoint-1"
+    for name, rank, summary in (
         ("checkpoint-9", 0, "no complete checkpoint checkpoint-9 of rank 0"),
         ("checkpoint-3", 0, "no complete checkpoint checkpoint-3 of rank 0"),
         (None, 2, "no complete checkpoint of rank 2"),
-    ],
-)
-def test_one_that_cannot_be_had_is_named(name: str | None, rank: int, said: str) -> None:
-    """With what there is instead, and how it stands."""
-    with pytest.raises(UsageError) as caught:
-        select_checkpoint(FOUND, RUN, name, rank)
-    assert said in caught.value.summary
-    assert "checkpoint-3 (uploading)" in caught.value.detail
+    ):
+        with pytest.raises(UsageError, match=summary) as caught:
+            select_checkpoint(ROWS, RUN, name, rank)
+        assert "checkpoint-3 (uploading)" in caught.value.detail
 
 
 @pytest.mark.parametrize("name", ["..", "a//b", "/etc", "../../x", ""])
@@ -68,17 +60,13 @@ def test_a_name_that_leaves_the_directory_is_refused(name: str) -> None:
     """A node that lies can't make a download write elsewhere."""
     with pytest.raises(NodeError, match=r"invalid checkpoint name .* from lab/lab-0"):
         checkpoint_from(row(name), RUN)
-
-
-@pytest.mark.parametrize("name", ["checkpoint-10", ".", "a b", "..x", "-x"])
-def test_other_names_are_fine(name: str) -> None:
-    """Among them the one of files that lie in the checkpoint directory itself."""
-    assert checkpoint_from(row(name), RUN).name == name
+    for valid in ("checkpoint-10", ".", "a b", "..x", "-x"):
+        assert checkpoint_from(row(valid), RUN).name == valid
 
 
 @pytest.mark.parametrize("piece", [1, 3, 7, 100])
-def test_files_that_arrive_one_after_another_are_told_apart(tmp_path: Path, piece: int) -> None:
-    """By their sizes, whatever the pieces are; empty ones among them, and one of which the beginning is there."""
+def test_files_of_a_stream_are_separated_by_their_sizes(tmp_path: Path, piece: int) -> None:
+    """However it is cut; with empty files, and one whose beginning is there already."""
     contents = {"a": b"", "b": b"hello", "c": b"", "d": b"more of it", "e": b""}
     (tmp_path / "d").write_bytes(b"more")
     wanted = [

@@ -53,23 +53,15 @@ def test_images_and_the_runs_that_checkpoints_come_from() -> None:
 def test_contents_are_bounded_escaped_and_not_covered_by_the_digest() -> None:
     """Names come from upstream."""
     rows = [ContentChange(f"f{number:03}\x1b[0m<b>`", None, number) for number in range(100)]
-    diff = ContentDiff(
-        BASE,
-        "weights",
-        "a" * 40,
-        "b" * 40,
-        (ContentGroup.of("files", rows),),
-        {"added Python code": "x.py** `<script>\x1b"},
-        ("config.json: timed out",),
-    )
+    files, added = ContentGroup.of("files", rows), {"added Python code": "x.py** `<script>\x1b"}
+    notes = ("config.json: timed out",)
+    diff = ContentDiff(BASE, "weights", "a" * 40, "b" * 40, (files,), added, notes)
     empty = plan()
     full = replace(empty, contents=(diff,))
-    text = plan_text(full)
-    markdown, html = "\n".join(plan_markdown(full)), "\n".join(plan_html(full))
-
+    text, markdown, html = ("\n".join(view(full)) for view in (plan_text, plan_markdown, plan_html))
     assert plan_digest(full.changes, "", "") == plan_digest(empty.changes, "", "")
-    assert "      and 88 more" in text
-    assert "    not known: config.json: timed out" in text
+    assert "      and 88 more\n" in text
+    assert "    not known: config.json: timed out\n" in text
     assert "- `job.base`: **added Python code** (``x.py** `<script>" in markdown
     assert "<script>" not in html
-    assert "\x1b" not in "\n".join([*text, markdown, html])
+    assert "\x1b" not in text + markdown + html

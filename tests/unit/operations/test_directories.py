@@ -19,32 +19,22 @@ from trainctl.operations.directories import (
 from trainctl.operations.states.opening import list_states
 
 
-@pytest.mark.parametrize(
-    ("environ", "home"),
-    [
-        ({"XDG_DATA_HOME": "/data", "HOME": "/home/ana"}, "/data/trainctl"),
-        ({"HOME": "/home/ana"}, "/home/ana/.local/share/trainctl"),
-        ({"XDG_DATA_HOME": "", "HOME": "/home/ana"}, "/home/ana/.local/share/trainctl"),
-    ],
-)
-def test_the_data_home_follows_xdg(environ: dict[str, str], home: str) -> None:
+def test_the_data_home_follows_xdg() -> None:
     """An empty variable counts as none, as the specification says."""
-    assert data_home(environ) == Path(home)
+    home = Path("/home/ana/.local/share/trainctl")
+    assert data_home({"XDG_DATA_HOME": "/data", "HOME": "/home/ana"}) == Path("/data/trainctl")
+    assert data_home({"HOME": "/home/ana"}) == home
+    assert data_home({"XDG_DATA_HOME": "", "HOME": "/home/ana"}) == home
 
 
-def test_the_state_lies_beside_the_manifest(tmp_path: Path) -> None:
+def test_the_state_is_next_to_the_manifest(tmp_path: Path) -> None:
     """As a URL, whatever characters the directory's name has."""
-    directory = tmp_path / "a b#c"
-    url = default_state_url(directory)
+    url = default_state_url(tmp_path / "a b#c")
     assert url.startswith("file:///")
-    assert directory_of(url, "state") == directory / ".trainctl" / "state"
-
-
-@pytest.mark.parametrize("url", ["s3://bucket/x", "file://host/x", "file:x", "/x", ""])
-def test_only_directories_of_this_machine_are_understood(url: str) -> None:
-    """Anything else is refused, with what it was for."""
-    with pytest.raises(UsageError, match="mirror"):
-        directory_of(url, "mirror")
+    assert directory_of(url, "state") == tmp_path / "a b#c" / ".trainctl" / "state"
+    for other in ("s3://bucket/x", "file://host/x", "file:x", "/x", ""):
+        with pytest.raises(UsageError, match="mirror"):
+            directory_of(other, "mirror")
 
 
 @pytest.mark.parametrize("main", ["file:///srv/state", "s3://bucket/team/demo"])
@@ -56,13 +46,6 @@ def test_an_environment_is_below_its_main_state(main: str) -> None:
     assert environment_url(url, "next") == f"{main}/envs/next"
     assert split_environment(url) == (main, "pr-12")
     assert split_environment(main) == (main, "")
-
-
-@pytest.mark.parametrize("name", ["", "a/b", "..", "-x", "a b", "x" * 101])
-def test_names_of_environments(name: str) -> None:
-    """One part of a path, without surprises in a shell."""
-    with pytest.raises(UsageError, match="--env"):
-        environment_url("file:///srv/state", name)
 
 
 def test_environments_are_listed_with_their_main_state(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint, EntryPoints
-from pathlib import Path
 
 import pytest
 
@@ -27,18 +26,3 @@ def test_a_provider_that_fails_to_import_is_reported(
     monkeypatch.setattr(discovery, "_entry_points", lambda group: points)
     with pytest.raises(UsageError, match=f"cannot import plugin 'cloud' from {value}"):
         discovery.load_provider("cloud")
-
-
-def test_two_packages_with_one_plugin_are_both_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Neither is loaded: which of them would be used depends on the order of installation."""
-    installed = tmp_path / "other-1.0.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text(f"[{discovery.PROVIDERS}]\nlocal = other:P\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(discovery, "_all_entry_points", discovery._all_entry_points.__wrapped__)
-    with pytest.raises(UsageError, match="several packages: other and trainctl") as raised:
-        discovery.load_provider("local")
-    assert raised.value.code == "plugin-conflict"

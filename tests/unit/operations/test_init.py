@@ -38,20 +38,6 @@ def test_hosts_are_suggested_in_a_comment(tmp_path: Path) -> None:
     assert "hosts: [n0, n1, n2, n3, n4, n5, n6, n7]}" in many
 
 
-def test_gpus_of_this_machine_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the words of ``compute.accelerator``; a broken driver is like none."""
-    tool = tmp_path / "bin" / "nvidia-smi"
-    tool.parent.mkdir()
-    monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
-    tool.write_text("#!/bin/sh\nyes 'NVIDIA H100 80GB HBM3' | head -n 2\n")
-    tool.chmod(0o755)
-    text = manifest(tmp_path / "a")
-    assert "this machine (2 × NVIDIA H100 80GB HBM3)" in text
-    assert '# compute: {accelerator: "H100:2", node_count: 1}' in text
-    tool.write_text("#!/bin/sh\nexit 9\n")
-    assert "this machine (no NVIDIA GPU found)" in manifest(tmp_path / "b")
-
-
 def test_files_that_exist_are_kept(tmp_path: Path) -> None:
     """A second time nothing is written, a dangling link is not followed, and what is missing is added."""
     (tmp_path / "trainctl.yaml").symlink_to(tmp_path / "elsewhere")
@@ -65,21 +51,18 @@ def test_files_that_exist_are_kept(tmp_path: Path) -> None:
     assert write_example("sweep", tmp_path).written == []
 
 
-def test_another_manifest_is_not_joined_by_a_second(tmp_path: Path) -> None:
-    """All manifest files of a directory count, so nothing is written next to one with another name."""
+def test_no_second_manifest_is_written(tmp_path: Path) -> None:
+    """All manifest files of a directory count, also those with other names."""
     (tmp_path / "a.trainctl.toml").write_text("")
     assert write_minimal(tmp_path, tmp_path / "none") == ([], ["a.trainctl.toml"])
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_file_in_the_way_is_an_error(tmp_path: Path) -> None:
+def test_nothing_is_written_over_a_file_or_without_need(tmp_path: Path) -> None:
     (tmp_path / "src").write_text("")
     with pytest.raises(OSError, match="src"):
         write_example("sweep", tmp_path)
     assert not (tmp_path / "trainctl.yaml").exists()
-
-
-def test_the_script_of_the_checkout_is_not_copied(tmp_path: Path) -> None:
-    write_example("quickstart", tmp_path)
-    assert not (tmp_path / "run").exists()
+    write_example("quickstart", tmp_path / "new")
+    assert not (tmp_path / "new" / "run").exists()  # it is for checkouts
     assert len(EXAMPLES) == 6

@@ -12,10 +12,8 @@ from trainctl.errors import UsageError
 from trainctl.ledger.ledger import IntentRequest, Ledger
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
-from trainctl.model.reports import NodeReport
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.operations.machines import node_usage
-from trainctl.operations.machines.node_usage import watch_nodes
 from trainctl.operations.machines.quarantine import (
     quarantine,
     quarantine_lost_nodes,
@@ -111,13 +109,3 @@ def test_cost_and_idle_time(workspace: Workspace) -> None:
     assert (second.cost, second.idle_since, second.created_at) == (None, None, None)
     runs(workspace.ledger, RunStatus.COMPLETED, RunStatus.RUNNING)
     assert node_usage.node_usage(workspace.ledger.state(), 0.0)["lab/gpu-0"].idle_since is None
-
-
-def test_nodes_are_watched(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a pause of 2 s between two inspections."""
-    report = NodeReport("lab", "gpu-0", "local", "present")
-    monkeypatch.setattr(node_usage, "inspect_nodes", lambda _: [report])
-    pauses: list[float] = []
-    watched = watch_nodes(workspace, pauses.append)
-    assert [[one.id for one in next(watched)] for _ in range(3)] == [["lab/gpu-0"]] * 3
-    assert pauses == [2.0] * 2

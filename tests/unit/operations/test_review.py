@@ -10,9 +10,8 @@ import pytest
 
 from tests.support.servers.reviews import BOT, ReviewStub, review_stub
 from trainctl.base.retry import RetryPolicy
-from trainctl.errors import StalePlan, TrainctlError, UsageError
+from trainctl.errors import StalePlan, TrainctlError
 from trainctl.model.diagnostics import Diagnostic, Severity
-from trainctl.model.redaction import Redactor
 from trainctl.operations.review.publishing import (
     ReviewServers,
     approved_digest,
@@ -20,7 +19,6 @@ from trainctl.operations.review.publishing import (
     publish_comment,
     publish_issue,
     review_name,
-    review_server,
 )
 from trainctl.plan.values import Plan
 from trainctl.review.github import GitHub
@@ -141,8 +139,7 @@ def test_only_members_approve_and_not_their_own(stub: ReviewStub, tmp_path: Path
     assert _approved(stub, tmp_path) == DIGEST
 
 
-def test_a_check_of_another_account_is_none(stub: ReviewStub, tmp_path: Path) -> None:
-    """Nor one of another name."""
+def test_a_check_of_another_account_does_not_count(stub: ReviewStub, tmp_path: Path) -> None:
     _publish(stub, tmp_path)
     stub.checks[0] |= {"app": {"slug": "mallory"}, **stub.by("mallory")}
     stub.approve()
@@ -150,20 +147,23 @@ def test_a_check_of_another_account_is_none(stub: ReviewStub, tmp_path: Path) ->
         _approved(stub, tmp_path)
 
 
-def test_a_busy_server_is_asked_again(stub: ReviewStub, tmp_path: Path) -> None:
+def test_requests_to_a_busy_server_are_repeated(stub: ReviewStub, tmp_path: Path) -> None:
     """Limits are 429 or 403 with the time to wait; not for ever."""
     server = _server(stub, tmp_path)
     stub.refusals = [(502, {}), (429, {"Retry-After": "0"}), (403, {"Retry-After": "0"})]
-    assert "created" in publish_issue(server, NAME, _plan(), comment_text(NAME, DIGEST, "x"))
-    assert "unchanged" in publish_issue(server, NAME, _plan(), comment_text(NAME, DIGEST, "x"))
+    text = comment_text(NAME, DIGEST, "x")
+    assert "created" in publish_issue(server, NAME, _plan(), text)
+    assert "unchanged" in publish_issue(server, NAME, _plan(), text)
     assert "removed" in publish_issue(server, NAME, _plan(usable=True), "")
     stub.refusals = [(500, {})] * 9
     with pytest.raises(TrainctlError, match="is unavailable"):
         publish_issue(server, NAME, _plan(), "x")
 
 
-def test_a_token_that_may_not_write_is_reported(stub: ReviewStub, tmp_path: Path) -> None:
-    """As in jobs for forks, without its text."""
+def test_a_token_that_may_not_write_is_reported_without_its_text(
+    stub: ReviewStub, tmp_path: Path
+) -> None:
+    """As in jobs for forks."""
     stub.writable = False
     with pytest.raises(TrainctlError, match="permission denied") as caught:
         _publish(stub, tmp_path)
@@ -173,7 +173,7 @@ def test_a_token_that_may_not_write_is_reported(stub: ReviewStub, tmp_path: Path
 
 
 def test_a_commit_without_review_is_refused(stub: ReviewStub, tmp_path: Path) -> None:
-    """Nobody looked at what is pushed to the branch."""
+    """As one that was pushed to the branch."""
     stub.merged = "b2" * 20
     server = _server(stub, tmp_path, "push")
     stub.merged = "d4" * 20
@@ -181,18 +181,8 @@ def test_a_commit_without_review_is_refused(stub: ReviewStub, tmp_path: Path) ->
         approved_digest(server, NAME, from_comment=False)
 
 
-def test_outside_of_ci_the_missing_variable_is_named() -> None:
-    """And of the systems only two are known."""
-    with pytest.raises(TrainctlError, match="GITHUB_API_URL is not set"):
-        review_server({}, Redactor(), print)
-    with pytest.raises(TrainctlError, match="CI_API_V4_URL is not set"):
-        review_server({"GITLAB_CI": "true"}, Redactor(), print)
-    with pytest.raises(UsageError, match="must be github or gitlab"):
-        review_server({}, Redactor(), print, "gitea")
-
-
 def test_names_are_the_same_in_every_checkout(tmp_path: Path) -> None:
-    """Other directories and other states have other names."""
+    """Other directories and other states have other names, none of which ends a comment of HTML."""
     names = set()
     for checkout in ("one", "two"):
         for folder in (".", "sft", "eval -->"):

@@ -55,30 +55,22 @@ class World:
         return stop_run(self, JobRun(job, RUN), 5.0, lambda event: None)  # type: ignore[arg-type]
 
 
-def test_the_others_end_and_what_becomes_of_the_rest_is_told() -> None:
-    """What is known of the ranks that ended is kept; the run counts as live until all nodes have told."""
+def test_reachable_ranks_are_stopped_and_the_others_reported() -> None:
+    """The run counts as live until all nodes have answered; that it is to stop is recorded before any is asked."""
     world = World("gpu-1")
-    with pytest.raises(NodeUnreachable) as told:
+    with pytest.raises(NodeUnreachable) as caught:
         world.stop()
-
-    assert told.value.summary == (
+    assert caught.value.summary == (
         "ranks 0, 2 are ended, and rank 1 on lab/gpu-1 couldn't be reached: it stops automatically within a minute"
     )
-    assert told.value.detail.startswith("lab/gpu-1 doesn't answer. The run is not restarted.")
+    assert caught.value.detail.startswith("lab/gpu-1 doesn't answer. The run is not restarted.")
     assert world.noted[-1].status is RunStatus.RUNNING
-    assert [rank.status.words for rank in world.noted[-1].ranks] == [
-        "stopped",
-        "running",
-        "stopped",
-    ]
+    words = [rank.status.words for rank in world.noted[-1].ranks]
+    assert words == ["stopped", "running", "stopped"]
 
-
-def test_that_it_is_to_end_is_noted_before_anybody_is_told() -> None:
-    """Also where nobody could be told, so that nothing begins it again."""
     world = World("gpu-0", "gpu-1", "gpu-2")
     with pytest.raises(NodeUnreachable, match="lab/gpu-0 doesn't answer"):
         world.stop()
-
     assert world.told_before == [True] * 3
-    assert [one.stop_requested for one in world.noted] == [True]
+    assert [run.stop_requested for run in world.noted] == [True]
     assert World().stop().record.status is RunStatus.STOPPED

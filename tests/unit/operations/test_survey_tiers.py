@@ -33,26 +33,16 @@ def counted(node: NodeHarness, survey: SourceSurvey) -> TierCount:
     return question.counted(cache_query(question.request))[WEIGHTS]
 
 
-def test_bytes_count_where_they_are_found_first(node: NodeHarness) -> None:
-    """Of a listing that is there, of another with some of its contents, and of one that nobody knows."""
+def test_bytes_count_in_the_tier_that_has_them_first(node: NodeHarness) -> None:
+    """Of a listing on the node, of another with some of its blobs, and of an unknown one."""
     mirrored = node.mirror.listing
     rows = tuple((file.sha256, file.size, True) for file in mirrored.files)
     others = (("0" * 64, 100, True), ("1" * 64, 1000, False), (None, 10000, False))
+    whole = SourceSurvey(rows, mirrored.id)
 
-    whole = counted(node, SourceSurvey(rows, mirrored.id))
+    assert counted(node, whole) == TierCount(TierFacts(node=15), 0)  # a run needs it
     some = counted(node, SourceSurvey((*rows[:2], *others)))
-    none = counted(node, SourceSurvey(others[1:]))
-
-    assert whole == TierCount(TierFacts(node=15), 0)  # the delivery's run needs it
     assert some == TierCount(TierFacts(node=3, mirror=100, upstream=11000), 11100)
-    assert none == TierCount(TierFacts(upstream=11000), 11000)
-
-
-def test_what_nobody_needs_may_go(node: NodeHarness) -> None:
-    """A listing that is there, and that no live run leases, is claimed whole."""
+    assert counted(node, SourceSurvey(others[1:])) == TierCount(TierFacts(upstream=11000), 11000)
     node.call("release", {"key": "run-1"})
-    rows = tuple((file.sha256, file.size, True) for file in node.mirror.listing.files)
-
-    assert counted(node, SourceSurvey(rows, node.mirror.listing.id)) == TierCount(
-        TierFacts(node=15), 15
-    )
+    assert counted(node, whole) == TierCount(TierFacts(node=15), 15)

@@ -166,22 +166,6 @@ def test_steps_that_do_not_fit_the_window_are_counted(monkeypatch: pytest.Monkey
     assert max(map(len, lines)) <= 39
 
 
-def test_names_are_shortened_before_measured_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    address = Address.parse("job.a_job_with_a_long_name_too")
-    phase = "delivering weights.a_name_that_is_rather_long_for_weights"
-    events = [progress_event(number * 10 * MB, address, phase) for number in range(3)]
-    assert drawn(monkeypatch, 80, *events) == [
-        "job.a_job…name_too: deliveri…_weights 20.0 MB of 1.0 GB, 10.0 MB/s, 1m 38s left"
-    ]
-
-
-@pytest.mark.parametrize("width", [1, 2, 20])
-def test_the_narrowest_window_is_drawn_in(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    lines = drawn(monkeypatch, width, progress_event(10 * MB))
-    visible = [re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", line) for line in lines]
-    assert max(map(len, visible)) <= max(width - 1, 1)
-
-
 def test_lines_for_people() -> None:
     """Beginnings and failures are on standard error, results on standard output."""
     screen = Screen()
