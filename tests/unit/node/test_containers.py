@@ -37,15 +37,11 @@ def held(node: NodeHarness, engine: EngineHarness) -> Iterator[NodeHarness]:
 
 
 def start_lasting(
-    node: NodeHarness, engine: EngineHarness, *, grace: float = 5, script: str = "sleep 60; :"
+    node: NodeHarness, engine: EngineHarness, script: str = "sleep 60; :", grace: float = 5
 ) -> int:
     """Start a job and wait until its command runs; return its PID on the host."""
-    spec = node.spec(
-        f"echo up; exec sh -c '{script}' MARKED-{node.base.name}",
-        container=container(node, engine),
-        grace_seconds=grace,
-    )
-    node.start(spec)
+    command = f"echo up; exec sh -c '{script}' MARKED-{node.base.name}"
+    node.start(node.spec(command, container=container(node, engine), grace_seconds=grace))
     wait_for(lambda: "up" in node.log())
     return wait_for(lambda: shell_with(f"MARKED-{node.base.name}"))
 
@@ -186,6 +182,7 @@ def test_failures_are_reported(held: NodeHarness, engine: EngineHarness) -> None
     assert absent["retries"] is None
 
 
+@pytest.mark.long
 @with_every_engine
 def test_each_attempt_has_a_new_container(held: NodeHarness, engine: EngineHarness) -> None:
     """With the same checkpoints; ``/tmp`` and the home are empty, and on a disk."""
@@ -212,12 +209,8 @@ def test_each_attempt_has_a_new_container(held: NodeHarness, engine: EngineHarne
 
 @with_every_engine
 def test_a_stopped_job_may_save_first(held: NodeHarness, engine: EngineHarness) -> None:
-    saves = (
-        'trap "echo asked; sleep 1; echo saved; exit 0" TERM; echo up; while :; do sleep 0.1; done'
-    )
-    spec = held.spec(f"sh -c '{saves}'", container=container(held, engine), grace_seconds=60)
-    held.start(spec)
-    wait_for(lambda: "up" in held.log())
+    saves = 'trap "echo asked; sleep 1; echo saved; exit 0" TERM; while :; do sleep 0.1; done'
+    start_lasting(held, engine, saves, grace=60)
     done = held.call("stop", {"key": "run-1"})
 
     assert done["status"] == "TRAINING_JOB_STOPPED"
@@ -225,9 +218,10 @@ def test_a_stopped_job_may_save_first(held: NodeHarness, engine: EngineHarness) 
     assert engine.containers() == []
 
 
+@pytest.mark.long
 @with_every_engine
 def test_a_job_that_ignores_the_stop_is_killed(held: NodeHarness, engine: EngineHarness) -> None:
-    pid = start_lasting(held, engine, script='trap "" TERM; while :; do sleep 1; done')
+    pid = start_lasting(held, engine, 'trap "" TERM; while :; do sleep 1; done')
     done = held.call("stop", {"key": "run-1", "grace_seconds": 0.5})
 
     assert done["status"] == "TRAINING_JOB_STOPPED"
@@ -235,6 +229,7 @@ def test_a_job_that_ignores_the_stop_is_killed(held: NodeHarness, engine: Engine
     assert engine.containers() == []
 
 
+@pytest.mark.long
 @with_every_engine
 def test_processes_in_the_background_end_with_the_job(
     held: NodeHarness, engine: EngineHarness
@@ -344,18 +339,7 @@ def test_memory_devices_and_limits(held: NodeHarness, engine: EngineHarness) -> 
     assert done["status"] == "TRAINING_JOB_FAILED"
 
 
-@with_every_engine
-def test_progress_from_a_container(held: NodeHarness, engine: EngineHarness) -> None:
-    """Appended to a file, and posted to a URL."""
-    post = """wget -q -O- --header "Authorization: Bearer $(cat $KUBEFLOW_TRAINER_STATUS_TOKEN)" --post-data \\
-        '{"trainerStatus": {"metrics": [{"name": "loss", "value": "2"}]}}' $KUBEFLOW_TRAINER_STATUS_URL"""
-    append = """echo '{"step": 3}' >>$TRAINCTL_PROGRESS; echo $TRAINCTL_PROGRESS"""
-    held.run(append, post, container=container(held, engine))
-    assert held.log().split() == ["/run/trainctl/progress/lines.jsonl"]
-    progress = held.status()["progress"]
-    assert (progress["step"], progress["loss"]) == (3, 2.0)
-
-
+@pytest.mark.long
 @with_every_engine
 def test_metrics_are_those_of_the_container(held: NodeHarness, engine: EngineHarness) -> None:
     """CPU and memory of the job's processes, and of none after the end."""

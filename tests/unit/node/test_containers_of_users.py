@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machines.apptainer import Apptainer, for_all_users
 from tests.support.machines.containers import EngineHarness, container, rootless
 from tests.support.node_program.nodes import NodeHarness, nobody_prefix, wait_for
 from trainctl.base.system.processes import find_by_environment
@@ -85,26 +84,3 @@ def test_podman_works_without_root(own_podman: EngineHarness, base: Path) -> Non
     assert find_by_environment(f"TRAINCTL_RUN_DIRECTORY={node.directory('run-2')}".encode()) == []
     assert engine.containers() == []
     engine("system", "reset", "--force")
-
-
-@pytest.mark.long
-def test_apptainer_works_without_root(own_apptainer: Apptainer, base: Path) -> None:
-    """The job is root inside, but can't give its files to another user; no cache is left in the home."""
-    engine = for_all_users(own_apptainer, base)
-    node = node_of_nobody(base, engine.prefix)
-    node.variables = engine.variables
-    cache = node.data / "cache"
-    done = node.run(
-        "id -u; touch mine $BT_PROJECT_CACHE_DIR/cached; chown 5:5 mine || echo only root",
-        container=container(node, engine),
-        environment={"BT_PROJECT_CACHE_DIR": str(cache)},
-    )
-
-    assert (done["status"], node.log().splitlines()[0]) == ("TRAINING_JOB_COMPLETED", "0"), done
-    assert "only root" in node.log()
-    assert (node.directory() / "work/mine").stat().st_uid == 65534
-    assert (cache / "cached").stat().st_uid == 65534
-    lose_a_run(node, engine)
-    wait_for(lambda: engine.containers() == [])
-    assert node.call("remove", {"key": "run-2"}) == {"removed": True}
-    assert [path.name for path in node.home.rglob("*")] == [".apptainer"]

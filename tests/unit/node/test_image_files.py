@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.machines.apptainer import Apptainer
-from tests.support.machines.containers import BUSYBOX, EngineHarness, registry
+from tests.support.machines.containers import BUSYBOX, EngineHarness
 from tests.support.node_program.nodes import NodeHarness
-from tests.support.servers.buckets import free_port
 
 pytestmark = pytest.mark.long
 
@@ -50,31 +48,6 @@ def test_a_tag_becomes_a_file_by_its_content(
     assert first["id"] == again["id"] != second["id"]
     assert [one["digest"] for one in (first, second)] == [
         f"sha256:{hashlib.sha256(data).hexdigest()}" for data in files
-    ]
-
-
-def test_without_its_registry_the_file_is_used(
-    held: NodeHarness, own_podman: EngineHarness, tmp_path: Path
-) -> None:
-    own = replace(own_podman, registries=[f"127.0.0.1:{free_port()}"])
-    with registry(own, tmp_path / "registry") as there:
-        there.push(own_podman, BUSYBOX, "away:1", "--tls-verify=false")
-        name = f"{there.address}/away:1"
-        found = pull(held, name)
-    away = pull(held, name)
-
-    assert (away["id"], away["pulled"]) == (found["id"], False)
-    assert away["note"] == f"registry is unreachable, using {name} as present on the node"
-
-
-def test_a_node_says_whether_it_has_the_file(held: NodeHarness, own_apptainer: Apptainer) -> None:
-    """The registry is not asked."""
-    pull(held, own_apptainer.small)
-    asked = [{"image": name, "engine": "apptainer"} for name in (own_apptainer.small, "nothing:1")]
-
-    assert held.call("facts", {"data": str(held.data), "images": asked})["images"] == [
-        {"engine": "apptainer", "present": True, "why": "", "rdma": False},
-        {"engine": "apptainer", "present": False, "why": "", "rdma": False},
     ]
 
 

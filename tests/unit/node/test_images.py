@@ -85,6 +85,7 @@ def test_a_tag_becomes_a_digest(
     assert moved["id"] != pulled["id"]
 
 
+@pytest.mark.long
 def test_an_image_built_and_pushed_here_has_the_digest_that_its_registry_knows(
     node: NodeHarness, own_podman: EngineHarness, own_registry: ContainerRegistry, tmp_path: Path
 ) -> None:
@@ -99,37 +100,6 @@ def test_an_image_built_and_pushed_here_has_the_digest_that_its_registry_knows(
 
     assert pulled["digest"] == pushed
     assert by_digest["pulled"]
-
-
-@with_storage
-def test_without_a_registry_images_of_the_node_are_used(
-    held: NodeHarness, engine: EngineHarness, own_podman: EngineHarness
-) -> None:
-    """With a note; for an image that was made here no registry is asked."""
-    gone = "127.0.0.1:9/team/x:1"
-    own_podman("tag", BUSYBOX, gone)
-    pulled = pull(held, gone, engine.name)
-    remove_image(own_podman, gone)
-
-    assert pulled["note"] == f"registry is unreachable, using {gone} as present on the node"
-    assert pull(held, BUSYBOX, engine.name)["note"] == ""
-    assert held.events == []
-    with pytest.raises(NodeProgramError, match="the node cannot reach the registry"):
-        pull(held, gone, engine.name)
-
-
-@with_every_engine
-def test_unknown_and_invalid_names_are_reported(
-    held: NodeHarness, engine: EngineHarness, own_registry: ContainerRegistry
-) -> None:
-    for name in ("nobody/has:1", "nobody/has@sha256:" + 64 * "0"):
-        with pytest.raises(
-            NodeProgramError, match="not found in the registry: Check its name and tag"
-        ):
-            pull(held, f"{own_registry.address}/{name}", engine.name)
-    for name in ("Not//a name", "--all-tags"):
-        with pytest.raises(NodeProgramError, match="invalid image name"):
-            pull(held, name, engine.name)
 
 
 @with_every_engine

@@ -97,29 +97,6 @@ def test_all_send_about_as_much(nodes: int, chunks: int, held: Callable[[int, in
     assert max(found.values()) < found.total() / nodes + nodes - 1
 
 
-def test_nodes_without_parts_fetch_most() -> None:
-    """The others send parts meanwhile."""
-    listing, held = listing_of(48), every_second(8, 48)
-    holds = {f"node-{number}": to_hex(row) for number, row in enumerate(held)}
-    found = {node: PeerSchedule(listing, node, holds) for node in holds}
-    fetched = Counter(
-        node for node, one in found.items() for part in range(1, 48, 2) if not one.sources(part)
-    )
-
-    assert fetched.total() == 24
-    for node in ("node-1", "node-3", "node-5", "node-7"):
-        assert fetched[node] >= 4
-
-
-def test_one_node_sends_all_small_files() -> None:
-    """They are sent in packs."""
-    listing = listing_of(2, small=20)
-    held = [[True] * 22, [True] * 22, [False] * 22, [False] * 22]
-    rows = lines(listing, held)
-
-    assert [line[0] for _, line in rows[2][2:]] == [line[0] for _, line in rows[3][2:]]
-
-
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 300])
 def test_the_parts_of_a_node_are_a_hexadecimal_number(count: int) -> None:
     """The first part is its lowest bit."""
