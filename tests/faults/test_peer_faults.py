@@ -200,22 +200,6 @@ def test_the_others_finish_without_a_killed_node(tmp_path: Path) -> None:
     assert (again[0]["bytes_mirror"], again[1]["bytes_mirror"]) == (0, 0)
 
 
-def test_two_deliveries_to_the_same_nodes_fetch_each_byte_once(tmp_path: Path) -> None:
-    group = group_of(tmp_path, 2)
-    with serve_mirror(group.mirror) as mirror, group.serving() as servers:
-        peers = [one.peer for one in servers]
-        processes = [
-            group.begin(number, peers, mirror, lease=f"run-{run}")
-            for run in (1, 2)
-            for number in range(2)
-        ]
-        results = [result_of(process) for process in processes]
-
-    group.assert_delivered()
-    assert mirror.sent == group.mirror.listing.size
-    assert sum(one["bytes_node"] == group.mirror.listing.size for one in results) == 2
-
-
 def test_no_node_keeps_wrong_bytes_that_a_peer_passed_on(tmp_path: Path) -> None:
     """A corrupt chunk of the mirror fails every node: they pass on its bytes before they can verify them."""
     group = group_of(tmp_path, 2)

@@ -1,11 +1,7 @@
 """Call the node program without starting Python each time: a server has loaded it, and each call is a fork.
 
-The server is started as the product starts the program: the same interpreter and flags, the same packed bytes. A call gets
-a process, streams and variables of its own. Use a started process where the start itself, memory or the command line
-matters.
-
-``Popen`` does so for what ``trainctl`` starts on this machine: it runs the very script that Python would be given, in a fork
-in which the modules of the packed program are loaded.
+The server is started as the product starts the program: the same interpreter and flags, the same packed bytes.
+``ForkingPopen`` does so for calls that ``trainctl`` makes on this machine.
 """
 
 from __future__ import annotations
@@ -21,17 +17,16 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trainctl.remote.archive import INSTALL, RUN, VISIT, node_archive
 
 _STARTED_WITH = dict(os.environ)
-"""A server has nothing of the test that first needs it."""
+"""A server has no variables of the test that first needs it."""
 _MESSAGE_BYTES = 2**20
 _NUMBER = 32
+_MOST_SECONDS = 300
 
 FORK_MARK = b"# trainctl-node-forks"
 """In the command line of a server and its forks."""
@@ -84,8 +79,7 @@ def become(order, streams):
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["environ"])
-    if order["session"]:
-        os.setsid()
+    os.setsid()
     code = run(order["words"])
     sys.stdout.flush()
     os._exit(code)  # without taking apart what was loaded, which would copy all of it
@@ -150,47 +144,29 @@ def forked(
     data: bytes,
     environ: Mapping[str, str],
 ) -> subprocess.CompletedProcess[bytes]:
-    """Call a verb to its end. ``words`` start the interpreter: what runs it as another user, and its path; ``argv`` follows ``-c``."""
-    pipes = [os.pipe() for _ in range(3)]
-    (stdin, feed), (out, stdout), (err, stderr) = pipes
-    with _begun(server(tuple(words), program), argv, environ, (stdin, stdout, stderr)) as line:
-        for descriptor in (stdin, stdout, stderr):
-            os.close(descriptor)
-        _pid(line)
-        with ThreadPoolExecutor(3) as pool:
-            fed = pool.submit(_feed, feed, data)
-            said = [pool.submit(_read, descriptor) for descriptor in (out, err)]
-            code = line.recv(_NUMBER)
-            fed.result()
-            printed, complained = (future.result() for future in said)
-    assert code, "the server of the node program ended"
-    return subprocess.CompletedProcess(argv, int(code), printed, complained)
+    """Call a method and wait for its end. Arguments as for ``ForkedPopen``."""
+    pipe = subprocess.PIPE
+    with ForkedPopen(
+        words, program, argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environ
+    ) as process:
+        try:
+            out, err = process.communicate(data, timeout=_MOST_SECONDS)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
-def _begun(
-    address: bytes,
-    words: Sequence[str],
-    environ: Mapping[str, str],
-    streams: Sequence[int],
-    *,
-    session: bool = False,
+def _fork(
+    address: bytes, words: Sequence[str], environ: Mapping[str, str], streams: Sequence[int]
 ) -> socket.socket:
-    """Have a fork begin; the connection on which its process id and its exit code come."""
-    order = {
-        "words": [*words],
-        "cwd": str(Path.cwd()),
-        "environ": dict(environ),
-        "session": session,
-    }
+    """Start a fork that leads a session; return the connection for its process id and its exit code."""
+    order = {"words": [*words], "cwd": str(Path.cwd()), "environ": dict(environ)}
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE_BYTES)
     line.connect(address)
     socket.send_fds(line, [json.dumps(order).encode()], [*streams])
     return line
-
-
-def _pid(line: socket.socket) -> int:
-    return int(line.recv(_NUMBER))
 
 
 class ServedPopen(subprocess.Popen[Any]):
@@ -248,7 +224,7 @@ class ForkedPopen(ServedPopen):
         environ = others[5]
         stdin, _, _, stdout, _, stderr = pipes = others[9:15]
         streams = (stdin, stdout, stderr if stderr >= 0 else 2)
-        self._begin(_begun(self._address, args, environ, streams, session=True), pipes)
+        self._begin(_fork(self._address, args, environ, streams), pipes)
 
 
 class ForkingPopen(ServedPopen):
@@ -264,7 +240,7 @@ class ForkingPopen(ServedPopen):
         sys.audit("subprocess.Popen", args[0], args, None, None)
         stdin, _, _, stdout, _, stderr = pipes = others[9:15]
         streams = (stdin, stdout, stderr)
-        line = _begun(self.address, args[4:], os.environ, streams, session=True)
+        line = _fork(self.address, args[4:], os.environ, streams)
         self._begin(line, pipes)
 
 
@@ -275,18 +251,6 @@ def _calls_the_node(args: Any) -> bool:
     if words[4] == RUN:
         return bool(words[6] == node_archive().sha256)
     return bool(words[4] == VISIT)
-
-
-def _feed(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    with suppress(BrokenPipeError), os.fdopen(descriptor, "wb", buffering=0) as stream:
-        while rest:
-            rest = rest[stream.write(rest) :]
-
-
-def _read(descriptor: int) -> bytes:
-    with os.fdopen(descriptor, "rb") as stream:
-        return stream.read()
 
 
 @functools.cache

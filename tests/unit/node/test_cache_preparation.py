@@ -84,23 +84,6 @@ def test_a_cache_is_prepared_once_with_the_jobs_environment(node: NodeHarness, c
     assert (cache / "count").read_text() == "once\nother\n"
 
 
-def test_following_the_log_of_another_runs_preparation_ends_at_once(
-    node: NodeHarness, cache: Path
-) -> None:
-    """Though the run itself may take days."""
-    fetch = prepared(cache, "echo fetching")
-    node.run("true", **fetch)
-    node.start(node.spec("sleep 600", **{**fetch, "key": "run-2"}))
-    query = {"key": "run-2", "rank": 0, "prepare": True, "follow": True}
-    process = node.popen("read_lines", query)
-    try:
-        output, _ = process.communicate(timeout=60)
-    finally:
-        kill(process)
-
-    assert b"prepared_by" in output
-
-
 def test_two_runs_at_once_prepare_it_once(node: NodeHarness, cache: Path) -> None:
     """The other run waits for the first; the cache can't be cleared meanwhile."""
     begun, go = node.base / "begun", node.base / "go"

@@ -1,4 +1,4 @@
-"""What can't be tried without the machine for it: how GPUs are asked for, and what is told of limits."""
+"""The command lines of container engines, and their errors in few words."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from trainctl.node.containers import command_line
-from trainctl.node.containers.command_line import BindMount, ContainerSpec, init_program
+from trainctl.node.containers.command_line import (
+    BindMount,
+    ContainerSpec,
+    apptainer_arguments,
+    apptainer_variables,
+    engine_arguments,
+    init_program,
+    mount_option,
+)
+from trainctl.node.containers.engines import ProgramResult
+from trainctl.node.containers.images import is_registry_unreachable, pull_error
 from trainctl.node.jobs.container import rdma_access
 
-WANTED = ContainerSpec(
+PLAIN = ContainerSpec(
     image="sha256:1",
     directory="/node/runs/key",
     temporary="/node/runs/key/container",
@@ -25,86 +34,71 @@ WANTED = ContainerSpec(
     memory=None,
     cpus=None,
 )
+TWO = ["GPU-1", "GPU-2"]
 
 
 @pytest.mark.parametrize(
     ("engine", "gpus", "words"),
     [
-        ("podman", ["GPU-1", "GPU-2"], ["--device", "nvidia.com/gpu=GPU-1", "--device", "nvidia.com/gpu=GPU-2"]),
-        ("podman", ["all"], ["--device", "nvidia.com/gpu=all"]),
-        ("docker", ["GPU-1", "GPU-2"], ["--gpus", '"device=GPU-1,GPU-2"']),
-        ("docker", ["all"], ["--gpus", "all"]),
+        ("podman", TWO, "--device nvidia.com/gpu=GPU-1 --device nvidia.com/gpu=GPU-2"),
+        ("podman", ["all"], "--device nvidia.com/gpu=all"),
+        ("docker", TWO, '--gpus "device=GPU-1,GPU-2"'),
+        ("docker", ["all"], "--gpus all"),
     ],
-)  # fmt: skip
-def test_gpus_are_asked_for_by_name(engine: str, gpus: list[str], words: list[str]) -> None:
-    """podman by the Container Device Interface, docker by its own option, whose value is CSV and so is quoted."""
-    argv = command_line.engine_arguments(engine, WANTED._replace(gpus=gpus))
-    begin = argv.index(words[0])
+)
+def test_gpus_are_named(engine: str, gpus: list[str], words: str) -> None:
+    """For podman by the Container Device Interface, for docker in a quoted CSV value."""
+    assert words in " ".join(engine_arguments(engine, PLAIN._replace(gpus=gpus)))
+    assert not {"--gpus", "--device"} & set(engine_arguments(engine, PLAIN))
 
-    assert list(argv[begin : begin + len(words)]) == words
-    assert "--gpus" not in command_line.engine_arguments(engine, WANTED)
-    assert "--device" not in command_line.engine_arguments(engine, WANTED)
+
+def test_apptainer_has_all_gpus_and_a_variable_for_those_of_the_job() -> None:
+    spec = PLAIN._replace(gpus=TWO)
+    variables = apptainer_variables(spec)
+
+    assert "--nv" in apptainer_arguments(spec, root=True)
+    assert variables["APPTAINERENV_CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
+    assert "CUDA_VISIBLE_DEVICES" not in str(apptainer_variables(PLAIN._replace(gpus=["all"])))
+
+
+def test_apptainer_makes_users_root_inside() -> None:
+    """Root needs no user namespace, which a machine may forbid."""
+    assert "--fakeroot" not in apptainer_arguments(PLAIN, root=True)
+    assert "--fakeroot" in apptainer_arguments(PLAIN, root=False)
 
 
 def test_devices_and_limits() -> None:
-    """As the job wants them; apptainer has the limits of the host."""
-    wanted = WANTED._replace(devices=["/dev/x"], ulimits={"memlock": -1}, capabilities=["IPC_LOCK"])
-    argv = " ".join(command_line.engine_arguments("podman", wanted))
-    assert "--device /dev/x --ulimit memlock=-1 --cap-add IPC_LOCK" in argv
-    assert "--bind /dev/x" in " ".join(command_line.apptainer_arguments(wanted, root=True))
+    """Apptainer keeps the limits of the host."""
+    spec = PLAIN._replace(
+        devices=["/dev/x"], ulimits={"memlock": -1}, capabilities=["IPC_LOCK"], memory=2**30, cpus=4
+    )
+    words = " ".join(engine_arguments("podman", spec))
+
+    assert "--device /dev/x --ulimit memlock=-1 --cap-add IPC_LOCK" in words
+    assert f"--memory {2**30}" in words
+    assert "--cpus 4" in words
+    assert "--memory" not in engine_arguments("podman", PLAIN)
+    assert "--bind /dev/x" in " ".join(apptainer_arguments(spec, root=True))
 
 
-def test_rdma_of_the_host(tmp_path: Path) -> None:
-    """Its devices, with the limits that this user may set."""
+def test_rdma_devices_come_with_the_users_limits(tmp_path: Path) -> None:
     assert rdma_access(tmp_path / "none").devices == ()
-    found = rdma_access(tmp_path)
-    assert (found.devices, found.capabilities) == ([str(tmp_path)], ["IPC_LOCK"])
-    assert found.ulimits["memlock"] == resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+    access = rdma_access(tmp_path)
+    assert (access.devices, access.capabilities) == ([str(tmp_path)], ["IPC_LOCK"])
+    assert access.ulimits["memlock"] == resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
 
 
-def test_a_mount_is_a_line_of_csv() -> None:
-    """RFC 4180, for docker as for the others."""
-    for bind in (
+@pytest.mark.parametrize(
+    "bind",
+    [
         BindMount('/a,b "c"', "/x", read_only=True),
         BindMount("/a", "/x,readonly", read_only=False),
-    ):
-        (fields,) = csv.reader([command_line.mount_option(bind)])
-        more = ["readonly"] if bind.read_only else []
-        assert fields == ["type=bind", f"source={bind.source}", f"target={bind.target}", *more]
-    assert (
-        command_line.mount_option(BindMount("/a", "/x", read_only=False))
-        == "type=bind,source=/a,target=/x"
-    )
-
-
-def test_apptainer_sees_all_gpus_and_is_told_the_claimed() -> None:
-    """It has no way to hide some; the job's CUDA is told."""
-    wanted = WANTED._replace(gpus=["GPU-1", "GPU-2"])
-
-    assert "--nv" in command_line.apptainer_arguments(wanted, root=True)
-    assert (
-        command_line.apptainer_variables(wanted)["APPTAINERENV_CUDA_VISIBLE_DEVICES"]
-        == "GPU-1,GPU-2"
-    )
-    assert "CUDA_VISIBLE_DEVICES" not in str(
-        command_line.apptainer_variables(WANTED._replace(gpus=["all"]))
-    )
-
-
-def test_apptainer_makes_root_of_whoever_is_not() -> None:
-    """Root needs no user namespace, which a machine may not let anybody have."""
-    assert "--fakeroot" not in command_line.apptainer_arguments(WANTED, root=True)
-    assert "--fakeroot" in command_line.apptainer_arguments(WANTED, root=False)
-
-
-def test_limits_are_only_told_where_there_are_any() -> None:
-    """No limit is the engine's default, and that is none."""
-    free = command_line.engine_arguments("podman", WANTED)
-    bound = command_line.engine_arguments("podman", WANTED._replace(memory=2**30, cpus=4))
-
-    assert "--memory" not in free
-    assert bound[bound.index("--memory") + 1] == str(2**30)
-    assert bound[bound.index("--cpus") + 1] == "4"
+    ],
+)
+def test_a_mount_is_a_line_of_csv(bind: BindMount) -> None:
+    (fields,) = csv.reader([mount_option(bind)])
+    more = ["readonly"] if bind.read_only else []
+    assert fields == ["type=bind", f"source={bind.source}", f"target={bind.target}", *more]
 
 
 @pytest.mark.parametrize(
@@ -120,10 +114,28 @@ def test_limits_are_only_told_where_there_are_any() -> None:
         ("/b10/workspace", [], False),
     ],
 )
-def test_only_a_directory_of_the_image_itself_is_copied(
+def test_the_images_working_directory_is_copied_unless_it_is_mounted(
     workdir: str, mounted: list[str], copied: bool
 ) -> None:
-    """Not the root, not what is mounted over it, not the working directory onto itself."""
     text = init_program(workdir, PurePosixPath("/b10/workspace"), mounted, forwards_term=False)
-
     assert ("cp -RPn" in text) is copied
+
+
+@pytest.mark.parametrize(
+    ("message", "summary"),
+    [
+        ("Error response from daemon: pull access denied for x, repository does not exist or may require 'docker login': denied: requested access to the resource is denied", "the registry denied access"),
+        ("Error response from daemon: manifest for busybox:nope not found: manifest unknown: manifest unknown", "not found in the registry"),
+        ("Error response from daemon: Head \"https://ghcr.io/v2/x/manifests/1\": unauthorized", "the registry denied access"),
+        ("write /var/lib/containers/x: no space left on device", "no space left on the node"),
+        ("Error: something nobody knows", "cannot pull image"),
+    ],
+)  # fmt: skip
+def test_errors_of_pulls_have_few_summaries(message: str, summary: str) -> None:
+    """The engine's message is the detail."""
+    result = ProgramResult(1, "", message)
+    failure = pull_error("team/x:1", result)
+
+    assert summary in failure.summary
+    assert not is_registry_unreachable(result)
+    assert not failure.detail.startswith("Error response from daemon")

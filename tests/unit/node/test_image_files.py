@@ -1,20 +1,18 @@
-"""Apptainer's images: files by their content, which go with the last who needs them, and all that made them."""
+"""Apptainer's images: files named by their digest, removed with the last lineage that needs them."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.machines.apptainer import Apptainer
-from tests.support.machines.containers import BUSYBOX, EngineHarness, registry
+from tests.support.machines.containers import BUSYBOX, EngineHarness
 from tests.support.node_program.nodes import NodeHarness
-from tests.support.servers.buckets import free_port
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture
@@ -25,7 +23,6 @@ def held(node: NodeHarness, own_apptainer: Apptainer) -> NodeHarness:
 
 
 def pull(node: NodeHarness, image: str, lineage: str = "lineage-1") -> dict[str, Any]:
-    """Ask for an image."""
     request = {"lineage": lineage, "image": image, "engine": "apptainer"}
     return node.call("pull_image", request)
 
@@ -40,7 +37,7 @@ def moved(podman: EngineHarness, tmp_path: Path, text: str) -> str:
 def test_a_tag_becomes_a_file_by_its_content(
     held: NodeHarness, own_apptainer: Apptainer, own_podman: EngineHarness, tmp_path: Path
 ) -> None:
-    """What is here isn't converted again; a tag that moved is another file, and the run of before keeps its own."""
+    """It is converted once; a tag that moved is another file."""
     name = own_apptainer.offered(moved(own_podman, tmp_path, "one"))
     first, again = pull(held, name), pull(held, name)
     own_apptainer.offered(moved(own_podman, tmp_path, "two"))
@@ -54,36 +51,8 @@ def test_a_tag_becomes_a_file_by_its_content(
     ]
 
 
-def test_without_its_registry_the_file_is_used(
-    held: NodeHarness, own_podman: EngineHarness, tmp_path: Path
-) -> None:
-    """A registry that is away is told, and is no reason not to run what is here."""
-    own = replace(own_podman, registries=[f"127.0.0.1:{free_port()}"])
-    with registry(own, tmp_path / "registry") as there:
-        there.push(own_podman, BUSYBOX, "away:1", "--tls-verify=false")
-        name = f"{there.address}/away:1"
-        found = pull(held, name)
-    away = pull(held, name)
-
-    assert (away["id"], away["pulled"]) == (found["id"], False)
-    assert away["note"] == f"registry is unreachable, using {name} as present on the node"
-
-
-def test_a_node_says_whether_it_has_the_file(held: NodeHarness, own_apptainer: Apptainer) -> None:
-    """Asked beforehand, and answered without asking a registry."""
-    pull(held, own_apptainer.small)
-    asked = [{"image": name, "engine": "apptainer"} for name in (own_apptainer.small, "nothing:1")]
-
-    assert held.call("facts", {"data": str(held.data), "images": asked})["images"] == [
-        {"engine": "apptainer", "present": True, "why": "", "rdma": False},
-        {"engine": "apptainer", "present": False, "why": "", "rdma": False},
-    ]
-
-
-def test_the_last_to_need_a_file_takes_all_away(
-    held: NodeHarness, own_apptainer: Apptainer
-) -> None:
-    """Also what apptainer downloaded for it, which lies beside it, and what a pull that was killed left."""
+def test_the_last_lineage_removes_the_file(held: NodeHarness, own_apptainer: Apptainer) -> None:
+    """Also its downloads, and those of a pull that was killed."""
     killed = held.root / "images/pulling-999999999-x"
     killed.mkdir(parents=True)
     (killed / "image.sif").touch()

@@ -1,4 +1,4 @@
-"""How a host asks for links: few questions, ahead of need, and again for links that were refused."""
+"""How a host requests presigned URLs: in batches, ahead of need, and again if they were refused."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def caller() -> Iterator[Caller]:
     found.close()
 
 
-def test_small_files_are_asked_for_together_and_ahead(caller: Caller) -> None:
+def test_urls_of_small_files_are_requested_together(caller: Caller) -> None:
     links = SourceUrlCache(caller.callbacks, FILES)
     urls = [links.find(file).url for file in SMALL]
 
@@ -70,13 +70,13 @@ def test_small_files_are_asked_for_together_and_ahead(caller: Caller) -> None:
     assert caller.questions[-1] == ["large"]
 
 
-def test_the_next_question_comes_before_it_is_needed(caller: Caller) -> None:
+def test_the_next_batch_is_requested_before_it_is_needed(caller: Caller) -> None:
     links = SourceUrlCache(caller.callbacks, FILES)
     links.find(SMALL[0])
     assert [paths[0] for paths in caller.questions] == ["000", "064"]
 
 
-def test_a_forgotten_link_is_made_again(caller: Caller) -> None:
+def test_a_refused_url_is_requested_again(caller: Caller) -> None:
     links = SourceUrlCache(caller.callbacks, FILES)
     first = links.find(LARGE)
     again = links.find(LARGE)
@@ -94,7 +94,7 @@ def test_an_error_is_raised_and_not_remembered(caller: Caller) -> None:
     assert links.find(LARGE).is_new
 
 
-def test_a_caller_that_left_makes_no_links(caller: Caller) -> None:
+def test_without_a_caller_there_are_no_urls(caller: Caller) -> None:
     links = SourceUrlCache(caller.callbacks, FILES)
     caller.leave()
     assert caller.callbacks.gone.wait(10)

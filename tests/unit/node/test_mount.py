@@ -12,19 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.node_program.nodes import (
-    DEFAULT_REQUESTS,
-    NodeHarness,
-    received_as,
-    wait_for,
-)
+from tests.support.node_program.nodes import NodeHarness, received_as, wait_for
 from trainctl.base.failure import Failure
 from trainctl.base.system.processes import find_by_environment
 from trainctl.node.cache.delivery import deliver
 from trainctl.node.jobs import workspace
 from trainctl.node.runs import mount
 from trainctl.node.runs.record import NodeRun
-from trainctl.node.supervision import inspection
 from trainctl.node.system.layout import Layout
 
 pytestmark = pytest.mark.integration
@@ -197,7 +191,6 @@ REFUSED = mount.MountSupport(False, "Operation not permitted (unshare)")
 @pytest.fixture
 def run(node: NodeHarness, monkeypatch: pytest.MonkeyPatch) -> NodeRun:
     monkeypatch.setattr(workspace, "private_mounts", lambda within: REFUSED)
-    monkeypatch.setattr(inspection, "private_mounts", lambda: REFUSED)
     node.mirror.add("config.json", b"{}")
     node.upload_code({"train.py": ""})
     request, caller = received_as({"root": str(node.root), **node.delivery()})
@@ -226,13 +219,3 @@ def test_a_link_outside_the_working_directory_is_refused(
     if location.startswith("/"):
         assert location in raised.value.summary
         assert "Operation not permitted" in raised.value.detail
-
-
-def test_plans_report_every_absolute_mount(node: NodeHarness, run: NodeRun) -> None:
-    place = {"root": str(node.root), "data": str(node.data)}
-    request: Any = {**place, **DEFAULT_REQUESTS["facts"], "mounts": ["/app/x"]}
-
-    facts = inspection.facts(request, lambda event: None)
-
-    assert facts["mount"] == "link"
-    assert "Operation not permitted" in facts["blocked"][0]["why"]

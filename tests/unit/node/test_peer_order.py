@@ -1,4 +1,4 @@
-"""Which nodes ask which others for what, when several need the same."""
+"""Which peers a node asks for which parts of the weights that several nodes need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainctl.node.transfer.peers import PeerSchedule
 from trainctl.node.transfer.transfer_units import batches, from_hex, has_bit, to_hex, unit_lengths
 
 Held = Sequence[Sequence[bool]]
-"""By node, of each part whether it is there."""
+"""By node, for each part whether the node has it."""
 
 
 def listing_of(chunks: int, small: int = 0) -> Listing:
@@ -31,7 +31,7 @@ def listing_of(chunks: int, small: int = 0) -> Listing:
 
 
 def lines(listing: Listing, held: Held) -> list[list[tuple[bool, list[str]]]]:
-    """By node, of each part whether it has it, and whom it would ask."""
+    """By node, for each part whether it has it, and which peers it would ask."""
     holds = {f"node-{number}": to_hex(row) for number, row in enumerate(held)}
     owners = [PeerSchedule(listing, node, holds) for node in sorted(holds)]
     return [
@@ -41,24 +41,22 @@ def lines(listing: Listing, held: Held) -> list[list[tuple[bool, list[str]]]]:
 
 
 def every_second(nodes: int, parts: int) -> Held:
-    """Every second node has every second part."""
     return [[node % 2 == 0 and part % 2 == 0 for part in range(parts)] for node in range(nodes)]
 
 
 def nothing(nodes: int, parts: int) -> Held:
-    """Nobody has anything."""
     return [[False] * parts for _ in range(nodes)]
 
 
 def sends(listing: Listing, held: Held) -> Counter[str]:
-    """How many parts each node sends where all goes well."""
+    """How many parts each node sends without faults."""
     found = lines(listing, held)
     return Counter(line[0] for row in found for here, line in row if not here and line)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_nobody_waits_in_a_circle(seed: int) -> None:
-    """Whatever anyone holds, and whether or not it is there when it is asked for: a part has an order in which each node asks only nodes before it."""
+def test_no_nodes_wait_for_each_other(seed: int) -> None:
+    """Each part has an order in which every node asks only nodes before it."""
     chance = random.Random(seed)
     listing = listing_of(chance.randrange(2, 9), small=chance.randrange(4))
     parts = len(list(unit_lengths(listing)))
@@ -72,8 +70,8 @@ def test_nobody_waits_in_a_circle(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_who_has_a_part_is_asked_before_who_has_not(seed: int) -> None:
-    """And of a part that nobody has exactly one node asks the mirror first."""
+def test_nodes_with_a_part_are_asked_first(seed: int) -> None:
+    """For a part that no node has exactly one node asks the mirror first."""
     chance = random.Random(seed)
     listing, count = listing_of(6, small=3), chance.randrange(2, 7)
     held = [[chance.random() < 0.3 for _ in range(9)] for _ in range(count)]
@@ -92,38 +90,16 @@ def test_who_has_a_part_is_asked_before_who_has_not(seed: int) -> None:
 @pytest.mark.parametrize(("nodes", "chunks"), [(4, 48), (8, 48), (8, 96)])
 @pytest.mark.parametrize("held", [every_second, nothing])
 def test_all_send_about_as_much(nodes: int, chunks: int, held: Callable[[int, int], Held]) -> None:
-    """Whether half of the nodes have half of it or none has anything: at most a chunk for each other node above the mean."""
+    """At most a chunk for each other node above the mean."""
     listing = listing_of(chunks)
     found = sends(listing, held(nodes, chunks))
 
     assert max(found.values()) < found.total() / nodes + nodes - 1
 
 
-def test_nodes_that_have_nothing_fetch_most_while_the_others_send_what_they_have() -> None:
-    listing, held = listing_of(48), every_second(8, 48)
-    holds = {f"node-{number}": to_hex(row) for number, row in enumerate(held)}
-    found = {node: PeerSchedule(listing, node, holds) for node in holds}
-    fetched = Counter(
-        node for node, one in found.items() for part in range(1, 48, 2) if not one.sources(part)
-    )
-
-    assert fetched.total() == 24
-    for node in ("node-1", "node-3", "node-5", "node-7"):
-        assert fetched[node] >= 4
-
-
-def test_small_files_that_some_have_are_handed_out_by_one() -> None:
-    """They travel in packs: all ask the same holder for one."""
-    listing = listing_of(2, small=20)
-    held = [[True] * 22, [True] * 22, [False] * 22, [False] * 22]
-    rows = lines(listing, held)
-
-    assert [line[0] for _, line in rows[2][2:]] == [line[0] for _, line in rows[3][2:]]
-
-
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 300])
-def test_what_a_node_holds_is_a_number_in_hex(count: int) -> None:
-    """The first part is its lowest bit, whatever its length; what is no such number is refused."""
+def test_the_parts_of_a_node_are_a_hexadecimal_number(count: int) -> None:
+    """The first part is its lowest bit."""
     chance = random.Random(count)
     present = [chance.random() < 0.5 for _ in range(count)]
 
@@ -138,7 +114,7 @@ def test_what_a_node_holds_is_a_number_in_hex(count: int) -> None:
 
 
 def test_a_node_receives_from_all_holders_alike() -> None:
-    """What comes first from one node would arrive at the rate of its link."""
+    """Otherwise it would receive at the rate of one node's link."""
     held = every_second(8, 48)
     pairs = Counter(
         (line[0], node)
@@ -157,7 +133,6 @@ def test_a_node_receives_from_all_holders_alike() -> None:
 def test_a_batch_has_so_many_files_and_bytes_at_most(
     monkeypatch: pytest.MonkeyPatch, limit: str, sizes: list[int]
 ) -> None:
-    """Files of a batch are open at the same time; the order is that of the listing."""
     files = listing_of(1, small=8).files
     monkeypatch.setattr(transfer_units, limit, 4 if limit == "_BATCH_MAX_FILES" else CHUNK_BYTES)
 

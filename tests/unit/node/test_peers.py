@@ -65,18 +65,6 @@ def test_chunks_that_some_nodes_have_are_not_fetched_again(tmp_path: Path) -> No
     assert [one["bytes_node"] for one in results] == [CHUNK_BYTES, CHUNK_BYTES, 0]
 
 
-def test_files_of_one_chunk_are_passed_on_before_all_are_there(tmp_path: Path) -> None:
-    """Each of two nodes fetches some of them; neither asks the mirror for those of the other."""
-    group = PeerGroup(tmp_path, 2)
-    for size in (2**20, 2**20 + 1, 3 * 2**20, CHUNK_BYTES):
-        group.mirror.add(f"{size}.bin", NUMBERS.randbytes(size))
-
-    _, sent = group.deliver()
-
-    group.assert_delivered()
-    assert sent == group.mirror.listing.size
-
-
 class HaltingSource(MirrorObjectSource):
     """A mirror that sends half a chunk, and the rest once ``go_on`` is set."""
 

@@ -1,4 +1,4 @@
-"""Where a host's servers listen where only some ports may be reached."""
+"""Where a host's servers listen if only some ports can be reached."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rendezvous(ports: range, stack: ExitStack) -> int:
 
 @pytest.fixture
 def free() -> Iterator[range]:
-    """Three neighbouring ports at which nobody listens."""
+    """Three neighbouring free ports."""
     with ExitStack() as stack:
         while True:
             first = stack.enter_context(socket.create_server((HERE, 0))).getsockname()[1]
@@ -54,7 +54,7 @@ def free() -> Iterator[range]:
 def test_every_listener_keeps_to_the_range(
     open_one: Callable[[range, ExitStack], int], free: range
 ) -> None:
-    """Each port is given once, all of them are used, and then an error names the host and the range."""
+    """Each port is used once; after the last the error names the host and the range."""
     with ExitStack() as stack:
         found = [open_one(free, stack) for _ in free]
         with pytest.raises(Failure) as raised:
@@ -63,31 +63,24 @@ def test_every_listener_keeps_to_the_range(
     assert sorted(found) == list(free)
     said = f"none of the ports {free[0]}-{free[-1]} is free on {os.uname().nodename}"
     assert (raised.value.kind, raised.value.summary) == ("ports", said)
-
-
-def test_they_are_in_each_others_way(free: range) -> None:
-    """A port that one of them has is none for another, whichever it is."""
     with ExitStack() as stack:
-        found = {one(free, stack) for one in (rendezvous, blobs, gang)}
-
-        assert found == set(free)
+        assert {one(free, stack) for one in (rendezvous, blobs, gang)} == set(free)
 
 
 @pytest.mark.parametrize("open_one", [blobs, gang, rendezvous])
-def test_a_connection_that_was_closed_bars_no_port(
+def test_a_port_in_time_wait_is_used_again(
     open_one: Callable[[range, ExitStack], int], free: range
 ) -> None:
-    """The server's side closes first, which leaves a port waiting for a minute; the next server has it all the same."""
     use(free[0])
     with ExitStack() as stack:
         assert open_one(free[:1], stack) == free[0]
 
 
 @pytest.mark.parametrize("other", [blobs, gang, rendezvous])
-def test_a_port_that_is_kept_after_a_connection_is_nobody_elses(
+def test_a_reserved_port_in_time_wait_is_no_other_servers(
     other: Callable[[range, ExitStack], int], free: range
 ) -> None:
-    """It is kept as well as any other, and is the job's as soon as it is released."""
+    """The job can use it once it is released."""
     use(free[0])
     with ExitStack() as stack:
         assert {rendezvous(free[:2], stack) for _ in "12"} == {free[0], free[1]}
@@ -98,7 +91,7 @@ def test_a_port_that_is_kept_after_a_connection_is_nobody_elses(
 
 
 def use(port: int) -> None:
-    """Have a connection there that the server closes first."""
+    """Open a connection that the server closes first, so that the port is in TIME_WAIT."""
     with socket.create_server((HERE, port)) as listener:
         client = socket.create_connection((HERE, port))
         connection, _ = listener.accept()
@@ -106,15 +99,12 @@ def use(port: int) -> None:
     client.close()
 
 
-def test_without_a_range_any_port_will_do() -> None:
-    """As ever."""
-    assert parse_port_range(None) is None
-    assert parse_port_range("") is None
+def test_a_range_of_ports_is_parsed() -> None:
+    assert parse_port_range(None) is parse_port_range("") is None
     assert parse_port_range("29000-29001") == range(29000, 29002)
 
 
 @pytest.mark.parametrize("text", ["29000", "2-1", "0-5", "1-65536", "a-b", "1-2-3", 29000, "1-2\n"])
-def test_what_is_no_range(text: object) -> None:
-    """It is refused before anything listens."""
+def test_an_invalid_range_is_refused(text: object) -> None:
     with pytest.raises(Failure, match="not a range of ports"):
         parse_port_range(text)

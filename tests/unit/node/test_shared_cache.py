@@ -17,7 +17,6 @@ from tests.support.machines.permissions import GROUP, ONE, OTHER, as_user, place
 from tests.support.node_program.nodes import MirrorFixture, received_as
 from tests.support.node_program.peers import PeerGroup, await_movement, kill, result_of
 from tests.support.servers.blob_server import mirror_location, serve_mirror
-from trainctl.base.failure import from_os_error
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.protocol.weights import DeliverResponse
 from trainctl.node.cache.delivery import deliver
@@ -255,19 +254,3 @@ def test_two_users_of_a_group_share_it(tmp_path: Path) -> None:
     assert (first["bytes_cluster"], second["bytes_mirror"], kept) == (0, 0, 0)
     assert second["bytes_cluster"] == size
     assert freed == 2 * size
-
-
-@as_two_users
-def test_a_directory_without_permission_for_the_group_is_named(tmp_path: Path) -> None:
-    """The error says which mode it needs."""
-    with place_of_group(0o755) as place:
-        (place / "cache").mkdir(0o700)
-        with as_user(ONE), pytest.raises(OSError, match="denied") as refused:
-            SharedCache(str(place / "cache")).refer("lineage-1", Listing(()))
-        with as_user(ONE):
-            failure = from_os_error(refused.value, "/node")
-
-    assert failure.summary.startswith("cannot use ")
-    assert failure.detail.startswith(f"Make {place / 'cache'}")
-    assert " readable and writable for user " in failure.detail
-    assert "mode 2770" in failure.detail
