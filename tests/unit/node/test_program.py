@@ -67,15 +67,6 @@ def test_a_delivery_completes_without_its_caller(node: NodeHarness) -> None:
     assert trees == [node.mirror.listing.id]
 
 
-def test_a_root_that_cannot_be_made_is_a_storage_error(node: NodeHarness) -> None:
-    node.root.write_text("in the way")
-    node.mirror.add("x", b"x")
-
-    with pytest.raises(NodeProgramError, match=str(node.root)):
-        node.deliver()
-    node.root.unlink()
-
-
 def test_an_installation_removes_programs_that_were_not_called_for_a_day(
     node: NodeHarness, tmp_path: Path
 ) -> None:
