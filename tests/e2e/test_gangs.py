@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from pathlib import Path
-
 import jsonschema
-import pytest
 
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
-from tests.support.pytorch import GLOO_TRAIN, pytorch
 from trainctl_schemas import schema
 
 MANIFEST = """\
@@ -137,62 +131,3 @@ def test_a_gang_starts_once_all_ranks_of_the_gang_it_follows_completed(
     assert started == {"job.first"}
     lines = sorted(fresh.run("logs", "then").stdout.splitlines())
     assert lines == ["[rank 0] then 0", "[rank 1] then 1"]
-
-
-TORCH = """\
-project: {name: demo}
-clusters: {local: {provider: local, nodes: 2}}
-jobs:
-  JOB:
-    code: ./src
-    compute: {node_count: 2}
-    retry: {max_attempts: 2, delay: 0s}
-    runtime:
-      venv: VENV
-      start_commands: [python train.py]
-      environment_variables: {WAITS: "WAITING", GLOO_SOCKET_IFNAME: lo}
-      checkpointing_config: {enabled: true}
-"""
-
-
-def _trainer_of(node: Path) -> int | None:
-    """The process that trains on a node."""
-    mark = f"TRAINCTL_RUN_DIRECTORY={node}".encode()
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (path / "cmdline").read_bytes().split(b"\0")
-            if words[1:2] == [b"train.py"] and mark in (path / "environ").read_bytes():
-                return int(path.name)
-        except OSError:
-            continue
-    return None
-
-
-def _final(work: ProjectHarness, job: str) -> set[str]:
-    """The last line of every rank."""
-    return {work.run("logs", job, "--rank", str(rank)).stdout.splitlines()[-1] for rank in range(2)}
-
-
-@pytest.mark.long
-def test_a_killed_rank_of_two_ends_where_one_that_was_never_interrupted_does(
-    fresh: ProjectHarness,
-) -> None:
-    """PyTorch over gloo: all ranks are retried from their newest common checkpoint, to the same loss to the last bit."""
-    text = TORCH.replace("VENV", str(pytorch()))
-    fresh.write({"src/train.py": GLOO_TRAIN})
-    fresh.write({"trainctl.yaml": text.replace("JOB", "plain").replace("WAITING", "no")})
-    fresh.run("apply", "--auto-approve", "--wait", seconds=300)
-    plain = _final(fresh, "plain")
-
-    fresh.write({"trainctl.yaml": text.replace("JOB", "killed").replace("WAITING", "yes")})
-    fresh.run("apply", "--auto-approve", seconds=300)
-    wait_for(lambda: "waiting" in fresh.run("logs", "killed", "--rank", "1").stdout, seconds=120)
-    os.kill(wait_for(lambda: _trainer_of(fresh.nodes / "local-1")), signal.SIGKILL)
-    ended = wait_for(
-        lambda: (now := fresh.json("status", "killed"))["ended_at"] and now, seconds=180
-    )
-
-    assert (ended["status"], ended["retries"]) == ("TRAINING_JOB_COMPLETED", 1)
-    assert "resumed at 30" in fresh.run("logs", "killed", "--rank", "0").stdout
-    assert len(plain) == 1
-    assert _final(fresh, "killed") == plain

@@ -1,4 +1,4 @@
-"""An apply of a gang that is killed anywhere is carried on by the next: every rank runs once."""
+"""The apply of a gang is killed: the next one completes it, and every rank runs once."""
 
 from __future__ import annotations
 
@@ -19,37 +19,33 @@ jobs:
     runtime: {start_commands: ["echo $BT_TRAINING_JOB_ID $BT_NODE_RANK >> LEDGER"]}
 """
 APPLY = ("apply", "--auto-approve", "--wait")
+KILLING = ("-m", "tests.support.projects.kill_at_effect")
 
 
 @pytest.mark.parametrize(
     "most", [pytest.param(1, id="short"), pytest.param(20, id="long", marks=pytest.mark.long)]
 )
-def test_killed_between_the_ranks_starts(tmp_path: Path, most: int) -> None:
-    """Wherever in its second half the apply dies, where ranks are equipped and started, the next one ends with one run of three ranks."""
+def test_an_apply_killed_between_the_starts_of_ranks_is_completed_by_the_next(
+    tmp_path: Path, most: int
+) -> None:
+    """In its second half, where ranks are prepared and started."""
     with project(tmp_path) as made:
-        ledger = tmp_path / "ledger"
+        ledger, count = tmp_path / "ledger", tmp_path / "count"
         made.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
         text = MANIFEST.replace("LEDGER", str(ledger))
         made.write({"trainctl.yaml": text, "weights/a.bin": b"a" * 70_000})
-        count = tmp_path / "count"
-        made.run("0", str(count), *APPLY, program=("-m", "tests.support.projects.kill_at_effect"))
-        total = int(count.read_text())
-        for point in (total // 2 + further for further in points(total // 2, most)):
+        made.run("0", str(count), *APPLY, program=KILLING)
+        half = int(count.read_text()) // 2
+        for point in (half + further for further in points(half, most)):
             made.clear()
             ledger.unlink(missing_ok=True)
-            made.run(
-                str(point),
-                "-",
-                *APPLY,
-                program=("-m", "tests.support.projects.kill_at_effect"),
-                code=None,
-            )
+            made.run(str(point), "-", *APPLY, program=KILLING, code=None)
 
             made.run(*APPLY)
 
-            runs = made.json("show")["resources"]
-            job = next(one for one in runs if one["address"] == "job.sft")["outputs"]["runs"]
-            assert [run["status"] for run in job] == ["TRAINING_JOB_COMPLETED"], point
+            resources = made.json("show")["resources"]
+            (runs,) = (row["outputs"]["runs"] for row in resources if row["address"] == "job.sft")
+            assert [run["status"] for run in runs] == ["TRAINING_JOB_COMPLETED"], point
             lines = sorted(ledger.read_text().splitlines())
-            assert lines == [f"{job[0]['id']} {rank}" for rank in range(3)], point
+            assert lines == [f"{runs[0]['id']} {rank}" for rank in range(3)], point
             assert processes(str(made.nodes)) == [], point

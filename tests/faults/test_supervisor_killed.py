@@ -39,7 +39,9 @@ def test_a_supervisor_killed_at_every_point(
     """The run completes, started once more if none of its commands was begun, or is LOST; ``upload_checkpoints`` then brings what is whole, and nothing else stays."""
     ends = set()
     for lethal in itertools.count(1, step):
-        node = NodeHarness(made(tmp_path / str(lethal)))
+        base = tmp_path / str(lethal)
+        base.mkdir()
+        node = NodeHarness(base)
         status = started_and_killed(node, zygote, lethal)
         request = {"data": str(node.data), "key": "run-1", "secrets": {}}
         node.call("upload_checkpoints", request)
@@ -52,7 +54,7 @@ def test_a_supervisor_killed_at_every_point(
         assert not unnamed(store), lethal
         left = [path for path in node.base.glob("store/**/*") if is_temporary(path.name)]
         assert not left, lethal
-        wait_for(lambda: not left_behind(str(tmp_path)))
+        wait_for(lambda: all(parent_of(pid) == os.getpid() for pid in processes(str(tmp_path))))
         ends.add((status, len(whole)))
         if not (node.base / "killed").exists():
             break
@@ -60,30 +62,14 @@ def test_a_supervisor_killed_at_every_point(
     assert step > 3 or LOST in {status for status, _ in ends}
 
 
-def left_behind(mark: str) -> list[int]:
-    """Processes but those that the test has started itself."""
-    return [pid for pid in processes(mark) if parent_of(pid) != os.getpid()]
-
-
-def made(directory: Path) -> Path:
-    """A new directory."""
-    directory.mkdir()
-    return directory
-
-
 def started_and_killed(node: NodeHarness, zygote: VerbForkServer, lethal: int) -> str:
     """Start a run whose supervisor dies, and once more what was not begun, as the next apply would; how it ended."""
     node.upload_code({"x": ""})
-    store = {
-        "url": f"file://{node.base}/store",
-        "prefix": PREFIX,
-        "enabled": True,
-        "debounce_seconds": 0,
-    }
-    spec = node.spec(
-        "cd $BT_CHECKPOINT_DIR", *map(SAVE.format, SAVED), "sleep 0.3",
-        project="demo", store=store, environment={"BT_CHECKPOINT_DIR": str(node.data / "checkpoints" / PREFIX / "rank-0")},
-    )  # fmt: skip
+    place = {"url": f"file://{node.base}/store", "prefix": PREFIX}
+    store = {**place, "enabled": True, "debounce_seconds": 0}
+    environment = {"BT_CHECKPOINT_DIR": f"{node.data}/checkpoints/{PREFIX}/rank-0"}
+    commands = ["cd $BT_CHECKPOINT_DIR", *map(SAVE.format, SAVED), "sleep 0.3"]
+    spec = node.spec(*commands, project="demo", store=store, environment=environment)
     request = node.start_request(spec)
     zygote.send("start", {"root": str(node.root), **request}, supervisor=lethal)
     zygote.answer()

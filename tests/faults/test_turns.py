@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.machines.gpus import FakeNvidiaGpus
-from tests.support.node_program.nodes import LIVE, NodeHarness, nobody_prefix, wait_for
+from tests.support.node_program.nodes import NodeHarness, nobody_prefix
 
 # Holds a kernel lock for each GPU that it was given, as long as it lives; two with the same GPU can't both have it.
 JOB = """\
@@ -38,12 +38,10 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     base.chmod(0o777)
     gpus = FakeNvidiaGpus.make(base / "tools", GPUS)
     monkeypatch.setenv("PATH", f"{gpus.tools}:{os.environ['PATH']}")
-    locks = base / "locks"
-    locks.mkdir()
-    locks.chmod(0o777)
+    (base / "locks").mkdir()
     for number in range(GPUS):
-        (locks / str(number)).touch()
-        (locks / str(number)).chmod(0o666)
+        (base / "locks" / str(number)).touch()
+        (base / "locks" / str(number)).chmod(0o666)
     yield base
     shutil.rmtree(base, ignore_errors=True)
 
@@ -72,10 +70,6 @@ def begin(node: NodeHarness, host: Path, key: str, count: int, seconds: float) -
     node.start(node.spec(command, key=key, gpus=gpus, grace_seconds=0))
 
 
-def statuses(node: NodeHarness) -> dict[str, str]:
-    return {run["key"]: run["status"] for run in node.runs()}
-
-
 def test_never_more_claims_than_gpus(host: Path, users: list[NodeHarness]) -> None:
     choose = random.Random(7)
     for number in range(RUNS):
@@ -88,27 +82,13 @@ def test_never_more_claims_than_gpus(host: Path, users: list[NodeHarness]) -> No
             os.kill(run["pid"], signal.SIGKILL)
             killed.add((number, run["key"]))
 
-    wait_for(lambda: not any(LIVE & set(_others(users, killed))), 120)
-
-    ended = [
-        node.status(key)
-        for number, node in enumerate(users)
-        for key in statuses(node)
-        if (number, key) not in killed
-    ]
-    assert {(one["status"], one["exit_code"]) for one in ended} == {("TRAINING_JOB_COMPLETED", 0)}
-    assert len(ended) == 2 * RUNS - len(killed)
-    for number, key in killed:
-        assert users[number].status(key)["exit_code"] != 99
-
-
-def _others(users: list[NodeHarness], killed: set[tuple[int, str]]) -> list[str]:
-    return [
-        status
-        for number, node in enumerate(users)
-        for key, status in statuses(node).items()
-        if (number, key) not in killed
-    ]
+    for number, node in enumerate(users):
+        for key in (f"run-{at}" for at in range(RUNS)):
+            if (number, key) in killed:
+                assert node.status(key)["exit_code"] != 99
+            else:
+                ended = node.ended(key, 120)
+                assert (ended["status"], ended["exit_code"]) == ("TRAINING_JOB_COMPLETED", 0)
 
 
 def test_a_claim_outlives_its_supervisor_as_long_as_the_job_does(
@@ -117,7 +97,7 @@ def test_a_claim_outlives_its_supervisor_as_long_as_the_job_does(
     node, other = users
     begin(node, host, "first", GPUS, 600)
     begin(other, host, "second", GPUS, 0)
-    assert statuses(other)["second"] == "TRAINING_JOB_PENDING"
+    assert other.status("second")["status"] == "TRAINING_JOB_PENDING"
     pid = node.status("first")["pid"]
 
     os.kill(pid, signal.SIGKILL)

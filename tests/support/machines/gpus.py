@@ -46,15 +46,12 @@ class FakeNvidiaGpus:
 WARNING = (
     "WARNING: AMD GPU device(s) is/are in a low-power state. Check power control/runtime_status\n\n"
 )
-"""What ``rocm-smi`` of ROCm 7 writes to standard output first, as threads about 7.1.1 in ROCm/ROCm show it, with ``--csv`` and ``--json`` too."""
+"""What ``rocm-smi`` of ROCm 7 writes first, before JSON, too."""
 
 
 @dataclass
 class FakeAmdGpus:
-    """Some cards of AMD without a unique id, as consumers' are: a ``rocm-smi`` on PATH answers as the real one does.
-
-    The JSON is that of rocm-smi-lib 6.2.4 with a Radeon 780M, from "add rocm-smi" of sebhildebrandt/systeminformation, less what nobody asks for.
-    """
+    """Some cards of AMD: a ``rocm-smi`` on PATH answers as that of rocm-smi-lib 6.2.4 with a Radeon 780M."""
 
     tools: Path
     buses: list[str]
@@ -75,11 +72,7 @@ class FakeAmdGpus:
         return found
 
     def compute(self, users: dict[int, list[int]], before: str = "") -> None:
-        """From now on these processes have queues on the cards of these numbers.
-
-        Of ``rocm-smi --showpidgpus``: ``showGpusByPid`` is the same in the sources of ROCm 4.5 to 7 (ROCm/rocm_smi_lib, ROCm/rocm-systems); an output of each age
-        is in tests of NordicHPC/sonar ("0 1 ") and of makodevai/gpuq (a line for each card, processes without queues, a wider frame).
-        """
+        """From now on these processes have queues on the cards of these numbers, as ROCm 4.5 to 7 show it."""
         lines = []
         for pid, cards in users.items():
             lines.append(f"PID {pid} is using {len(cards)} DRM device(s){':' if cards else ''}")
@@ -90,11 +83,9 @@ class FakeAmdGpus:
 
 _FRAME = """\
 
-
 {before}============================ ROCm System Management Interface ============================
 ================================== GPUs Indexed by PID ===================================
 {text}
-==========================================================================================
 ================================== End of ROCm SMI Log ===================================
 """
 

@@ -36,12 +36,9 @@ LIVE = {f"TRAINING_JOB_{word}" for word in ("PENDING", "CREATED", "DEPLOYING", "
 @functools.cache
 def python38() -> str | None:
     """A Python 3.8 of this machine that runs, the oldest that hosts may have."""
-    patterns = (
-        ".pyenv/versions/3.8.*/bin/python",
-        ".local/share/uv/python/cpython-3.8*/bin/python",
-    )
-    managed = [str(found) for pattern in patterns for found in sorted(Path.home().glob(pattern))]
-    for name in (shutil.which("python3.8"), *managed):
+    patterns = (".pyenv/versions/3.8.*", ".local/share/uv/python/cpython-3.8*")
+    places = [place for pattern in patterns for place in sorted(Path.home().glob(pattern))]
+    for name in (shutil.which("python3.8"), *(str(place / "bin/python") for place in places)):
         if name and subprocess.run([name, "-c", ""], capture_output=True).returncode == 0:
             return name
     return None

@@ -55,7 +55,6 @@ class SavedRun:
         self.run.directory.mkdir(parents=True, exist_ok=True)
 
     def save(self, name: str, files: Mapping[str, bytes], rank: int = 0) -> None:
-        """Write files of a checkpoint."""
         for path, data in files.items():
             file = self.directory / f"rank-{rank}" / name / path
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,9 +65,8 @@ class SavedRun:
         spec: Any = {**self.spec, "store": {**self.spec["store"], **changes}}
         return Uploader(self.run, spec, self.secrets, self.data)
 
-    def end(self, *, orderly: bool = True) -> RunEnd:
-        """The end of the run, just now."""
-        return RunEnd(orderly, time.time(), {"status": "TRAINING_JOB_COMPLETED"})
+    def end(self) -> RunEnd:
+        return RunEnd(True, time.time(), {"status": "TRAINING_JOB_COMPLETED"})
 
     def finish(self, **changes: Any) -> None:
         """Upload everything of the ended run."""
@@ -99,7 +97,6 @@ def saved_run(tmp_path: Path) -> SavedRun:
 
 @pytest.fixture(name="store")
 def its_store(tmp_path: Path) -> DirectoryCheckpointStore:
-    """Its store."""
     return DirectoryCheckpointStore(tmp_path / "store")
 
 

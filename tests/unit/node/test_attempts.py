@@ -1,4 +1,4 @@
-"""Runs that are retried, that last too long, and logs that grow too large."""
+"""Runs that are retried, and the limits of their time, disk space and logs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.node_program.nodes import NodeHarness, is_alive, wait_for
+from tests.support.projects.weights_project import small_disk
 from trainctl.node.runs.log_index import LogTruncator
 
 pytestmark = pytest.mark.integration
@@ -29,46 +30,6 @@ def test_a_failed_job_is_retried_with_its_code_and_checkpoints(node: NodeHarness
     assert (status["status"], status["retries"]) == ("TRAINING_JOB_COMPLETED", 2)
     assert status["error"] is None
     assert node.log().split("\n") == [*(f"0attempt {n} finds {n}" for n in range(3)), ""]
-
-
-@pytest.mark.parametrize(
-    ("trigger", "seconds", "command", "status"),
-    [
-        ("on_startup", 0, "true", "TRAINING_JOB_COMPLETED"),
-        ("on_failure", 1000, "true", "TRAINING_JOB_COMPLETED"),
-        ("on_demand", 1000, "exit 3", "TRAINING_JOB_FAILED"),
-    ],
-)
-def test_a_session_is_kept_only_if_it_was_requested(
-    node: NodeHarness, trigger: str, seconds: int, command: str, status: str
-) -> None:
-    session = {"trigger": trigger, "timeout_seconds": seconds}
-    retry = {"max_attempts": 2, "delay_seconds": 0}
-    ended = node.run("echo once", command, session=session, retry=retry)
-
-    assert (ended["status"], ended["session"]) == (status, None)
-    assert ended["exit_code"] == (3 if status == "TRAINING_JOB_FAILED" else 0)
-    assert node.log() == "once\n" * (2 if ended["exit_code"] else 1)
-
-
-def test_a_session_is_extended_from_the_end_of_its_commands(
-    node: NodeHarness, tmp_path: Path
-) -> None:
-    end = tmp_path / "end"
-    session = {"trigger": "on_demand", "timeout_seconds": 1}
-    commands = f"until [ -e {end} ]; do sleep 0.05; done; exit 3"
-    node.start(node.spec(commands, session=session))
-    first = node.call("extend_session", {"key": "run-1", "seconds": 1000})
-    end.touch()
-    wait_for(lambda: node.status()["session"])
-    held = node.status()["session"]
-    second = node.call("extend_session", {"key": "run-1", "seconds": 50})
-    stopped = node.call("stop", {"key": "run-1", "grace_seconds": 5})
-
-    assert first["until"] is None
-    assert held["exit_code"] == 3
-    assert second["until"] == held["until"] + 50
-    assert (stopped["status"], stopped["exit_code"]) == ("TRAINING_JOB_FAILED", 3)
 
 
 def test_a_run_that_is_stopped_before_its_next_attempt_is_not_retried(node: NodeHarness) -> None:
@@ -129,3 +90,26 @@ def test_a_large_log_keeps_its_beginning_its_end_and_its_offsets(tmp_path: Path)
     assert data.endswith(b"".join(b"%04d" % number * 2**14 for number in range(57, 64)))
     with log.open("rb") as stream:
         assert os.lseek(stream.fileno(), 2**18, os.SEEK_DATA) > 2**21
+
+
+def test_a_run_that_exceeds_its_volume_is_stopped(node: NodeHarness) -> None:
+    usage = """printf '{"due": %s, "usage": {"checkpoints": 3000000}}' $(($(date +%s) + 999)) >$TRAINCTL_RUN_DIRECTORY/metrics-disk.json"""
+    spec = node.spec(usage, "sleep 60")
+    spec["store"]["max_bytes"] = 2_000_000
+    node.start(spec)
+    done = node.ended()
+
+    assert done["status"] == "TRAINING_JOB_FAILED"
+    assert done["error"] == "its checkpoints take 3.0 MB, volume_size_gib allows 2.0 MB"
+
+
+def test_a_run_that_fills_the_disk_is_stopped(node: NodeHarness) -> None:
+    with small_disk(node.root, "200m"):
+        node.start(node.spec("sleep 60", key="run-2"))
+        node.start(node.spec("dd if=/dev/zero of=big bs=64k count=3176 2>/dev/null; sleep 60"))
+        done = node.ended()
+
+        assert done["status"] == "TRAINING_JOB_FAILED"
+        assert done["error"].startswith(f"it filled the disk of {node.directory()}/work: ")
+        assert node.status("run-2")["status"] == "TRAINING_JOB_RUNNING"
+        node.call("stop", {"key": "run-2", "grace_seconds": 0})

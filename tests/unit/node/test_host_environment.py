@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import venv
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -78,25 +76,6 @@ def test_requirements_that_can_not_be_kept(node: NodeHarness, text: str, error: 
     assert failure.value.kind == "requirements"
     assert [one.name for one in (node.root / "environments").glob("*") if one.is_dir()] == []
     assert list((node.root / "environments").glob("*.json")) == []
-
-
-def test_what_hosts_lack(node: NodeHarness, tmp_path: Path) -> None:
-    made = tmp_path / "made"
-    venv.create(made)
-    wanted = [
-        {"venv": None, "program": "no-such-program"},
-        {"venv": None, "program": sys.executable},
-        {"venv": str(tmp_path / "gone"), "program": "python"},
-        {"venv": str(made), "program": "python"},
-        {"venv": None, "program": ""},
-    ]
-    facts = node.call("facts", {"data": str(node.data), "hosts": wanted, "sources": ["/", "/none"]})
-
-    missing, found, no_venv, *rest = [one["lacks"] for one in facts["hosts"]]
-    assert "no-such-program" in missing[0]
-    assert f"{tmp_path}/gone" in no_venv[0]
-    assert (found, rest) == ([], [[], []])
-    assert facts["absent"] == ["/none"]
 
 
 def test_directories_of_the_host_are_mounted(node: NodeHarness, tmp_path: Path) -> None:

@@ -12,8 +12,6 @@ import pytest
 
 from tests.support.node_program.nodes import NodeHarness, wait_for
 from trainctl.base.failure import Failure
-from trainctl.base.system.processes import process_record
-from trainctl.node.containers.cleanup import container_processes
 from trainctl.node.metrics import resource_usage
 from trainctl.node.metrics import sampler as metrics
 from trainctl.node.system import gpus
@@ -158,16 +156,3 @@ def test_a_file_is_counted_once(tmp_path: Path) -> None:
     assert found is not None
     assert 100_000 <= found < 200_000
     assert resource_usage.disk_usage([tmp_path / "a"], 0.0) is None
-
-
-def test_what_a_container_used_stays_counted(tmp_path: Path) -> None:
-    gone = {"machine": "other", "boot": "none", "pid": 2**22, "started": 1}
-    before = {"first": gone, "seconds": 3.0, "earlier_seconds": 2.0}
-    found = container_processes(tmp_path, before)
-    living = container_processes(tmp_path, {**before, "first": process_record()})
-
-    assert (found.pids, found.cpu_seconds) == ([], 5.0)
-    assert container_processes(tmp_path, found.record) == found
-    assert living.pids[0] == os.getpid()
-    assert living.cpu_seconds > 2.0
-    assert container_processes(tmp_path, None) == ([], 0.0, None)

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.node_program.node_forks import installed_program
 from tests.support.node_program.nodes import NodeHarness, NodeProgramError, python38
 from trainctl.node.__main__ import _METHODS, _PAYLOAD_METHODS, _RAW_METHODS, _find_function
-from trainctl.remote.archive import INSTALL, RUN, ProgramArchive, node_archive, program_archive
+from trainctl.remote.archive import INSTALL, node_archive
 
 
 def test_a_run_with_weights_completes_under_python_38(tmp_path: Path) -> None:
@@ -68,54 +67,21 @@ def test_a_delivery_completes_without_its_caller(node: NodeHarness) -> None:
     assert trees == [node.mirror.listing.id]
 
 
-def test_a_root_that_cannot_be_made_is_a_storage_error(node: NodeHarness) -> None:
-    node.root.write_text("in the way")
-    node.mirror.add("x", b"x")
-
-    with pytest.raises(NodeProgramError, match=str(node.root)):
-        node.deliver()
-    node.root.unlink()
-
-
-def age(*paths: Path) -> None:
-    """Make files two days old."""
-    for path in paths:
-        os.utime(path, (time.time() - 2 * 86_400,) * 2)
-
-
-def install(node: NodeHarness, folder: Path, archive: ProgramArchive) -> set[str]:
-    """Install a program; the other files that are in its folder then."""
-    words = [str(folder / f"{archive.sha256}.pyz"), archive.sha256, str(len(archive.data))]
-    argv = [node.python, "-I", "-S", "-c", INSTALL, *words]
-    compiled = b""
-    if archive == node_archive():  # which was compiled for other tests
-        (path,) = installed_program(node.python).parent.glob("program-*.pyz")
-        compiled = path.read_bytes()
-    subprocess.run(argv, input=zlib.compress(archive.data + compiled, 0), check=True)
-    return {path.name for path in folder.iterdir() if not path.name.startswith(archive.sha256)}
-
-
 def test_an_installation_removes_programs_that_were_not_called_for_a_day(
     node: NodeHarness, tmp_path: Path
 ) -> None:
-    """And incomplete installations; a call touches its program, and other files stay."""
+    """And incomplete installations; other files stay."""
     folder = tmp_path / "agent"
     folder.mkdir()
-    old = "a" * 64
-    for name in (f"{old}.pyz", f"{old}-cpython-38.pyz", f"{'b' * 64}.pyz.12.abcdef", "notes.txt"):
+    called, program = f"{'c' * 64}.pyz", node_archive()
+    for name in (f"{'a' * 64}.pyz", f"{'b' * 64}.pyz.12.abcdef", "notes.txt", called):
         (folder / name).write_bytes(b"old")
-    age(*folder.iterdir())
-    program = node_archive()
+        os.utime(folder / name, (time.time() - 2 * 86_400,) * 2)
+    os.utime(folder / called)
+    words = [str(folder / f"{program.sha256}.pyz"), program.sha256, str(len(program.data))]
 
-    assert install(node, folder, program) == {"notes.txt"}
+    argv = [node.python, "-I", "-S", "-c", INSTALL, *words]
+    subprocess.run(argv, input=zlib.compress(program.data, 0), check=True)
 
-    newer = program_archive("trainctl.node.__main__", ("trainctl:errors", "trainctl.base"))
-    age(*folder.iterdir())
-    path = str(folder / f"{program.sha256}.pyz")
-    argv = [node.python, "-I", "-S", "-c", RUN, path, program.sha256, "no such method"]
-    subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
-    assert f"{program.sha256}.pyz" in install(node, folder, newer)
-
-    age(*folder.iterdir())
-    (folder / f"{newer.sha256}.pyz").unlink()
-    assert install(node, folder, newer) == {"notes.txt"}
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(program.sha256)}
+    assert names == {"notes.txt", called}

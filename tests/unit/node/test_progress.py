@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.node_program.nodes import NodeHarness, wait_for
-from trainctl.model.reports import HostMetrics, RankSample
-from trainctl.views.jobs.training import plot_lines, progress_text
+from trainctl.views.jobs.training import progress_text
 
 pytestmark = pytest.mark.integration
 
@@ -70,14 +69,3 @@ def test_progress_is_shown_as_far_as_it_is_known() -> None:
         == "step 1,200/4,000 [######--------------] 30 %, 3m 20s left, loss 1.235"
     )
     assert progress_text({"step": 7}) == "step 7"
-    host = HostMetrics(*[1] * len(HostMetrics.__dataclass_fields__))
-    samples = [
-        RankSample(0, "lab/a", n, float(n), 10**9, 1, host, progress={"step": n, "loss": 8.0 - n})
-        for n in range(8)
-    ]
-    lines = plot_lines(samples, 80)
-    assert lines[:3] == [
-        "rank 0",
-        "  loss          █▇▆▅▄▃▂▁  1 to 8, last 1",
-        "  step          ▁▂▃▄▅▆▇█  0 to 7, last 7",
-    ]

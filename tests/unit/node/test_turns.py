@@ -94,27 +94,6 @@ def test_the_queue_is_ordered_by_priority_and_arrival(
     assert node.ended("large")["status"] == COMPLETED
 
 
-def test_a_claim_under_another_directory_is_named_by_its_process(
-    node: NodeHarness, gpus: FakeNvidiaGpus, tmp_path: Path
-) -> None:
-    """And not by a run of this directory that was lost."""
-    held(node, "lost", gpus=wants(4))
-    os.kill(node.status("lost")["pid"], signal.SIGKILL)
-    (tmp_path / "other").mkdir()
-    other = NodeHarness(tmp_path / "other")
-    gate = held(other, "theirs", gpus=wants(3))
-    theirs = f"PID {other.status('theirs')['pid']}"
-
-    held(node, "mine", gpus=wants(2)).unlink()
-
-    assert waits(node, "mine") == f"waits for 2 of 4 GPUs, taken by {theirs}"
-    rows = node.call("inspect", {"gpus": None})["gpus"]
-    assert {(row["claimed_by"], row["project"]) for row in rows} == {(None, None), (theirs, None)}
-    gate.unlink()
-    assert node.ended("mine")["status"] == COMPLETED
-    other.close()
-
-
 def test_the_gpus_of_a_run_are_free_for_its_replacement(
     node: NodeHarness, gpus: FakeNvidiaGpus
 ) -> None:
