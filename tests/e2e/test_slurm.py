@@ -33,7 +33,6 @@ jobs:
 @pytest.fixture
 def project(fresh: ProjectHarness, slurm: SlurmCluster) -> Iterator[ProjectHarness]:
     fresh.variables.update(slurm.variables)
-    fresh.forks = False
     yield fresh
     slurm.cancel_all()
 

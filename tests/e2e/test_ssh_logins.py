@@ -182,7 +182,10 @@ def test_settings_of_a_server_that_trainctl_cannot_use_are_reported(lab: Lab) ->
     assert (error.code, error.detail) == ("node-unreachable", "This account is closed.")
 
     link = lab.link(lab.host("AllowTcpForwarding no", address="127.0.0.3"))
-    with pytest.raises(NodeError, match="does not allow port forwarding") as raised, link.expose(1):
+    with (
+        pytest.raises(NodeError, match="cannot forward a port to lab/gpu") as raised,
+        link.expose(1),
+    ):
         pass
     assert raised.value.code == "ssh-forwarding"
     assert "AllowTcpForwarding" in raised.value.detail

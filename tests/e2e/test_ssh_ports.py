@@ -65,8 +65,8 @@ def test_weights_and_ranks_pass_a_firewall_that_allows_a_range(tmp_path: Path) -
         for host in lab.hosts:
             host.do("nft", "-f", "-", given=RULES.encode())
         text = MANIFEST.replace("HOSTS", json.dumps([host.settings for host in lab.hosts]))
-        weights = {"weights/word": "hello\n", "weights/more": b"x" * 3_000_000}
-        demo.write({"trainctl.yaml": text, "src/meet.py": MEET, **weights})
+        demo.write({"trainctl.yaml": text, "src/meet.py": MEET})
+        demo.write({"weights/word": "hello\n", "weights/more": b"x" * 3_000_000})
         demo.run("apply", "--auto-approve", "--wait")
         status = demo.json("status", "job.all")
         lines = demo.run("logs", "job.all").stdout.splitlines()

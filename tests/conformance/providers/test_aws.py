@@ -23,8 +23,6 @@ from trainctl_aws.account import AwsAccount
 from trainctl_aws.launch import InstanceLauncher
 from trainctl_aws.settings import read_settings
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture(scope="module")
 def provider(
@@ -41,11 +39,10 @@ def provider(
 
 @pytest.fixture
 def cluster(ec2: Ec2Server) -> ClusterSettings:
-    settings = {
+    return ClusterSettings("lab", {
         "region": "us-east-1", "instance_types": ["t3.micro"], "nodes": 2, "ssh_from": ["127.0.0.0/8"],
         "address": "private", "port": ec2.ssh_port,
-    }  # fmt: skip
-    return ClusterSettings("lab", settings, "lineage")
+    }, "lineage")  # fmt: skip
 
 
 class Aws:

@@ -11,8 +11,6 @@ import pytest
 from tests.support.machines.hosts import require_hosts
 from trainctl_aws.user_data import each_boot
 
-pytestmark = pytest.mark.integration
-
 _NAMESPACE = """
 set -e
 mkdir -p {place}/dev {place}/home/.cache; mount --bind /dev {place}/dev

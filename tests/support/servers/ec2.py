@@ -6,6 +6,7 @@ machine has an sshd on all addresses. There is one region, us-east-1.
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 import time
@@ -69,6 +70,7 @@ class Ec2Server(FaultInjection):
             "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "NO_PROXY": "127.0.0.1",
         }  # fmt: skip
 
+    @functools.cache  # noqa: B019
     def client(self, service: str = "ec2") -> Any:
         """Return a boto3 client without retries."""
         session = boto3.session.Session("AKIAEXAMPLE", "not-a-real-key", region_name=REGION)
