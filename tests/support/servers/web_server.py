@@ -43,13 +43,13 @@ class WebPage:
 class WebServer:
     """The server's state; change it from the test at any time.
 
-    What lies below ``/closed/`` needs the token. ``head`` is the status that HEAD gets instead of an answer, ``head_length`` what it says instead of the length, ``tells_length`` whether there is a Content-Length.
+    What lies below ``/closed/`` needs the token. ``head`` is the status of HEAD requests if they
+    fail, ``tells_length`` whether there is a Content-Length.
     """
 
     tells: str = STRONG
     ranges: bool = True
     head: int | None = None
-    head_length: int | None = None
     tells_length: bool = True
     token: str = "t" * 30
     pages: dict[str, WebPage] = field(default_factory=dict)
@@ -114,8 +114,6 @@ class _Handler(FaultyHandler):
         fits = wanted in (None, headers.get("ETag")) and not (wanted or "").startswith("W/")
         if not web.tells_length:
             self._chunked(page.content, headers)
-        elif self.command == "HEAD" and web.head_length is not None:
-            self.head(200, web.head_length, headers)
         elif "Range" in self.headers and web.ranges and not page.content:
             self.answer(416, b"", {"Content-Range": "bytes */0"})
         else:

@@ -6,6 +6,9 @@ import pytest
 
 from trainctl.errors import SourceError
 from trainctl.objects.location import parse_bucket_location
+from trainctl.plugin_api.sources import SourceCredential
+from trainctl.sources import source_for
+from trainctl.sources.bucket import BucketSource
 
 MINE = "http://127.0.0.1:9000"
 
@@ -81,24 +84,45 @@ def test_an_emulator_of_azure_has_accounts_as_directories(endpoint: str, whole: 
 
 
 def test_a_connection_string_names_a_server() -> None:
-    """The one that Azure's tools take from it."""
+    """The environment's, as Azure's tools read it, and that of a secret."""
+    url = "azure://account1/container"
     environ = {"AZURE_STORAGE_CONNECTION_STRING": f"AccountName=a;BlobEndpoint={MINE}/a1;"}
-    assert (
-        parse_bucket_location("azure://account1/container", None, environ).endpoint == f"{MINE}/a1"
-    )
+    assert parse_bucket_location(url, None, environ).endpoint == f"{MINE}/a1"
+
+    source = BucketSource("azure", environ={})
+    secret = "AccountName=account1;AccountKey=a2V5;BlobEndpoint=https://blobs.example/"
+    own = secret.replace("blobs.example", "account1.blob.core.windows.net")
+    endpoints = [
+        source.custom_endpoint(url, SourceCredential(text, "test")) for text in (secret, own)
+    ]
+    assert endpoints == ["https://blobs.example", None]
+
+
+@pytest.mark.parametrize(
+    "uri", ["hf://a/b", "s3://b/p", "r2://0ac.b/p", "gs://b/p", "azure://acme/b"]
+)
+def test_a_source_reports_an_endpoint_of_the_environment(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And that of its credential, but not the platform's own."""
+    scheme = uri.partition(":")[0]
+    special = {
+        "hf": "HF_ENDPOINT",
+        "gs": "STORAGE_EMULATOR_HOST",
+        "azure": "AZURE_STORAGE_ENDPOINT",
+    }
+    assert source_for(scheme).custom_endpoint(uri, None) is None
+    if scheme != "hf":
+        nobody = SourceCredential("", "nobody", "https://elsewhere.example")
+        assert source_for(scheme).custom_endpoint(uri, nobody) == nobody.endpoint
+    monkeypatch.setenv(special.get(scheme, "AWS_ENDPOINT_URL"), "https://mine.example")
+    assert source_for(scheme).custom_endpoint(uri, None) == "https://mine.example"
 
 
 @pytest.mark.parametrize(
     "endpoint", ["minio:9000", "ftp://x", "http://", "https://u:p@x", "https://x/?a=b"]
 )
-def test_what_is_no_server_is_an_error(endpoint: str) -> None:
-    """It says who named it and what to write, and repeats nothing."""
+def test_an_invalid_endpoint_is_an_error_without_its_value(endpoint: str) -> None:
     with pytest.raises(SourceError, match="AWS_ENDPOINT_URL is not the URL") as caught:
         parse_bucket_location("s3://bucket", None, {"AWS_ENDPOINT_URL": endpoint})
     assert "u:p" not in str(caught.value)
-
-
-def test_another_scheme_is_no_bucket() -> None:
-    """A ValueError that names those which are."""
-    with pytest.raises(ValueError, match="use s3://"):
-        parse_bucket_location("hf://a/b")

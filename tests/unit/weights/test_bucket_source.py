@@ -12,14 +12,9 @@ import boto3
 import pytest
 
 from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, moto, rclone
-from tests.support.servers.google_xml import google_xml
-from tests.support.storage.mirrors import immediate_retry
-from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
-from trainctl.objects.bucket_client import Bucket as Objects
-from trainctl.objects.location import parse_bucket_location
+from trainctl.errors import SourceMismatch, SourceNotFound
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.bucket import BucketSource
-from trainctl.weights.resolution import SourceRequest, resolve
 
 pytestmark = pytest.mark.integration
 
@@ -97,17 +92,6 @@ def test_markers_of_directories_are_no_files(s3: Any, source: BucketSource) -> N
     assert paths(source, "s3://models/a") == ["b/x", "empty"]
 
 
-@pytest.mark.parametrize("key", ["a//b", "a/../b", "a/./b", "a/x\\y"])
-def test_a_name_that_can_be_no_file_is_refused(
-    s3: Any, source: BucketSource, tmp_path: Path, key: str
-) -> None:
-    """A hostile key is an error, before anything is written."""
-    put(s3, **{key: b"evil", "a/good": b"1"})
-    with pytest.raises(SourceError, match="name") as caught:
-        resolve(SourceRequest("s3://models/a", tmp_path), KEYS, open_source=lambda scheme: source)
-    assert caught.value.code == "unsafe-file-name"
-
-
 def test_many_pages_are_one_source(tmp_path: Path) -> None:
     """More objects than a page holds are all there, once."""
     names = [f"{n:04}" for n in range(1001)]
@@ -150,51 +134,3 @@ def test_a_server_that_ignores_conditions_is_compared(tmp_path: Path) -> None:
             store.open(resolved, wrong, 0, KEYS) as pieces,
         ):
             list(pieces)
-
-
-def test_google_names_directories_files_and_markers() -> None:
-    """The same rules: a directory first, else the object of that name; markers are left out."""
-    with google_xml() as server:
-        environ = {"STORAGE_EMULATOR_HOST": server.url}
-        store = Objects(parse_bucket_location("gs://models", None, environ), environ=environ)
-        for name in ("a", "a/x", "ab/z", "dir/model.bin"):
-            store.put(name, b"1")
-        source = BucketSource("gs", environ=environ)
-        found = {
-            uri: [file.path for file in source.resolve(f"gs://models/{uri}", None, None).files]
-            for uri in ("a", "dir/model.bin")
-        }
-        resolved = source.resolve("gs://models/dir/model.bin", None, None)
-        other = BucketSource("gs", environ=environ)
-        with other.open(resolved, resolved.files[0], 0, None) as pieces:
-            assert b"".join(pieces) == b"1"
-    assert found == {"a": ["x"], "dir/model.bin": ["model.bin"]}
-
-
-def test_nobody_who_answers_is_tried_again(tmp_path: Path) -> None:
-    """Where nobody listens it is tried twice, and no more by the engine itself."""
-    tries: list[float] = []
-    source = BucketSource(environ={"AWS_ENDPOINT_URL": "http://127.0.0.1:9"})
-    patience = replace(immediate_retry(3), wait=lambda cancelled, seconds: tries.append(seconds))
-    with pytest.raises(SourceError, match="cannot connect to"):
-        resolve(
-            SourceRequest("s3://models/a", tmp_path),
-            KEYS,
-            retry=patience,
-            open_source=lambda scheme: source,
-        )
-    assert len(tries) == 1
-
-
-def test_a_missing_bucket_and_a_wrong_key_are_told_apart(tmp_path: Path) -> None:
-    """No such bucket is gone; a signature that doesn't fit is denied, names the secret and shows none of it."""
-    with rclone(tmp_path / "rclone") as bucket:
-        (Path(bucket.directory or "") / "x").write_bytes(b"1")
-        source = BucketSource(environ={"AWS_ENDPOINT_URL": bucket.endpoint})
-        with pytest.raises(SourceNotFound, match="bucket not found"):
-            source.resolve("s3://absent/a", None, KEYS)
-        wrong = SourceCredential(KEYS.value.replace(SECRET, "not-" + SECRET), "secret keys")
-        with pytest.raises(SourceDenied, match="permission denied by") as caught:
-            source.resolve("s3://models", None, wrong)
-    assert "secret keys" in caught.value.detail
-    assert SECRET not in str(caught.value)

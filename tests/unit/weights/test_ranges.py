@@ -1,4 +1,4 @@
-"""A part of a file that was not asked for is never taken for the one that was, whoever sends it: often no digest would tell."""
+"""A response with another range than requested is never used: often no digest would reveal it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ from trainctl.sources.hf import HubSource
 
 CONTENT = bytes(range(100))
 COMMIT = "a" * 40
+OBJECT = (
+    "<R xmlns='s3'><Contents><Key>llm/x</Key><Size>100</Size><ETag>e</ETag>"
+    "<LastModified>2024-01-01T00:00:00.000Z</LastModified></Contents></R>"
+)
 FILES = {
     "hf://acme/model": f"git:{COMMIT}",
     "https://host/x": 'etag:"e"',
     "s3://box/llm": 'etag:"e"',
     "gs://box/llm": 'etag:"e"',
 }
-"""What identifies the file, by source."""
-_OBJECT = "<R xmlns='s3'><Contents><Key>llm/x</Key><Size>100</Size><ETag>e</ETag><LastModified>2024-01-01T00:00:00.000Z</LastModified></Contents></R>"
-LISTS = {
-    "s3": _OBJECT,
-    "gs": _OBJECT,
-}
-"""What those list that are asked first whether the source is there."""
+"""Validator of the file by source."""
 
 
 @dataclass
@@ -64,15 +62,14 @@ def asked(request: pytest.FixtureRequest) -> Iterator[Asked]:
     scheme = uri.partition(":")[0]
 
     def tell(heard: RawRequest) -> bytes:
-        is_list = "list-type=" in heard.target
-        return raw_response(LISTS[scheme]) if is_list else made.answer
+        return raw_response(OBJECT) if "list-type=" in heard.target else made.answer
 
     LIMITS.clear()
     with serve_responses(tell) as liar:
         source: WeightSource = HubSource(liar.url) if scheme == "hf" else source_for(scheme)
         assert isinstance(source, RangeSource)
         bucket = SourceCredential("", "nobody", liar.url) if scheme not in ("hf", "https") else None
-        if scheme in LISTS:
+        if bucket:
             source.resolve(uri, None, bucket)
         resolved = ResolvedSource(uri if scheme != "https" else f"{liar.url}/x", COMMIT, ())
         made = Asked(source, resolved, SourceFile("x", len(CONTENT), FILES[uri]), bucket)
