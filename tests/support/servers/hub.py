@@ -128,23 +128,12 @@ class Hub:
         repo: str,
         files: Mapping[str, bytes | Path],
         *,
-        dataset: bool = False,
-        gated: bool = False,
-        private: bool = False,
         lfs: tuple[str, ...] = (".safetensors", ".bin"),
-        branch: str = "main",
-        title: str = "",
+        **options: Any,
     ) -> str:
-        """Commit these files as the branch's newest revision; the commit."""
-        return self.publish(
-            repo,
-            {path: HubFile(path, data, path.endswith(lfs)) for path, data in files.items()},
-            dataset=dataset,
-            gated=gated,
-            private=private,
-            branch=branch,
-            title=title,
-        )
+        """Commit these files as the branch's newest revision; the commit. Options are those of ``publish``."""
+        made = {path: HubFile(path, data, path.endswith(lfs)) for path, data in files.items()}
+        return self.publish(repo, made, **options)
 
     def publish(
         self,

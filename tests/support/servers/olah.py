@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.install_cache import install_once
+from tests.support.servers.buckets import free_port
 
 VERSION = "0.5.4"
 _CONFIG = """
@@ -43,16 +43,10 @@ def olah_program() -> Path:
 
 
 def _install(place: Path) -> None:
-    if shutil.which("uv"):
-        steps = [
-            ["uv", "venv", "--quiet", str(place)],
-            ["uv", "pip", "install", "--quiet", "--python", str(place), f"olah=={VERSION}"],
-        ]
-    else:
-        steps = [
-            [sys.executable, "-m", "venv", str(place)],
-            [str(place / "bin" / "pip"), "install", "--quiet", f"olah=={VERSION}"],
-        ]
+    steps = [
+        [sys.executable, "-m", "venv", str(place)],
+        [str(place / "bin" / "pip"), "install", "--quiet", f"olah=={VERSION}"],
+    ]
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -65,17 +59,7 @@ def serve_git(work: Path, repo: str, files: Path) -> Iterator[str]:
     program = olah_program()
     tree = work / "mirrors" / "models" / repo
     shutil.copytree(files, tree)
-    git = [
-        "git",
-        "-C",
-        str(tree),
-        "-c",
-        "user.name=t",
-        "-c",
-        "user.email=t@t",
-        "-c",
-        "core.autocrlf=false",
-    ]
+    git = f"git -C {tree} -c user.name=t -c user.email=t@t -c core.autocrlf=false".split()
     (tree / ".gitattributes").unlink(missing_ok=True)
     for arguments in (
         ["init", "-q", "-b", "main"],
@@ -83,9 +67,7 @@ def serve_git(work: Path, repo: str, files: Path) -> Iterator[str]:
         ["commit", "-q", "-m", "weights"],
     ):
         subprocess.run([*git, *arguments], check=True, capture_output=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     (work / "olah.toml").write_text(_CONFIG.format(port=port, work=work))
     with (work / "olah.log").open("wb") as log:
         server = subprocess.Popen(

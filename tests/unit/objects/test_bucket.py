@@ -1,4 +1,4 @@
-"""Buckets whose servers misbehave, and credentials that end; with a server of S3's form that does as it is told."""
+"""Faults of a bucket's server, and credentials that expire."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EMPTY = b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><IsT
 
 
 class Server(ThreadingHTTPServer):
-    """Answers every GET as ``answer`` says: a status, a body, and how long it says that is; takes what is put where ``pause`` says after how many seconds."""
+    """Responds to each GET with status, body and announced length; delays a PUT by ``pause`` seconds."""
 
     daemon_threads = True
     answer: Callable[[BaseHTTPRequestHandler], tuple[int, bytes, int]]
@@ -51,13 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.seen.append(self.headers.get("Authorization") or "")
-        status, body, length = self.server.answer(self)
-        self.send_response(status)
-        self.send_header("Content-Length", str(length))
-        self.send_header("ETag", '"1"')
-        self.send_header("Last-Modified", "Sun, 22 Nov 2026 08:00:00 GMT")
-        self.end_headers()
-        self.wfile.write(body)
+        self._respond(*self.server.answer(self))
 
     def do_PUT(self) -> None:
         if self.server.pause is None:
@@ -65,10 +59,15 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.rfile.read(int(self.headers["Content-Length"]))
         self.server.released.wait(self.server.pause)
-        self.send_response(200)
+        self._respond(200, b"", 0)
+
+    def _respond(self, status: int, body: bytes, length: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(length))
         self.send_header("ETag", '"1"')
-        self.send_header("Content-Length", "0")
+        self.send_header("Last-Modified", "Sun, 22 Nov 2026 08:00:00 GMT")
         self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         """Silent."""
@@ -104,10 +103,10 @@ def refusal(code: str) -> bytes:
         (418, "Teapot", SourceError),
     ],
 )
-def test_a_refusal_is_told_by_its_code_and_asked_once(
+def test_a_refusal_is_reported_by_its_code_and_not_retried(
     server: Server, status: int, code: str, kind: type[SourceError]
 ) -> None:
-    """The kind says whether it may be tried again; the engine itself doesn't; what the server says beside its code is not repeated."""
+    """The kind says whether a retry may help; the server's message is not repeated."""
     server.answer = lambda _: (status, refusal(code), len(refusal(code)))
     with pytest.raises(kind) as caught:
         list(bucket(server.url).list())
@@ -118,20 +117,20 @@ def test_a_refusal_is_told_by_its_code_and_asked_once(
     assert len(server.seen) == 1
 
 
-def test_a_credential_that_has_expired_is_renewed_once(server: Server) -> None:
-    """The second key lists; where that has expired too, the error says so."""
-    old, new = refusal("ExpiredToken"), EMPTY
+def test_an_expired_credential_is_renewed_once(server: Server) -> None:
+    """If the renewed credential has expired, too, that is the error."""
+    old = refusal("ExpiredToken")
 
     def answer(request: BaseHTTPRequestHandler) -> tuple[int, bytes, int]:
-        fresh = "/NEW" in (request.headers.get("Authorization") or "").replace("=NEW", "/NEW")
-        return (200, new, len(new)) if fresh else (400, old, len(old))
+        is_new = "=NEW/" in (request.headers.get("Authorization") or "")
+        return (200, EMPTY, len(EMPTY)) if is_new else (400, old, len(old))
 
     server.answer = answer
-    given = iter([AwsKeys("NEW", SECRET), AwsKeys("ALSO-OLD", SECRET)])
-    assert list(bucket(server.url, "OLD", renew=lambda: next(given)).list()) == []
+    renewed = iter([AwsKeys("NEW", SECRET), AwsKeys("ALSO-OLD", SECRET)])
+    assert list(bucket(server.url, "OLD", renew=lambda: next(renewed)).list()) == []
     assert len(server.seen) == 2
-    with pytest.raises(SourceDenied) as caught:
-        list(bucket(server.url, "OLD", renew=lambda: next(given)).list())
+    with pytest.raises(SourceDenied, match="has expired") as caught:
+        list(bucket(server.url, "OLD", renew=lambda: next(renewed)).list())
     assert caught.value.code == "expired-credential"
     assert len(server.seen) == 4
     with pytest.raises(SourceDenied, match="has expired"):
@@ -139,7 +138,6 @@ def test_a_credential_that_has_expired_is_renewed_once(server: Server) -> None:
 
 
 def test_a_credential_is_renewed_before_it_ends(server: Server) -> None:
-    """One that is about to end is replaced without ever being refused."""
     server.answer = lambda _: (200, EMPTY, len(EMPTY))
     expires_at = datetime.now(UTC) + timedelta(seconds=20)
     place = parse_bucket_location("s3://models/a", server.url, {})
@@ -159,7 +157,7 @@ def test_a_credential_is_renewed_before_it_ends(server: Server) -> None:
     ],
 )
 def test_a_bucket_in_another_region_is_asked_there(server: Server, told: bytes) -> None:
-    """S3 says which region it is in, and requests are signed for that from then on; a server that says none is an error."""
+    """Later requests are signed for the region that S3 reports; a server that reports none is an error."""
 
     def answer(request: BaseHTTPRequestHandler) -> tuple[int, bytes, int]:
         right = "/eu-north-1/" in (request.headers.get("Authorization") or "")
@@ -204,7 +202,6 @@ def test_a_server_that_takes_much_slowly_is_not_silent(server: Server) -> None:
 
 
 def test_certificates_of_the_environment_are_trusted(server: Server) -> None:
-    """A server whose certificate nobody knows is an error of its own kind; with REQUESTS_CA_BUNDLE or SSL_CERT_FILE it answers."""
     server.socket = authority().server.wrap_socket(server.socket, server_side=True)
     server.answer = lambda _: (200, EMPTY, len(EMPTY))
     secure = server.url.replace("http:", "https:")
@@ -224,37 +221,27 @@ def test_certificates_of_the_environment_are_trusted(server: Server) -> None:
 def test_a_proxy_of_the_environment_is_used(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests for a host that can't be reached otherwise arrive at the proxy."""
     server.answer = lambda _: (200, EMPTY, len(EMPTY))
     monkeypatch.setenv("http_proxy", server.url)
     assert list(bucket("http://store.invalid").list()) == []
     assert len(server.seen) == 1
 
 
-def test_nothing_of_the_environment_signs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a credential requests go unsigned and to the given endpoint, whatever the platform's variables hold."""
+def test_the_environment_neither_signs_nor_redirects(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a credential requests are unsigned, whatever the platform's variables contain."""
     server.answer = lambda _: (200, EMPTY, len(EMPTY))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
-    assert (
-        list(Bucket(parse_bucket_location("s3://models/a", server.url, {}), environ={}).list())
-        == []
-    )
-    assert server.seen == [""]
-
-
-def test_a_malformed_key_of_the_environment_stops_nobody(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """obstore would read Azure's, though it isn't asked to sign."""
-    server.answer = lambda _: (404, b"", 0)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "no base64")
-    assert (
-        Bucket(parse_bucket_location("azure://mine/models", server.url, {}), environ={}).get("a")
-        is None
-    )
-    assert server.seen == [""]
+    s3 = parse_bucket_location("s3://models/a", server.url, {})
+    assert list(Bucket(s3, environ={}).list()) == []
+    server.answer = lambda _: (404, b"", 0)
+    azure = parse_bucket_location("azure://mine/models", server.url, {})
+    assert Bucket(azure, environ={}).get("a") is None
+    assert server.seen == ["", ""]
 
 
 def test_objects_are_put_read_and_removed() -> None:
@@ -279,8 +266,8 @@ def test_objects_are_put_read_and_removed() -> None:
         assert store.get("lock") is None
 
 
-def test_a_bucket_that_is_gone_is_no_object_that_is_there() -> None:
-    """Who waits for somebody else's object to go would wait for ever."""
+def test_a_missing_bucket_is_not_an_existing_object() -> None:
+    """Otherwise a lock would be awaited forever."""
     with moto() as server:
         gone = parse_bucket_location("s3://gone/a", server.endpoint, {})
         store = Bucket(gone, AwsKeys(KEY_ID, SECRET), "secret keys", environ={})
@@ -289,10 +276,10 @@ def test_a_bucket_that_is_gone_is_no_object_that_is_there() -> None:
 
 
 @pytest.mark.parametrize("url", ["s3://models", "gs://models", "azure://account/models"])
-def test_what_is_written_without_a_credential_asks_no_machine_for_one(
+def test_without_a_credential_no_metadata_server_is_asked(
     server: Server, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    """Neither reading nor writing asks the metadata server of the machine for a token, which the bucket would then be sent."""
+    """Its token would be sent to the bucket."""
     with Server() as metadata:
         threading.Thread(target=metadata.serve_forever, daemon=True).start()
         metadata.answer = lambda _: (200, b'{"access_token": "t", "expires_in": 3600}', 41)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import (
-    PermissionDenied,
     SourceDenied,
     SourceError,
     SourceUnavailable,
@@ -86,13 +84,6 @@ def test_other_errors_name_the_mirror_and_not_the_object(server: Server) -> None
     assert server.calls == 1
 
 
-def test_an_error_may_be_explained_better(server: Server) -> None:
-    better = PermissionDenied("not for this project")
-    server.errors = [SourceDenied("refused")]
-    with pytest.raises(PermissionDenied, match="not for this project"):
-        objects_of(server, refusal=lambda error: better).get("a")
-
-
 def test_a_lost_answer_to_a_creation(server: Server) -> None:
     objects = objects_of(server)
     server.errors = [SourceUnavailable("cut")]
@@ -131,20 +122,3 @@ def test_a_credential_that_cannot_sign(server: Server) -> None:
     with pytest.raises(StorageError) as raised:
         objects_of(server).sign(["a"], 60)
     assert raised.value.code == "mirror-cannot-presign"
-
-
-def test_the_bucket_is_opened_once_when_it_is_used(server: Server) -> None:
-    opened: list[int] = []
-
-    def open_bucket() -> Any:
-        opened.append(1)
-        return server
-
-    objects = BucketObjects(URL, open_bucket, RetryPolicy())
-    assert not opened
-    threads = [threading.Thread(target=objects.get, args=("a",)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert opened == [1]

@@ -18,21 +18,16 @@ MINE = "http://127.0.0.1:9000"
     [
         ("s3://bucket/p", {}, "s3.amazonaws.com"),
         ("s3://bucket/p", {"AWS_ENDPOINT_URL": MINE}, "127.0.0.1:9000"),
-        (
-            "s3://bucket",
-            {"AWS_ENDPOINT_URL": "http://x", "AWS_ENDPOINT_URL_S3": MINE},
-            "127.0.0.1:9000",
-        ),
+        ("s3://b", {"AWS_ENDPOINT_URL": "http://x", "AWS_ENDPOINT_URL_S3": MINE}, "127.0.0.1:9000"),
         ("r2://0ac.bucket/p", {}, "0ac.r2.cloudflarestorage.com"),
         ("gs://bucket", {"STORAGE_EMULATOR_HOST": "127.0.0.1:9000"}, "127.0.0.1:9000"),
         ("gs://bucket", {"AWS_ENDPOINT_URL": MINE}, "storage.googleapis.com"),
         ("azure://account/container", {}, "account.blob.core.windows.net"),
     ],
 )
-def test_the_environment_or_the_platform_names_the_server(
+def test_an_endpoint_of_environment_or_platform_is_trusted(
     url: str, environ: dict[str, str], host: str
 ) -> None:
-    """Both may have credentials."""
     place = parse_bucket_location(url, None, environ)
     assert (place.host, place.trusted, place.url) == (host, True, url)
 
@@ -41,7 +36,7 @@ def test_the_environment_or_the_platform_names_the_server(
     "url", ["s3://bucket", "r2://account.bucket", "gs://bucket", "azure://account/container"]
 )
 def test_a_server_that_only_the_caller_names_is_not_trusted(url: str) -> None:
-    """Unless it is the very one that the environment names, whatever slash it ends in."""
+    """Unless the environment names the same, with or without a slash at the end."""
     variable = {"gs": "STORAGE_EMULATOR_HOST", "azure": "AZURE_STORAGE_ENDPOINT"}
     name = variable.get(url.partition(":")[0], "AWS_ENDPOINT_URL")
     assert not parse_bucket_location(url, MINE, {}).trusted
@@ -60,7 +55,7 @@ def test_a_server_that_only_the_caller_names_is_not_trusted(url: str) -> None:
     ],
 )
 def test_the_platforms_own_server_may_be_named(url: str, own: str, variable: str) -> None:
-    """It is asked anyway; but not where the environment names another, whose credentials lie here then."""
+    """But not if the environment names another, whose credentials it has then."""
     assert parse_bucket_location(url, own, {}).trusted
     assert not parse_bucket_location(url, own, {variable: MINE}).trusted
     assert not parse_bucket_location(url, own.replace("https://", "https://x."), {}).trusted

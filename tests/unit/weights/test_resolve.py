@@ -35,35 +35,23 @@ from trainctl.weights.resolution import Resolution, SourceRequest, resolve, reso
 FILES = {"a.json": b"{}", "w.bin": b"0123"}
 
 
-def test_a_locked_commit_is_what_is_resolved(tmp_path: Path) -> None:
-    """With a lock entry the branch may move: the old commit comes, until ``upgrade``."""
+def test_a_locked_commit_is_resolved_until_an_upgrade(tmp_path: Path) -> None:
     with serve() as hub:
         first = hub.add("acme/model", FILES)
-        wanted = SourceRequest("hf://acme/model@main", tmp_path)
-
-        def again(**options: object) -> Resolution:
-            return resolve(wanted, open_source=lambda scheme: HubSource(hub.url), **options)  # type: ignore[arg-type]
-
-        entry = again().entry
-        assert (entry.source, entry.revision, entry.files, entry.bytes) == (
-            wanted.source,
-            first,
-            2,
-            6,
-        )
+        request = SourceRequest("hf://acme/model@main", tmp_path)
+        options: Any = {"open_source": lambda scheme: HubSource(hub.url)}
+        entry = resolve(request, **options).entry
         second = hub.add("acme/model", {**FILES, "a.json": b"[]"})
-        locked, moved = again(locked=entry), again(locked=entry, upgrade=True)
-    assert (locked.resolved.revision, locked.locked, locked.resolved.pin) == (
-        first,
-        True,
-        entry.pin,
-    )
-    assert (moved.resolved.revision, moved.locked) == (second, False)
-    (told,) = locked.warnings
-    assert (told.code, moved.warnings) == ("upstream-changed", ())
-    assert first in told.detail
-    assert second in told.detail
-    assert moved.entry.pin != entry.pin
+        locked = resolve(request, locked=entry, **options)
+        moved = resolve(request, locked=entry, upgrade=True, **options)
+    assert (entry.source, entry.revision, entry.files, entry.bytes) == (request.source, first, 2, 6)
+    assert (locked.resolved.revision, locked.resolved.pin) == (first, entry.pin)
+    assert (moved.resolved.revision, moved.warnings) == (second, ())
+    assert (locked.locked, moved.locked, moved.entry.pin != entry.pin) == (True, False, True)
+    (warning,) = locked.warnings
+    assert warning.code == "upstream-changed"
+    assert first in warning.detail
+    assert second in warning.detail
 
 
 def test_a_locked_commit_outlives_its_branch(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def hub_page(cursor: str) -> bytes:
 
 def s3_page(cursor: str) -> bytes:
     rest = "<Size>4</Size><ETag>e</ETag><LastModified>2024-01-01T00:00:00.000Z</LastModified>"
-    rows = "".join(f"<Contents><Key>llm/{n:03}</Key>{rest}</Contents>" for n in range(500))
+    rows = "".join(f"<Contents><Key>llm/{n:03}</Key>{rest}</Contents>" for n in range(50))
     more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{cursor}</NextContinuationToken>"
     return raw_response(f"<R xmlns='s3'>{rows}{more}</R>")
 
@@ -216,7 +216,13 @@ INVALID_SIZES = [-5, "-5", True, None, 4.5, [], 2**63, 10**30, "9" * 30, HUGE, "
 def error_of(uri: str, *responses: bytes) -> SourceError:
     """The error of a source whose server sends these responses, the last one again and again."""
     left = list(responses)
-    with serve_responses(lambda request: left.pop(0) if len(left) > 1 else left[0]) as server:
+
+    def respond(request: RawRequest) -> bytes:
+        if request.method == "HEAD":
+            return raw_response(status="404 Not Found")
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    with serve_responses(respond) as server:
         is_hub = uri.startswith("hf:")
         source: WeightSource = HubSource(server.url) if is_hub else source_for("s3")
         nobody = None if is_hub else SourceCredential("", "nobody", server.url)
