@@ -14,7 +14,6 @@ from tests.support.projects.weights_project import (
     SMALL,
     apply,
     assert_nothing_half_done,
-    assert_recovers,
     connect,
     write_weights_manifest,
 )
@@ -150,23 +149,6 @@ def test_only_planned_sources_are_requested_and_each_once(work: ProjectHarness, 
     assert "job.j0" not in work.run("plan", "--target", "job.alone").stdout
     assert "alone" in work.run("run", "alone", "--auto-approve", "--follow").stdout
     assert hub.seen == []
-
-
-def test_a_gated_repository_asks_for_the_licence_and_a_token(
-    work: ProjectHarness, hub: Hub
-) -> None:
-    """Without a token, with a wrong one and with the right one: three answers while planning."""
-    hub.add("acme/model", SMALL, gated=True)
-    without = work.run("plan", code=1)
-    work.variables["HF_TOKEN"] = "hf_" + "w" * 30
-    wrong = work.run("plan", code=1)
-    work.variables["HF_TOKEN"] = hub.token
-
-    assert "the repository is gated, and no token was sent" in without.stderr
-    assert "Accept the licence on the Hugging Face page" in without.stderr
-    assert "the token's account has no access" in wrong.stderr
-    assert "The token was read from HF_TOKEN." in wrong.stderr
-    assert_recovers(work)
 
 
 def test_a_readonly_lock_is_not_written(work: ProjectHarness) -> None:

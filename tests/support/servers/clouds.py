@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import re
 import shutil
 import subprocess
 import urllib.request
@@ -55,11 +54,6 @@ class AzureAccount:
         """Create a container."""
         more = {"x-ms-blob-public-access": "container"} if public else {}
         self._ask("PUT", container, {"restype": "container"}, more)
-
-    def names(self, container: str) -> list[str]:
-        """All blobs of a container, also those of which there are only blocks so far."""
-        query = {"comp": "list", "include": "uncommittedblobs", "restype": "container"}
-        return re.findall("<Name>(.*?)</Name>", self._ask("GET", container, query, {}))
 
     def _ask(
         self, method: str, container: str, query: Mapping[str, str], more: Mapping[str, str]

@@ -86,7 +86,7 @@ def serve_git(work: Path, repo: str, files: Path) -> Iterator[str]:
             server.wait(timeout=20)
 
 
-def _await(server: subprocess.Popen[bytes], url: str, log: Path, seconds: float = 60) -> None:
+def _await(server: subprocess.Popen[bytes], url: str, log: Path, seconds: float = 300) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until and server.poll() is None:
         try:

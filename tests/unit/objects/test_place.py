@@ -18,7 +18,11 @@ MINE = "http://127.0.0.1:9000"
     [
         ("s3://bucket/p", {}, "s3.amazonaws.com"),
         ("s3://bucket/p", {"AWS_ENDPOINT_URL": MINE}, "127.0.0.1:9000"),
-        ("s3://b", {"AWS_ENDPOINT_URL": "http://x", "AWS_ENDPOINT_URL_S3": MINE}, "127.0.0.1:9000"),
+        (
+            "s3://box",
+            {"AWS_ENDPOINT_URL": "http://x", "AWS_ENDPOINT_URL_S3": MINE},
+            "127.0.0.1:9000",
+        ),
         ("r2://0ac.bucket/p", {}, "0ac.r2.cloudflarestorage.com"),
         ("gs://bucket", {"STORAGE_EMULATOR_HOST": "127.0.0.1:9000"}, "127.0.0.1:9000"),
         ("gs://bucket", {"AWS_ENDPOINT_URL": MINE}, "storage.googleapis.com"),
@@ -94,7 +98,7 @@ def test_a_connection_string_names_a_server() -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["hf://a/b", "s3://b/p", "r2://0ac.b/p", "gs://b/p", "azure://acme/b"]
+    "uri", ["hf://a/b", "s3://box/p", "r2://0ac.box/p", "gs://box/p", "azure://acme/box"]
 )
 def test_a_source_reports_an_endpoint_of_the_environment(
     uri: str, monkeypatch: pytest.MonkeyPatch

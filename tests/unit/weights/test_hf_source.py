@@ -40,8 +40,11 @@ def test_the_hub_is_asked_for_the_commit_and_not_for_every_name(hub: Hub, expand
     """Files come with the tree, page by page, from a server that ignores ``expand``, too."""
     hub.expands = expands
     commit = hub.add("acme/model", FILES, gated=True)
-    with pytest.raises(SourceDenied, match="gated"):
+    with pytest.raises(SourceDenied, match="gated, and no token") as caught:
         resolved(hub)
+    assert "licence" in caught.value.detail
+    with pytest.raises(SourceDenied, match="has no access"):
+        resolved(hub, SourceCredential("hf_other", "test"))
     found = resolved(hub, SourceCredential(hub.token, "test"))
     assert (found.revision, len(found.files)) == (commit, 2)
     assert {one.query for one in hub.asked("/revision/main")} == {"expand=sha&expand=gated"}
