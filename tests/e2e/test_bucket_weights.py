@@ -190,23 +190,6 @@ def test_the_default_credentials_open_a_bucket(fresh: ProjectHarness, tmp_path: 
     assert "no credential was sent" in nothing
 
 
-def test_a_role_opens_a_bucket(fresh: ProjectHarness, tmp_path: Path) -> None:
-    """By an identity token; no file holds the session's credential."""
-    auth = (
-        "auth: {auth_method: AWS_OIDC, aws_oidc_region: eu-west-1, "
-        'aws_oidc_role_arn: "arn:aws:iam::123456789012:role/reader"}'
-    )
-    with filled("s3", tmp_path) as cloud:
-        write_manifest(fresh, cloud)
-        text = (fresh.directory / "trainctl.yaml").read_text()
-        fresh.write({"trainctl.yaml": text.replace("auth_secret_name: bucket", auth)})
-        (tmp_path / "token").write_text("header.claims.signature")
-        fresh.variables |= {"AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
-        fresh.run("apply", "--auto-approve", "--target", "weights.model")
-        assert fresh.json("plan")["weights"][0]["bytes_upstream"] == 0
-    assert_kept_nowhere(fresh, "aws_session_token")
-
-
 @pytest.mark.parametrize("platform", sample(["s3", "google", "azure"], 1))
 def test_a_host_fetches_from_the_bucket_by_presigned_urls(
     fresh: ProjectHarness, tmp_path: Path, platform: str

@@ -42,7 +42,7 @@ from trainctl import errors
 from trainctl.base.listing import Listing
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import SourceError, SourceInterrupted, SourceMismatch, UserInterrupt
-from trainctl.plugin_api.sources import SourceCredential, WeightSource
+from trainctl.plugin_api.sources import ByteRange, RangeSource, SourceCredential, WeightSource
 from trainctl.sources.bucket import BucketSource
 from trainctl.sources.hf import HubSource
 from trainctl.sources.https import HttpsSource
@@ -277,6 +277,12 @@ def test_a_flipped_bit_is_refused(upstream: Upstream, tmp_path: Path) -> None:
     upstream.server.faults = []
     store, listing = mirrored(upstream, tmp_path)
     assert contents(store, listing) == {"w.bin": BIG}
+    if upstream.sha256:
+        resolution = upstream.resolve()
+        upstream.replace()
+        with pytest.raises(SourceMismatch, match="differs from the digest declared"):
+            mirrored(upstream, tmp_path / "second", resolution)
+        assert_nothing_stored(tmp_path / "second")
 
 
 @of("hf")
@@ -306,9 +312,12 @@ def test_content_that_changes_amid_a_transfer_is_refused(
     """The second request gets another version: no file is half of one and half of the other."""
     upstream.server.ranges = ranges
     upstream.server.faults = [HttpFault("cut", "w.bin", at=CUT)]
-    with pytest.raises(SourceMismatch, match="has changed since it was resolved"):
-        mirrored(upstream, tmp_path, retry=RetryPolicy(attempts=4, wait=replacing(upstream)))
-    assert_nothing_stored(tmp_path)
+    resolution = upstream.resolve()
+    retry = RetryPolicy(attempts=4, wait=replacing(upstream))
+    for root in (tmp_path / "amid", tmp_path / "from the start"):
+        with pytest.raises(SourceMismatch, match=r"has changed since.* before, .* now"):
+            mirrored(upstream, root, resolution, retry)
+        assert_nothing_stored(root)
 
 
 def replacing(upstream: Upstream) -> Callable[[threading.Event, float], None]:
@@ -328,16 +337,6 @@ def test_unidentified_content_is_never_combined(upstream: Upstream, tmp_path: Pa
     with pytest.raises(SourceInterrupted):
         mirrored(upstream, tmp_path / "second", resolution)
     assert leftovers(tmp_path / "second") == []
-
-
-@of("https-declared")
-def test_other_content_than_declared_is_refused(upstream: Upstream, tmp_path: Path) -> None:
-    resolution = upstream.resolve()
-    upstream.replace()
-    with pytest.raises(SourceMismatch, match="differs from the digest declared") as caught:
-        mirrored(upstream, tmp_path, resolution)
-    assert f"{DIGEST}, got " in caught.value.detail
-    assert_nothing_stored(tmp_path)
 
 
 @of("https-declared")
@@ -395,6 +394,22 @@ def test_a_refusal_names_the_file_and_says_what_to_do(
     assert case["summary"] in caught.value.summary
     assert case["advice"] in caught.value.detail
     assert_nothing_stored(tmp_path)
+
+
+@of("hf", "https-strong", *BUCKETS)
+def test_another_range_than_requested_is_never_used(upstream: Upstream) -> None:
+    resolved = upstream.resolve().resolved
+    (file,) = resolved.files
+    upstream.server.faults = [HttpFault("shifted", "w.bin", ALWAYS, at=10)]
+    with (
+        pytest.raises(SourceInterrupted, match="a different range"),
+        upstream.source.open(resolved, file, 20, upstream.credential) as body,
+    ):
+        list(body)
+    assert isinstance(upstream.source, RangeSource)
+    span = ByteRange(20, 30)
+    with upstream.source.read_range(resolved, file, span, upstream.credential) as fill:
+        assert fill is None
 
 
 @of("hf")

@@ -12,9 +12,8 @@ import pytest
 from tests.support.machines.apptainer import apptainer_program
 from tests.support.machines.containers import busybox_archive
 from tests.support.servers.clouds import azurite_program
-from tests.support.servers.olah import olah_program
 
 if __name__ == "__main__":
-    for install in (busybox_archive, azurite_program, apptainer_program, olah_program):
+    for install in (busybox_archive, azurite_program, apptainer_program):
         with suppress(pytest.skip.Exception):
             install()

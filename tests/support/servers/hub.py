@@ -81,7 +81,7 @@ class HttpFault:
     """What goes wrong with the next ``times`` requests whose path ends with ``path``.
 
     ``kind``: ``status`` (with ``status`` and ``headers``), ``cut`` and ``silent`` after ``at`` bytes of the body,
-    ``flip`` one bit of the byte ``at``, ``longer`` by one byte, ``wait`` ``at`` seconds before answering, ``hold`` back
+    ``flip`` one bit of the byte ``at``, ``longer`` by one byte, ``shifted``: the range that begins ``at`` bytes earlier, ``wait`` ``at`` seconds before answering, ``hold`` back
     what comes after ``at`` bytes of an answer until ``released``.
     """
 
@@ -197,6 +197,11 @@ class FaultyHandler(BaseHTTPRequestHandler):
             body[fault.at] ^= 1
         if fault and fault.kind == "longer":
             body = memoryview(content + b"!")
+        if fault and fault.kind == "shifted":
+            asked = self.headers["Range"].removeprefix("bytes=").split("-")
+            self.headers.replace_header(
+                "Range", "bytes=" + "-".join(str(int(at) - fault.at) for at in asked if at)
+            )
         start, end = self.begin(len(body), announced or len(content), headers, ranges=ranges)
         if start > end:
             return

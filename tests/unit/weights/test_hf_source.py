@@ -51,14 +51,18 @@ def test_the_hub_is_asked_for_the_commit_and_not_for_every_name(hub: Hub, expand
 
 
 @pytest.mark.integration
-def test_the_hubs_own_library_sends_the_same_query(hub: Hub) -> None:
+def test_the_hubs_own_library_agrees_with_the_source(hub: Hub, tmp_path: Path) -> None:
+    """It sends the same query, and reads the same files from the tests' server."""
     from huggingface_hub import HfApi
 
     api = HfApi(hub.url, token=False)
     info = api.model_info("acme/model", revision="main", expand=["sha", "gated"])
-    assert resolved(hub).revision == info.sha
+    found = resolved(hub)
+    assert (found.revision, info.gated, info.siblings) == (info.sha, False, None)
     theirs, ours = hub.asked("/revision/main")
-    assert (info.gated, info.siblings, theirs.query) == (False, None, ours.query)
+    assert theirs.query == ours.query
+    place = Path(api.snapshot_download("acme/model", local_dir=tmp_path))
+    assert {file.path: (place / file.path).read_bytes() for file in found.files} == FILES
 
 
 def test_without_a_credential_no_token_is_sent(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

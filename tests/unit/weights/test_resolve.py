@@ -5,26 +5,18 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.servers.hub import serve
 from tests.support.storage.mirrors import MemorySource, immediate_retry, ingest, mirror_at
+from trainctl import errors
 from trainctl.base.listing import ResolvedSource
-from trainctl.errors import (
-    PermissionDenied,
-    SecretUnavailable,
-    SourceDenied,
-    SourceError,
-    SourceInterrupted,
-    SourceMismatch,
-    SourceNotFound,
-    SourceUnavailable,
-    SourceUnreachable,
-    TrainctlError,
-)
+from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound, TrainctlError
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.single_flight import SingleFlight
 from trainctl.plugin_api.sources import SourceCredential
@@ -171,77 +163,35 @@ def test_an_emptied_bucket_is_read_from_the_mirror(locked: Locked) -> None:
     assert "not found upstream" in locked.assert_kept(locked.again()).summary
 
 
-@pytest.mark.parametrize(
-    ("failure", "uses_mirror"),
-    [
-        (SourceDenied("requires authentication (401)", "Declare a secret."), True),
-        (SourceUnavailable("is unavailable (503)"), True),
-        (SourceInterrupted("ended early"), True),
-        (SourceUnreachable("connection refused"), True),
-        (SourceError("answered 400"), True),
-        (SourceError("unexpected response (not JSON)", code="invalid-hub-response"), True),
-        (SourceError("cyclic redirects", code="unsafe-redirect"), True),
-        (SourceError("the certificate is not trusted", code="untrusted-certificate"), True),
-        (SourceError("the proxy requires a login (407)", code="unusable-proxy"), True),
-        (SourceMismatch("other bytes"), False),
-        (SourceError("the file name leaves its directory", code="unsafe-file-name"), False),
-        (SourceError("no server", code="invalid-endpoint"), False),
-    ],
-    ids=lambda value: value.code if isinstance(value, SourceError) else "",
-)
+@pytest.mark.parametrize("case", cases("sources/locked_without_upstream"))
 def test_locked_weights_in_the_mirror_need_no_upstream(
-    locked: Locked, failure: SourceError, uses_mirror: bool
+    locked: Locked, request: pytest.FixtureRequest, case: dict[str, Any]
 ) -> None:
-    """If upstream can't be reached, the locked version is used; what must be repaired is an error."""
-    locked.source = FailingSource(failure)
-    kind = pytest.raises(type(failure), match=re.escape(failure.summary))
-    with kind as lost:
-        locked.again()
-    locked.mirror()
-    if uses_mirror:
-        assert "The mirror doesn't contain the locked version." in lost.value.detail
-        warning = locked.assert_kept(locked.again())
-        assert warning.code == failure.code
-        assert failure.summary in warning.detail
+    """Nor a credential; but an error that its user must repair is reported."""
+    kind = getattr(errors, case["error"])
+    options = {"code": case["code"]} if "code" in case else {}
+    error = kind(request.node.callspec.id, **options)
+    again = locked.again
+    if case.get("of") == "credential":
+        again = partial(locked.without_credential, error)
     else:
-        with kind:
-            locked.again()
-    for options in ({"locked": None}, {"upgrade": True}):
-        with kind:
-            locked.again(**options)
-
-
-@pytest.mark.parametrize(
-    ("error", "uses_mirror"),
-    [
-        (SecretUnavailable("secret 'x': vault exited with 2"), True),
-        (SourceDenied("no credential for role reader (AccessDenied)"), True),
-        (SourceUnreachable("AWS is unreachable"), True),
-        (SourceDenied("no identity token found", code="missing-secret"), False),
-        (SourceDenied("secret x is not JSON", code="unusable-secret"), False),
-        (TrainctlError("secret 'x' is not declared", code="undeclared-name"), False),
-        (PermissionDenied("secret 'x' is not sent there"), False),
-    ],
-    ids=lambda value: value.summary if isinstance(value, TrainctlError) else "",
-)
-def test_locked_weights_in_the_mirror_need_no_credential(
-    locked: Locked, error: TrainctlError, uses_mirror: bool
-) -> None:
-    """If its provider doesn't return it, the locked version is used; an error of the user stays one."""
-    kind = pytest.raises(type(error), match=re.escape(error.summary))
-    for options in ({"locked": None}, {}):
-        with kind:
-            locked.without_credential(error, **options)
+        locked.source = FailingSource(error)
+    refused = pytest.raises(kind, match=re.escape(error.summary))
+    with refused as lost:
+        again()
     locked.mirror()
-    with kind:
-        locked.without_credential(error, upgrade=True)
-    if uses_mirror:
-        warning = locked.assert_kept(locked.without_credential(error))
+    if case["uses_mirror"]:
+        warning = locked.assert_kept(again())
         assert warning.code == error.code
         assert error.summary in warning.detail
     else:
-        with kind:
-            locked.without_credential(error)
+        with refused:
+            again()
+    if case["uses_mirror"] and "of" not in case:
+        assert "The mirror doesn't contain the locked version." in lost.value.detail
+    for changed in ({"locked": None}, {"upgrade": True}):
+        with refused:
+            again(**changed)
 
 
 def test_declared_content_in_the_mirror_needs_no_upstream(tmp_path: Path) -> None:
@@ -279,26 +229,6 @@ def test_the_pin_is_over_the_chosen_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     after = resolve(wanted).resolved
     assert (after.pin, after.revision) == (before.pin, before.revision)
-
-
-def test_a_busy_upstream_is_asked_again(tmp_path: Path) -> None:
-    """Retryable errors are tried again as often as patience says, others not."""
-
-    class Busy(MemorySource):
-        left = 2
-
-        def resolve(self, uri, revision, credential):  # type: ignore[no-untyped-def]
-            self.left -= 1
-            if self.left >= 0:
-                raise SourceUnavailable("busy")
-            return super().resolve(uri, revision, credential)
-
-    wanted = SourceRequest("hf://a/b", tmp_path)
-    assert resolve(
-        wanted, retry=immediate_retry(3), open_source=lambda scheme: Busy(FILES)
-    ).resolved.files
-    with pytest.raises(SourceUnavailable):
-        resolve(wanted, retry=immediate_retry(2), open_source=lambda scheme: Busy(FILES))
 
 
 def test_what_many_want_is_asked_for_once(tmp_path: Path) -> None:
