@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from tests.support.servers.hub import HttpFault, Hub, serve
 from tests.support.storage.mirrors import assert_sound, contents, ingest, leftovers, mirror_at
 from tests.support.storage.weights_data import noise
 from trainctl.base.listing import Listing
-from trainctl.errors import SourceError, SourceInterrupted, UserInterrupt
+from trainctl.errors import SourceError, SourceInterrupted
 from trainctl.plugin_api.sources import ByteRange, SourceCredential
 from trainctl.sources.hf import HubSource
 from trainctl.store.ingestion import file_transfer
@@ -44,12 +43,11 @@ def mirrored(
     credential: SourceCredential | None = None,
     attempts: int = 4,
     timeout: float = 60,
-    **options: Any,
 ) -> tuple[MirrorStore, Listing]:
     source = HubSource(hub.url, timeout)
     resolved = source.resolve("hf://acme/model", None, credential)
     mirror = mirror_at(root, CHUNK, attempts)
-    return mirror, ingest(mirror, resolved, source, credential=credential, **options)
+    return mirror, ingest(mirror, resolved, source, credential=credential)
 
 
 def ranges(hub: Hub) -> list[tuple[int, int]]:
@@ -71,13 +69,6 @@ def test_each_chunk_is_requested_once(hub: Hub, tmp_path: Path) -> None:
     assert 1 < hub.connections <= 6
     assert_sound(tmp_path, CHUNK)
     assert leftovers(tmp_path) == []
-
-
-def test_a_server_without_ranges_sends_the_complete_file(hub: Hub, tmp_path: Path) -> None:
-    hub.ranges = False
-    mirror, listing = mirrored(hub, tmp_path)
-    assert contents(mirror, listing) == FILES
-    assert [one for one in hub.asked("model.safetensors") if "Range" not in one.headers]
 
 
 @pytest.mark.parametrize("kind", ["cut", "silent"])
@@ -116,24 +107,6 @@ def test_a_corrupt_or_refused_part_ends_the_others(hub: Hub, tmp_path: Path, kin
     assert part_threads() == []
     assert kind == "status" or leftovers(tmp_path) == []
     assert not list(tmp_path.glob("listings/*"))
-
-
-def test_a_cancelled_transfer_resumes(hub: Hub, tmp_path: Path) -> None:
-    cancelled = threading.Event()
-
-    def stop(done: int, total: int, files: int) -> None:
-        if done >= 6 * CHUNK:
-            cancelled.set()
-
-    with pytest.raises(UserInterrupt):
-        mirrored(hub, tmp_path, progress=stop, cancelled=cancelled)
-    for thread in part_threads():
-        thread.join(10)
-    progress: list[tuple[int, int, int]] = []
-    mirror, listing = mirrored(hub, tmp_path, progress=lambda *counts: progress.append(counts))
-    assert contents(mirror, listing) == FILES
-    size = sum(map(len, FILES.values()))
-    assert progress[-1] == (size, size, 2)
 
 
 def test_the_hub_is_asked_once_for_its_storage(hub: Hub, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def _install_azurite(place: Path) -> None:
         pytest.skip(f"azurite {AZURITE} can't be had: {done.stderr.strip()[-200:]}")
 
 
-def service_account(**other: str) -> Mapping[str, str]:
+def service_account() -> Mapping[str, str]:
     """A key of a service account that nobody knows, with a real private key."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
@@ -116,5 +116,4 @@ def service_account(**other: str) -> Mapping[str, str]:
         "client_email": "reader@demo.iam.gserviceaccount.com",
         "client_id": "1",
         "token_uri": "https://oauth2.googleapis.com/token",
-        **other,
     }

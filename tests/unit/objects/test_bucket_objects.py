@@ -86,8 +86,6 @@ def test_a_lost_answer_to_a_creation() -> None:
 
 
 def test_a_server_that_replaces_objects() -> None:
-    server = Server()
-
     class Replacing(Server):
         def put_if_absent(self, key: str, data: bytes) -> bool:
             self.objects[key] = b"of a later writer"

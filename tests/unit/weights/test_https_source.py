@@ -81,7 +81,6 @@ def test_a_server_without_head_is_asked_for_one_byte(web: WebServer, status: int
 
 
 def test_an_empty_file_is_a_file(web: WebServer) -> None:
-    """Also if HEAD is refused, though no byte of it can be requested."""
     web.put("/empty", b"")
     assert only(web, "/empty").size == 0
     web.head = 405
@@ -178,21 +177,6 @@ def test_a_web_page_is_refused(web: WebServer) -> None:
     with pytest.raises(SourceError, match="returned a web page") as caught:
         only(web)
     assert "declare its sha256" in caught.value.detail
-
-
-def test_redirects_are_followed(web: WebServer) -> None:
-    """Relative, absolute, to another host, and with spaces; the file keeps the source's name."""
-    other = web.url.replace("127.0.0.1", "localhost")
-    web.put("/deep/ä b.bin", CONTENT)
-    web.redirects = {
-        "/a/latest.bin": "../b",
-        "/b": f"{other}/c?x=1",
-        "/c": "/deep/ä b.bin".encode().decode("latin-1"),
-    }
-    file = only(web, "/a/latest.bin")
-    assert (file.path, file.size) == ("latest.bin", 1000)
-    assert body(web, file, path="/a/latest.bin") == CONTENT
-    assert {one.host.partition(":")[0] for one in web.seen} == {"127.0.0.1", "localhost"}
 
 
 def test_a_redirect_to_another_host_carries_no_credential(web: WebServer) -> None:
