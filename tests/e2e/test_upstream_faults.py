@@ -41,12 +41,6 @@ def work(fresh: ProjectHarness, hub: Hub) -> ProjectHarness:
     return fresh
 
 
-def write_sources(work: ProjectHarness, *sources: str) -> None:
-    """A manifest with weights ``w0``, ``w1``, …, one a line from line 3 on."""
-    rows = [f"  w{n}: {{source: {json.dumps(source)}}}" for n, source in enumerate(sources)]
-    work.write({"trainctl.yaml": "\n".join(["project: {name: demo}", "weights:", *rows, ""])})
-
-
 def test_a_failed_transfer_stops_its_dependants_and_nothing_else(
     work: ProjectHarness, hub: Hub
 ) -> None:
@@ -81,7 +75,8 @@ def test_every_source_that_can_not_be_resolved_is_an_error(work: ProjectHarness,
     sources = ["hf://acme/absent", "hf://acme/model@v9", "hf://acme/silent", "hf://acme/evil"]
     summaries = ["not found on", "revision not found on", "did not respond within", "the file name"]
     host = hub.url.partition("//")[2]
-    write_sources(work, *sources)
+    rows = [f"  w{n}: {{source: {json.dumps(source)}}}" for n, source in enumerate(sources)]
+    work.write({"trainctl.yaml": "\n".join(["project: {name: demo}", "weights:", *rows, ""])})
     work.variables["SILENCE"] = "3"
     planned = json.loads(work.run("plan", "--format", "json", code=1, program=FAST_TIMEOUTS).stdout)
     hub.closing.set()

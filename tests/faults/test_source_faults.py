@@ -363,16 +363,6 @@ def test_retry_after_is_honoured(upstream: Upstream, tmp_path: Path, form: str) 
     assert 0 < min(waits) <= max(waits) < 9
 
 
-@of("hf", "https-strong", "s3")
-def test_a_wait_of_an_hour_is_an_error(upstream: Upstream, tmp_path: Path) -> None:
-    headers = {"Retry-After": "3600"}
-    upstream.server.faults = [HttpFault("status", "w.bin", 1, status=429, headers=headers)]
-    with pytest.raises(errors.SourceUnavailable, match="429") as caught:
-        mirrored(upstream, tmp_path)
-    assert caught.value.retry_after == 3600
-    assert "The server asks to wait 1h. Run the same" in caught.value.detail
-
-
 @pytest.mark.parametrize("case", cases("sources/refusals"))
 def test_a_refusal_names_the_file_and_says_what_to_do(
     tmp_path: Path, case: Mapping[str, Any]

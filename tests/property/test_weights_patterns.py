@@ -45,19 +45,6 @@ def test_an_anchored_pattern_is_what_a_regular_expression_makes_of_it(
     assert bool(compile_pattern(f"/{text}")(path)) == bool(expected.fullmatch(path))
 
 
-@given(st.lists(PATH, unique=True), st.lists(PATTERN), st.lists(PATTERN))
-def test_unmatched_patterns_are_those_without_a_file(
-    paths: list[str], allow: list[str], ignore: list[str]
-) -> None:
-    """A pattern is reported exactly when no file matches it, whether it allows or ignores."""
-    files = [SourceFile(path, 1, "etag:1") for path in paths]
-    _, unmatched = select(files, allow, ignore)
-    expected = {
-        one for one in [*allow, *ignore] if not any(compile_pattern(one)(path) for path in paths)
-    }
-    assert set(unmatched) == expected
-
-
 def test_ignore_wins_and_an_empty_list_allows_nothing() -> None:
     files = [SourceFile(path, 1, "etag:1") for path in ("a.json", "onnx/deep/b.json", "w.bin")]
     chosen, unmatched = select(files, ["*.json", "*.gguf", "*.gguf"], ["onnx/*"])

@@ -31,14 +31,17 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 @dataclass(frozen=True)
 class HubFile:
-    """One file of a repository: content in memory or on disk."""
+    """One file of a repository: content in memory or on disk, and the size to announce instead of its own."""
 
     path: str
     content: bytes | Path
     lfs: bool
+    announced: int | None = None
 
     @property
     def size(self) -> int:
+        if self.announced is not None:
+            return self.announced
         return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
 
     def bytes(self) -> bytes:

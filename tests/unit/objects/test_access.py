@@ -27,36 +27,28 @@ from trainctl.objects.credentials import (
 KEYS = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}
 
 
-def test_an_access_key_with_what_goes_with_it() -> None:
-    """Key and secret are needed; session and region may be there; others are not read."""
+def test_every_form_of_a_secret_is_parsed() -> None:
+    """Unknown members are ignored; a connection string may be bare or in JSON."""
     more = {**KEYS, "aws_session_token": "session-value", "aws_region": "eu-west-1", "x": 1}
+    session = AwsKeys(KEY_ID, SECRET, "session-value", "eu-west-1")
     assert parse_credential("s3", json.dumps(KEYS), "secret a") == AwsKeys(KEY_ID, SECRET)
-    assert parse_credential("r2", json.dumps(more), "secret a") == AwsKeys(
-        KEY_ID, SECRET, "session-value", "eu-west-1"
-    )
-
-
-def test_googles_key_is_taken_as_it_is() -> None:
-    """The document of a service account, or a token that was exchanged for."""
-    text = json.dumps(service_account())
-    assert parse_credential("gs", text, "secret g") == ServiceAccount(text)
+    assert parse_credential("r2", json.dumps(more), "secret a") == session
+    account = json.dumps(service_account())
+    assert parse_credential("gs", account, "secret g") == ServiceAccount(account)
     assert parse_credential("gs", '{"access_token": "ya29.x"}', "secret g") == BearerToken("ya29.x")
-
-
-def test_azures_forms() -> None:
-    """A connection string, alone or in JSON; a key; a signature; a principal."""
     text = f"AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY};BlobEndpoint=http://127.0.0.1:1/x"
     key = AzureKey(ACCOUNT_KEY, ACCOUNT, "http://127.0.0.1:1/x")
-    principal = {"tenant_id": "t", "client_id": "c", "client_secret": "value"}
+    for document, credential in (
+        ({"connection_string": text}, key),
+        ({"account_key": ACCOUNT_KEY}, AzureKey(ACCOUNT_KEY)),
+        ({"sas_token": "?sv=1&sig=x"}, AzureSas("sv=1&sig=x")),
+        (
+            {"tenant_id": "t", "client_id": "c", "client_secret": "value"},
+            AzurePrincipal("t", "c", "value"),
+        ),
+    ):
+        assert parse_credential("azure", json.dumps(document), "secret z") == credential
     assert parse_credential("azure", text, "secret z") == key
-    assert parse_credential("azure", json.dumps({"connection_string": text}), "secret z") == key
-    assert parse_credential("azure", json.dumps({"account_key": ACCOUNT_KEY}), "z") == AzureKey(
-        ACCOUNT_KEY
-    )
-    assert parse_credential("azure", '{"sas_token": "?sv=1&sig=x"}', "z") == AzureSas("sv=1&sig=x")
-    assert parse_credential("azure", json.dumps(principal), "z") == AzurePrincipal(
-        "t", "c", "value"
-    )
 
 
 @pytest.mark.parametrize("case", cases("sources/invalid_credentials"))

@@ -63,14 +63,13 @@ def google() -> Iterator[IdentityServers]:
 
 
 def surroundings(google: IdentityServers, token: Path | None) -> dict[str, str]:
-    named = {"GOOGLE_OIDC_TOKEN_FILE": str(token)} if token else {}
-    return {
+    environ = {
         "GOOGLE_STS_URL": google.url,
         "GOOGLE_IAM_CREDENTIALS_URL": google.url,
         "ACTIONS_ID_TOKEN_REQUEST_URL": f"{google.url}/oidc?api-version=1",
         "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "request-token",
-        **named,
     }
+    return environ | ({"GOOGLE_OIDC_TOKEN_FILE": str(token)} if token else {})
 
 
 def keys_of(credential: SourceCredential) -> AwsKeys:

@@ -93,22 +93,3 @@ def test_the_token_does_not_follow_a_page_on_another_host(hub: Hub) -> None:
         found = source.resolve("hf://acme/model", None, SourceCredential(hub.token, "test"))
     assert len(found.files) == 2
     assert with_token(hub, hub.cdn) == []
-
-
-def test_unusual_names_are_kept_apart(hub: Hub, tmp_path: Path) -> None:
-    """The longest possible, and pairs that differ in case or in how an accent is encoded."""
-    names = [
-        "a" * 255,
-        "File.txt",
-        "file.txt",
-        "caf\u00e9",
-        "cafe\u0301",
-        " spaced ",
-        "-rf",
-        "50%20",
-    ]
-    files = {f"x/{name}": name.encode() for name in names}
-    hub.add("acme/model", files)
-    mirror = mirror_at(tmp_path)
-    listing = ingest(mirror, resolved(hub), HubSource(hub.url))
-    assert contents(mirror, listing) == files
