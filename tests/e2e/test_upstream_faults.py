@@ -147,7 +147,6 @@ def test_only_planned_sources_are_requested_and_each_once(work: ProjectHarness, 
 
 
 def test_a_readonly_lock_is_not_written(work: ProjectHarness) -> None:
-    """Neither when weights are mirrored, nor when the mirror has them already, nor for an upgrade."""
     lock = work.directory / "trainctl.lock"
     first = work.run("apply", "--lockfile=readonly", "--auto-approve").stderr
     work.run("apply", "--lockfile=readonly", "--auto-approve")

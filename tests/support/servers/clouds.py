@@ -18,9 +18,6 @@ import pytest
 
 from tests.support.install_cache import install_once
 from tests.support.servers.buckets import served_by
-from trainctl.objects.bucket_client import Bucket
-from trainctl.objects.credentials import AzureKey
-from trainctl.objects.location import parse_bucket_location
 
 AZURITE = "3.35.0"
 ACCOUNT = "devstoreaccount1"
@@ -43,11 +40,6 @@ class AzureAccount:
             f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY};"
             f"BlobEndpoint={self.endpoint};"
         )
-
-    def bucket(self, container: str, prefix: str = "") -> Bucket:
-        """A client with the account's key."""
-        place = parse_bucket_location(f"azure://{ACCOUNT}/{container}/{prefix}", self.endpoint, {})
-        return Bucket(place, AzureKey(ACCOUNT_KEY), environ={})
 
     def make(self, container: str, *, public: bool) -> None:
         """Create a container."""

@@ -201,10 +201,9 @@ class FaultyHandler(BaseHTTPRequestHandler):
         if fault and fault.kind == "longer":
             body = memoryview(content + b"!")
         if fault and fault.kind == "shifted":
-            asked = self.headers["Range"].removeprefix("bytes=").split("-")
-            self.headers.replace_header(
-                "Range", "bytes=" + "-".join(str(int(at) - fault.at) for at in asked if at)
-            )
+            shift = fault.at
+            asked = re.sub(r"\d+", lambda at: str(int(at[0]) - shift), self.headers["Range"])
+            self.headers.replace_header("Range", asked)
         start, end = self.begin(len(body), announced or len(content), headers, ranges=ranges)
         if start > end:
             return

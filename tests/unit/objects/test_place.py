@@ -95,7 +95,6 @@ def test_a_connection_string_names_a_server() -> None:
 def test_a_source_reports_an_endpoint_of_the_environment(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And that of its credential, but not the platform's own."""
     scheme = uri.partition(":")[0]
     special = {
         "hf": "HF_ENDPOINT",
