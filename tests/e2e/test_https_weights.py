@@ -132,12 +132,3 @@ def test_a_secret_is_not_sent_to_a_host_that_only_the_manifest_names(
     work.run("apply", "--auto-approve", code=13)
     work.run("validate")
     assert web.asked == []
-
-
-def test_an_unknown_authority_is_explained(work: ProjectHarness, web: WebServer) -> None:
-    del work.variables["SSL_CERT_FILE"]
-    refused = work.run("plan", code=1)
-    assert "the certificate of 127.0.0.1 is not trusted" in refused.stderr
-    assert "SSL_CERT_FILE" in refused.stderr
-    work.variables["REQUESTS_CA_BUNDLE"] = str(authority().certificates)
-    work.run("plan")

@@ -14,7 +14,6 @@ from tests.support.projects.weights_project import (
     SMALL,
     apply,
     assert_nothing_half_done,
-    assert_recovers,
     connect,
     write_weights_manifest,
 )
@@ -40,12 +39,6 @@ def work(fresh: ProjectHarness, hub: Hub) -> ProjectHarness:
     connect(fresh, hub)
     write_weights_manifest(fresh, "hf://acme/model")
     return fresh
-
-
-def write_sources(work: ProjectHarness, *sources: str) -> None:
-    """A manifest with weights ``w0``, ``w1``, …, one a line from line 3 on."""
-    rows = [f"  w{n}: {{source: {json.dumps(source)}}}" for n, source in enumerate(sources)]
-    work.write({"trainctl.yaml": "\n".join(["project: {name: demo}", "weights:", *rows, ""])})
 
 
 def test_a_failed_transfer_stops_its_dependants_and_nothing_else(
@@ -82,7 +75,8 @@ def test_every_source_that_can_not_be_resolved_is_an_error(work: ProjectHarness,
     sources = ["hf://acme/absent", "hf://acme/model@v9", "hf://acme/silent", "hf://acme/evil"]
     summaries = ["not found on", "revision not found on", "did not respond within", "the file name"]
     host = hub.url.partition("//")[2]
-    write_sources(work, *sources)
+    rows = [f"  w{n}: {{source: {json.dumps(source)}}}" for n, source in enumerate(sources)]
+    work.write({"trainctl.yaml": "\n".join(["project: {name: demo}", "weights:", *rows, ""])})
     work.variables["SILENCE"] = "3"
     planned = json.loads(work.run("plan", "--format", "json", code=1, program=FAST_TIMEOUTS).stdout)
     hub.closing.set()
@@ -152,25 +146,7 @@ def test_only_planned_sources_are_requested_and_each_once(work: ProjectHarness, 
     assert hub.seen == []
 
 
-def test_a_gated_repository_asks_for_the_licence_and_a_token(
-    work: ProjectHarness, hub: Hub
-) -> None:
-    """Without a token, with a wrong one and with the right one: three answers while planning."""
-    hub.add("acme/model", SMALL, gated=True)
-    without = work.run("plan", code=1)
-    work.variables["HF_TOKEN"] = "hf_" + "w" * 30
-    wrong = work.run("plan", code=1)
-    work.variables["HF_TOKEN"] = hub.token
-
-    assert "the repository is gated, and no token was sent" in without.stderr
-    assert "Accept the licence on the Hugging Face page" in without.stderr
-    assert "the token's account has no access" in wrong.stderr
-    assert "The token was read from HF_TOKEN." in wrong.stderr
-    assert_recovers(work)
-
-
 def test_a_readonly_lock_is_not_written(work: ProjectHarness) -> None:
-    """Neither when weights are mirrored, nor when the mirror has them already, nor for an upgrade."""
     lock = work.directory / "trainctl.lock"
     first = work.run("apply", "--lockfile=readonly", "--auto-approve").stderr
     work.run("apply", "--lockfile=readonly", "--auto-approve")

@@ -12,10 +12,8 @@ import pytest
 from tests.support.machines.apptainer import apptainer_program
 from tests.support.machines.containers import busybox_archive
 from tests.support.servers.clouds import azurite_program
-from tests.support.servers.olah import olah_program
-from tests.support.storage.minilm import minilm_files
 
 if __name__ == "__main__":
-    for install in (busybox_archive, minilm_files, azurite_program, apptainer_program, olah_program):  # fmt: skip
+    for install in (busybox_archive, azurite_program, apptainer_program):
         with suppress(pytest.skip.Exception):
             install()

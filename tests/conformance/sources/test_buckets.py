@@ -1,174 +1,93 @@
-"""Buckets as weight sources: S3 by moto and rclone, R2, Google by gcp-storage-emulator, Azure by azurite."""
+"""Buckets as weight sources: S3 by rclone, which checks signatures, Google's API, Azure by azurite."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from typing import ClassVar
 
 import pytest
 
-from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, moto, rclone
-from tests.support.servers.clouds import ACCOUNT, ACCOUNT_KEY, AzureAccount, azure
-from tests.support.servers.google_xml import GoogleXml, google_xml
-from tests.support.tiers import one_day_in
+from tests.support.servers.bucket_stores import SERVERS, Server, place_in
+from tests.support.servers.buckets import KEY_ID, SECRET
+from tests.support.servers.clouds import ACCOUNT, ACCOUNT_KEY
 from trainctl.base.listing import ResolvedSource, SourceFile
-from trainctl.objects.bucket_client import Bucket as Store
-from trainctl.objects.credentials import AwsKeys
+from trainctl.objects.bucket_client import Bucket, open_bucket
 from trainctl.objects.location import parse_bucket_location
-from trainctl.plugin_api.sources import ByteRange, Fill, RangeSource, SourceCredential
+from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.bucket import BucketSource
 from trainctl.testing.weight_source import UpstreamFixture, WeightSourceConformance
 
 KEYS = json.dumps({"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET})
 
 
-class Opened:
-    """Opens ``open/`` with a key where the test has none: S3's servers here let nobody in without one."""
-
-    def __init__(self, inner: RangeSource) -> None:
-        self._inner = inner
+class OpenedSource(BucketSource):
+    """Opens ``open/`` with a key if the test has none, as rclone requires one."""
 
     def resolve(
         self, uri: str, revision: str | None, credential: SourceCredential | None
     ) -> ResolvedSource:
-        return self._inner.resolve(uri, revision, self._key_for(uri, credential))
-
-    def custom_endpoint(self, uri: str, credential: SourceCredential | None) -> str | None:
-        return self._inner.custom_endpoint(uri, self._key_for(uri, credential))
+        return super().resolve(uri, revision, _key_for(uri, credential))
 
     def presigned_url(
         self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
     ) -> str | None:
-        return self._inner.presigned_url(resolved, file, self._key_for(resolved.source, credential))
+        return super().presigned_url(resolved, file, _key_for(resolved.source, credential))
 
-    def needs_relay(self, file: SourceFile, credential: SourceCredential | None) -> bool:
-        return self._inner.needs_relay(file, credential)
-
-    def open(
-        self,
-        resolved: ResolvedSource,
-        file: SourceFile,
-        offset: int,
-        credential: SourceCredential | None,
-    ) -> AbstractContextManager[Iterator[bytes]]:
-        key = self._key_for(resolved.source, credential)
-        return self._inner.open(resolved, file, offset, key)
-
-    def read_range(
-        self,
-        resolved: ResolvedSource,
-        file: SourceFile,
-        span: ByteRange,
-        credential: SourceCredential | None,
-    ) -> AbstractContextManager[Fill | None]:
-        key = self._key_for(resolved.source, credential)
-        return self._inner.read_range(resolved, file, span, key)
-
-    def _key_for(self, uri: str, credential: SourceCredential | None) -> SourceCredential | None:
-        return SourceCredential(KEYS, "test") if "/open" in uri and not credential else credential
+    def _resolved(self, resolved: ResolvedSource, credential: SourceCredential | None) -> Bucket:
+        return super()._resolved(resolved, _key_for(resolved.source, credential))
 
 
-class OfS3(WeightSourceConformance):
-    scheme = "s3://"
-    custom_endpoint: BucketServer
-    answers_anybody = False
-    """Whether listing needs no credential, as with moto."""
-
-    def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
-        for directory in ("open", "closed"):
-            where = parse_bucket_location(
-                f"s3://models/{directory}", self.custom_endpoint.endpoint, {}
-            )
-            store = Store(where, AwsKeys(KEY_ID, SECRET), environ={})
-            for gone in [*store.list()]:
-                store.delete(gone.key)
-            for path, data in files.items():
-                store.put(path, data)
-        environ = {"AWS_ENDPOINT_URL": self.custom_endpoint.endpoint}
-        uri = f"{self.scheme}models/"
-        credential = None if self.answers_anybody else SourceCredential(KEYS, "test")
-        private = None if self.answers_anybody else f"{uri}closed"
-        return UpstreamFixture(
-            Opened(BucketSource(self.scheme[:2], read_timeout=20, environ=environ)),
-            f"{uri}open",
-            f"{uri}open/none",
-            credential,
-            private,
-        )
+def _key_for(uri: str, credential: SourceCredential | None) -> SourceCredential | None:
+    return SourceCredential(KEYS, "test") if "/open" in uri and not credential else credential
 
 
-class TestS3(OfS3):
-    answers_anybody = True
-
-    @pytest.fixture(autouse=True, scope="class")
-    @classmethod
-    def _server(cls) -> Iterator[None]:
-        with moto() as cls.custom_endpoint:
-            yield
-
-
-@one_day_in(5)
-class TestR2(TestS3):
-    scheme = "r2://0123456789abcdef."
-
-
-@one_day_in(3)
-class TestS3Signed(OfS3):
-    """rclone looks at signatures, and ignores conditions."""
+class OfBuckets(WeightSourceConformance):
+    platform: ClassVar[str]
+    server: ClassVar[Server]
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        with rclone(tmp_path_factory.mktemp("server") / "rclone") as cls.custom_endpoint:
+        with SERVERS[cls.platform](tmp_path_factory.mktemp("server")) as cls.server:
             yield
 
-
-@one_day_in(3)
-class TestGoogle(WeightSourceConformance):
-    custom_endpoint: GoogleXml
-
-    @pytest.fixture(autouse=True, scope="class")
-    @classmethod
-    def _server(cls) -> Iterator[None]:
-        with google_xml() as cls.custom_endpoint:
-            yield
-
-    def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
-        environ = {"STORAGE_EMULATOR_HOST": self.custom_endpoint.url}
-        bucket = Store(parse_bucket_location("gs://models/open", None, environ), environ=environ)
-        for found in [*bucket.list()]:
-            bucket.delete(found.key)
-        for path, data in files.items():
-            bucket.put(path, data)
-        source = BucketSource("gs", read_timeout=20, environ=environ)
-        return UpstreamFixture(source, "gs://models/open", "gs://models/none")
-
-
-@one_day_in(3)
-class TestAzure(WeightSourceConformance):
-    custom_endpoint: AzureAccount
-
-    @pytest.fixture(autouse=True, scope="class")
-    @classmethod
-    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        with azure(tmp_path_factory.mktemp("server")) as cls.custom_endpoint:
-            yield
-
-    def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
-        custom_endpoint = self.custom_endpoint
-        for container in ("open", "closed"):
-            store = custom_endpoint.bucket(container, "dir")
-            for gone in [*store.list()]:
-                store.delete(gone.key)
+    def fill(self, files: Mapping[str, bytes], *urls: str) -> dict[str, str]:
+        """Replace the files below these URLs; the environment of the source."""
+        _, environ, value = place_in(self.server, "")
+        for url in urls:
+            location = parse_bucket_location(url, None, environ)
+            bucket = open_bucket(location, SourceCredential(value, "test"), environ)
+            for info in [*bucket.list()]:
+                bucket.delete(info.key)
             for path, data in files.items():
-                store.put(path, data)
-        environ = {"AZURE_STORAGE_ENDPOINT": custom_endpoint.endpoint.rpartition("/")[0]}
-        uri = f"azure://{ACCOUNT}"
-        return UpstreamFixture(
-            BucketSource("azure", read_timeout=20, environ=environ),
-            f"{uri}/open/dir",
-            f"{uri}/open/none",
-            SourceCredential(json.dumps({"account_key": ACCOUNT_KEY}), "test"),
-            f"{uri}/closed/dir",
-        )
+                bucket.put(path, data)
+        return environ
+
+
+class TestS3(OfBuckets):
+    platform = "rclone"
+
+    def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
+        uri, private = "s3://models/open", "s3://models/closed"
+        source = OpenedSource(read_timeout=20, environ=self.fill(files, uri, private))
+        return UpstreamFixture(source, uri, f"{uri}/none", SourceCredential(KEYS, "test"), private)
+
+
+class TestGoogle(OfBuckets):
+    platform = "google"
+
+    def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
+        uri = "gs://models/open"
+        source = BucketSource("gs", read_timeout=20, environ=self.fill(files, uri))
+        return UpstreamFixture(source, uri, "gs://models/none")
+
+
+class TestAzure(OfBuckets):
+    platform = "azure"
+
+    def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
+        uri, private = (f"azure://{ACCOUNT}/{container}/dir" for container in ("open", "closed"))
+        source = BucketSource("azure", read_timeout=20, environ=self.fill(files, uri, private))
+        key = SourceCredential(json.dumps({"account_key": ACCOUNT_KEY}), "test")
+        return UpstreamFixture(source, uri, f"{uri}-none", key, private)

@@ -18,13 +18,9 @@ _NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes
 
 @dataclass(frozen=True)
 class CertificateAuthority:
-    """``certificates`` is what a client must trust, ``directory`` the same as OpenSSL keeps directories of them.
-
-    ``server`` is a server's side of TLS.
-    """
+    """``certificates`` is what a client must trust, ``server`` a server's side of TLS."""
 
     certificates: Path
-    directory: Path
     server: ssl.SSLContext
 
 
@@ -45,11 +41,7 @@ def authority() -> CertificateAuthority:
     )  # fmt: skip
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(leaf, leaf_key)
-    trusted = directory / "trusted"
-    trusted.mkdir()
-    shutil.copy(root, trusted)
-    subprocess.run(["openssl", "rehash", str(trusted)], check=True, capture_output=True)
-    return CertificateAuthority(root, trusted, server)
+    return CertificateAuthority(root, server)
 
 
 def issue_certificate(*names: str) -> tuple[Path, Path]:

@@ -45,31 +45,23 @@ class FaultProxy:
         self.decide: Callable[[], Fault | None] = self._next_fault
         self.lock = threading.Lock()
         self.delayed: deque[tuple[int, Callable[[], object]]] = deque()
-        self._server = _Server(self)
-        self.url = f"http://127.0.0.1:{self._server.server_port}{self.upstream.path}"
+        self.server = _Server(self)
+        self.url = f"http://127.0.0.1:{self.server.server_port}{self.upstream.path}"
 
     def _next_fault(self) -> Fault | None:
         return self.faults.popleft() if self.faults else None
-
-    def start(self) -> None:
-        """Serve from now on."""
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def stop(self) -> None:
-        """Serve no more."""
-        self._server.shutdown()
-        self._server.server_close()
 
 
 @contextmanager
 def fault_proxy(endpoint: str) -> Iterator[FaultProxy]:
     """A proxy, for as long as the block lasts."""
     proxy = FaultProxy(endpoint)
-    proxy.start()
+    threading.Thread(target=proxy.server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield proxy
     finally:
-        proxy.stop()
+        proxy.server.shutdown()
+        proxy.server.server_close()
 
 
 class _Server(ThreadingHTTPServer):

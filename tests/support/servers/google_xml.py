@@ -78,21 +78,6 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
-    def do_GET(self) -> None:
-        self._handle()
-
-    def do_HEAD(self) -> None:
-        self._handle()
-
-    def do_PUT(self) -> None:
-        self._handle()
-
-    def do_POST(self) -> None:
-        self._handle()
-
-    def do_DELETE(self) -> None:
-        self._handle()
-
     def _handle(self) -> None:
         path, _, text = self.path.partition("?")
         query = parse_qsl(text, keep_blank_values=True)
@@ -108,6 +93,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             query = []
         self._pass_on(path, query, body)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815  the names are the library's
 
     def _pass_on(self, path: str, query: list[tuple[str, str]], body: bytes) -> None:
         headers = {
@@ -155,27 +142,11 @@ class _Handler(BaseHTTPRequestHandler):
         values = dict(query)
         signature = bytes.fromhex(values["X-Goog-Signature"])
         rest = sorted((name, value) for name, value in query if name != "X-Goog-Signature")
-        canonical = "\n".join(
-            [
-                self.command,
-                path,
-                "&".join(
-                    f"{quote(name, safe='~')}={quote(value, safe='~')}" for name, value in rest
-                ),
-                f"host:{_HOST}\n",
-                "host",
-                "UNSIGNED-PAYLOAD",
-            ]
-        )
+        text = "&".join(f"{quote(name, safe='~')}={quote(value, safe='~')}" for name, value in rest)
+        request = [self.command, path, text, f"host:{_HOST}\n", "host", "UNSIGNED-PAYLOAD"]
+        digest = hashlib.sha256("\n".join(request).encode()).hexdigest()
         scope = values["X-Goog-Credential"].partition("/")[2]
-        text = "\n".join(
-            [
-                "GOOG4-RSA-SHA256",
-                values["X-Goog-Date"],
-                scope,
-                hashlib.sha256(canonical.encode()).hexdigest(),
-            ]
-        )
+        text = "\n".join(["GOOG4-RSA-SHA256", values["X-Goog-Date"], scope, digest])
         try:
             self.server.public.verify(signature, text.encode(), padding.PKCS1v15(), hashes.SHA256())
         except InvalidSignature:

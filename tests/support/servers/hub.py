@@ -31,14 +31,17 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 @dataclass(frozen=True)
 class HubFile:
-    """One file of a repository: content in memory or on disk."""
+    """One file of a repository: content in memory or on disk, and the size to announce instead of its own."""
 
     path: str
     content: bytes | Path
     lfs: bool
+    announced: int | None = None
 
     @property
     def size(self) -> int:
+        if self.announced is not None:
+            return self.announced
         return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
 
     def bytes(self) -> bytes:
@@ -81,7 +84,7 @@ class HttpFault:
     """What goes wrong with the next ``times`` requests whose path ends with ``path``.
 
     ``kind``: ``status`` (with ``status`` and ``headers``), ``cut`` and ``silent`` after ``at`` bytes of the body,
-    ``flip`` one bit of the byte ``at``, ``longer`` by one byte, ``wait`` ``at`` seconds before answering, ``hold`` back
+    ``flip`` one bit of the byte ``at``, ``longer`` by one byte, ``shifted``: the range that begins ``at`` bytes earlier, ``wait`` ``at`` seconds before answering, ``hold`` back
     what comes after ``at`` bytes of an answer until ``released``.
     """
 
@@ -119,32 +122,14 @@ class Hub:
         self.url = ""
         self.connections = 0
         self.sent_bytes = 0
-        self.keep_alive = True
         self.closing = threading.Event()
         self.lock = threading.Lock()
 
-    def add(
-        self,
-        repo: str,
-        files: Mapping[str, bytes | Path],
-        *,
-        dataset: bool = False,
-        gated: bool = False,
-        private: bool = False,
-        lfs: tuple[str, ...] = (".safetensors", ".bin"),
-        branch: str = "main",
-        title: str = "",
-    ) -> str:
-        """Commit these files as the branch's newest revision; the commit."""
-        return self.publish(
-            repo,
-            {path: HubFile(path, data, path.endswith(lfs)) for path, data in files.items()},
-            dataset=dataset,
-            gated=gated,
-            private=private,
-            branch=branch,
-            title=title,
-        )
+    def add(self, repo: str, files: Mapping[str, bytes | Path], **options: Any) -> str:
+        """Commit these files as the branch's newest revision; the commit. Options: see ``publish``."""
+        large = (".safetensors", ".bin")
+        made = {path: HubFile(path, data, path.endswith(large)) for path, data in files.items()}
+        return self.publish(repo, made, **options)
 
     def publish(
         self,
@@ -215,16 +200,13 @@ class FaultyHandler(BaseHTTPRequestHandler):
             body[fault.at] ^= 1
         if fault and fault.kind == "longer":
             body = memoryview(content + b"!")
-        start, end, status = 0, len(body), 200
-        asked = _RANGE.fullmatch(self.headers.get("Range", ""))
-        if asked and ranges:
-            start, status = int(asked[1]), 206
-            end = min(end, int(asked[2]) + 1) if asked[2] else end
-            headers["Content-Range"] = f"bytes {start}-{end - 1}/{announced or len(content)}"
+        if fault and fault.kind == "shifted":
+            shift = fault.at
+            asked = re.sub(r"\d+", lambda at: str(int(at[0]) - shift), self.headers["Range"])
+            self.headers.replace_header("Range", asked)
+        start, end = self.begin(len(body), announced or len(content), headers, ranges=ranges)
         if start > end:
-            self.answer(416, b"", {"Content-Range": f"bytes */{len(content)}"})
             return
-        self.head(status, end - start, headers)
         if fault and fault.kind in ("cut", "silent"):
             self._break(bytes(body[start : max(start, fault.at)]), silent=fault.kind == "silent")
         elif self.command == "GET":
@@ -235,6 +217,22 @@ class FaultyHandler(BaseHTTPRequestHandler):
                 fault.released.wait(60)
                 start = held
             self.wfile.write(body[start:end])
+
+    def begin(
+        self, size: int, announced: int, headers: dict[str, str], *, ranges: bool
+    ) -> tuple[int, int]:
+        """Send the headers of the requested part of so many bytes; where it begins and ends."""
+        start, end, status = 0, size, 200
+        asked = _RANGE.fullmatch(self.headers.get("Range", ""))
+        if asked and ranges:
+            start, status = int(asked[1]), 206
+            end = min(end, int(asked[2]) + 1) if asked[2] else end
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{announced}"
+        if start > end:
+            self.answer(416, b"", {"Content-Range": f"bytes */{announced}"})
+        else:
+            self.head(status, end - start, headers)
+        return start, end
 
     def requested_length(self, size: int) -> int:
         """How many bytes of a file of this size the request asks for."""
@@ -278,7 +276,6 @@ class _Handler(FaultyHandler):
             self.hub.seen.append(
                 SeenRequest(path, parts.query, dict(self.headers), self.headers.get("Host", ""))
             )
-        self.close_connection = self.close_connection or not self.hub.keep_alive
         fault = self.hub.next_fault(path)
         if fault and fault.kind == "wait":
             self.hub.closing.wait(fault.at)
@@ -368,13 +365,7 @@ class _Handler(FaultyHandler):
                 self.hub.sent_bytes += self.requested_length(file.size)
             self.part(file.content, headers, fault, ranges=self.hub.ranges, announced=file.size)
             return
-        start, status, end = 0, 200, file.size
-        asked = _RANGE.fullmatch(self.headers.get("Range", ""))
-        if asked and self.hub.ranges:
-            start, status = int(asked[1]), 206
-            end = min(end, int(asked[2]) + 1) if asked[2] else end
-            headers["Content-Range"] = f"bytes {start}-{end - 1}/{file.size}"
-        self.head(status, end - start, headers)
+        start, end = self.begin(file.size, file.size, headers, ranges=self.hub.ranges)
         with file.content.open("rb") as stream:
             self.wfile.flush()
             self.connection.sendfile(stream, start, end - start)

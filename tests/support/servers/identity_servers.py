@@ -27,8 +27,6 @@ class IdentityServers:
     """What was asked, and what was granted."""
 
     url: str = ""
-    lives: timedelta = timedelta(hours=1)
-    """How long what is granted holds."""
     refuses: int = 0
     """The status of every answer, if it is one."""
     asked: list[tuple[str, Any, str | None]] = field(default_factory=list)
@@ -54,7 +52,7 @@ def identity_servers(tls: ssl.SSLContext | None = None) -> Iterator[IdentityServ
             else:
                 known = self.headers.get("Authorization") == "Bearer federated-token"
                 state.granted.append(f"ya29.granted-token-{len(state.granted)}")
-                ends = f"{datetime.now(UTC) + state.lives:%Y-%m-%dT%H:%M:%SZ}"
+                ends = f"{datetime.now(UTC) + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
                 document = {"accessToken": state.granted[-1], "expireTime": ends}
                 self._answer(200 if known else 401, document)
 

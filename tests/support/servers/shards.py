@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tests.support.servers.hub import Hub, HubFile
 
@@ -22,17 +21,6 @@ def safetensors(tensors: Mapping[str, tuple[str, Sequence[int]]]) -> bytes:
     return len(header).to_bytes(8, "little") + header
 
 
-@dataclass(frozen=True)
-class Shard(HubFile):
-    """A file that is announced with a size."""
-
-    announced: int = 0
-
-    @property
-    def size(self) -> int:
-        return self.announced
-
-
 def publish_shards(hub: Hub, repo: str, count: int, size: int, kind: str) -> str:
     """Commit so many shards of a size, with ten tensors each, and their index; the commit."""
     made: dict[str, HubFile] = {}
@@ -41,7 +29,7 @@ def publish_shards(hub: Hub, repo: str, count: int, size: int, kind: str) -> str
         path = f"model-{number:05}.safetensors"
         names = [f"model.layers.{number}.{n}.weight" for n in range(_TENSORS)]
         content = safetensors({name: (kind, [4096, 1024]) for name in names})
-        made[path] = Shard(path, content.ljust(_FIRST_BYTES, b"\0"), True, size)
+        made[path] = HubFile(path, content.ljust(_FIRST_BYTES, b"\0"), True, size)
         weight_map.update(dict.fromkeys(names, path))
     index = json.dumps({"metadata": {"type": kind}, "weight_map": weight_map}).encode()
     made["model.safetensors.index.json"] = HubFile("model.safetensors.index.json", index, False)

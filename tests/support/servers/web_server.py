@@ -43,13 +43,13 @@ class WebPage:
 class WebServer:
     """The server's state; change it from the test at any time.
 
-    What lies below ``/closed/`` needs the token. ``head`` is the status that HEAD gets instead of an answer, ``head_length`` what it says instead of the length, ``tells_length`` whether there is a Content-Length.
+    What lies below ``/closed/`` needs the token. ``head`` is the status of HEAD requests if they
+    fail, ``tells_length`` whether there is a Content-Length.
     """
 
     tells: str = STRONG
     ranges: bool = True
     head: int | None = None
-    head_length: int | None = None
     tells_length: bool = True
     token: str = "t" * 30
     pages: dict[str, WebPage] = field(default_factory=dict)
@@ -82,11 +82,10 @@ class _Handler(FaultyHandler):
 
     def _any(self) -> None:
         web, parts = self.web, urlsplit(self.path)
-        path = unquote(parts.path)
+        path, bearer = unquote(parts.path), f"Bearer {web.token}"
         with web.lock:
-            web.seen.append(
-                SeenRequest(path, parts.query, dict(self.headers), self.headers["Host"])
-            )
+            host = self.headers["Host"]
+            web.seen.append(SeenRequest(path, parts.query, dict(self.headers), host))
             web.asked.append(f"{self.command} {path}")
             fault = None if self.command == "HEAD" else next_fault_for(web.faults, path)
         if self.command == "HEAD" and web.head is not None:
@@ -95,10 +94,7 @@ class _Handler(FaultyHandler):
             self.answer(fault.status, b"no", fault.headers)
         elif path in web.redirects:
             self.answer(302, b"", {"Location": web.redirects[path]})
-        elif (
-            path.startswith("/closed/")
-            and self.headers.get("Authorization") != f"Bearer {web.token}"
-        ):
+        elif path.startswith("/closed/") and self.headers.get("Authorization") != bearer:
             self.answer(401, b"")
         elif path in web.pages:
             self._page(web.pages[path], fault)
@@ -114,8 +110,6 @@ class _Handler(FaultyHandler):
         fits = wanted in (None, headers.get("ETag")) and not (wanted or "").startswith("W/")
         if not web.tells_length:
             self._chunked(page.content, headers)
-        elif self.command == "HEAD" and web.head_length is not None:
-            self.head(200, web.head_length, headers)
         elif "Range" in self.headers and web.ranges and not page.content:
             self.answer(416, b"", {"Content-Range": "bytes */0"})
         else:
@@ -131,9 +125,9 @@ class _Handler(FaultyHandler):
 
 
 @contextmanager
-def serve_web(tls: ssl.SSLContext, web: WebServer | None = None) -> Iterator[WebServer]:
+def serve_web(tls: ssl.SSLContext) -> Iterator[WebServer]:
     """A running server."""
-    running = web or WebServer()
+    running = WebServer()
     handler = type("Handler", (_Handler,), {"web": running, "closing": running.closing})
     with listen(handler, tls) as running.url:
         yield running

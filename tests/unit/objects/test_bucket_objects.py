@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -10,13 +9,7 @@ from typing import Any
 import pytest
 
 from trainctl.base.retry import RetryPolicy
-from trainctl.errors import (
-    PermissionDenied,
-    SourceDenied,
-    SourceError,
-    SourceUnavailable,
-    StorageError,
-)
+from trainctl.errors import SourceDenied, SourceError, SourceUnavailable, StorageError
 from trainctl.objects.bucket_client import ObjectInfo
 from trainctl.objects.bucket_store import BucketObjects
 
@@ -61,24 +54,21 @@ class Server:
         return None
 
 
-@pytest.fixture
-def server() -> Server:
-    return Server()
-
-
-def objects_of(server: Server, **more: Any) -> BucketObjects:
+def objects_of(server: Server) -> BucketObjects:
     retry = RetryPolicy(wait=lambda cancelled, seconds: None, attempts=3)
-    return BucketObjects(URL, lambda: server, retry, **more)  # type: ignore[arg-type,return-value]
+    return BucketObjects(URL, lambda: server, retry)  # type: ignore[arg-type,return-value]
 
 
-def test_passing_errors_are_retried(server: Server) -> None:
+def test_passing_errors_are_retried() -> None:
+    server = Server()
     server.objects["a"] = b"x"
     server.errors = [SourceUnavailable("later"), SourceUnavailable("later")]
     assert objects_of(server).get("a") == b"x"
     assert server.calls == 3
 
 
-def test_other_errors_name_the_mirror_and_not_the_object(server: Server) -> None:
+def test_other_errors_name_the_mirror_and_not_the_object() -> None:
+    server = Server()
     server.errors = [SourceDenied(f"{URL}: secret/key: refused (403)", "Check.", code="denied")]
     with pytest.raises(StorageError, match=f"mirror {URL}: refused") as raised:
         objects_of(server).get("secret/key")
@@ -86,14 +76,8 @@ def test_other_errors_name_the_mirror_and_not_the_object(server: Server) -> None
     assert server.calls == 1
 
 
-def test_an_error_may_be_explained_better(server: Server) -> None:
-    better = PermissionDenied("not for this project")
-    server.errors = [SourceDenied("refused")]
-    with pytest.raises(PermissionDenied, match="not for this project"):
-        objects_of(server, refusal=lambda error: better).get("a")
-
-
-def test_a_lost_answer_to_a_creation(server: Server) -> None:
+def test_a_lost_answer_to_a_creation() -> None:
+    server = Server()
     objects = objects_of(server)
     server.errors = [SourceUnavailable("cut")]
     assert objects.put_if_absent("a", b"mine")
@@ -101,7 +85,7 @@ def test_a_lost_answer_to_a_creation(server: Server) -> None:
     assert not objects.put_if_absent("a", b"other")
 
 
-def test_a_server_that_replaces_objects(server: Server) -> None:
+def test_a_server_that_replaces_objects() -> None:
     class Replacing(Server):
         def put_if_absent(self, key: str, data: bytes) -> bool:
             self.objects[key] = b"of a later writer"
@@ -110,7 +94,8 @@ def test_a_server_that_replaces_objects(server: Server) -> None:
     assert not objects_of(Replacing()).put_if_absent("a", b"mine")
 
 
-def test_a_list_resumes_behind_the_last_key(server: Server) -> None:
+def test_a_list_resumes_behind_the_last_key() -> None:
+    server = Server()
     names = [f"{number:04}" for number in range(2500)]
     server.objects = dict.fromkeys(names, b"x")
     server.errors = [SourceUnavailable("cut"), SourceUnavailable("cut")]
@@ -119,7 +104,8 @@ def test_a_list_resumes_behind_the_last_key(server: Server) -> None:
     assert not server.errors
 
 
-def test_many_objects_are_deleted_in_batches(server: Server) -> None:
+def test_many_objects_are_deleted_in_batches() -> None:
+    server = Server()
     names = [f"{number:04}" for number in range(2500)]
     server.objects = dict.fromkeys(names, b"x")
     objects_of(server).delete(names[1:])
@@ -127,24 +113,8 @@ def test_many_objects_are_deleted_in_batches(server: Server) -> None:
     assert server.calls == 3
 
 
-def test_a_credential_that_cannot_sign(server: Server) -> None:
+def test_a_credential_that_cannot_sign() -> None:
+    server = Server()
     with pytest.raises(StorageError) as raised:
         objects_of(server).sign(["a"], 60)
     assert raised.value.code == "mirror-cannot-presign"
-
-
-def test_the_bucket_is_opened_once_when_it_is_used(server: Server) -> None:
-    opened: list[int] = []
-
-    def open_bucket() -> Any:
-        opened.append(1)
-        return server
-
-    objects = BucketObjects(URL, open_bucket, RetryPolicy())
-    assert not opened
-    threads = [threading.Thread(target=objects.get, args=("a",)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert opened == [1]

@@ -6,6 +6,9 @@ import pytest
 
 from trainctl.errors import SourceError
 from trainctl.objects.location import parse_bucket_location
+from trainctl.plugin_api.sources import SourceCredential
+from trainctl.sources import source_for
+from trainctl.sources.bucket import BucketSource
 
 MINE = "http://127.0.0.1:9000"
 
@@ -16,7 +19,7 @@ MINE = "http://127.0.0.1:9000"
         ("s3://bucket/p", {}, "s3.amazonaws.com"),
         ("s3://bucket/p", {"AWS_ENDPOINT_URL": MINE}, "127.0.0.1:9000"),
         (
-            "s3://bucket",
+            "s3://box",
             {"AWS_ENDPOINT_URL": "http://x", "AWS_ENDPOINT_URL_S3": MINE},
             "127.0.0.1:9000",
         ),
@@ -26,10 +29,9 @@ MINE = "http://127.0.0.1:9000"
         ("azure://account/container", {}, "account.blob.core.windows.net"),
     ],
 )
-def test_the_environment_or_the_platform_names_the_server(
+def test_an_endpoint_of_environment_or_platform_is_trusted(
     url: str, environ: dict[str, str], host: str
 ) -> None:
-    """Both may have credentials."""
     place = parse_bucket_location(url, None, environ)
     assert (place.host, place.trusted, place.url) == (host, True, url)
 
@@ -38,7 +40,7 @@ def test_the_environment_or_the_platform_names_the_server(
     "url", ["s3://bucket", "r2://account.bucket", "gs://bucket", "azure://account/container"]
 )
 def test_a_server_that_only_the_caller_names_is_not_trusted(url: str) -> None:
-    """Unless it is the very one that the environment names, whatever slash it ends in."""
+    """Unless the environment names the same, with or without a slash at the end."""
     variable = {"gs": "STORAGE_EMULATOR_HOST", "azure": "AZURE_STORAGE_ENDPOINT"}
     name = variable.get(url.partition(":")[0], "AWS_ENDPOINT_URL")
     assert not parse_bucket_location(url, MINE, {}).trusted
@@ -57,7 +59,7 @@ def test_a_server_that_only_the_caller_names_is_not_trusted(url: str) -> None:
     ],
 )
 def test_the_platforms_own_server_may_be_named(url: str, own: str, variable: str) -> None:
-    """It is asked anyway; but not where the environment names another, whose credentials lie here then."""
+    """But not if the environment names another, whose credentials it has then."""
     assert parse_bucket_location(url, own, {}).trusted
     assert not parse_bucket_location(url, own, {variable: MINE}).trusted
     assert not parse_bucket_location(url, own.replace("https://", "https://x."), {}).trusted
@@ -65,40 +67,52 @@ def test_the_platforms_own_server_may_be_named(url: str, own: str, variable: str
     assert not parse_bucket_location(url, own.rstrip("/") + ".evil.example", {}).trusted
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "whole"),
-    [
-        ("http://127.0.0.1:10000", "http://127.0.0.1:10000/account1"),
-        ("http://localhost:10000/", "http://localhost:10000/account1"),
-        ("http://127.0.0.1:10000/account1", "http://127.0.0.1:10000/account1"),
-        ("https://account1.blob.example.com", "https://account1.blob.example.com"),
-    ],
-)
-def test_an_emulator_of_azure_has_accounts_as_directories(endpoint: str, whole: str) -> None:
-    """As azurite serves them: an address without a path gets the account."""
-    environ = {"AZURE_STORAGE_ENDPOINT": endpoint}
-    assert parse_bucket_location("azure://account1/container", None, environ).endpoint == whole
+def test_an_emulator_of_azure_has_accounts_as_directories() -> None:
+    for endpoint in (MINE, f"{MINE}/", f"{MINE}/account1"):
+        environ = {"AZURE_STORAGE_ENDPOINT": endpoint}
+        location = parse_bucket_location("azure://account1/container", None, environ)
+        assert location.endpoint == f"{MINE}/account1"
 
 
 def test_a_connection_string_names_a_server() -> None:
-    """The one that Azure's tools take from it."""
+    """The environment's, as Azure's tools read it, and that of a secret."""
+    url = "azure://account1/container"
     environ = {"AZURE_STORAGE_CONNECTION_STRING": f"AccountName=a;BlobEndpoint={MINE}/a1;"}
-    assert (
-        parse_bucket_location("azure://account1/container", None, environ).endpoint == f"{MINE}/a1"
-    )
+    assert parse_bucket_location(url, None, environ).endpoint == f"{MINE}/a1"
+
+    source = BucketSource("azure", environ={})
+    secret = "AccountName=account1;AccountKey=a2V5;BlobEndpoint=https://blobs.example/"
+    own = secret.replace("blobs.example", "account1.blob.core.windows.net")
+    endpoints = [
+        source.custom_endpoint(url, SourceCredential(text, "test")) for text in (secret, own)
+    ]
+    assert endpoints == ["https://blobs.example", None]
+
+
+@pytest.mark.parametrize(
+    "uri", ["hf://a/b", "s3://box/p", "r2://0ac.box/p", "gs://box/p", "azure://acme/box"]
+)
+def test_a_source_reports_an_endpoint_of_the_environment(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheme = uri.partition(":")[0]
+    special = {
+        "hf": "HF_ENDPOINT",
+        "gs": "STORAGE_EMULATOR_HOST",
+        "azure": "AZURE_STORAGE_ENDPOINT",
+    }
+    assert source_for(scheme).custom_endpoint(uri, None) is None
+    if scheme != "hf":
+        nobody = SourceCredential("", "nobody", "https://elsewhere.example")
+        assert source_for(scheme).custom_endpoint(uri, nobody) == nobody.endpoint
+    monkeypatch.setenv(special.get(scheme, "AWS_ENDPOINT_URL"), "https://mine.example")
+    assert source_for(scheme).custom_endpoint(uri, None) == "https://mine.example"
 
 
 @pytest.mark.parametrize(
     "endpoint", ["minio:9000", "ftp://x", "http://", "https://u:p@x", "https://x/?a=b"]
 )
-def test_what_is_no_server_is_an_error(endpoint: str) -> None:
-    """It says who named it and what to write, and repeats nothing."""
+def test_an_invalid_endpoint_is_an_error_without_its_value(endpoint: str) -> None:
     with pytest.raises(SourceError, match="AWS_ENDPOINT_URL is not the URL") as caught:
         parse_bucket_location("s3://bucket", None, {"AWS_ENDPOINT_URL": endpoint})
     assert "u:p" not in str(caught.value)
-
-
-def test_another_scheme_is_no_bucket() -> None:
-    """A ValueError that names those which are."""
-    with pytest.raises(ValueError, match="use s3://"):
-        parse_bucket_location("hf://a/b")

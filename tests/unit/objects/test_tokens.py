@@ -1,30 +1,46 @@
-"""Credentials that are asked for: roles of AWS by moto, Google's federation by a server of its form, and the usual places."""
+"""Credentials of roles, federations, and the default chain; moto is AWS, and a server on loopback is Google and Entra."""
 
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
 
 import boto3
 import pytest
 
+from tests.support.cases import cases
 from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, free_port, moto
 from tests.support.servers.certificate_authority import authority
-from tests.support.servers.clouds import ACCOUNT, ACCOUNT_KEY, service_account
+from tests.support.servers.clouds import ACCOUNT, service_account
+from tests.support.servers.hub import FaultyHandler, listen
 from tests.support.servers.identity_servers import AUDIENCE, POOL, IdentityServers, identity_servers
-from trainctl.errors import SourceDenied, SourceError, SourceUnavailable, SourceUnreachable
+from trainctl.errors import (
+    SourceDenied,
+    SourceError,
+    SourceUnavailable,
+    SourceUnreachable,
+    TrainctlError,
+)
 from trainctl.objects.aws import assume_role, assume_role_by_identity
 from trainctl.objects.credentials import AwsKeys, BearerToken, parse_credential
-from trainctl.objects.default_chain import default_credential, default_credential_origin
+from trainctl.objects.default_chain import (
+    azure_token,
+    default_credential,
+    default_credential_origin,
+)
 from trainctl.objects.google import federated_token
 from trainctl.plugin_api.sources import SourceCredential
-from trainctl.sources.bucket import BucketSource
 
 pytestmark = pytest.mark.integration
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
+TENANT = "11111111-2222-3333-4444-555555555555"
 MAILBOX = "reader@demo.iam.gserviceaccount.com"
 
 
@@ -47,14 +63,13 @@ def google() -> Iterator[IdentityServers]:
 
 
 def surroundings(google: IdentityServers, token: Path | None) -> dict[str, str]:
-    named = {"GOOGLE_OIDC_TOKEN_FILE": str(token)} if token else {}
-    return {
+    environ = {
         "GOOGLE_STS_URL": google.url,
         "GOOGLE_IAM_CREDENTIALS_URL": google.url,
         "ACTIONS_ID_TOKEN_REQUEST_URL": f"{google.url}/oidc?api-version=1",
         "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "request-token",
-        **named,
     }
+    return environ | ({"GOOGLE_OIDC_TOKEN_FILE": str(token)} if token else {})
 
 
 def keys_of(credential: SourceCredential) -> AwsKeys:
@@ -63,26 +78,10 @@ def keys_of(credential: SourceCredential) -> AwsKeys:
     return found
 
 
-def reads(credential: SourceCredential, server: BucketServer) -> list[str]:
-    """What a source with that credential finds in the bucket."""
-    server_store = BucketSource(environ={"AWS_ENDPOINT_URL": server.endpoint})
-    resolved = server_store.resolve("s3://models/a", None, credential)
-    return [file.path for file in resolved.files]
-
-
-def fill(server: BucketServer) -> None:
-    from trainctl.objects.bucket_client import Bucket as Store
-    from trainctl.objects.location import parse_bucket_location
-
-    place = parse_bucket_location("s3://models/a", server.endpoint, {})
-    Store(place, AwsKeys(KEY_ID, SECRET), environ={}).put("x", b"1")
-
-
 def test_a_role_is_assumed_by_the_operators_own_key(
     aws: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session opens the bucket, says when it ends, and can be asked for again."""
-    fill(aws)
+    """The session expires and can be renewed."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     first = assume_role(ROLE, "eu-west-1")
@@ -91,15 +90,13 @@ def test_a_role_is_assumed_by_the_operators_own_key(
     assert keys.expires_at is not None
     assert keys.expires_at > datetime.now(UTC) + timedelta(minutes=10)
     assert (keys.region, first.origin) == ("eu-west-1", f"role {ROLE}")
-    assert reads(first, aws) == ["x"]
     assert first.renew is not None
     assert keys_of(first.renew()).secret != keys.secret
 
 
-def test_who_has_no_credential_to_assume_a_role_by_is_told_where_to_put_one(
+def test_a_role_needs_a_credential_of_the_operator(
     aws: BucketServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It is the asker's own credential that is missing, and nobody refused."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
@@ -112,16 +109,9 @@ def test_who_has_no_credential_to_assume_a_role_by_is_told_where_to_put_one(
     assert "aws sso login" in caught.value.detail
 
 
-def test_a_role_is_assumed_by_an_identity_token(aws: BucketServer, tmp_path: Path) -> None:
-    """The token comes from the file that the platform names, and no key is needed."""
-    fill(aws)
-    (tmp_path / "token").write_text("header.claims.signature\n")
-    environ = {"AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
-    assert reads(assume_role_by_identity(ROLE, "eu-west-1", environ), aws) == ["x"]
-
-
-def test_github_says_who_its_jobs_are(aws: BucketServer, google: IdentityServers) -> None:
-    """Where no file is named, GitHub Actions is asked for a token for AWS."""
+def test_github_actions_issues_an_identity_token(
+    aws: BucketServer, google: IdentityServers
+) -> None:
     environ = surroundings(google, None)
     assert keys_of(assume_role_by_identity(ROLE, "eu-west-1", environ)).session
     ((path, query, authorization),) = google.asked
@@ -130,8 +120,7 @@ def test_github_says_who_its_jobs_are(aws: BucketServer, google: IdentityServers
     assert authorization == "Bearer request-token"
 
 
-def test_without_an_identity_the_error_says_how_to_have_one(tmp_path: Path) -> None:
-    """No file and no GitHub; and a file that is not there."""
+def test_a_missing_identity_token_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceDenied, match="no identity token found") as caught:
         assume_role_by_identity(ROLE, "eu-west-1", {})
     assert "AWS_WEB_IDENTITY_TOKEN_FILE" in caught.value.detail
@@ -140,8 +129,8 @@ def test_without_an_identity_the_error_says_how_to_have_one(tmp_path: Path) -> N
         assume_role_by_identity(ROLE, "eu-west-1", gone)
 
 
-def test_google_gives_a_token_for_an_identity(google: IdentityServers, tmp_path: Path) -> None:
-    """The identity becomes a federated token, and that one of the account, which ends and is asked for again."""
+def test_google_exchanges_an_identity_token(google: IdentityServers, tmp_path: Path) -> None:
+    """The identity becomes a federated token, and that one of the account, which can be renewed."""
     (tmp_path / "token").write_text("header.claims.signature")
     environ = surroundings(google, tmp_path / "token")
     found = federated_token(POOL, MAILBOX, environ)
@@ -155,54 +144,47 @@ def test_google_gives_a_token_for_an_identity(google: IdentityServers, tmp_path:
     assert google.granted[0] not in found.renew().value
 
 
-def test_a_refusal_of_googles_shows_no_token(google: IdentityServers, tmp_path: Path) -> None:
-    """The error names the account and the status, and nothing that was sent or answered."""
-    (tmp_path / "token").write_text("header.claims.signature")
-    google.refuses = 403
-    with pytest.raises(SourceDenied, match=f"no credential for service account {MAILBOX}") as told:
-        federated_token(POOL, MAILBOX, surroundings(google, tmp_path / "token"))
-    assert "header.claims" not in str(told.value)
-
-
-def test_who_does_not_answer_is_told_from_who_refuses(
+def test_a_refusal_of_google_is_not_an_unavailable_google(
     google: IdentityServers, tmp_path: Path
 ) -> None:
-    """An answer that asks to come back is none either; the code of what is missing here is another."""
+    """No error shows a token."""
     (tmp_path / "token").write_text("header.claims.signature")
     environ = surroundings(google, tmp_path / "token")
+    google.refuses = 403
+    with pytest.raises(
+        SourceDenied, match=f"no credential for service account {MAILBOX}"
+    ) as refused:
+        federated_token(POOL, MAILBOX, environ)
+    assert "header.claims" not in str(refused.value)
     google.refuses = 503
     with pytest.raises(SourceUnavailable, match="503"):
         federated_token(POOL, MAILBOX, environ)
-    away = {**environ, "GOOGLE_STS_URL": f"http://127.0.0.1:{free_port()}"}
+    environ["GOOGLE_STS_URL"] = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(SourceUnreachable, match="unreachable"):
-        federated_token(POOL, MAILBOX, away)
-    with pytest.raises(SourceDenied) as lost:
+        federated_token(POOL, MAILBOX, environ)
+    with pytest.raises(SourceDenied) as missing:
         federated_token(POOL, MAILBOX, {})
-    assert lost.value.code == "missing-secret"
+    assert missing.value.code == "missing-secret"
 
 
-def test_identities_trust_the_certificates_that_sources_trust(
+def test_identity_requests_trust_the_certificates_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What other programs' variables name is trusted, too; without it the error says that it is the certificate."""
     (tmp_path / "token").write_text("header.claims.signature")
     with identity_servers(authority().server) as google:
         environ = surroundings(google, tmp_path / "token")
-        for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-            monkeypatch.delenv(name, raising=False)
-        with pytest.raises(SourceError, match="not trusted") as told:
+        with pytest.raises(SourceError, match="not trusted") as caught:
             federated_token(POOL, MAILBOX, environ)
-        assert told.value.code == "untrusted-certificate"
+        assert (caught.value.code, google.granted) == ("untrusted-certificate", [])
         monkeypatch.setenv("CURL_CA_BUNDLE", str(authority().certificates))
-        assert google.granted == []
         federated_token(POOL, MAILBOX, environ)
         assert len(google.granted) == 1
 
 
-def test_aws_that_does_not_answer_is_told_from_who_refuses(
+def test_an_unreachable_aws_is_no_refusal(
     aws: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that what is mirrored may stand in."""
+    """The mirror may be used then."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{free_port()}")
     (tmp_path / "token").write_text("header.claims.signature")
     environ = {"AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
@@ -210,37 +192,11 @@ def test_aws_that_does_not_answer_is_told_from_who_refuses(
         assume_role_by_identity(ROLE, "eu-west-1", environ)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "environ", "origin"),
-    [
-        ("s3", {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "s"}, "AWS_ACCESS_KEY_ID"),
-        ("r2", {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "s"}, "AWS_ACCESS_KEY_ID"),
-        ("s3", {"AWS_ACCESS_KEY_ID": "AKIA"}, None),
-        ("gs", {}, None),
-        ("azure", {"AZURE_STORAGE_ACCOUNT_KEY": ACCOUNT_KEY}, "AZURE_STORAGE_ACCOUNT_KEY"),
-        (
-            "azure",
-            {"AZURE_STORAGE_ACCOUNT": "another", "AZURE_STORAGE_ACCOUNT_KEY": ACCOUNT_KEY},
-            None,
-        ),
-        ("azure", {"AZURE_STORAGE_SAS_TOKEN": "sv=1&sig=2"}, "AZURE_STORAGE_SAS_TOKEN"),
-        (
-            "azure",
-            {"AZURE_STORAGE_CONNECTION_STRING": f"AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY}"},
-            "AZURE_STORAGE_CONNECTION_STRING",
-        ),
-        (
-            "azure",
-            {"AZURE_TENANT_ID": "t", "AZURE_CLIENT_ID": "c", "AZURE_CLIENT_SECRET": "s"},
-            "AZURE_TENANT_ID",
-        ),
-    ],
-)
-def test_usual_places(
-    tmp_path: Path, scheme: str, environ: dict[str, str], origin: str | None
-) -> None:
-    """What the environment has is found, in a form that opens a bucket; half of it, or another account's, is nothing."""
-    environ = {**environ, "HOME": str(tmp_path)}
+@pytest.mark.parametrize("case", cases("sources/default_credentials"))
+def test_the_default_chain_reads_the_environment(tmp_path: Path, case: dict[str, Any]) -> None:
+    """A credential opens a bucket; half of it, or another account's, is none."""
+    scheme, origin = case["scheme"], case.get("origin")
+    environ = {**case["environ"], "HOME": str(tmp_path)}
     found = default_credential(scheme, ACCOUNT, environ)
     assert (found.origin if found else None) == origin
     assert default_credential_origin(scheme, ACCOUNT, environ) == origin
@@ -249,24 +205,20 @@ def test_usual_places(
 
 
 def test_a_profile_is_read_by_boto3(aws: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AWS_PROFILE names keys in the user's own files."""
-    fill(aws)
-    home = Path.home() / ".aws"
-    home.mkdir()
-    (home / "credentials").write_text(
-        f"[team]\naws_access_key_id = {KEY_ID}\naws_secret_access_key = {SECRET}\n"
-    )
+    home = Path.home()
+    (home / ".aws").mkdir()
+    keys = f"aws_access_key_id = {KEY_ID}\naws_secret_access_key = {SECRET}\n"
+    (home / ".aws" / "credentials").write_text(f"[team]\n{keys}")
     monkeypatch.setenv("AWS_PROFILE", "team")
-    found = default_credential("s3", "", {"AWS_PROFILE": "team", "HOME": str(Path.home())})
+    found = default_credential("s3", "", {"AWS_PROFILE": "team", "HOME": str(home)})
     assert found is not None
-    assert reads(found, aws) == ["x"]
+    assert keys_of(found) == AwsKeys(KEY_ID, SECRET)
     monkeypatch.setenv("AWS_PROFILE", "absent")
     with pytest.raises(SourceDenied, match="no AWS credential found for AWS_PROFILE"):
-        default_credential("s3", "", {"AWS_PROFILE": "absent", "HOME": str(Path.home())})
+        default_credential("s3", "", {"AWS_PROFILE": "absent", "HOME": str(home)})
 
 
-def test_googles_file_is_found_and_named_when_it_is_wrong(tmp_path: Path) -> None:
-    """GOOGLE_APPLICATION_CREDENTIALS; what it names must be there and be a credential."""
+def test_a_credential_file_of_google_is_found_and_validated(tmp_path: Path) -> None:
     path = tmp_path / "key.json"
     environ = {"GOOGLE_APPLICATION_CREDENTIALS": str(path), "HOME": str(tmp_path)}
     with pytest.raises(SourceDenied, match=r"cannot read .*key\.json"):
@@ -278,3 +230,69 @@ def test_googles_file_is_found_and_named_when_it_is_wrong(tmp_path: Path) -> Non
     found = default_credential("gs", "", environ)
     assert found is not None
     assert json.loads(found.value)["client_email"] == MAILBOX
+
+
+class Entra(FaultyHandler):
+    """Grants a token for the right federated token."""
+
+    closing = threading.Event()
+
+    def do_GET(self) -> None:  # noqa: N802  the name is the library's
+        base = f"https://{self.headers['Host']}/{TENANT}"
+        endpoints = {
+            "authorization_endpoint": f"{base}/authorize",
+            "token_endpoint": f"{base}/oauth2/v2.0/token",
+            "issuer": f"{base}/v2.0",
+        }
+        self.reply(200, endpoints)
+
+    def do_POST(self) -> None:  # noqa: N802
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        sent = form["client_assertion"]
+        if sent == ["header.claims.signature"]:
+            granted = {"access_token": "granted", "expires_in": 3599, "token_type": "Bearer"}
+            self.reply(200, granted)
+        else:
+            self.reply(401, {"error": "invalid_client", "error_description": f"not {sent}"})
+
+    def reply(self, status: int, document: dict[str, Any]) -> None:
+        body = json.dumps(document).encode()
+        self.head(status, len(body), {"Content-Type": "application/json"})
+        self.wfile.write(body)
+
+
+def test_a_workload_identity_of_azure_becomes_a_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It expires, can be renewed, and is in the default chain; a refusal shows no secret."""
+    identity = tmp_path / "token"
+    identity.write_text("header.claims.signature")
+    environ = {"HOME": str(tmp_path), "AZURE_FEDERATED_TOKEN_FILE": str(identity)}
+    monkeypatch.setenv("AZURE_FEDERATED_TOKEN_FILE", str(identity))
+    monkeypatch.setenv("AZURE_TENANT_ID", TENANT)
+    monkeypatch.setenv("AZURE_CLIENT_ID", "the-client")
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority().certificates))
+    with listen(Entra, authority().server) as url:
+        monkeypatch.setenv("AZURE_AUTHORITY_HOST", url)
+        found = azure_token("the test")
+        access = parse_credential("azure", found.value, found.origin)
+        assert isinstance(access, BearerToken)
+        assert (access.token, access.expires_at is not None) == ("granted", True)
+        assert found.renew is not None
+        assert found.renew().origin == "the test"
+        default = default_credential("azure", "account", environ)
+        assert default is not None
+        assert "granted" in default.value
+
+        identity.write_text("wrong-secret")
+        with pytest.raises(SourceDenied, match="the test") as caught:
+            azure_token("the test")
+    assert "wrong-secret" not in f"{caught.value.summary} {caught.value.detail}"
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "azure.identity", None)
+    with pytest.raises(TrainctlError) as caught:
+        azure_token("the test")
+    assert caught.value.code == "missing-extra"
+    assert "trainctl[azure]" in caught.value.detail

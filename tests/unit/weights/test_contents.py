@@ -106,20 +106,7 @@ def test_an_invalid_header_is_a_note(hub: Hub, content: bytes) -> None:
     assert diff.groups[-1].counts == {"retyped": 3, "reshaped": 1}
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        HttpFault("status", "/revision/" + "0" * 40, times=99, status=404),
-        HttpFault("status", "/name/tree/x", times=99),
-    ],
-)
-def test_a_lost_revision_is_a_note(hub: Hub, fault: HttpFault) -> None:
-    hub.faults.append(fault)
-    diff = compare(hub, "0" * 40, hub.add(REPO, AFTER))
-    assert (diff.groups, len(diff.notes)) == ((), 1)
-
-
-def test_broken_answers_are_notes(hub: Hub) -> None:
+def test_failed_requests_are_notes(hub: Hub) -> None:
     before = hub.add(REPO, BEFORE)
     after = hub.add(REPO, AFTER | {"config.json": b"[" * 100_000})
     hub.faults += [
@@ -129,6 +116,8 @@ def test_broken_answers_are_notes(hub: Hub) -> None:
     diff = compare(hub, before, after)
     assert len(diff.notes) == 3
     assert {"files", "tokenizer_config.json", "tensors"} <= {group.title for group in diff.groups}
+    diff = compare(hub, "0" * 40, after)
+    assert (diff.groups, len(diff.notes)) == ((), 1)
 
 
 def test_tensors_of_many_shards_take_a_thousandth_of_the_bytes(hub: Hub) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.machines.permissions import unreadable
-from tests.support.storage.mirrors import contents, ingest, mirror_at, stored
+from tests.support.storage.mirrors import ingest, mirror_at, stored
 from trainctl.base.listing import ResolvedSource
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
 from trainctl.sources.file import FileSource
@@ -44,26 +44,13 @@ def listed(root: Path) -> ResolvedSource:
 
 
 def test_a_single_file_is_a_source_of_one(place: Path) -> None:
-    """A source may be one file; it is listed under its own name and its revision is its validator."""
     found = resolve(SourceRequest("file:./w.bin", place)).resolved
     assert [(file.path, file.size) for file in found.files] == [("w.bin", 10)]
     assert found.revision == found.files[0].validator
     assert found.source == f"file://{place}/w.bin"
 
 
-def test_resolving_reads_no_content(place: Path) -> None:
-    """Only metadata is needed: a directory whose content can't be read is listed all the same."""
-    if os.geteuid() == 0:
-        before = (place / "w.bin").stat().st_atime_ns
-        listed(place)
-        assert (place / "w.bin").stat().st_atime_ns == before
-    else:
-        (place / "w.bin").chmod(0)
-        assert len(listed(place).files) == 2
-
-
 def test_links_inside_are_content(place: Path) -> None:
-    """A link to a file or a directory inside the source counts as what it points to."""
     (place / "latest").symlink_to("w.bin")
     (place / "alias").symlink_to("sub")
     assert [file.path for file in listed(place).files] == [
@@ -80,7 +67,6 @@ def test_links_inside_are_content(place: Path) -> None:
      ("nothing", "broken symlink"), (".", "parent directory")],
 )  # fmt: skip
 def test_other_links_are_errors_that_name_them(place: Path, target: str, says: str) -> None:
-    """A link that leaves the source, leads nowhere or goes in a circle is refused by name."""
     (place.parent / "other").write_bytes(b"x")
     (place / "sub" / "bad").symlink_to(target)
     with pytest.raises(SourceError, match="sub/bad") as caught:
@@ -89,9 +75,8 @@ def test_other_links_are_errors_that_name_them(place: Path, target: str, says: s
 
 
 @pytest.mark.parametrize("target", ["/etc", "/etc/passwd", "nothing", ".", "bad"])
-@pytest.mark.parametrize("ignore", ["sub/bad", "/sub/bad/", "sub/", "*/bad", "/sub/b*"])
-def test_patterns_leave_out_what_can_not_be_used(place: Path, target: str, ignore: str) -> None:
-    """A link that leads nowhere, or out, and a pipe stop nobody who doesn't want them; the pattern counts as one that matched."""
+@pytest.mark.parametrize("ignore", ["sub/bad", "sub/", "*/bad"])
+def test_patterns_can_ignore_invalid_links_and_pipes(place: Path, target: str, ignore: str) -> None:
     (place / "sub" / "bad").symlink_to(target)
     os.mkfifo(place / "pipe")
     found = wanted(place, ignore=(ignore, "pipe"))
@@ -101,26 +86,13 @@ def test_patterns_leave_out_what_can_not_be_used(place: Path, target: str, ignor
 
 
 def test_a_pipe_is_refused(place: Path) -> None:
-    """What is no file is named instead of waited for."""
     os.mkfifo(place / "pipe")
-    with pytest.raises(SourceError, match="pipe is neither a file nor a directory"):
-        wanted(place)
-    with pytest.raises(SourceError, match="pipe is neither a file nor a directory"):
-        resolve(SourceRequest("file:./pipe", place))
-
-
-@pytest.mark.parametrize("name", [b"new\nline", b"esc\x1b", b"not-\xff-utf8", b"back\\slash"])
-def test_hostile_names_are_refused_escaped(place: Path, name: bytes) -> None:
-    """A name that can't be put safely elsewhere stops the source, and its error stays one line of plain text."""
-    (Path(os.fsdecode(os.fsencode(place) + b"/" + name))).write_bytes(b"x")
-    with pytest.raises(SourceError) as caught:
-        resolve(SourceRequest("file:./model", place.parent))
-    caught.value.summary.encode()
-    assert caught.value.summary.isprintable()
+    for source in ("file:.", "file:./pipe"):
+        with pytest.raises(SourceError, match="pipe is neither a file nor a directory"):
+            resolve(SourceRequest(source, place))
 
 
 def test_what_is_missing_or_empty_is_gone(place: Path) -> None:
-    """A path that is not there, an empty directory, and patterns that leave nothing are told apart."""
     with pytest.raises(SourceNotFound, match="not found"):
         listed(place / "none")
     (place / "empty").mkdir()
@@ -131,35 +103,19 @@ def test_what_is_missing_or_empty_is_gone(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sub", "sub/c.json"])
-def test_what_may_not_be_read_is_denied(reachable: Path, name: str) -> None:
-    """A directory or a file without permission is SourceDenied and named before a byte is asked for, unless patterns leave it out."""
+def test_an_unreadable_path_is_denied_unless_ignored(reachable: Path, name: str) -> None:
     with unreadable(reachable / name, reachable):
         with pytest.raises(SourceDenied, match=f": {name}/? is not readable"):
             wanted(reachable)
         with pytest.raises(SourceDenied, match=name):
             wanted(reachable, allow=("*.json", "w.bin"))
-        without = [wanted(reachable, ignore=(one,)) for one in (f"{name}/", "sub/", "/sub/**")]
-        beside = wanted(reachable, allow=("w.*", "/suburb/*"))
-    assert [[file.path for file in one.resolved.files] for one in (*without, beside)] == [
-        ["w.bin"]
-    ] * 4
-
-
-@pytest.mark.parametrize("mode", [0o100, 0o400])
-def test_a_directory_that_may_be_listed_or_entered_only_is_denied(
-    reachable: Path, mode: int
-) -> None:
-    """Neither is enough."""
-    with unreadable(reachable / "sub", reachable):
-        (reachable / "sub").chmod(mode)
-        with pytest.raises(SourceDenied, match=r"sub/.* is not readable"):
-            wanted(reachable)
-        assert len(wanted(reachable, ignore=("sub/",)).resolved.files) == 1
+        found = [wanted(reachable, ignore=(one,)) for one in (f"{name}/", "sub/", "/sub/**")]
+        found.append(wanted(reachable, allow=("w.*", "/suburb/*")))
+    assert [file.path for one in found for file in one.resolved.files] == ["w.bin"] * 4
 
 
 @pytest.mark.parametrize("change", ["content", "touch", "replace"])
 def test_a_file_that_changed_since_is_refused(place: Path, tmp_path: Path, change: str) -> None:
-    """Other size, time or inode than resolved ends in SourceMismatch that names the file; nothing of it is kept."""
     found = listed(place)
     path = place / "w.bin"
     if change == "content":
@@ -177,52 +133,31 @@ def test_a_file_that_changed_since_is_refused(place: Path, tmp_path: Path, chang
     assert not list((tmp_path / "m").glob("listings/*"))
 
 
-def test_the_mirror_is_a_copy(place: Path, tmp_path: Path) -> None:
-    """What the user does to a file afterwards does not reach the mirror."""
-    mirror = mirror_at(tmp_path / "m")
-    listing = ingest(mirror, listed(place), FileSource())
-    (place / "w.bin").write_bytes(b"##########")
-    assert contents(mirror, listing) == {"w.bin": b"0123456789", "sub/c.json": b"{}"}
-
-
-def test_files_inside_the_directory_are_identified_by_content(place: Path, tmp_path: Path) -> None:
-    """Another checkout has the same pin although times differ; other content of the same size hasn't; the digests are remembered until a time moves."""
-    memory = tmp_path / "cache" / "digests"
-    other = Path(shutil.copytree(place, tmp_path / "other"))
-    for path in (place / "w.bin", other / "w.bin"):
-        os.utime(path, (1, 1))
-    first = resolve(SourceRequest("file:.", place), memory=memory).resolved
-    second = resolve(SourceRequest("file:.", other), memory=memory).resolved
-    again = resolve(SourceRequest("file:.", place), memory=memory).resolved
-    (place / "w.bin").write_bytes(b"9876543210")
-    os.utime(place / "w.bin", (1, 1))
-    changed = resolve(SourceRequest("file:.", place), memory=memory).resolved
-
-    assert first.pin == second.pin == again.pin != changed.pin
-    assert first.files[1].sha256 == hashlib.sha256(b"0123456789").hexdigest()
-    assert (
-        contents(
-            mirror_at(tmp_path / "mirror"),
-            ingest(mirror_at(tmp_path / "mirror"), changed, FileSource()),
-        )["w.bin"]
-        == b"9876543210"
-    )
-
-
-def test_digests_are_read_from_memory(
+def test_files_inside_the_directory_are_identified_by_content(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A settled file is read once; without a usable memory it is read each time."""
-    memory = tmp_path / "digests"
+    """Another checkout has the same pin; digests are cached until the time of a file changes."""
+    cache = tmp_path / "digests"
+    other = Path(shutil.copytree(place, tmp_path / "other"))
     monkeypatch.setattr("trainctl.weights.file_digests._SETTLED_NS", -(10**12))
-    first = resolve(SourceRequest("file:.", place), memory=memory).resolved
-    (stored,) = memory.iterdir()
-    stored.write_text(re.sub(r" [0-9a-f]{64}", f" {'ab' * 32}", stored.read_text()))
-    remembered = resolve(SourceRequest("file:.", place), memory=memory).resolved
-    stored.write_bytes(b"not JSON")
+    first, second, again = (
+        resolve(SourceRequest("file:.", root), memory=cache).resolved
+        for root in (place, other, place)
+    )
+    assert first.pin == second.pin == again.pin
+    assert first.files[1].sha256 == hashlib.sha256(b"0123456789").hexdigest()
 
-    assert {file.sha256 for file in remembered.files} == {"ab" * 32}
-    assert resolve(SourceRequest("file:.", place), memory=memory).resolved == first
+    for record in cache.iterdir():
+        record.write_text(re.sub(r" [0-9a-f]{64}", f" {'ab' * 32}", record.read_text()))
+    cached = resolve(SourceRequest("file:.", place), memory=cache).resolved
+    assert {file.sha256 for file in cached.files} == {"ab" * 32}
+    (place / "w.bin").write_bytes(b"9876543210")
+    changed = resolve(SourceRequest("file:.", place), memory=cache).resolved
+    assert changed.files[1].sha256 == hashlib.sha256(b"9876543210").hexdigest()
+    for record in cache.iterdir():
+        record.write_bytes(b"not JSON")
+    (place / "w.bin").write_bytes(b"0123456789")
+    assert resolve(SourceRequest("file:.", place), memory=cache).resolved.pin == first.pin
 
 
 def test_files_outside_the_directory_are_identified_by_time(place: Path, tmp_path: Path) -> None:

@@ -1,65 +1,95 @@
-"""Links to files of the Hub."""
+"""Requests that the Hub gets, and which of them have its token."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from tests.support.servers.hub import serve
-from tests.support.storage.weights_data import noise
+from tests.support.servers.hub import Hub, SeenRequest, serve
+from tests.support.storage.mirrors import contents, ingest, mirror_at
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import SourceDenied
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.hf import HubSource
 
-TOKEN = "hf_" + "t" * 30
+FILES = {"model.safetensors": b"weights", "config.json": b'{"a": 1}'}
 
 
-def test_only_a_file_in_the_hubs_storage_costs_a_request_for_its_link() -> None:
-    """With a token a small file is relayed, which is known beforehand; of a large one the Hub is asked where it lies."""
-    with serve() as hub, serve(hub):
-        hub.token = TOKEN
-        hub.add(
-            "acme/tiny", {"model.safetensors": noise(3_000), "config.json": b"{}"}, private=True
-        )
-        source, credential = HubSource(hub.url), SourceCredential(TOKEN, "test")
-        resolved = source.resolve("hf://acme/tiny", None, credential)
-        hub.seen.clear()
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serve() as running:
+        running.add("acme/model", FILES)
+        yield running
 
-        small, large = (source.presigned_url(resolved, file, credential) for file in resolved.files)
 
-        assert small is None
-        assert large is not None
-        assert [one.path.rpartition("/")[2] for one in hub.seen] == ["model.safetensors"]
+def resolved(hub: Hub, credential: SourceCredential | None = None) -> ResolvedSource:
+    return HubSource(hub.url).resolve("hf://acme/model", None, credential)
+
+
+def with_token(hub: Hub, url: str | None = None) -> list[SeenRequest]:
+    """The requests with a token to that address, or to any."""
+    requests = [one for one in hub.seen if url in (None, f"http://{one.host}")]
+    assert requests
+    return [one for one in requests if "Authorization" in one.headers]
 
 
 @pytest.mark.parametrize("expands", [True, False])
-def test_the_hub_is_asked_for_the_commit_and_not_for_every_name(expands: bool) -> None:
-    """Files come with the tree, page by page; a server that tells their names all the same is understood."""
-    with serve() as hub:
-        hub.expands = expands
-        commit = hub.add("acme/tiny", {"config.json": b"{}", "a.json": b"{}"}, gated=True)
-        hub.add("acme/open", {"config.json": b"{}"})
-        source = HubSource(hub.url)
-        with pytest.raises(SourceDenied, match="gated"):
-            source.resolve("hf://acme/tiny", None, None)
-        found = source.resolve("hf://acme/tiny", None, SourceCredential(hub.token, "test"))
-        assert source.resolve("hf://acme/open", None, None).files
-
-        assert (found.revision, len(found.files)) == (commit, 2)
-        assert {one.query for one in hub.asked("/revision/main")} == {"expand=sha&expand=gated"}
+def test_the_hub_is_asked_for_the_commit_and_not_for_every_name(hub: Hub, expands: bool) -> None:
+    """Files come with the tree, page by page, from a server that ignores ``expand``, too."""
+    hub.expands = expands
+    commit = hub.add("acme/model", FILES, gated=True)
+    with pytest.raises(SourceDenied, match="gated, and no token") as caught:
+        resolved(hub)
+    assert "licence" in caught.value.detail
+    with pytest.raises(SourceDenied, match="has no access"):
+        resolved(hub, SourceCredential("hf_other", "test"))
+    found = resolved(hub, SourceCredential(hub.token, "test"))
+    assert (found.revision, len(found.files)) == (commit, 2)
+    assert {one.query for one in hub.asked("/revision/main")} == {"expand=sha&expand=gated"}
 
 
 @pytest.mark.integration
-def test_the_hubs_own_library_asks_the_same_way() -> None:
-    """What huggingface_hub asks for with ``expand`` is what we ask for, and it knows both names."""
+def test_the_hubs_own_library_agrees_with_the_source(hub: Hub, tmp_path: Path) -> None:
+    """It sends the same query, and reads the same files from the tests' server."""
     from huggingface_hub import HfApi
 
-    with serve() as hub:
-        commit = hub.add("acme/tiny", {"config.json": b"{}"})
-        info = HfApi(hub.url, token=False).model_info(
-            "acme/tiny", revision="main", expand=["sha", "gated"]
-        )
-        HubSource(hub.url).resolve("hf://acme/tiny", None, None)
+    api = HfApi(hub.url, token=False)
+    info = api.model_info("acme/model", revision="main", expand=["sha", "gated"])
+    found = resolved(hub)
+    assert (found.revision, info.gated, info.siblings) == (info.sha, False, None)
+    theirs, ours = hub.asked("/revision/main")
+    assert theirs.query == ours.query
+    place = Path(api.snapshot_download("acme/model", local_dir=tmp_path))
+    assert {file.path: (place / file.path).read_bytes() for file in found.files} == FILES
 
-        theirs, ours = hub.asked("/revision/main")
-        assert (info.sha, info.gated, info.siblings) == (commit, False, None)
-        assert theirs.query == ours.query
+
+def test_without_a_credential_no_token_is_sent(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the environment has one: the caller decides."""
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    resolved(hub)
+    assert with_token(hub) == []
+
+
+def test_the_token_does_not_follow_a_redirect_to_the_storage(hub: Hub, tmp_path: Path) -> None:
+    with serve(hub):
+        credential = SourceCredential(hub.token, "test")
+        found = resolved(hub, credential)
+        mirror = mirror_at(tmp_path)
+        listing = ingest(mirror, found, HubSource(hub.url), credential=credential)
+    assert contents(mirror, listing) == FILES
+    assert {one.headers["Authorization"] for one in with_token(hub, hub.url)} == {
+        f"Bearer {hub.token}"
+    }
+    assert with_token(hub, hub.cdn) == []
+
+
+def test_the_token_does_not_follow_a_page_on_another_host(hub: Hub) -> None:
+    hub.page_size = 1
+    with serve(hub):
+        hub.url, own = str(hub.cdn), hub.url
+        source = HubSource(own)
+        found = source.resolve("hf://acme/model", None, SourceCredential(hub.token, "test"))
+    assert len(found.files) == 2
+    assert with_token(hub, hub.cdn) == []
