@@ -166,21 +166,6 @@ def test_files_of_this_machine_go_through_the_client(lab: Lab) -> None:
     assert lab.project.json("mirror", "verify")["ok"]
 
 
-def test_a_host_that_forwards_no_ports_is_named(fresh: ProjectHarness, tmp_path: Path) -> None:
-    """Files of this machine need a forwarded port."""
-    require_sshd()
-    user = SshUser(tmp_path / "user")
-    fresh.variables |= user.environment
-    with sshd(tmp_path / "gpu-0", user, "AllowTcpForwarding no") as host:
-        user.known_hosts.write_text(host.known)
-        fresh.write({"weights/model.bin": b"x" * 1000})
-        Lab(fresh, [host], Hub(), WebServer()).write("file:./weights")
-        refused = fresh.run(*MODEL, code=1).stderr
-
-    assert "error: weights.model: cannot forward a port to lab/gpu-0 [ssh-forwarding]" in refused
-    assert "AllowTcpForwarding yes" in refused
-
-
 @pytest.mark.parametrize("side", ["the command", "the host"])
 def test_a_killed_download_is_resumed_by_the_next_apply(lab: Lab, side: str) -> None:
     """Nothing counts as complete; a killed command ends the process on the host, too."""

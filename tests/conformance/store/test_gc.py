@@ -91,13 +91,6 @@ def test_unfinished_content_stays_as_long_as_a_reference_names_its_source(
     assert not [key for key in stored(objects) if key.startswith(keys.PARTIAL)]
 
 
-def test_marks_of_another_source_keep_nothing(objects: ObjectStore) -> None:
-    leave_unfinished(objects, FILES)
-    references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
-    references.put_reference(objects, OTHER, source_of(FILES, "memory://other", "1"))
-    assert collect(objects).bytes == SIZE
-
-
 def test_a_dry_run_deletes_nothing_and_reports_the_same(objects: ObjectStore) -> None:
     publish(objects, FILES)
     references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)

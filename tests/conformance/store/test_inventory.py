@@ -20,11 +20,6 @@ from trainctl.store.maintenance.inventory import stored_bytes, take_inventory
 LARGE = os.urandom(5000)
 
 
-def test_an_empty_store(objects: ObjectStore) -> None:
-    found = take_inventory(objects)
-    assert (found.rows, found.unfinished, found.unreferenced, found.damaged) == ((), 0, 0, ())
-
-
 def test_sources_and_what_they_share(objects: ObjectStore) -> None:
     first = publish(objects, {"large": LARGE, "twice": LARGE, "own": b"x" * 300})
     publish(objects, {"large": LARGE}, OTHER, text="memory://other")
@@ -81,16 +76,6 @@ def test_nothing_is_called_unreferenced_while_a_writer_lives(objects: ObjectStor
             0,
             400,
         )
-
-
-def test_a_version_that_is_replaced_has_its_own_row(objects: ObjectStore) -> None:
-    listing = publish(objects, {"a": LARGE})
-    references.put_reference(objects, REFERENCE, source_of({"a": b"z"}, "memory://model", "2"))
-    rows = take_inventory(objects).rows
-    assert [(row.revision, row.listing, row.bytes) for row in rows] == [
-        ("1", listing.id, 5000),
-        ("2", None, 1),
-    ]
 
 
 @pytest.mark.parametrize(("damage", "word"), [(None, "missing"), (b"{}", "corrupt")])

@@ -228,13 +228,6 @@ def test_a_store_that_is_gone_says_where_it_was(
         store.close()
 
 
-def test_a_name_that_is_no_utf8_fits_no_bucket(bucket: BucketServer) -> None:
-    """It is said, and nothing is sent."""
-    with pytest.raises(Failure) as caught:
-        bucket.store().put(os.fsdecode(b"caf\xe9"), b"x")
-    assert caught.value.kind == "name"
-
-
 @pytest.mark.parametrize("token", [None, "session/token=="])
 @pytest.mark.parametrize("key", ["a b/ü+~'(1).bin", "plain"])
 def test_signatures_are_those_of_another_implementation(
@@ -261,12 +254,3 @@ def test_signatures_are_those_of_another_implementation(
 def _at(now: float, monkeypatch: pytest.MonkeyPatch) -> None:
     moment = datetime.datetime.fromtimestamp(now, datetime.UTC)
     monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda *_: moment, raising=False)
-
-
-def test_a_rate_is_kept() -> None:
-    """Of five times 500 bytes at 1000 a second the last begins after two seconds, by a clock that stands still."""
-    slept: list[float] = []
-    rate_limiter = RateLimiter(1000.0, clock=lambda: 100.0, sleep=slept.append)
-    for _ in range(5):
-        rate_limiter.acquire(500)
-    assert slept == [0.5, 1.0, 1.5, 2.0]

@@ -85,27 +85,6 @@ def test_a_short_or_malformed_body_is_cut(client: HttpClient, answer: list[bytes
             response.fill(memoryview(bytearray(8)))
 
 
-@pytest.mark.parametrize(
-    "answer", [b"SSH-2.0-OpenSSH\r\n\r\n", b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1x\r\n\r\na"]
-)
-def test_nonsense_is_no_response(client: HttpClient, answer: bytes) -> None:
-    """Another protocol, a closed connection, or a length that is no number."""
-    with serve_responses(lambda heard: [answer]) as server, pytest.raises(HttpInterrupted):
-        get(client, server.url)
-
-
-def test_headers_have_no_case_and_the_first_counts(client: HttpClient) -> None:
-    """As HTTP says."""
-    with serve_responses(lambda heard: [b"HTTP/1.1 404 No\r\nX-A: 1\r\nx-a: 2\r\n\r\n"]) as server:
-        with client.request("GET", server.url) as response:
-            pass
-        assert (response.status, response.headers.get("X-a"), response.headers.get("y")) == (
-            404,
-            "1",
-            None,
-        )
-
-
 def test_a_request_can_not_smuggle_another(client: HttpClient) -> None:
     """Line ends in a path or header are refused before anything is sent."""
     with serve_responses(lambda heard: raw_response()) as server:
@@ -143,14 +122,6 @@ def test_connections_are_reused_and_reopened(client: HttpClient) -> None:
             pass
         get(client, url)
     assert len(opened) == 2
-
-
-def test_an_unread_body_does_not_run_into_the_next(client: HttpClient) -> None:
-    """Its connection is closed."""
-    with serve_responses(lambda heard: raw_response(b"a" * 100)) as server:
-        for _ in range(2):
-            with client.request("GET", server.url) as response:
-                assert response.read(1) == b"a"
 
 
 def test_a_body_is_sent_and_sent_again(client: HttpClient) -> None:
@@ -312,15 +283,6 @@ class TestRedirects:
             with listen(Sending, authority().server) as url, pytest.raises(UnsafeRedirect):
                 get(client, url)
             assert plain.heard == []
-
-    def test_they_are_not_followed_unasked(self, client: HttpClient) -> None:
-        """The caller sees where it would go."""
-        with serve_responses(
-            lambda heard: raw_response(status="302 Found", Location="/x")
-        ) as server:
-            with client.request("GET", server.url, follow=False) as response:
-                assert (response.status, response.redirect) == (302, f"{server.url}/x")
-            assert len(server.heard) == 1
 
 
 class TestTls:

@@ -53,12 +53,6 @@ def test_a_file_without_a_digest_is_refused(value: object) -> None:
         Listing.from_bytes(json.dumps(document).encode())
 
 
-def test_a_newer_listing_is_told() -> None:
-    document = {**json.loads(listing(2).to_bytes()), "version": 2}
-    with pytest.raises(ValueError, match="version 2 is newer"):
-        Listing.from_bytes(json.dumps(document).encode())
-
-
 def test_a_file_takes_little_memory() -> None:
     """So that a listing of a million files takes less than 300 MB."""
     count = 20_000

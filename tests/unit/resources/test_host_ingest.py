@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from tests.support.node_program.agents import node_at
+from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
 from tests.support.storage.mirrors import immediate_retry
 from tests.support.storage.store_contents import OTHER, REFERENCE, read_file, sha256
 from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile
-from trainctl.errors import SourceDenied, SourceNotFound, UserInterrupt
+from trainctl.errors import SourceDenied, SourceNotFound
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory
 from trainctl.resources.mirror.host_store import HostStore
@@ -68,43 +66,32 @@ class Linking(Plain):
         return f"{self._server}/{file.path}?signature={self.made}"
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    seen: list[str]
-    refused: set[str]
+class Web:
+    """A server of FILES: ``seen`` are the paths that were asked for, ``refused`` the queries that get 403."""
 
-    def do_GET(self) -> None:
-        parts = urlsplit(self.path)
-        data = FILES[parts.path[1:]]
-        self.seen.append(parts.path[1:])
-        if parts.query in self.refused:
-            self.send_response(403)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
-        first = int(asked[1]) if asked else 0
-        last = int(asked[2]) if asked and asked[2] else len(data) - 1
-        self.send_response(206 if asked else 200)
-        self.send_header("Content-Length", str(last + 1 - first))
-        if asked:
-            self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
-        self.end_headers()
-        self.wfile.write(data[first : last + 1])
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.refused: set[str] = set()
 
-    def log_message(self, *words: object) -> None:
-        pass
+    def answer(self, request: RawRequest) -> bytes:
+        path, _, query = request.target[1:].partition("?")
+        self.seen.append(path)
+        if query in self.refused:
+            return raw_response(status="403 Forbidden")
+        data = FILES[path]
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("range", ""))
+        if asked is None:
+            return raw_response(data)
+        first, last = int(asked[1]), int(asked[2] or len(data) - 1)
+        headers = {"Content_Range": f"bytes {first}-{last}/{len(data)}"}
+        return raw_response(data[first : last + 1], status="206 Partial Content", **headers)
 
 
 @pytest.fixture
-def web() -> Iterator[tuple[str, type[_Handler]]]:
-    handler = type("Handler", (_Handler,), {"seen": [], "refused": set()})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", handler
-        server.shutdown()
-        thread.join()
+def web() -> Iterator[tuple[str, Web]]:
+    web = Web()
+    with serve_responses(web.answer) as server:
+        yield server.url, web
 
 
 @pytest.fixture
@@ -113,19 +100,16 @@ def masked() -> list[str]:
 
 
 @pytest.fixture
-def make_store(tmp_path: Path, masked: list[str]) -> Callable[[], HostStore]:
+def store(tmp_path: Path, masked: list[str]) -> HostStore:
     node = node_at(tmp_path)
 
     def register(value: str) -> str:
         masked.append(value)
         return value
 
-    def make() -> HostStore:
-        agent = NodeAgent(node, LocalTransport())
-        directory = HostDirectory("node://lab/store", str(tmp_path / "store"))
-        return HostStore(lambda: directory, lambda installs: agent, immediate_retry(), register)
-
-    return make
+    agent = NodeAgent(node, LocalTransport())
+    directory = HostDirectory("node://lab/store", str(tmp_path / "store"))
+    return HostStore(lambda: directory, lambda installs: agent, immediate_retry(), register)
 
 
 def content(tmp_path: Path, store: HostStore) -> dict[str, bytes]:
@@ -138,9 +122,9 @@ def content(tmp_path: Path, store: HostStore) -> dict[str, bytes]:
 
 
 def test_what_can_not_be_linked_is_relayed(
-    make_store: Callable[[], HostStore], tmp_path: Path, masked: list[str]
+    store: HostStore, tmp_path: Path, masked: list[str]
 ) -> None:
-    store, heard = make_store(), [(0, 0, 0)]
+    heard = [(0, 0, 0)]
     listing = store.ingest(SOURCE, Plain(), REFERENCE, progress=lambda *now: heard.append(now))
 
     assert content(tmp_path, store) == FILES
@@ -151,13 +135,13 @@ def test_what_can_not_be_linked_is_relayed(
 
 
 def test_a_host_downloads_by_links(
-    make_store: Callable[[], HostStore],
+    store: HostStore,
     tmp_path: Path,
     masked: list[str],
-    web: tuple[str, type[_Handler]],
+    web: tuple[str, Web],
 ) -> None:
     url, server = web
-    store, upstream = make_store(), Linking(url)
+    upstream = Linking(url)
     store.ingest(SOURCE, upstream, REFERENCE)
 
     assert content(tmp_path, store) == FILES
@@ -169,26 +153,24 @@ def test_a_host_downloads_by_links(
 
 
 def test_an_expired_link_is_replaced(
-    make_store: Callable[[], HostStore], tmp_path: Path, web: tuple[str, type[_Handler]]
+    store: HostStore, tmp_path: Path, web: tuple[str, Web]
 ) -> None:
     url, server = web
-    store, upstream = make_store(), Linking(url)
+    upstream = Linking(url)
     server.refused = {"signature=2"}  # of the second small file, made along with the first
     small = [file for file in SOURCE.files if file.size < 100]
     store.ingest(ResolvedSource(SOURCE.source, "2", tuple(small)), upstream, REFERENCE)
     assert server.seen.count("more/tokens") == 2
 
 
-def test_a_refused_link_is_the_error(
-    make_store: Callable[[], HostStore], web: tuple[str, type[_Handler]]
-) -> None:
+def test_a_refused_link_is_the_error(store: HostStore, web: tuple[str, Web]) -> None:
     url, server = web
     server.refused = {f"signature={number}" for number in range(100)}
     with pytest.raises(SourceDenied, match="presigned URL denied"):
-        make_store().ingest(SOURCE, Linking(url), REFERENCE)
+        store.ingest(SOURCE, Linking(url), REFERENCE)
 
 
-def test_an_error_of_the_relay_is_raised_as_it_was(make_store: Callable[[], HostStore]) -> None:
+def test_an_error_of_the_relay_is_raised_as_it_was(store: HostStore) -> None:
     class Gone(Plain):
         @contextmanager
         def open(self, file: SourceFile, offset: int) -> Iterator[Iterator[bytes]]:
@@ -196,46 +178,4 @@ def test_an_error_of_the_relay_is_raised_as_it_was(make_store: Callable[[], Host
             yield
 
     with pytest.raises(SourceNotFound, match=r"^hf://acme/model: it was deleted"):
-        make_store().ingest(SOURCE, Gone(), REFERENCE)
-
-
-def test_a_cancelled_copy_resumes(make_store: Callable[[], HostStore], tmp_path: Path) -> None:
-    store, cancelled, offsets = make_store(), threading.Event(), list[int]()
-
-    class Slow(Plain):
-        @contextmanager
-        def open(self, file: SourceFile, offset: int) -> Iterator[Iterator[bytes]]:
-            if file.path != "large.bin":
-                with super().open(file, offset) as pieces:
-                    yield pieces
-                return
-            offsets.append(offset)
-            yield self._halting(offset)
-
-        def _halting(self, offset: int) -> Iterator[bytes]:
-            yield FILES["large.bin"][offset:CHUNK_BYTES]
-            while not _has_mark(tmp_path):
-                threading.Event().wait(0.02)
-            cancelled.set()
-            threading.Event().wait(1)
-
-    with pytest.raises(UserInterrupt):
-        store.ingest(SOURCE, Slow(), REFERENCE, cancelled=cancelled)
-    assert store.mirrored(SOURCE) is None
-    offsets.clear()
-
-    class Resumed(Plain):
-        @contextmanager
-        def open(self, file: SourceFile, offset: int) -> Iterator[Iterator[bytes]]:
-            if file.path == "large.bin":
-                offsets.append(offset)
-            with super().open(file, offset) as pieces:
-                yield pieces
-
-    make_store().ingest(SOURCE, Resumed(), REFERENCE)
-    assert offsets == [CHUNK_BYTES]
-    assert content(tmp_path, store) == FILES
-
-
-def _has_mark(tmp_path: Path) -> bool:
-    return any((tmp_path / "store" / "partial").glob("*/*.0.*"))
+        store.ingest(SOURCE, Gone(), REFERENCE)

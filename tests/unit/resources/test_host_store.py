@@ -19,14 +19,13 @@ from tests.support.storage.store_contents import (
     source_of,
 )
 from trainctl.base.objects import ObjectStore
-from trainctl.errors import LockHeld, UnknownOnNode
+from trainctl.errors import UnknownOnNode
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory
 from trainctl.resources.agents import Agents
 from trainctl.resources.mirror.host_store import HostMirror, HostStore
-from trainctl.store import keys, references
+from trainctl.store import keys
 from trainctl.store.backends.directory import DirectoryObjects
-from trainctl.store.maintenance.exclusive_access import hold_exclusive_access
 from trainctl.store.maintenance.gc import GcOptions, gc
 from trainctl.store.maintenance.inventory import stored_bytes, take_inventory
 from trainctl.store.maintenance.survey import take_survey
@@ -100,11 +99,6 @@ def test_gc_reports_what_the_host_deleted(store: HostStore, directory: ObjectSto
     assert store.gc(GcOptions()).blobs == 0
 
 
-def test_gc_on_a_host_is_exclusive(store: HostStore, directory: ObjectStore) -> None:
-    with hold_exclusive_access(directory), pytest.raises(LockHeld):
-        store.gc(GcOptions())
-
-
 def test_verify_reports_findings_and_progress(store: HostStore, directory: ObjectStore) -> None:
     publish(directory, FILES)
     key = next(stat.key for stat in directory.list(keys.BLOBS) if stat.size == 300)
@@ -117,15 +111,6 @@ def test_verify_reports_findings_and_progress(store: HostStore, directory: Objec
     assert heard[-1][0] == heard[-1][1] == stored_bytes(directory) + 300
     assert FindingOutcome.REMOVED in {finding.outcome for finding in repaired.findings}
     assert directory.stat(key) is None
-
-
-def test_references_are_renewed(store: HostStore, directory: ObjectStore) -> None:
-    publish(directory, FILES)
-    (before,) = references.read_references(directory).stored
-    store.renew(REFERENCE.lineage, REFERENCE.address)
-    (after,) = references.read_references(directory).stored
-    assert after.record == before.record
-    assert after.last_used > before.last_used
 
 
 def test_a_forgotten_host_has_no_reference() -> None:

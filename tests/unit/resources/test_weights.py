@@ -107,23 +107,6 @@ def test_what_was_planned_is_mirrored(shelf: Shelf, looked: bool) -> None:
     assert shelf.status(outputs) is ResourceStatus.PRESENT
 
 
-def test_the_same_once_more_moves_nothing(shelf: Shelf) -> None:
-    """What upstream has not changed is never fetched again; the rate on record is that of real transfers."""
-    first = shelf.apply(shelf.planned())
-    again = shelf.apply(shelf.planned())
-    assert first["fetched"]["bytes"] == 3
-    assert again["fetched"]["bytes"] == 0
-    assert again["listing"] == first["listing"]
-
-
-def test_a_source_that_moved_since_is_not_what_was_agreed_to(shelf: Shelf) -> None:
-    """It is refused as stale: nobody reviewed what is there now."""
-    attributes = shelf.planned()
-    shelf.write(b"other")
-    with pytest.raises(StalePlan, match="has changed since the plan was made"):
-        shelf.apply(attributes)
-
-
 def test_what_the_mirror_lost_is_gone(shelf: Shelf) -> None:
     """And so is what was never mirrored."""
     outputs = shelf.apply(shelf.planned())
