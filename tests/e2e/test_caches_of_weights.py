@@ -50,17 +50,6 @@ def valid(made: ProjectHarness, name: str, *arguments: str, code: int = 0) -> An
     return document
 
 
-def test_a_full_cache_evicts_the_weights_that_were_used_longest_ago(fresh: ProjectHarness) -> None:
-    write(fresh, "a", "b")
-    fresh.run(*APPLY, "--wait")
-    write(fresh, "a", "b", "c")
-    fresh.run(*APPLY, "--wait")
-    kept = valid(fresh, "cache-evict", "cache", "evict", "lab", "--dry-run")["listings"]
-
-    assert sorted(row["source"] for row in kept)[1] == "file:./c"
-    assert [row["outcome"] for row in kept] == ["evicted", "evicted"]
-
-
 def test_a_plan_finds_weights_that_do_not_fit(fresh: ProjectHarness) -> None:
     """A job waits for the weights of live runs; weights larger than the cache are refused."""
     sleep = sleep_command(300)
@@ -177,21 +166,6 @@ def test_corrupt_blobs_are_deleted_and_the_next_apply_restores_them(fresh: Proje
     assert "weights.a" in actions
     assert valid(fresh, "mirror-verify", "mirror", "verify")["ok"]
     assert file_with(fresh.mirror, content).is_file()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (("cache", "verify", "nowhere"), "cluster nowhere is not in the state"),
-        (("cache", "evict", "lab", "weights.x"), "weights.x is not in the state"),
-        (("cache", "evict", "lab", "--node", "x"), "cluster.lab has no node x"),
-    ],
-)
-def test_unknown_names_are_wrong_usage(fresh: ProjectHarness, arguments: tuple[str, ...], error: str) -> None:  # fmt: skip
-    write(fresh, "a")
-    fresh.run(*APPLY, "--target", "cluster.lab")
-
-    assert error in fresh.run(*arguments, code=64).stderr
 
 
 def test_one_project_is_destroyed_while_another_is_applied(fresh: ProjectHarness) -> None:

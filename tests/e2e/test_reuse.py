@@ -95,26 +95,3 @@ def test_a_renamed_job_and_changed_code(fresh: ProjectHarness) -> None:
     assert reused(fresh) == {}
     fresh.run(*APPLY, "--target", "job.tune")
     assert runs(fresh)["job.tune"] != first
-
-
-def test_runs_of_a_state_that_the_manifest_names(fresh: ProjectHarness) -> None:
-    """Of another project, too; a state that can't be read is reported, and nothing waits for it."""
-    declare(fresh, "1\n")
-    fresh.run(*APPLY, "--target", "job.sft")
-    first = runs(fresh)["job.sft"]
-    state = fresh.directory / ".trainctl/state"
-    text = MANIFEST.replace("NAME", "sft").replace("name: demo", "name: other")
-    text += f"reuse_from: ['{state.as_uri()}']\n"
-    fresh.write({"other/trainctl.yaml": text, "other/src/lr": "1\n"})
-    assert f"run 1 of job.sft in {state.as_uri()}" in fresh.run("-C", "other", "plan").stdout
-    fresh.run("-C", "other", *APPLY)
-
-    assert runs(fresh, "-C", "other")["job.sft"] == first
-    assert "/sft/rank-0/checkpoint-1/lr:1" in fresh.run("-C", "other", "logs", "eval").stdout
-    assert fresh.json("status", "sft")["run"] == first
-
-    (state / "log/000000000000.json").write_text("{}")
-    fresh.write({"other/src/lr": "2\n"})
-    warned = fresh.run("-C", "other", "plan")
-    assert f"runs of {state.as_uri()} are not reused: " in warned.stderr
-    assert "job.sft will run again" in warned.stdout

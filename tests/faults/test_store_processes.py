@@ -171,19 +171,6 @@ def test_two_copies_at_once_do_the_work_once(place: str, hub: Hub) -> None:
     assert left(objects_at(place), keys.PARTIAL, keys.LEASES) == []
 
 
-def test_a_copy_that_waits_names_the_other(place: str, hub: Hub) -> None:
-    first = copying(place, hub, address="weights.first")
-    await_line(first, "done", 3 * CHUNK)
-    os.kill(first.pid, signal.SIGSTOP)
-    second = copying(place, hub)
-    assert second.stdout is not None
-    said = json.loads(second.stdout.readline())
-    os.kill(first.pid, signal.SIGCONT)
-    waiting = f"waits for {REFERENCE.owner} (process {first.pid}), who mirrors the same source"
-    assert said == {"waiting": waiting}
-    assert finish(first) == finish(second)
-
-
 def test_a_suspended_copy_whose_lease_was_taken_harms_nothing(place: str, hub: Hub) -> None:
     sleeper = copying(place, hub)
     await_line(sleeper, "done", 3 * CHUNK)
@@ -195,20 +182,6 @@ def test_a_suspended_copy_whose_lease_was_taken_harms_nothing(place: str, hub: H
     sleeper.communicate(timeout=60)
     assert files_of(place, listing) == FILES
     assert finish(copying(place, hub)) == listing
-
-
-def test_a_kill_loses_only_the_small_files_in_memory(tmp_path: Path, hub: Hub) -> None:
-    """At most four packs."""
-    small = {f"{number:04}.txt": noise(CHUNK // 64, number) for number in range(1000)}
-    hub.add("acme/model", small)
-    place = str(tmp_path)
-    process = copying(place, hub)
-    await_line(process, "files", 500)
-    kill(process)
-    assert_sound(tmp_path, CHUNK)
-    assert files_of(place, finish(copying(place, hub))) == small
-    assert sum(len(hub.asked(name)) for name in small) <= len(small) + 5 * 64
-    assert left(objects_at(place), keys.PARTIAL) == []
 
 
 def test_copies_beside_collections_find_what_they_copied(place: str) -> None:

@@ -279,30 +279,6 @@ def test_a_body_of_another_size_is_refused(objects: ObjectStore, path: str) -> N
     assert named(objects, keys.LISTINGS) == []
 
 
-def test_two_writers_at_once(objects: ObjectStore) -> None:
-    upstream = MemoryUpstream(FILES)
-    upstream.may_go_on = threading.Event()
-    waits = threading.Event()
-    listings: list[Listing] = []
-
-    def write(reference: Reference) -> None:
-        listings.append(ingest(objects, upstream, None, reference, waiting=lambda _: waits.set()))
-
-    first = threading.Thread(target=write, args=(REFERENCE,))
-    first.start()
-    assert upstream.is_open.wait(30)
-    second = threading.Thread(target=write, args=(OTHER,))
-    second.start()
-    assert waits.wait(30)
-    upstream.may_go_on.set()
-    first.join(30)
-    second.join(30)
-    assert len(listings) == 2
-    assert listings[0] == listings[1]
-    assert upstream.sent == {path: len(data) for path, data in FILES.items() if data}
-    assert len(named(objects, keys.REFERENCES)) == 2
-
-
 def test_a_writer_waits_for_one_collection_only(
     objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,23 +358,6 @@ def test_after_a_repair_only_what_is_missing_is_fetched(
     store.gc(GcOptions())
     assert store.verify().ok
     assert named(objects, keys.INCOMPLETE) == []
-
-
-def test_a_cancelled_transfer_goes_on_later(objects: ObjectStore) -> None:
-    cancelled = threading.Event()
-
-    def progress(done: int, total: int, files: int) -> None:
-        if done > 3 * CHUNK:
-            cancelled.set()
-
-    files = {"large": os.urandom(60 * CHUNK)}
-    with pytest.raises(UserInterrupt):
-        ingest(objects, MemoryUpstream(files), progress=progress, cancelled=cancelled)
-    marked = len(named(objects, keys.PARTIAL))
-    upstream = MemoryUpstream(files)
-    listing = ingest(objects, upstream)
-    assert contents(objects, listing) == files
-    assert upstream.sent["large"] == (60 - marked) * CHUNK
 
 
 def test_a_wide_source_is_packed(objects: ObjectStore) -> None:

@@ -78,127 +78,104 @@ class OutageScenario:
         made.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": "hello\n", "weights/noise": noise})  # fmt: skip
 
     def live(self) -> list[str]:
-        """All of it; asserts that it comes right, and hands back what it leaves behind."""
+        """Live through all of it; return what is left behind."""
         try:
             phase = self._outage.phase
-            self._command(("apply", "--auto-approve"), phase not in ("running", "collecting", "destroying"))  # fmt: skip
+            apply = ("apply", "--auto-approve")
+            destroy = ("destroy", "--auto-approve", "--delete-checkpoints")
+            self._run(apply, phase not in ("running", "collecting", "destroying"))
             if phase == "running":
-                self._settled("apply", "--auto-approve")
-                self._for_a_while()
-            self._open()
+                self._repeat(*apply)
+                self._break_unwatched()
+            for host in self._hosts:
+                (host.home / "gate").touch()
             if phase == "collecting":
-                self._for_a_while()
-            self._settled("apply", "--auto-approve", "--wait")
+                self._break_unwatched()
+            self._repeat(*apply, "--wait")
             self._check_run()
-            self._command(("destroy", "--auto-approve", "--delete-checkpoints"), phase == "destroying")  # fmt: skip
-            self._settled("destroy", "--auto-approve", "--delete-checkpoints")
-            return self._left()
+            self._run(destroy, phase == "destroying")
+            self._repeat(*destroy)
+            return self._leftovers()
         finally:
             self._fault.close()
             for host in self._hosts:
                 (host.home / "gate").unlink(missing_ok=True)
 
-    def _command(self, words: Sequence[str], struck: bool) -> None:
-        """A command in whose midst it may go wrong; how it ends doesn't matter, but what it says does."""
-        with self._made.start(*words, "--format", "json") as process:
-            told: list[dict[str, Any]] = []
+    def _run(self, command: Sequence[str], breaks: bool) -> None:
+        """Run a command, during which the fault may begin; its exit code doesn't matter, but its errors do."""
+        with self._made.start(*command, "--format", "json") as process:
+            events: list[dict[str, Any]] = []
             errors: list[str] = []
             readers = [
-                threading.Thread(target=_read_events, args=(process, told)),
+                threading.Thread(target=_read_events, args=(process, events)),
                 threading.Thread(target=_read_errors, args=(process, errors)),
             ]
             for reader in readers:
                 reader.start()
-            if struck:
-                self._await_phase(process, told)
-                self._go_wrong(process)
+            if breaks:
+                self._break(process, events)
             process.wait(PATIENCE)
             for reader in readers:
                 reader.join()
         self._fault.close()
-        self._check_events(told)
         assert "Traceback" not in "".join(errors), errors
-
-    def _go_wrong(self, process: Popen[str]) -> None:
-        if self._outage.fault == "operator":
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            return
-        self._strike()
-        last = PATIENCE if self._outage.seconds is None else self._outage.seconds
-        with suppress(TimeoutExpired):
-            process.wait(last)
-        self._fault.close()
-
-    def _await_phase(self, process: Popen[str], told: Sequence[dict[str, Any]]) -> None:
-        begun = _BEGINS.get(self._outage.phase)
-        if begun is not None:
-            wait_for(lambda: process.poll() is not None or any(map(begun, list(told))), PATIENCE)
-        time.sleep(_DELAY)
-
-    def _for_a_while(self) -> None:
-        """It goes wrong while nobody looks."""
-        if self._outage.fault == "operator":
-            return
-        time.sleep(_DELAY)
-        self._strike()
-        if self._outage.seconds is not None:
-            time.sleep(self._outage.seconds)
-        else:
-            for command in (("status", "job.sft"), ("apply", "--auto-approve")):
-                errors = self._made.run(*command, code=None, seconds=PATIENCE).stderr
-                assert "Traceback" not in errors, errors
-        self._fault.close()
-
-    def _strike(self) -> None:
-        self._fault.enter_context(self._hosts[-1].away(self._outage.fault))
-
-    def _open(self) -> None:
-        """Let the job end."""
-        for host in self._hosts:
-            (host.home / "gate").touch()
-
-    def _settled(self, *words: str) -> None:
-        """The same command until it has nothing left to do, as often as is allowed."""
-        said = ""
-        for _ in range(TRIES):
-            done = self._made.run(*words, code=None, seconds=PATIENCE)
-            said = done.stdout[-2000:] + done.stderr
-            assert "Traceback" not in done.stderr, done.stderr
-            if done.returncode == 0:
-                return
-        raise AssertionError(f"{words} doesn't come right: {said}")
-
-    def _check_run(self) -> None:
-        """The newest run completed on every rank, each of which wrote what it should, once."""
-        status = self._made.json("status", "job.sft")
-        assert status["status"] == "TRAINING_JOB_COMPLETED", status
-        count = len(self._hosts)
-        assert [rank["exit_code"] for rank in status["ranks"]] == [0] * count
-        for rank in range(count):
-            log = self._made.run("logs", "job.sft", "--rank", str(rank)).stdout
-            assert log == "hello\ndone\n", log
-        kept = self._made.json("checkpoints", "list", "job.sft")["checkpoints"]
-        newest = {(one["rank"], one["name"]) for one in kept if one["run"] == status["run"]}
-        assert newest == {(rank, name) for rank in range(count) for name in ("step-1", "step-2")}
-        assert self._made.run("plan", "--detailed-exitcode").returncode == 0
-
-    def _left(self) -> list[str]:
-        """Processes are awaited; every file and mount that was not there before, and every resource in the state."""
-        left = self._made.run("state", "list").stdout.splitlines()
-        for host, (files, mounts) in zip(self._hosts, self._before, strict=True):
-            host.await_quiet()
-            new = set(_files(host)) - {"gate", *_OF_THE_ACCOUNT} - files
-            left += [f"{host.name}: {one}" for one in sorted(new)]
-            left += [f"{host.name}: mounts"] if host.mounts() != mounts else []
-        return left
-
-    def _check_events(self, events: Sequence[dict[str, Any]]) -> None:
         for event in events:
             if event["type"] == "step_failed":
                 text = f"{event['message']}\n{event.get('detail', '')}"
                 assert "lab/gpu-" in text, event
                 assert len(text) < 700, event
+
+    def _break(self, process: Popen[str], events: Sequence[dict[str, Any]]) -> None:
+        if begins := _BEGINS.get(self._outage.phase):
+            wait_for(lambda: process.poll() is not None or any(map(begins, list(events))), PATIENCE)
+        time.sleep(_DELAY)
+        if self._outage.fault == "operator":
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            return
+        with self._hosts[-1].away(self._outage.fault), suppress(TimeoutExpired):
+            process.wait(self._outage.seconds or PATIENCE)
+
+    def _break_unwatched(self) -> None:
+        """Between commands, or during those of an operator who waits for nothing."""
+        with self._hosts[-1].away(self._outage.fault):
+            time.sleep(self._outage.seconds or 0)
+            for command in (("status", "job.sft"), ("apply", "--auto-approve")):
+                errors = self._made.run(*command, code=None, seconds=PATIENCE).stderr
+                assert "Traceback" not in errors, errors
+
+    def _repeat(self, *command: str) -> None:
+        """Run a command until it succeeds, as often as is allowed."""
+        for _ in range(TRIES):
+            done = self._made.run(*command, code=None, seconds=PATIENCE)
+            assert "Traceback" not in done.stderr, done.stderr
+            if done.returncode == 0:
+                return
+        raise AssertionError(f"{command} doesn't recover: {done.stdout[-2000:]}{done.stderr}")
+
+    def _check_run(self) -> None:
+        """The newest run completed on every rank, each of which wrote its output once."""
+        status = self._made.json("status", "job.sft")
+        assert status["status"] == "TRAINING_JOB_COMPLETED", status
+        ranks = range(len(self._hosts))
+        assert [rank["exit_code"] for rank in status["ranks"]] == [0 for _ in ranks]
+        for rank in ranks:
+            log = self._made.run("logs", "job.sft", "--rank", str(rank)).stdout
+            assert log == "hello\ndone\n", log
+        rows = self._made.json("checkpoints", "list", "job.sft")["checkpoints"]
+        newest = {(row["rank"], row["name"]) for row in rows if row["run"] == status["run"]}
+        assert newest == {(rank, name) for rank in ranks for name in ("step-1", "step-2")}
+        assert self._made.run("plan", "--detailed-exitcode").returncode == 0
+
+    def _leftovers(self) -> list[str]:
+        """Every file and mount that was not there before, and every resource in the state; processes are awaited."""
+        left = self._made.run("state", "list").stdout.splitlines()
+        for host, (files, mounts) in zip(self._hosts, self._before, strict=True):
+            host.await_quiet()
+            new = set(_files(host)) - {"gate", *_OF_THE_ACCOUNT} - files
+            left += [f"{host.name}: {name}" for name in sorted(new)]
+            left += [f"{host.name}: mounts"] if host.mounts() != mounts else []
+        return left
 
 
 def _is_step(event: dict[str, Any], kind: str, address: str) -> bool:
@@ -219,16 +196,16 @@ _BEGINS: dict[str, Callable[[dict[str, Any]], bool]] = {
 }
 
 
-def _read_events(process: Popen[str], told: list[dict[str, Any]]) -> None:
+def _read_events(process: Popen[str], events: list[dict[str, Any]]) -> None:
     assert process.stdout is not None
     for line in process.stdout:
         with suppress(ValueError):
-            told.append(json.loads(line))
+            events.append(json.loads(line))
 
 
-def _read_errors(process: Popen[str], told: list[str]) -> None:
+def _read_errors(process: Popen[str], errors: list[str]) -> None:
     assert process.stderr is not None
-    told.append(process.stderr.read())
+    errors.append(process.stderr.read())
 
 
 def _files(host: FakeHost) -> list[str]:

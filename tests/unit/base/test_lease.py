@@ -52,15 +52,6 @@ def test_a_holder_elsewhere_is_neither_dead_nor_alive(name: str) -> None:
     assert not is_process_alive(name)
 
 
-def test_a_holder_is_stale_once_its_sign_was_unchanged_for_long_enough(clock: FakeClock) -> None:
-    liveness = Liveness(clock)
-    assert not liveness.is_stale("a", 1)
-    clock.at += STALE_SECONDS - 1
-    assert not liveness.is_stale("a", 1)
-    clock.at += 1
-    assert liveness.is_stale("a", 1)
-
-
 def test_a_slow_read_does_not_count_as_silence(clock: FakeClock) -> None:
     """A sign that was read from when the clock was at ``read_at`` may have changed since."""
     liveness = Liveness(clock)
