@@ -14,17 +14,18 @@ from tests.support.machines.hosts import HostLab, client_project, host_lab
 from tests.support.machines.outages import Outage, OutageScenario
 
 OUTAGES = (
-    Outage("connect", "cut", hosts=1, seconds=5, mirror_on_host=True),
-    Outage("install", "power", hosts=2, mirror_on_host=True),
-    Outage("mirror", "power", hosts=1, mirror_on_host=True),
-    Outage("delivery", "freeze", hosts=4, seconds=8),
-    Outage("starting", "operator", hosts=2, mirror_on_host=True),
+    Outage("cluster", "cut", hosts=1, seconds=5, mirror_on_host=True),
+    Outage("cluster", "power", hosts=2, mirror_on_host=True),
+    Outage("weights", "power", hosts=1, mirror_on_host=True),
+    Outage("weights", "operator", hosts=2, mirror_on_host=True),
+    Outage("job", "freeze", hosts=4, seconds=8),
+    Outage("job", "operator", hosts=2, mirror_on_host=True),
     Outage("running", "freeze", hosts=2, seconds=5, mirror_on_host=True),
     Outage("collecting", "power", hosts=2),
     Outage("destroying", "operator", hosts=2),
     Outage("destroying", "cut", hosts=1, mirror_on_host=True),
 )
-SUITE = Outage("delivery", "cut", hosts=2, mirror_on_host=True)
+SUITE = Outage("job", "cut", hosts=2, mirror_on_host=True)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,6 @@ from tests.support.storage.mirrors import (
 from tests.support.storage.store_process import objects_at
 from tests.support.storage.weights_data import noise
 from tests.support.tiers import points, sample
-from trainctl.base.objects import ObjectStore
 from trainctl.store import keys
 from trainctl.store.maintenance.gc import GcOptions
 from trainctl.store.references import Reference
@@ -70,33 +69,31 @@ def store_at(place: str) -> MirrorStore:
     return MirrorStore(objects_at(place), immediate_retry(), CHUNK)
 
 
-def start(place: str, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.support.storage.store_process", place, *words]
+def start(place: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.support.storage.store_process", place, *arguments]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-def copying(place: str, hub: Hub, lethal: int = 0, address: str = REFERENCE.address) -> subprocess.Popen[str]:  # fmt: skip
+def start_copy(place: str, hub: Hub, lethal: int = 0, address: str = REFERENCE.address) -> subprocess.Popen[str]:  # fmt: skip
     return start(place, "ingest", hub.url, str(CHUNK), address, str(lethal))
 
 
-def finish(process: subprocess.Popen[str]) -> str:
-    """The listing that a process made."""
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
-    return str(json.loads(output.splitlines()[-1])["listing"])
-
-
-def await_line(process: subprocess.Popen[str], name: str, least: int) -> None:
-    """Wait until a process reports so much, or ends before."""
+def await_bytes(process: subprocess.Popen[str], least: int) -> None:
+    """Wait until a copy reports so many bytes, or ends before."""
     assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line).get(name, 0) >= least:
-            return
+    next(line for line in process.stdout if json.loads(line).get("done", least) >= least)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.communicate()
+
+
+def listing_of(process: subprocess.Popen[str]) -> str:
+    """The ID of the listing that a copy made."""
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    return str(json.loads(output.splitlines()[-1])["listing"])
 
 
 def files_of(place: str, listing_id: str) -> dict[str, bytes]:
@@ -106,25 +103,24 @@ def files_of(place: str, listing_id: str) -> dict[str, bytes]:
     return contents(store, listing)
 
 
-def left(objects: ObjectStore, *prefixes: str) -> list[str]:
+def keys_in(place: str, *prefixes: str) -> list[str]:
+    objects = objects_at(place)
     return [stat.key for prefix in prefixes for stat in objects.list(prefix)]
 
 
 @pytest.mark.parametrize("chunks", [1, 12])
 def test_a_killed_copy_is_resumed_at_its_last_chunk(place: str, hub: Hub, chunks: int) -> None:
-    process = copying(place, hub)
-    await_line(process, "done", chunks * CHUNK)
+    process = start_copy(place, hub)
+    await_bytes(process, chunks * CHUNK)
     kill(process)
-    objects = objects_at(place)
-    assert_sound(objects, CHUNK)
-    marked = [key for key in left(objects, keys.PARTIAL) if ".whole." not in key and "/pack." not in key]  # fmt: skip
+    assert_sound(objects_at(place), CHUNK)
+    marked = [key for key in keys_in(place, keys.PARTIAL) if ".whole." not in key and "/pack." not in key]  # fmt: skip
     before = len(hub.seen)
-    listing = finish(copying(place, hub))
-    assert files_of(place, listing) == FILES
+    assert files_of(place, listing_of(start_copy(place, hub))) == FILES
     again = [seen for seen in hub.seen[before:] if seen.path.endswith(BIG)]
     assert len(again) <= 1 + len(marked)
     assert not marked or all(seen.headers.get("Range") for seen in again)
-    assert left(objects, keys.PARTIAL, keys.LEASES) == []
+    assert keys_in(place, keys.PARTIAL, keys.LEASES) == []
 
 
 @pytest.mark.parametrize("lethal", sample(points(199, 12), 2))
@@ -132,13 +128,13 @@ def test_a_copy_killed_before_any_effect_is_finished_by_the_next(
     tmp_path: Path, hub: Hub, lethal: int
 ) -> None:
     place = str(tmp_path / "store")
-    process = copying(place, hub, lethal)
-    process.communicate(timeout=60)
+    process = start_copy(place, hub, lethal)
+    process.communicate(timeout=300)
     assert process.returncode in (0, -signal.SIGKILL)
     assert_sound(tmp_path / "store", CHUNK)
     store = store_at(place)
     store.gc(GcOptions())
-    assert files_of(place, finish(copying(place, hub))) == FILES
+    assert files_of(place, listing_of(start_copy(place, hub))) == FILES
     assert store.verify().ok
     assert list((tmp_path / "store" / ".tmp").iterdir()) == []
 
@@ -154,7 +150,7 @@ def test_a_collection_killed_before_any_effect_is_finished_by_the_next(
         ingest(store, source.resolve(f"memory://{reference.address}", None, None), source, reference)  # fmt: skip
     store.drop_reference(OTHER.lineage, OTHER.address)
     process = start(str(tmp_path), "gc", str(lethal))
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode in (0, -signal.SIGKILL)
     assert store.verify().ok
     store.gc(GcOptions())
@@ -163,25 +159,24 @@ def test_a_collection_killed_before_any_effect_is_finished_by_the_next(
 
 
 def test_two_copies_at_once_do_the_work_once(place: str, hub: Hub) -> None:
-    first, second = copying(place, hub), copying(place, hub, address="weights.second")
-    listings = {finish(first), finish(second)}
+    first, second = start_copy(place, hub), start_copy(place, hub, address="weights.second")
+    listings = {listing_of(first), listing_of(second)}
     assert len(listings) == 1
     assert files_of(place, listings.pop()) == FILES
     assert len(hub.asked(BIG)) == 1
-    assert left(objects_at(place), keys.PARTIAL, keys.LEASES) == []
+    assert keys_in(place, keys.PARTIAL, keys.LEASES) == []
 
 
 def test_a_suspended_copy_whose_lease_was_taken_harms_nothing(place: str, hub: Hub) -> None:
-    sleeper = copying(place, hub)
-    await_line(sleeper, "done", 3 * CHUNK)
+    sleeper = start_copy(place, hub)
+    await_bytes(sleeper, 3 * CHUNK)
     os.kill(sleeper.pid, signal.SIGSTOP)
-    objects = objects_at(place)
-    objects.delete(left(objects, keys.LEASES))
-    listing = finish(copying(place, hub))
+    objects_at(place).delete(keys_in(place, keys.LEASES))
+    listing = listing_of(start_copy(place, hub))
     os.kill(sleeper.pid, signal.SIGCONT)
-    sleeper.communicate(timeout=60)
+    sleeper.communicate(timeout=300)
     assert files_of(place, listing) == FILES
-    assert finish(copying(place, hub)) == listing
+    assert listing_of(start_copy(place, hub)) == listing
 
 
 def test_copies_beside_collections_find_what_they_copied(place: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,8 +14,6 @@ import pytest
 from tests.support.machines.hosts import FakeHost, HostLab, client_project, host_lab
 from tests.support.node_program.nodes import python38, wait_for
 from tests.support.projects.project import ProjectHarness
-
-HOURS = 3600
 
 
 @pytest.fixture(scope="module")
@@ -72,29 +69,6 @@ def destroy(made: ProjectHarness, *hosts: FakeHost) -> None:
     for host in hosts:
         host.await_quiet()
         assert [path for path in host.home.rglob("*") if "trainctl" in path.name] == []
-
-
-def test_a_clock_that_is_hours_slow_does_no_harm(demo: ProjectHarness, lab: HostLab) -> None:
-    """On one host of a gang: the run's times are in order, and nothing is planned afterwards."""
-    lab.hosts[1].skew(-7 * HOURS)
-    try:
-        clock = lab.hosts[1].do("/usr/bin/python3", "-ISc", "import time; print(time.time())")
-        checkpoint = "mkdir $BT_CHECKPOINT_DIR/step-1 && echo > $BT_CHECKPOINT_DIR/step-1/model"
-        declare(demo, [host.settings for host in lab.hosts], checkpoint, "echo done")
-        demo.run("apply", "--auto-approve", "--wait")
-        status = demo.json("status", "job.sft")
-        checkpoints = demo.json("checkpoints", "list", "job.sft")["checkpoints"]
-        log = demo.run("logs", "job.sft").stdout.splitlines()
-        demo.run("plan", "--detailed-exitcode")
-    finally:
-        lab.hosts[1].unskew()
-
-    assert abs(float(clock) - time.time() + 7 * HOURS) < HOURS
-    assert status["status"] == "TRAINING_JOB_COMPLETED"
-    assert status["created_at"] <= status["started_at"] <= status["ended_at"]
-    assert {(row["rank"], row["complete"]) for row in checkpoints} == {(0, True), (1, True)}
-    assert sorted(log) == ["[rank 0] done", "[rank 1] done"]
-    destroy(demo, *lab.hosts)
 
 
 def test_two_accounts_of_a_host_share_its_gpus(
