@@ -24,15 +24,12 @@ from tests.support.storage.store_contents import (
     stored,
 )
 from tests.support.storage.store_upstream import MemoryUpstream, announced_as
-from trainctl.base.lease import Liveness
 from trainctl.base.listing import Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import SourceInterrupted, SourceMismatch, StorageError, UserInterrupt
 from trainctl.store import keys, lease
-from trainctl.store.backends.memory import MemoryObjects
 from trainctl.store.ingestion import coverage, file_transfer
-from trainctl.store.lease import ObjectLease
 from trainctl.store.maintenance import exclusive_access
 from trainctl.store.maintenance.gc import GcOptions
 from trainctl.store.reader import BlobLocator
@@ -315,18 +312,6 @@ def test_a_writer_that_was_suspended_publishes_nothing(
     assert contents(objects, listing) == FILES
 
 
-def test_a_dead_writer_is_not_waited_for(objects: ObjectStore) -> None:
-    resolved = source_of(FILES, "memory://model", "1")
-    left = ObjectLease(objects, keys.lease(resolved), {"source": resolved.source})
-    assert left.try_acquire(Liveness())
-    data = objects.get(keys.lease(resolved))
-    left.release()
-    objects.put(keys.lease(resolved), data or b"")
-    waits: list[str] = []
-    ingest(objects, MemoryUpstream(FILES), waiting=waits.append)
-    assert waits == []
-
-
 @pytest.mark.parametrize("damaged", ["chunk", "alone", "pack", "slices", "listing", "record"])
 @pytest.mark.parametrize("is_missing", [False, True])
 def test_after_a_repair_only_what_is_missing_is_fetched(
@@ -373,15 +358,3 @@ def test_a_wide_source_is_packed(objects: ObjectStore) -> None:
     upstream = MemoryUpstream(files)
     ingest(objects, upstream, source_of(files, "memory://model", "2"))
     assert upstream.opened == ["00007"]
-
-
-def test_parts_come_in_parallel() -> None:
-    """By so many connections as may be, and never more chunks than there are buffers."""
-    files = {"large": os.urandom(40 * CHUNK)}
-    upstream = MemoryUpstream(files, parts=True)
-    objects = MemoryObjects()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(file_transfer, "PARALLEL_MIN_BYTES", CHUNK)
-        listing = ingest(objects, upstream)
-    assert contents(objects, listing) == files
-    assert len(upstream.opened) == 40

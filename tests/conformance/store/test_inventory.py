@@ -24,24 +24,12 @@ def test_sources_and_what_they_share(objects: ObjectStore) -> None:
     first = publish(objects, {"large": LARGE, "twice": LARGE, "own": b"x" * 300})
     publish(objects, {"large": LARGE}, OTHER, text="memory://other")
     one, other = take_inventory(objects).rows
-    assert (one.source, one.revision, one.listing, one.files) == (
-        "memory://model",
-        "1",
-        first.id,
-        3,
-    )
-    assert (one.bytes, one.bytes_shared, one.bytes_stored, one.bytes_saved) == (
-        10_300,
-        5000,
-        5300,
-        5000,
-    )
-    assert (other.bytes, other.bytes_shared, other.bytes_stored, other.bytes_saved) == (
-        5000,
-        5000,
-        0,
-        5000,
-    )
+    names = (one.source, one.revision, one.listing, one.files)
+    assert names == ("memory://model", "1", first.id, 3)
+    sizes = (one.bytes, one.bytes_shared, one.bytes_stored, one.bytes_saved)
+    assert sizes == (10_300, 5000, 5300, 5000)
+    sizes = (other.bytes, other.bytes_shared, other.bytes_stored, other.bytes_saved)
+    assert sizes == (5000, 5000, 0, 5000)
     assert stored_bytes(objects) == 5300
 
 
@@ -72,10 +60,8 @@ def test_nothing_is_called_unreferenced_while_a_writer_lives(objects: ObjectStor
     resolved = source_of({}, "memory://other", "1")
     with ObjectLease(objects, keys.lease(resolved), {}) as lease:
         assert lease.try_acquire(Liveness())
-        assert (take_inventory(objects).unreferenced, take_inventory(objects).unfinished) == (
-            0,
-            400,
-        )
+        found = take_inventory(objects)
+        assert (found.unreferenced, found.unfinished) == (0, 400)
 
 
 @pytest.mark.parametrize(("damage", "word"), [(None, "missing"), (b"{}", "corrupt")])

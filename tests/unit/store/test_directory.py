@@ -142,14 +142,6 @@ def test_a_link_in_the_place_of_an_object_is_none(place: Path, kind: str) -> Non
     assert secret.read_text() == "years of work"
 
 
-def test_a_file_in_the_place_of_the_store_is_an_error(place: Path) -> None:
-    (place / "mirror").write_text("not a directory")
-    store = mirror_at(place / "mirror")
-    with pytest.raises(StorageError, match=str(place / "mirror")):
-        copy(store, FILES)
-    assert "not a directory" in store.survey().unusable
-
-
 def test_temporary_files_of_dead_processes_are_deleted(place: Path) -> None:
     key = keys.listing("0" * 64)
     DirectoryObjects(place).put(key, b"1")

@@ -66,14 +66,6 @@ def test_renewing_changes_the_time_only(objects: MemoryObjects) -> None:
     assert only(objects).last_used > before.last_used
 
 
-def test_dropping(objects: MemoryObjects) -> None:
-    references.put_reference(objects, REFERENCE, source("1"))
-    references.put_reference(objects, OTHER, source("1"))
-    assert references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
-    assert only(objects).record["owner"] == "bob@desk"
-    assert not references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
-
-
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[]", b"nonsense", b"[" * 100_000])
 def test_a_damaged_reference_is_reported_and_written_again(
     objects: MemoryObjects, damage: bytes
@@ -88,10 +80,3 @@ def test_a_damaged_reference_is_reported_and_written_again(
         found.require_readable()
     references.put_reference(objects, REFERENCE, source("1"), FIRST)
     references.read_references(objects).require_readable()
-
-
-def test_a_flipped_bit_is_noticed(objects: MemoryObjects) -> None:
-    references.put_reference(objects, REFERENCE, source("1"), FIRST)
-    data = objects.get(REFERENCE.key) or b""
-    objects.put(REFERENCE.key, data.replace(b"1111", b"1101", 1))
-    assert list(references.read_references(objects).damaged) == [REFERENCE.key]
