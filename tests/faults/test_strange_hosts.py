@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -104,34 +103,6 @@ def test_two_accounts_of_a_host_share_its_gpus(
         destroy(ana, host)
         assert host.do("find", "/home/ana", "-name", "*trainctl*") == ""
     host.do("rm", "/run/gate")
-
-
-def test_a_restricted_account_runs_jobs(demo: ProjectHarness, lab: HostLab) -> None:
-    """Without execution in /tmp and writing to the home, with a shell that prints and the oldest Python."""
-    host = lab.hosts[0]
-    python = python38()
-    if python is None:
-        pytest.skip("needs a Python 3.8 (pyenv, or uv python install 3.8)")
-    with ExitStack() as stack:
-        for name, text in (
-            (".bashrc", "echo Welcome; echo No mining >&2\n"),
-            (".bash_profile", "echo Hi; cd /\n"),
-        ):
-            (host.home / name).write_text(text)
-            stack.callback((host.home / name).unlink)
-        host.do("mount", "-o", "remount,noexec", "/tmp")
-        stack.callback(host.do, "mount", "-o", "remount,exec", "/tmp")
-        host.do("mount", "-o", "remount,bind,ro", "/root")
-        stack.callback(host.do, "mount", "-o", "remount,bind,rw", "/root")
-        declare(
-            demo,
-            [{**host.settings, "dir": "/var/lib/t", "python": python}],
-            "cat /app/models/tiny/word",
-        )
-        demo.run("apply", "--auto-approve", "--wait")
-        assert demo.run("logs", "job.sft").stdout.splitlines()[-1] == "hello"
-        destroy(demo, host)
-        assert host.do("sh", "-c", "ls -d /var/lib/t || true") == ""
 
 
 HOSTILE = "it's $(touch ~/owned) `touch ~/owned` \"; touch ~/owned; & | > ~/owned # %s \\ *"

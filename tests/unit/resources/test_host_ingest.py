@@ -33,7 +33,7 @@ TOKEN = "hf_" + "t" * 30
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     """Large files of a private repository have presigned URLs; small ones are relayed."""
-    with serve() as running:
+    with serve() as running, serve(running):
         running.token = TOKEN
         running.add("acme/model", FILES, private=True)
         yield running
