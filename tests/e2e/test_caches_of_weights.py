@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.support.node_program.nodes import wait_for
-from tests.support.projects.manifest_files import job, sleep_command, write_manifest
+from tests.support.projects.manifest_files import job, write_manifest
 from tests.support.projects.project import ProjectHarness
 from tests.support.storage.mirrors import stored
 from trainctl_schemas import schema
@@ -50,41 +50,6 @@ def valid(made: ProjectHarness, name: str, *arguments: str, code: int = 0) -> An
     return document
 
 
-def test_a_full_cache_evicts_the_weights_that_were_used_longest_ago(fresh: ProjectHarness) -> None:
-    write(fresh, "a", "b")
-    fresh.run(*APPLY, "--wait")
-    write(fresh, "a", "b", "c")
-    fresh.run(*APPLY, "--wait")
-    kept = valid(fresh, "cache-evict", "cache", "evict", "lab", "--dry-run")["listings"]
-
-    assert sorted(row["source"] for row in kept)[1] == "file:./c"
-    assert [row["outcome"] for row in kept] == ["evicted", "evicted"]
-
-
-def test_a_plan_finds_weights_that_do_not_fit(fresh: ProjectHarness) -> None:
-    """A job waits for the weights of live runs; weights larger than the cache are refused."""
-    sleep = sleep_command(300)
-    write(fresh, "a", "b", command=sleep)
-    fresh.run(*APPLY)
-    write(fresh, "a", "b", "c", command=sleep)
-    waits = fresh.run("plan")
-    fresh.write({"d/model.bin": os.urandom(3 * SIZE)})
-    write(fresh, "a", "b", "d", command=sleep)
-    refused = fresh.run("plan", code=1)
-    write(fresh, "a", "b", "c", command=sleep)
-    leased = fresh.run("cache", "evict", "lab", "weights.a", code=1)
-    for name in ("a", "b"):
-        fresh.run("stop", name, "--grace", "0")
-    fresh.run("plan")
-
-    assert "job.c: lab/lab-0 has 20.0 kB of 100 kB free in addition to" in waits.stdout + waits.stderr  # fmt: skip
-    assert "job.d: lab/lab-0 has 20.0 kB of 100 kB free but needs 120 kB for weights" in (
-        refused.stdout + refused.stderr
-    )
-    assert "job.a run 1" in leased.stdout
-    assert "leased" in leased.stdout
-
-
 @pytest.fixture
 def gate(fresh: ProjectHarness) -> Path:
     """Three jobs in order, whose weights fill the cache each; a file for whose existence they wait."""
@@ -111,26 +76,6 @@ def test_jobs_whose_weights_exceed_the_cache_together_run_one_after_another(
     assert all(is_completed(fresh, address) for address in ("job.a", "job.b", "job.c"))
     assert "job.b: waits: node lab/lab-0: no space for the weights while job.a run 1" in output
     assert "failed" not in [row["status"] for row in fresh.json("history")["entries"]]
-    assert fresh.actions() == {}
-
-
-def test_reconcile_starts_jobs_once_there_is_space_for_their_weights(
-    fresh: ProjectHarness, gate: Path
-) -> None:
-    """While there is none it starts and records nothing."""
-    summary = fresh.events(*APPLY, "--format", "json", code=12)[-1]["data"]
-    before = fresh.json("history")["entries"]
-    fresh.run("reconcile", "--once")
-    assert fresh.json("history")["entries"] == before
-    assert [(row["address"], row["reason"]) for row in summary["left_alone"]] == [("job.b", "waits")]  # fmt: skip
-    assert valid(fresh, "status", "status")["pending_jobs"] == ["job.b", "job.c"]
-    assert "Approved, not started yet (2): job.b, job.c" in fresh.run("status").stdout
-    gate.touch()
-    for address in ("job.a", "job.b", "job.c"):
-        wait_for(lambda address=address: is_completed(fresh, address), 120)  # type: ignore[misc]
-        fresh.run("reconcile", "--once")
-
-    assert valid(fresh, "status", "status")["pending_jobs"] == []
     assert fresh.actions() == {}
 
 
@@ -177,21 +122,6 @@ def test_corrupt_blobs_are_deleted_and_the_next_apply_restores_them(fresh: Proje
     assert "weights.a" in actions
     assert valid(fresh, "mirror-verify", "mirror", "verify")["ok"]
     assert file_with(fresh.mirror, content).is_file()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (("cache", "verify", "nowhere"), "cluster nowhere is not in the state"),
-        (("cache", "evict", "lab", "weights.x"), "weights.x is not in the state"),
-        (("cache", "evict", "lab", "--node", "x"), "cluster.lab has no node x"),
-    ],
-)
-def test_unknown_names_are_wrong_usage(fresh: ProjectHarness, arguments: tuple[str, ...], error: str) -> None:  # fmt: skip
-    write(fresh, "a")
-    fresh.run(*APPLY, "--target", "cluster.lab")
-
-    assert error in fresh.run(*arguments, code=64).stderr
 
 
 def test_one_project_is_destroyed_while_another_is_applied(fresh: ProjectHarness) -> None:

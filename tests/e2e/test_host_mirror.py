@@ -25,9 +25,7 @@ from tests.support.storage.weights_data import noise
 from trainctl.base.lease import is_process_dead
 
 CHUNK = 16 * 2**20
-LARGE = noise(2 * CHUNK + 5)
-PARTED, PARTS = noise(4 * CHUNK + 5), 5
-"""Large enough to be downloaded in parallel."""
+LARGE = noise(CHUNK + 5000)
 MODEL = ("apply", "--auto-approve", "--target", "weights.model")
 TOKEN = "hf_" + "t" * 30
 MANIFEST = """\
@@ -89,7 +87,7 @@ def lab(tmp_path: Path, fresh: ProjectHarness) -> Iterator[Lab]:
 
 def test_the_first_host_downloads_a_web_file_once_for_all_hosts(lab: Lab) -> None:
     """With the oldest Python; the operator has no mirror. After a destroy the mirror alone is left, until a collection."""
-    lab.web.put("/model.bin", PARTED)
+    lab.web.put("/model.bin", LARGE)
     lab.write(f"{lab.web.url}/model.bin", 2, python38())
 
     plan = lab.project.json("plan")
@@ -100,11 +98,11 @@ def test_the_first_host_downloads_a_web_file_once_for_all_hosts(lab: Lab) -> Non
     assert {row["path"] for row in plan["deliveries"]} == {"mirror-to-node"}
     assert "lab/gpu-0 serves the mirror" in plan["deliveries"][1]["path_reason"]
     assert text.count("(mirror-to-node)") == 2
-    assert lab.web.asked.count("GET /model.bin") == PARTS
+    assert lab.web.asked.count("GET /model.bin") == 1
     assert status["status"] == "TRAINING_JOB_COMPLETED"
     assert lab.project.actions() == {}
     assert not lab.project.mirror.exists()
-    assert sum(stored(lab.mirror).values()) == len(PARTED)
+    assert sum(stored(lab.mirror).values()) == len(LARGE)
 
     destroyed = lab.project.run("destroy", "--auto-approve").stdout
     left = [path for path in lab.hosts[0].home.rglob("*") if path.is_file()]
@@ -119,7 +117,7 @@ def test_the_first_host_downloads_a_web_file_once_for_all_hosts(lab: Lab) -> Non
 def test_no_token_of_the_hub_reaches_a_host(lab: Lab) -> None:
     """The host downloads large files of a gated repository by presigned URLs; small ones go through the client."""
     lab.hub.token = TOKEN
-    lab.hub.add("acme/tiny", {"model.safetensors": PARTED, "config.json": b'{"a": 1}'}, gated=True)
+    lab.hub.add("acme/tiny", {"model.safetensors": LARGE, "config.json": b'{"a": 1}'}, gated=True)
     lab.project.variables["HF_TOKEN"] = TOKEN
     lab.write("hf://acme/tiny", nodes=2)
 
@@ -132,12 +130,11 @@ def test_no_token_of_the_hub_reaches_a_host(lab: Lab) -> None:
     assert status["status"] == "TRAINING_JOB_COMPLETED"
     (mirrored,) = status["mirrored"]
     (entry,) = lab.project.json("history", "weights.model")["entries"]
-    assert (mirrored["weights"], mirrored["bytes"]) == ("weights.model", len(PARTED) + 8)
+    assert (mirrored["weights"], mirrored["bytes"]) == ("weights.model", len(LARGE) + 8)
     assert mirrored["bytes_through_client"] == entry["mirrored"]["bytes_through_client"] == 8
     assert ", 8 B via the client" in lab.project.run("history").stdout
-    assert len(downloads) == len({seen.headers.get("Range") for seen in downloads}) == PARTS
-    assert "Authorization" not in downloads[0].headers
-    assert sum(stored(lab.mirror).values()) == len(PARTED) + 8
+    assert ["Authorization" in seen.headers for seen in downloads] == [False]
+    assert sum(stored(lab.mirror).values()) == len(LARGE) + 8
     first = lab.hosts[0].home.parent
     assert first / "heard" in files_containing(first, "hf://acme/tiny")
     assert [path for host in lab.hosts for path in files_containing(host.home.parent, TOKEN)] == []
@@ -166,22 +163,7 @@ def test_files_of_this_machine_go_through_the_client(lab: Lab) -> None:
     assert lab.project.json("mirror", "verify")["ok"]
 
 
-def test_a_host_that_forwards_no_ports_is_named(fresh: ProjectHarness, tmp_path: Path) -> None:
-    """Files of this machine need a forwarded port."""
-    require_sshd()
-    user = SshUser(tmp_path / "user")
-    fresh.variables |= user.environment
-    with sshd(tmp_path / "gpu-0", user, "AllowTcpForwarding no") as host:
-        user.known_hosts.write_text(host.known)
-        fresh.write({"weights/model.bin": b"x" * 1000})
-        Lab(fresh, [host], Hub(), WebServer()).write("file:./weights")
-        refused = fresh.run(*MODEL, code=1).stderr
-
-    assert "error: weights.model: cannot forward a port to lab/gpu-0 [ssh-forwarding]" in refused
-    assert "AllowTcpForwarding yes" in refused
-
-
-@pytest.mark.parametrize("side", ["the command", "the host"])
+@pytest.mark.parametrize("side", ["the command", pytest.param("the host", marks=pytest.mark.long)])
 def test_a_killed_download_is_resumed_by_the_next_apply(lab: Lab, side: str) -> None:
     """Nothing counts as complete; a killed command ends the process on the host, too."""
     lab.web.put("/model.bin", LARGE)
@@ -215,13 +197,13 @@ def test_a_killed_download_is_resumed_by_the_next_apply(lab: Lab, side: str) -> 
 def test_a_disk_of_a_host_without_space_is_named_before_anything_is_downloaded(
     lab: Lab, tmp_path: Path
 ) -> None:
-    with small_disk(tmp_path / "small", "80m") as small:
+    with small_disk(tmp_path / "small", "60m") as small:
         lab.web.put("/model.bin", LARGE)
         lab.write(f"{lab.web.url}/model.bin")
         manifest = lab.project.directory / "trainctl.yaml"
         manifest.write_text(f'mirror: {{url: "node://lab{small}/m"}}\n{manifest.read_text()}')
         refused = lab.project.run(*MODEL, code=None).stderr
 
-    assert f"the mirror node://lab{small}/m: it needs 101 MB, and" in refused
+    assert f"the mirror node://lab{small}/m: it needs 83.9 MB, and" in refused
     assert "[disk-full]" in refused
     assert "GET /model.bin" not in lab.web.asked

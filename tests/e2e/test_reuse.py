@@ -10,7 +10,7 @@ from trainctl_schemas import schema
 MANIFEST = """\
 project: {name: demo}
 jobs:
-  NAME:
+  sft:
     code: ./src
     lifecycle: {rerun_on: [config, code]}
     runtime:
@@ -21,14 +21,14 @@ jobs:
     lifecycle: {rerun_on: [config, code]}
     runtime:
       start_commands: [grep -r . $BT_LOAD_CHECKPOINT_DIR]
-      load_checkpoint_config: {enabled: true, checkpoints: [{typ: latest, job_id: NAME}]}
+      load_checkpoint_config: {enabled: true, checkpoints: [{typ: latest, job_id: sft}]}
 """
 APPLY = ("apply", "--auto-approve", "--wait")
 
 
-def declare(project: ProjectHarness, lr: str, name: str = "sft") -> None:
+def declare(project: ProjectHarness, lr: str) -> None:
     """Write the manifest and the code."""
-    project.write({"trainctl.yaml": MANIFEST.replace("NAME", name), "src/lr": lr})
+    project.write({"trainctl.yaml": MANIFEST, "src/lr": lr})
 
 
 def runs(project: ProjectHarness, *options: str) -> dict[str, str]:
@@ -77,44 +77,3 @@ def test_what_ran_on_a_branch_runs_no_more_after_the_merge(fresh: ProjectHarness
     fresh.run("destroy", "--auto-approve", "--delete-checkpoints")
     kept = fresh.directory.parent / "data/trainctl/checkpoints/demo/sft"
     assert [folder.name for folder in kept.iterdir()] == [f"1-{branch['job.sft']}"]
-
-
-def test_a_renamed_job_and_changed_code(fresh: ProjectHarness) -> None:
-    """A renamed job keeps its run, from which others start under the new name; other code runs."""
-    declare(fresh, "1\n")
-    fresh.run("apply", "--auto-approve", "--wait", "--target", "job.sft")
-    first = runs(fresh)["job.sft"]
-    declare(fresh, "1\n", "tune")
-    assert reused(fresh) == {"job.tune": (["create"], first, "job.sft")}
-    text = fresh.run(*APPLY).stdout
-    assert "# job.tune reuses run 1 of job.sft\n" in text
-    assert runs(fresh)["job.tune"] == first
-    assert "/tune/rank-0/checkpoint-1/lr:1" in fresh.run("logs", "eval").stdout
-
-    declare(fresh, "3\n", "tune")
-    assert reused(fresh) == {}
-    fresh.run(*APPLY, "--target", "job.tune")
-    assert runs(fresh)["job.tune"] != first
-
-
-def test_runs_of_a_state_that_the_manifest_names(fresh: ProjectHarness) -> None:
-    """Of another project, too; a state that can't be read is reported, and nothing waits for it."""
-    declare(fresh, "1\n")
-    fresh.run(*APPLY, "--target", "job.sft")
-    first = runs(fresh)["job.sft"]
-    state = fresh.directory / ".trainctl/state"
-    text = MANIFEST.replace("NAME", "sft").replace("name: demo", "name: other")
-    text += f"reuse_from: ['{state.as_uri()}']\n"
-    fresh.write({"other/trainctl.yaml": text, "other/src/lr": "1\n"})
-    assert f"run 1 of job.sft in {state.as_uri()}" in fresh.run("-C", "other", "plan").stdout
-    fresh.run("-C", "other", *APPLY)
-
-    assert runs(fresh, "-C", "other")["job.sft"] == first
-    assert "/sft/rank-0/checkpoint-1/lr:1" in fresh.run("-C", "other", "logs", "eval").stdout
-    assert fresh.json("status", "sft")["run"] == first
-
-    (state / "log/000000000000.json").write_text("{}")
-    fresh.write({"other/src/lr": "2\n"})
-    warned = fresh.run("-C", "other", "plan")
-    assert f"runs of {state.as_uri()} are not reused: " in warned.stderr
-    assert "job.sft will run again" in warned.stdout

@@ -6,15 +6,18 @@ What the other hosts know is shown, with a warning that names the unreachable ho
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import IO
 
 import pytest
 
-from tests.support.machines.hosts import HostLab, client_project, host_lab
+from tests.support.machines.hosts import FakeHost, HostLab, client_project, host_lab
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
 
@@ -36,7 +39,8 @@ GANG = """\
 jobs:
   all:
     code: ./src
-    compute: {node_count: 3}
+    compute: {node_count: COUNT}
+    weights: [{source: "file:./weights", mount_location: /app/models/tiny}]
     runtime:
       start_commands: ["mkdir $BT_CHECKPOINT_DIR/step-1", "echo $BT_NODE_RANK >$BT_CHECKPOINT_DIR/step-1/model", "echo done"]
       checkpointing_config: {enabled: true}
@@ -54,7 +58,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostLab]:
 def write(made: ProjectHarness, lab: HostLab, count: int, jobs: str, mirror: str = "") -> None:
     """A manifest of so many hosts."""
     hosts = json.dumps([host.settings for host in lab.hosts[:count]])
-    text = MANIFEST.replace("MIRROR", mirror).replace("HOSTS", hosts) + jobs
+    text = MANIFEST.replace("MIRROR", mirror).replace("HOSTS", hosts)
+    text += jobs.replace("COUNT", str(count))
     made.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": "hello\n"})
 
 
@@ -190,24 +195,64 @@ def test_what_reachable_ranks_know_is_shown(gang: ProjectHarness, lab: HostLab, 
     assert statuses == {"gpu-0": "present", "gpu-1": "unreachable", "gpu-2": "present"}
 
 
-def test_a_log_that_only_an_unreachable_host_has_is_an_error(
-    gang: ProjectHarness, lab: HostLab
+OUTAGES = [
+    ("job.", "cut"),
+    *(
+        (step, fault)
+        for step in ("cluster.", "weights.", "job.")
+        for fault in ("power", "operator")
+    ),
+]
+
+
+def interrupt(made: ProjectHarness, host: FakeHost, step: str, fault: str, *command: str) -> None:
+    """Run a command; once a step of this kind has begun, the host is away until its end, or it is killed."""
+    with made.start(*command, "--format", "json") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            event = json.loads(line)
+            if event["type"] == "step_started" and event["address"].startswith(step):
+                break
+        if fault == "operator":
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return
+        with host.away(fault):
+            _, errors = process.communicate(timeout=240)
+    assert "Traceback" not in errors, errors
+
+
+def repeat(made: ProjectHarness, *command: str) -> None:
+    """Run a command until it succeeds, five times at most."""
+    for _ in range(5):
+        done = made.run(*command, code=None, seconds=240)
+        if done.returncode == 0:
+            return
+    raise AssertionError(f"{command} doesn't recover: {done.stdout[-2000:]}{done.stderr}")
+
+
+@pytest.mark.parametrize(("step", "fault"), OUTAGES)
+def test_a_command_that_an_outage_interrupted_is_completed_by_the_next(
+    lab: HostLab, tmp_path: Path, step: str, fault: str
 ) -> None:
-    with lab.hosts[1].away("cut"):
-        done = gang.run("logs", "all", "--rank", "1", code=1)
+    """An apply and a destroy, which leaves no process, mount or file."""
+    hosts = lab.hosts[:2]
+    before = [({*host.home.rglob("*trainctl*")}, host.mounts()) for host in hosts]
+    with client_project(lab, tmp_path) as made:
+        write(made, lab, 2, GANG, f'mirror: {{url: "file://{made.mirror}"}}')
+        made.write({"weights/noise": os.urandom(6_000_000)})
+        interrupt(made, hosts[1], step, fault, "apply", "--auto-approve")
+        repeat(made, "apply", "--auto-approve", "--wait")
+        status = made.json("status", "all")
+        rows = made.json("checkpoints", "list", "all")["checkpoints"]
+        interrupt(made, hosts[1], "", fault, "destroy", "--auto-approve", "--delete-checkpoints")
+        repeat(made, "destroy", "--auto-approve", "--delete-checkpoints")
+        assert made.run("state", "list").stdout == ""
+        for host in hosts:
+            host.await_quiet()
 
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: lab/gpu-1 timed out")
-
-
-def test_a_cache_is_summarized_by_the_next_reachable_host(
-    gang: ProjectHarness, lab: HostLab
-) -> None:
-    with lab.hosts[0].away("cut"):
-        done = gang.run("cache", "summarize", "demo", "--format", "json", code=INCOMPLETE)
-
-    summary = json.loads(done.stdout)
-    assert summary["node"] == "lab/gpu-1"
-    assert summary["unreachable"] == [{"node": "lab/gpu-0", "reason": "lab/gpu-0 timed out"}]
-    warning = "Warning: lab/gpu-0 timed out: shown is the cache of lab/gpu-1 [node-unreachable]\n"
-    assert done.stderr == warning
+    assert status["status"] == "TRAINING_JOB_COMPLETED"
+    assert [rank["exit_code"] for rank in status["ranks"]] == [0, 0]
+    assert {row["rank"] for row in rows if row["run"] == status["run"]} == {0, 1}
+    assert [({*host.home.rglob("*trainctl*")}, host.mounts()) for host in hosts] == before

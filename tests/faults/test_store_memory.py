@@ -27,7 +27,7 @@ def test_memory_does_not_grow_with_a_source(
     tmp_path: Path, count: int, size: int, how: str
 ) -> None:
     """Of one file by several connections or by one, of files in blobs of their own, and of small ones in packs."""
-    command = [sys.executable, "-m", "tests.support.storage.synthetic_source", str(tmp_path), str(count), str(size), how]  # fmt: skip
+    command = [sys.executable, "-m", "tests.support.storage.store_process", str(tmp_path), "measure", str(count), str(size), how]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     peaks = json.loads(done.stdout)
     assert set(peaks) == {"ingest", "verify", "again", "inventory", "drop", "gc"}

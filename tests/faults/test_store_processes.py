@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import signal
 import subprocess
@@ -27,7 +26,6 @@ from tests.support.storage.mirrors import (
 from tests.support.storage.store_process import objects_at
 from tests.support.storage.weights_data import noise
 from tests.support.tiers import points, sample
-from trainctl.base.objects import ObjectStore
 from trainctl.store import keys
 from trainctl.store.maintenance.gc import GcOptions
 from trainctl.store.references import Reference
@@ -70,33 +68,31 @@ def store_at(place: str) -> MirrorStore:
     return MirrorStore(objects_at(place), immediate_retry(), CHUNK)
 
 
-def start(place: str, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.support.storage.store_process", place, *words]
+def start(place: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.support.storage.store_process", place, *arguments]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-def copying(place: str, hub: Hub, lethal: int = 0, address: str = REFERENCE.address) -> subprocess.Popen[str]:  # fmt: skip
+def start_copy(place: str, hub: Hub, lethal: int = 0, address: str = REFERENCE.address) -> subprocess.Popen[str]:  # fmt: skip
     return start(place, "ingest", hub.url, str(CHUNK), address, str(lethal))
 
 
-def finish(process: subprocess.Popen[str]) -> str:
-    """The listing that a process made."""
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
-    return str(json.loads(output.splitlines()[-1])["listing"])
-
-
-def await_line(process: subprocess.Popen[str], name: str, least: int) -> None:
-    """Wait until a process reports so much, or ends before."""
+def await_bytes(process: subprocess.Popen[str], least: int) -> None:
+    """Wait until a copy reports so many bytes, or ends before."""
     assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line).get(name, 0) >= least:
-            return
+    next(line for line in process.stdout if json.loads(line).get("done", least) >= least)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.communicate()
+
+
+def listing_of(process: subprocess.Popen[str]) -> str:
+    """The ID of the listing that a copy made."""
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    return str(json.loads(output.splitlines()[-1])["listing"])
 
 
 def files_of(place: str, listing_id: str) -> dict[str, bytes]:
@@ -106,25 +102,23 @@ def files_of(place: str, listing_id: str) -> dict[str, bytes]:
     return contents(store, listing)
 
 
-def left(objects: ObjectStore, *prefixes: str) -> list[str]:
+def keys_in(place: str, *prefixes: str) -> list[str]:
+    objects = objects_at(place)
     return [stat.key for prefix in prefixes for stat in objects.list(prefix)]
 
 
-@pytest.mark.parametrize("chunks", [1, 12])
-def test_a_killed_copy_is_resumed_at_its_last_chunk(place: str, hub: Hub, chunks: int) -> None:
-    process = copying(place, hub)
-    await_line(process, "done", chunks * CHUNK)
+def test_a_killed_copy_is_resumed_at_its_last_chunk(place: str, hub: Hub) -> None:
+    process = start_copy(place, hub)
+    await_bytes(process, 12 * CHUNK)
     kill(process)
-    objects = objects_at(place)
-    assert_sound(objects, CHUNK)
-    marked = [key for key in left(objects, keys.PARTIAL) if ".whole." not in key and "/pack." not in key]  # fmt: skip
+    assert_sound(objects_at(place), CHUNK)
+    marked = [key for key in keys_in(place, keys.PARTIAL) if ".whole." not in key and "/pack." not in key]  # fmt: skip
     before = len(hub.seen)
-    listing = finish(copying(place, hub))
-    assert files_of(place, listing) == FILES
+    assert files_of(place, listing_of(start_copy(place, hub))) == FILES
     again = [seen for seen in hub.seen[before:] if seen.path.endswith(BIG)]
     assert len(again) <= 1 + len(marked)
     assert not marked or all(seen.headers.get("Range") for seen in again)
-    assert left(objects, keys.PARTIAL, keys.LEASES) == []
+    assert keys_in(place, keys.PARTIAL, keys.LEASES) == []
 
 
 @pytest.mark.parametrize("lethal", sample(points(199, 12), 2))
@@ -132,13 +126,13 @@ def test_a_copy_killed_before_any_effect_is_finished_by_the_next(
     tmp_path: Path, hub: Hub, lethal: int
 ) -> None:
     place = str(tmp_path / "store")
-    process = copying(place, hub, lethal)
-    process.communicate(timeout=60)
+    process = start_copy(place, hub, lethal)
+    process.communicate(timeout=300)
     assert process.returncode in (0, -signal.SIGKILL)
     assert_sound(tmp_path / "store", CHUNK)
     store = store_at(place)
     store.gc(GcOptions())
-    assert files_of(place, finish(copying(place, hub))) == FILES
+    assert files_of(place, listing_of(start_copy(place, hub))) == FILES
     assert store.verify().ok
     assert list((tmp_path / "store" / ".tmp").iterdir()) == []
 
@@ -154,7 +148,7 @@ def test_a_collection_killed_before_any_effect_is_finished_by_the_next(
         ingest(store, source.resolve(f"memory://{reference.address}", None, None), source, reference)  # fmt: skip
     store.drop_reference(OTHER.lineage, OTHER.address)
     process = start(str(tmp_path), "gc", str(lethal))
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode in (0, -signal.SIGKILL)
     assert store.verify().ok
     store.gc(GcOptions())
@@ -163,52 +157,12 @@ def test_a_collection_killed_before_any_effect_is_finished_by_the_next(
 
 
 def test_two_copies_at_once_do_the_work_once(place: str, hub: Hub) -> None:
-    first, second = copying(place, hub), copying(place, hub, address="weights.second")
-    listings = {finish(first), finish(second)}
+    first, second = start_copy(place, hub), start_copy(place, hub, address="weights.second")
+    listings = {listing_of(first), listing_of(second)}
     assert len(listings) == 1
     assert files_of(place, listings.pop()) == FILES
     assert len(hub.asked(BIG)) == 1
-    assert left(objects_at(place), keys.PARTIAL, keys.LEASES) == []
-
-
-def test_a_copy_that_waits_names_the_other(place: str, hub: Hub) -> None:
-    first = copying(place, hub, address="weights.first")
-    await_line(first, "done", 3 * CHUNK)
-    os.kill(first.pid, signal.SIGSTOP)
-    second = copying(place, hub)
-    assert second.stdout is not None
-    said = json.loads(second.stdout.readline())
-    os.kill(first.pid, signal.SIGCONT)
-    waiting = f"waits for {REFERENCE.owner} (process {first.pid}), who mirrors the same source"
-    assert said == {"waiting": waiting}
-    assert finish(first) == finish(second)
-
-
-def test_a_suspended_copy_whose_lease_was_taken_harms_nothing(place: str, hub: Hub) -> None:
-    sleeper = copying(place, hub)
-    await_line(sleeper, "done", 3 * CHUNK)
-    os.kill(sleeper.pid, signal.SIGSTOP)
-    objects = objects_at(place)
-    objects.delete(left(objects, keys.LEASES))
-    listing = finish(copying(place, hub))
-    os.kill(sleeper.pid, signal.SIGCONT)
-    sleeper.communicate(timeout=60)
-    assert files_of(place, listing) == FILES
-    assert finish(copying(place, hub)) == listing
-
-
-def test_a_kill_loses_only_the_small_files_in_memory(tmp_path: Path, hub: Hub) -> None:
-    """At most four packs."""
-    small = {f"{number:04}.txt": noise(CHUNK // 64, number) for number in range(1000)}
-    hub.add("acme/model", small)
-    place = str(tmp_path)
-    process = copying(place, hub)
-    await_line(process, "files", 500)
-    kill(process)
-    assert_sound(tmp_path, CHUNK)
-    assert files_of(place, finish(copying(place, hub))) == small
-    assert sum(len(hub.asked(name)) for name in small) <= len(small) + 5 * 64
-    assert left(objects_at(place), keys.PARTIAL) == []
+    assert keys_in(place, keys.PARTIAL, keys.LEASES) == []
 
 
 def test_copies_beside_collections_find_what_they_copied(place: str) -> None:

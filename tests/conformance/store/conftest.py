@@ -23,10 +23,6 @@ MakeObjects = Callable[[str], ObjectStore]
 _IN_MEMORY = Path("/dev/shm")
 
 
-def _slow(name: str) -> object:
-    return pytest.param(name, marks=pytest.mark.integration)
-
-
 @pytest.fixture(autouse=True)
 def _no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "_SETTLE_SECONDS", 0)
@@ -81,7 +77,9 @@ def objects(request: pytest.FixtureRequest, make_objects: MakeObjects) -> Object
     return make_objects(request.param)
 
 
-@pytest.fixture(params=["memory", "directory", "host", *map(_slow, SERVERS)])
+@pytest.fixture(
+    params=["host", *(pytest.param(name, marks=pytest.mark.integration) for name in SERVERS)]
+)
 def any_objects(request: pytest.FixtureRequest, make_objects: MakeObjects) -> ObjectStore:
-    """For tests of the objects themselves, on hosts and each kind of server, too."""
+    """For tests of the objects themselves."""
     return make_objects(request.param)

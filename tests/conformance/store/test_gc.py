@@ -59,15 +59,6 @@ def test_what_no_reference_names_goes(objects: ObjectStore) -> None:
     assert report.blobs == 6 + 1 + 3
 
 
-def test_shared_content_stays_for_the_other(objects: ObjectStore) -> None:
-    publish(objects, {"large": LARGE, "gone": b"y" * 500})
-    listing = publish(objects, {"large": LARGE}, OTHER, text="memory://other")
-    references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
-    assert collect(objects).bytes == 500
-    assert verify_store(objects).ok
-    assert keys.listing(listing.id) in stored(objects)
-
-
 def test_the_previous_version_stays_until_the_next_is_complete(objects: ObjectStore) -> None:
     publish(objects, FILES)
     references.put_reference(objects, REFERENCE, source_of({"a": b"new"}, "memory://model", "2"))
@@ -89,13 +80,6 @@ def test_unfinished_content_stays_as_long_as_a_reference_names_its_source(
     references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
     assert collect(objects).bytes == SIZE
     assert not [key for key in stored(objects) if key.startswith(keys.PARTIAL)]
-
-
-def test_marks_of_another_source_keep_nothing(objects: ObjectStore) -> None:
-    leave_unfinished(objects, FILES)
-    references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
-    references.put_reference(objects, OTHER, source_of(FILES, "memory://other", "1"))
-    assert collect(objects).bytes == SIZE
 
 
 def test_a_dry_run_deletes_nothing_and_reports_the_same(objects: ObjectStore) -> None:

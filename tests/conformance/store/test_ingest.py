@@ -24,15 +24,12 @@ from tests.support.storage.store_contents import (
     stored,
 )
 from tests.support.storage.store_upstream import MemoryUpstream, announced_as
-from trainctl.base.lease import Liveness
 from trainctl.base.listing import Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import SourceInterrupted, SourceMismatch, StorageError, UserInterrupt
 from trainctl.store import keys, lease
-from trainctl.store.backends.memory import MemoryObjects
 from trainctl.store.ingestion import coverage, file_transfer
-from trainctl.store.lease import ObjectLease
 from trainctl.store.maintenance import exclusive_access
 from trainctl.store.maintenance.gc import GcOptions
 from trainctl.store.reader import BlobLocator
@@ -279,30 +276,6 @@ def test_a_body_of_another_size_is_refused(objects: ObjectStore, path: str) -> N
     assert named(objects, keys.LISTINGS) == []
 
 
-def test_two_writers_at_once(objects: ObjectStore) -> None:
-    upstream = MemoryUpstream(FILES)
-    upstream.may_go_on = threading.Event()
-    waits = threading.Event()
-    listings: list[Listing] = []
-
-    def write(reference: Reference) -> None:
-        listings.append(ingest(objects, upstream, None, reference, waiting=lambda _: waits.set()))
-
-    first = threading.Thread(target=write, args=(REFERENCE,))
-    first.start()
-    assert upstream.is_open.wait(30)
-    second = threading.Thread(target=write, args=(OTHER,))
-    second.start()
-    assert waits.wait(30)
-    upstream.may_go_on.set()
-    first.join(30)
-    second.join(30)
-    assert len(listings) == 2
-    assert listings[0] == listings[1]
-    assert upstream.sent == {path: len(data) for path, data in FILES.items() if data}
-    assert len(named(objects, keys.REFERENCES)) == 2
-
-
 def test_a_writer_waits_for_one_collection_only(
     objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,18 +312,6 @@ def test_a_writer_that_was_suspended_publishes_nothing(
     assert contents(objects, listing) == FILES
 
 
-def test_a_dead_writer_is_not_waited_for(objects: ObjectStore) -> None:
-    resolved = source_of(FILES, "memory://model", "1")
-    left = ObjectLease(objects, keys.lease(resolved), {"source": resolved.source})
-    assert left.try_acquire(Liveness())
-    data = objects.get(keys.lease(resolved))
-    left.release()
-    objects.put(keys.lease(resolved), data or b"")
-    waits: list[str] = []
-    ingest(objects, MemoryUpstream(FILES), waiting=waits.append)
-    assert waits == []
-
-
 @pytest.mark.parametrize("damaged", ["chunk", "alone", "pack", "slices", "listing", "record"])
 @pytest.mark.parametrize("is_missing", [False, True])
 def test_after_a_repair_only_what_is_missing_is_fetched(
@@ -384,23 +345,6 @@ def test_after_a_repair_only_what_is_missing_is_fetched(
     assert named(objects, keys.INCOMPLETE) == []
 
 
-def test_a_cancelled_transfer_goes_on_later(objects: ObjectStore) -> None:
-    cancelled = threading.Event()
-
-    def progress(done: int, total: int, files: int) -> None:
-        if done > 3 * CHUNK:
-            cancelled.set()
-
-    files = {"large": os.urandom(60 * CHUNK)}
-    with pytest.raises(UserInterrupt):
-        ingest(objects, MemoryUpstream(files), progress=progress, cancelled=cancelled)
-    marked = len(named(objects, keys.PARTIAL))
-    upstream = MemoryUpstream(files)
-    listing = ingest(objects, upstream)
-    assert contents(objects, listing) == files
-    assert upstream.sent["large"] == (60 - marked) * CHUNK
-
-
 def test_a_wide_source_is_packed(objects: ObjectStore) -> None:
     files = {f"{number:05}": b"%d" % number * 3 for number in range(1000)}
     counting = CountingObjects(objects)
@@ -414,15 +358,3 @@ def test_a_wide_source_is_packed(objects: ObjectStore) -> None:
     upstream = MemoryUpstream(files)
     ingest(objects, upstream, source_of(files, "memory://model", "2"))
     assert upstream.opened == ["00007"]
-
-
-def test_parts_come_in_parallel() -> None:
-    """By so many connections as may be, and never more chunks than there are buffers."""
-    files = {"large": os.urandom(40 * CHUNK)}
-    upstream = MemoryUpstream(files, parts=True)
-    objects = MemoryObjects()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(file_transfer, "PARALLEL_MIN_BYTES", CHUNK)
-        listing = ingest(objects, upstream)
-    assert contents(objects, listing) == files
-    assert len(upstream.opened) == 40

@@ -1,15 +1,16 @@
-"""What every kind of object store does: directories, memory, and buckets of four servers."""
+"""What objects on hosts and in buckets of four servers do; test_object_stores tests the others."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
+from tests.support.servers.bucket_stores import SERVERS
 from tests.support.storage.store_contents import sha256
 from trainctl.base.objects import ObjectStore
 from trainctl.objects.bucket_store import BucketObjects
@@ -85,8 +86,6 @@ def test_lists_are_in_order_and_of_one_prefix(any_objects: ObjectStore) -> None:
 
 
 def test_foreign_objects_are_not_listed(any_objects: ObjectStore) -> None:
-    if not hasattr(any_objects, "root") and not isinstance(any_objects, BucketObjects):
-        pytest.skip("nobody else puts objects into this process's memory")
     any_objects.put(f"{keys.BLOBS}/notes.txt", b"x")
     any_objects.put(KEY, b"x")
     assert names(any_objects.list(keys.BLOBS)) == [KEY]
@@ -110,23 +109,18 @@ def test_only_absent_objects_are_created(any_objects: ObjectStore, request: pyte
     assert any_objects.put_if_absent(LEASE, b"third")
 
 
-def test_one_of_many_writers_creates_an_object(objects: ObjectStore) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        created = list(pool.map(lambda n: objects.put_if_absent(LEASE, b"%d" % n), range(8)))
-    assert created.count(True) == 1
-    assert objects.get(LEASE) == b"%d" % created.index(True)
-
-
-def test_signed_urls_open_just_their_objects(any_objects: ObjectStore, request: pytest.FixtureRequest) -> None:  # fmt: skip
-    if not isinstance(any_objects, BucketObjects):
-        pytest.skip("only buckets sign")
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", SERVERS)
+def test_signed_urls_open_just_their_objects(
+    make_objects: Callable[[str], BucketObjects], kind: str
+) -> None:
+    objects = make_objects(kind)
     other = blobs(1)[0]
     for key in (KEY, other):
-        any_objects.put(key, DATA)
-    url, _ = any_objects.sign([KEY, other], 60)
+        objects.put(key, DATA)
+    url, _ = objects.sign([KEY, other], 60)
     with urlopen(url) as answer:
         assert answer.read() == DATA
-    if "s3" in request.node.name:
-        return  # moto checks no signatures
-    with pytest.raises(HTTPError):
-        urlopen(url.replace(KEY, other))
+    if kind != "s3":  # moto checks no signatures
+        with pytest.raises(HTTPError):
+            urlopen(url.replace(KEY, other))

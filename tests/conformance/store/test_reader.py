@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import pytest
 
@@ -18,50 +17,9 @@ LARGE = os.urandom(2 * CHUNK + 7)
 FILES = {"a": b"small", "b": b"other", "alone": b"x" * 300, "empty": b"", "large": LARGE}
 
 
-class Counting:
-    """Objects that note which are read."""
-
-    def __init__(self, objects: ObjectStore) -> None:
-        self._objects = objects
-        self.read: list[str] = []
-
-    def get(self, key: str, *arguments: Any) -> bytes | None:
-        self.read.append(key)
-        return self._objects.get(key, *arguments)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._objects, name)
-
-
 def located(objects: ObjectStore, listing: Listing) -> dict[str, list[ChunkLocation]]:
     locator = BlobLocator(objects, listing, CHUNK)
     return {file.path: list(locator.locate_file(file)) for file in listing.files}
-
-
-def test_pieces_say_where_their_bytes_are(objects: ObjectStore) -> None:
-    pieces = located(objects, publish(objects, FILES))
-    chunks = [LARGE[at : at + CHUNK] for at in range(0, len(LARGE), CHUNK)]
-    assert pieces["large"] == [
-        ChunkLocation(sha256(chunk), keys.blob(sha256(chunk)), 0, len(chunk)) for chunk in chunks
-    ]
-    assert pieces["alone"][0].key == keys.blob(sha256(FILES["alone"]))
-    (a,), (b,) = pieces["a"], pieces["b"]
-    assert a.key == b.key == keys.blob(sha256(b"smallother"))
-    assert {a.offset, b.offset} == {0, 5}
-
-
-def test_indexes_are_read_once_and_only_for_small_content(objects: ObjectStore) -> None:
-    listing = publish(objects, FILES)
-    counting = Counting(objects)
-    locator = BlobLocator(counting, listing, CHUNK)
-    list(locator.locate_file(next(file for file in listing.files if file.path == "large")))
-    assert counting.read == []
-    for file in listing.files:
-        list(locator.locate_file(file))
-    assert counting.read == [
-        keys.packs(listing.id),
-        keys.pack_index(sha256(b"smallother")),
-    ]
 
 
 def test_only_keys_of_the_listing_are_readable(objects: ObjectStore) -> None:

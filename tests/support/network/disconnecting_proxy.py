@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
@@ -13,7 +13,7 @@ _BLOCK = 65536
 
 
 class DisconnectingProxy:
-    """Passes bytes on. Of the next ``cuts`` connections each dies after ``after`` bytes either way, once ``dying`` was called; while ``gone`` none is taken."""
+    """Passes bytes on. Of the next ``cuts`` connections each dies after ``after`` bytes either way; while ``gone`` none is taken."""
 
     def __init__(self, endpoint: str) -> None:
         parts = urlsplit(endpoint)
@@ -21,7 +21,6 @@ class DisconnectingProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.cuts = 0
         self.after = 0
-        self.dying: Callable[[], None] = lambda: None
         self.gone = False
         self.taken = 0
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -65,8 +64,6 @@ class DisconnectingProxy:
                         except OSError:
                             return
                         left -= len(data)
-                        if left <= 0:
-                            self.dying()
                         if not data or left <= 0:
                             return
 

@@ -108,7 +108,6 @@ class FaultyStore:
         self._faulty = _WRITES | _READS if reads else _WRITES
 
     def __getattr__(self, name: str) -> Any:
-        """The store's, or a fault."""
         attribute = getattr(self._store, name)
         if name not in self._faulty:
             return attribute
@@ -132,29 +131,21 @@ class FaultyLog:
 
     @property
     def url(self) -> str:
-        """The log's."""
         return self._log.url
 
     def read(self, position: int = 0) -> LogSlice:
-        """As the log's, or a fault."""
         if not self._reads:
             return self._log.read(position)
         return self._faults.around(lambda: self._log.read(position))
 
     def append(self, position: int, entries: Sequence[JsonObject]) -> None:
-        """As the log's, or a fault."""
         self._faults.around(lambda: self._log.append(position, entries))
 
     def snapshot(self, position: int, state: JsonObject) -> None:
-        """As the log's, or a fault."""
         if not self._snapshots:
             self._log.snapshot(position, state)
         else:
             self._faults.around(lambda: self._log.snapshot(position, state))
 
     def replay(self) -> Iterator[JsonObject]:
-        """The log's."""
         return self._log.replay()
-
-
-_LOG: type[StateLog] = FaultyLog

@@ -32,9 +32,6 @@ class MemoryUpstream:
         self.files = files
         self.sent: dict[str, int] = {}
         self.opened: list[str] = []
-        self.is_open = threading.Event()
-        self.may_go_on: threading.Event | None = None
-        self.asked: list[str] = []
         self._cuts = {path: set(offsets) for path, offsets in (cuts or {}).items()}
         self._parts = parts
         self._piece = piece
@@ -44,9 +41,6 @@ class MemoryUpstream:
     def open(self, file: SourceFile, offset: int) -> Iterator[Iterator[bytes]]:
         """See Upstream."""
         self.opened.append(file.path)
-        self.is_open.set()
-        if self.may_go_on is not None:
-            assert self.may_go_on.wait(30)
         yield self._pieces(file.path, offset)
 
     @contextmanager
@@ -69,7 +63,6 @@ class MemoryUpstream:
 
     def checksum(self, file: SourceFile) -> str:
         """See Upstream."""
-        self.asked.append(file.path)
         return file.checksum
 
     def _pieces(self, path: str, offset: int) -> Iterator[bytes]:
@@ -85,23 +78,18 @@ class MemoryUpstream:
             offset = end
 
 
-def announce(kind: str, data: bytes) -> tuple[str, str]:
-    """The validator and the checksum of content that upstream announces in one of several ways."""
-    if kind == "sha256":
-        return f"sha256:{hashlib.sha256(data).hexdigest()}", ""
-    if kind == "git":
-        return f"git:{hashlib.sha1(b'blob %d' % len(data) + bytes(1) + data).hexdigest()}", ""
-    if kind == "md5":
-        return "etag:1", f"md5:{hashlib.md5(data).hexdigest()}"
-    return (f"size:{len(data)}", "") if kind == "size" else ("etag:1", "")
-
-
 def announced_as(
-    kind: str, files: Mapping[str, bytes], revision: str = "1", text: str = "memory://model"
+    kind: str, files: Mapping[str, bytes], text: str = "memory://model"
 ) -> ResolvedSource:
-    """A source whose files are announced so."""
+    """A source that announces its files by digests of a kind, or by their size."""
     listed = []
     for path, data in files.items():
-        validator, checksum = announce(kind, data)
+        md5, git = hashlib.md5(data), hashlib.sha1(b"blob %d\0" % len(data) + data)
+        validator, checksum = {
+            "sha256": (f"sha256:{hashlib.sha256(data).hexdigest()}", ""),
+            "git": (f"git:{git.hexdigest()}", ""),
+            "md5": ("etag:1", f"md5:{md5.hexdigest()}"),
+            "size": (f"size:{len(data)}", ""),
+        }[kind]
         listed.append(SourceFile(path, len(data), validator, checksum))
-    return ResolvedSource(text, revision, tuple(sorted(listed)))
+    return ResolvedSource(text, "1", tuple(sorted(listed)))

@@ -37,14 +37,6 @@ def test_a_pause_holds_every_client_back() -> None:
         pass
 
 
-def test_a_pause_of_hours_holds_nobody_back() -> None:
-    """Only the request that was told so fails."""
-    limit = HostLimit(lambda: 0.0)
-    assert limit.pause(3600)
-    with limit.slot("host"):
-        pass
-
-
 def test_a_host_has_so_many_requests_at_a_time() -> None:
     """Bodies included, whichever client asks."""
     full, release, over = threading.Event(), threading.Event(), []

@@ -11,7 +11,6 @@ import pytest
 
 from trainctl.base import lease
 from trainctl.base.lease import (
-    RENEW_SECONDS,
     STALE_SECONDS,
     FileLease,
     Liveness,
@@ -53,33 +52,6 @@ def test_a_holder_elsewhere_is_neither_dead_nor_alive(name: str) -> None:
     assert not is_process_alive(name)
 
 
-def test_a_holder_is_stale_once_its_sign_was_unchanged_for_long_enough(clock: FakeClock) -> None:
-    liveness = Liveness(clock)
-    assert not liveness.is_stale("a", 1)
-    clock.at += STALE_SECONDS - 1
-    assert not liveness.is_stale("a", 1)
-    clock.at += 1
-    assert liveness.is_stale("a", 1)
-
-
-def test_every_renewal_begins_the_wait_again(clock: FakeClock) -> None:
-    liveness = Liveness(clock)
-    for sign in range(20):
-        assert not liveness.is_stale("a", sign)
-        clock.at += STALE_SECONDS - 1
-    assert not liveness.is_stale("a", 0)
-
-
-def test_holders_are_watched_apart(clock: FakeClock) -> None:
-    liveness = Liveness(clock, stale_seconds=10)
-    liveness.is_stale("a", 1)
-    clock.at += 5
-    liveness.is_stale("b", 1)
-    clock.at += 5
-    assert liveness.is_stale("a", 1)
-    assert not liveness.is_stale("b", 1)
-
-
 def test_a_slow_read_does_not_count_as_silence(clock: FakeClock) -> None:
     """A sign that was read from when the clock was at ``read_at`` may have changed since."""
     liveness = Liveness(clock)
@@ -88,10 +60,6 @@ def test_a_slow_read_does_not_count_as_silence(clock: FakeClock) -> None:
     clock.at += STALE_SECONDS
     assert not liveness.is_stale("a", 1, read_at=began)
     assert liveness.is_stale("a", 1, read_at=clock.at)
-
-
-def test_holders_renew_often_enough() -> None:
-    assert RENEW_SECONDS * 3 < STALE_SECONDS
 
 
 def dead_holder() -> str:

@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 
-from trainctl.base.json import digest, hex_digest
-from trainctl.base.listing import ListedFile, Listing, ResolvedSource, SourceFile, sort_files
+from trainctl.base.json import hex_digest
+from trainctl.base.listing import ListedFile, Listing
 
 MOST_BYTES = 300
 """Of memory, for each file."""
@@ -53,15 +53,9 @@ def test_a_file_without_a_digest_is_refused(value: object) -> None:
         Listing.from_bytes(json.dumps(document).encode())
 
 
-def test_a_newer_listing_is_told() -> None:
-    document = {**json.loads(listing(2).to_bytes()), "version": 2}
-    with pytest.raises(ValueError, match="version 2 is newer"):
-        Listing.from_bytes(json.dumps(document).encode())
-
-
 def test_a_file_takes_little_memory() -> None:
     """So that a listing of a million files takes less than 300 MB."""
-    count = 20_000
+    count = 4_000
     rows = list(listing(count).rows())
     tracemalloc.start()
     found = Listing.of_rows((path, size, sha256, ()) for path, size, sha256, _ in rows)
@@ -70,13 +64,3 @@ def test_a_file_takes_little_memory() -> None:
 
     assert len(found.files) == count
     assert used / count < MOST_BYTES - len(rows[0][0])  # the paths are those of the rows
-
-
-def test_a_pin_is_the_digest_of_the_files_in_order() -> None:
-    files = [SourceFile(f"f{n % 7}/{n}", n, f"git:{n}") for n in range(100)]
-
-    found = sort_files(reversed(files))
-
-    assert found == tuple(sorted(files))
-    rows = tuple((file.path, file.size, file.validator) for file in found)
-    assert ResolvedSource("hf://a/b", "1", found).pin == digest(rows)

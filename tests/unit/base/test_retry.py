@@ -30,16 +30,6 @@ def test_waits_grow_up_to_the_longest() -> None:
     assert waited == [1, 2, 4, 8, 10, 10, 10]
 
 
-def test_jitter_keeps_half() -> None:
-    """Waits of many clients differ, and none is below half."""
-    waited: list[float] = []
-    retry = RetryPolicy(wait=lambda event, seconds: waited.append(seconds))
-    for _ in range(50):
-        failing(retry, SourceUnavailable("busy"), 1)
-    assert len(set(waited)) > 10
-    assert 0.5 <= min(waited) <= max(waited) <= 1.0
-
-
 def test_the_last_error_is_raised() -> None:
     """After as many failures as attempts the error itself comes out."""
     retry = RetryPolicy(3, wait=lambda event, seconds: None)
@@ -48,14 +38,6 @@ def test_the_last_error_is_raised() -> None:
         failing(retry, SourceUnavailable("busy"), 3)
     with pytest.raises(SourceNotFound):
         failing(retry, SourceNotFound("gone"), 1)
-
-
-def test_advancing_starts_anew() -> None:
-    """What was achieved between failures renews the patience."""
-    attempts = RetryState(RetryPolicy(2, wait=lambda event, seconds: None), threading.Event())
-    for _ in range(5):
-        attempts.failed(SourceUnavailable("busy"))
-        attempts.advanced()
 
 
 def test_a_cancelled_wait_ends_at_once() -> None:

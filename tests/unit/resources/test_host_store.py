@@ -24,7 +24,7 @@ from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory
 from trainctl.resources.agents import Agents
 from trainctl.resources.mirror.host_store import HostMirror, HostStore
-from trainctl.store import keys, references
+from trainctl.store import keys
 from trainctl.store.backends.directory import DirectoryObjects
 from trainctl.store.maintenance.exclusive_access import hold_exclusive_access
 from trainctl.store.maintenance.gc import GcOptions, gc
@@ -41,34 +41,15 @@ def directory(tmp_path: Path) -> ObjectStore:
 
 
 @pytest.fixture
-def said() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def store(tmp_path: Path, said: list[str]) -> HostStore:
+def store(tmp_path: Path) -> HostStore:
     agent = cast(NodeAgent, HostAgent())
     directory = HostDirectory("node://lab/store", str(tmp_path / "store"))
-    return HostStore(
-        lambda: directory,
-        lambda installs: agent,
-        replace(immediate_retry(), notify=said.append),
-        lambda value: value,
-    )
+    retry = immediate_retry()
+    return HostStore(lambda: directory, lambda installs: agent, retry, lambda value: value)
 
 
-def test_the_inventory_is_that_of_the_directory(store: HostStore, directory: ObjectStore) -> None:
-    publish(directory, FILES)
-    leave_unfinished(directory, {"other": b"y" * CHUNK}, OTHER, text="memory://other")
-
-    assert store.inventory() == take_inventory(directory)
-    assert store.inventory().rows[0].projects == ("demo",)
-    assert store.stored_bytes() == stored_bytes(directory) > 0
-
-
-def test_a_survey_of_a_host_is_that_of_the_directory(
-    store: HostStore, directory: ObjectStore
-) -> None:
+def test_a_host_reports_what_is_in_its_directory(store: HostStore, directory: ObjectStore) -> None:
+    """By inventory and survey as by those of the directory itself."""
     listing = publish(directory, FILES)
     leave_unfinished(directory, {"other": b"y" * CHUNK}, OTHER, text="memory://other")
     sources = [
@@ -76,31 +57,29 @@ def test_a_survey_of_a_host_is_that_of_the_directory(
         source_of({"other": b"y" * CHUNK}, "memory://other", "1"),
         source_of({}, "memory://empty", "1"),
     ]
-    found = store.survey(sources, [listing.id, "0" * 64], "")
+    survey = store.survey(sources, [listing.id, "0" * 64], "")
+    expected = take_survey(directory, sources, [listing.id, "0" * 64])
 
-    here = take_survey(directory, sources, [listing.id, "0" * 64])
-    assert replace(found, free=0) == replace(here, free=0)
-    assert found.sources[0].listing == listing.id
+    assert store.inventory() == take_inventory(directory)
+    assert store.inventory().rows[0].projects == ("demo",)
+    assert store.stored_bytes() == stored_bytes(directory) > 0
+    assert replace(survey, free=0) == replace(expected, free=0)
+    assert survey.sources[0].listing == listing.id
     assert store.mirrored(sources[0]) == store.load_listing(listing.id) == listing
     assert store.mirrored(sources[1]) is None
-    assert store.serving.tls in (True, False)
 
 
-def test_gc_reports_what_the_host_deleted(store: HostStore, directory: ObjectStore) -> None:
+def test_a_collection_on_a_host_deletes_what_one_here_would(
+    store: HostStore, directory: ObjectStore
+) -> None:
     publish(directory, FILES)
     publish(directory, {"other": b"y" * CHUNK}, OTHER, text="memory://other")
     assert store.drop_reference(OTHER.lineage, OTHER.address)
     assert not store.drop_reference(OTHER.lineage, OTHER.address)
-
     expected = gc(directory, GcOptions(dry_run=True))
     assert store.gc(GcOptions(dry_run=True)) == expected
     report = store.gc(GcOptions())
-
     assert (report.bytes, report.listings, report.kept) == (CHUNK, expected.listings, expected.kept)
-    assert store.gc(GcOptions()).blobs == 0
-
-
-def test_gc_on_a_host_is_exclusive(store: HostStore, directory: ObjectStore) -> None:
     with hold_exclusive_access(directory), pytest.raises(LockHeld):
         store.gc(GcOptions())
 
@@ -117,15 +96,6 @@ def test_verify_reports_findings_and_progress(store: HostStore, directory: Objec
     assert heard[-1][0] == heard[-1][1] == stored_bytes(directory) + 300
     assert FindingOutcome.REMOVED in {finding.outcome for finding in repaired.findings}
     assert directory.stat(key) is None
-
-
-def test_references_are_renewed(store: HostStore, directory: ObjectStore) -> None:
-    publish(directory, FILES)
-    (before,) = references.read_references(directory).stored
-    store.renew(REFERENCE.lineage, REFERENCE.address)
-    (after,) = references.read_references(directory).stored
-    assert after.record == before.record
-    assert after.last_used > before.last_used
 
 
 def test_a_forgotten_host_has_no_reference() -> None:

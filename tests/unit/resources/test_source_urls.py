@@ -13,11 +13,11 @@ import pytest
 
 from tests.support.storage.mirrors import immediate_retry
 from trainctl.base.listing import ResolvedSource, SourceFile
-from trainctl.errors import SourceError, SourceNotFound
+from trainctl.errors import SourceError
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.mirror.source_urls import SourceUrlProvider
 
-FILES = {"gone": b"", "small": b"bytes of a small file", "signed": b"x"}
+FILES = {"small": b"bytes of a small file", "signed": b"x"}
 SOURCE = ResolvedSource(
     "hf://acme/model", "1", tuple(SourceFile(path, len(FILES[path]), "git:1") for path in sorted(FILES))
 )  # fmt: skip
@@ -30,8 +30,6 @@ class _Upstream:
 
 class _Linking(_Upstream):
     def presigned_url(self, file: SourceFile) -> str | None:
-        if file.path == "gone":
-            raise SourceNotFound("it is gone")
         return "https://storage.example/x?signature=s3cr3t" if file.path == "signed" else None
 
 
@@ -46,52 +44,43 @@ def masked() -> list[str]:
     return []
 
 
-def ask(upstream: Any, masked: list[str], *paths: str, method: str = "links") -> Any:
+def links(upstream: Any, masked: list[str], *paths: str, method: str = "links") -> Any:
     """Links that stay open as long as the generator isn't closed."""
 
     def register(value: str) -> str:
         masked.append(value)
         return value
 
-    agent = cast(NodeAgent, _Agent())
-    with SourceUrlProvider(
-        SOURCE, upstream, agent, register, immediate_retry(), threading.Event()
-    ) as links:
-        yield links.response({"method": method, "paths": list(paths)})["links"]
+    agent, retry = cast(NodeAgent, _Agent()), immediate_retry()
+    with SourceUrlProvider(SOURCE, upstream, agent, register, retry, threading.Event()) as provider:
+        yield provider.response({"method": method, "paths": list(paths)})["links"]
 
 
-def test_a_signed_link_is_masked(masked: list[str]) -> None:
-    (links,) = ask(_Linking(), masked, "signed")
-    assert links == [{"url": "https://storage.example/x?signature=s3cr3t"}]
+def test_a_presigned_url_is_masked(masked: list[str]) -> None:
+    (found,) = links(_Linking(), masked, "signed")
+    assert found == [{"url": "https://storage.example/x?signature=s3cr3t"}]
     assert masked == ["signature=s3cr3t"]
 
 
 @pytest.mark.parametrize("upstream", [_Linking(), _Upstream()], ids=["linking", "plain"])
-def test_a_file_without_a_link_is_relayed(upstream: Any, masked: list[str]) -> None:
-    for (presigned_url,) in ask(upstream, masked, "small"):
-        assert presigned_url["relayed"]
-        assert masked == [presigned_url["token"]]
-        request = Request(
-            presigned_url["url"], headers={"Authorization": f"Bearer {presigned_url['token']}"}
-        )
-        with urlopen(request) as response:
+def test_a_file_without_a_presigned_url_is_relayed_with_a_token(
+    upstream: Any, masked: list[str]
+) -> None:
+    for (link,) in links(upstream, masked, "small"):
+        assert link["relayed"]
+        assert masked == [link["token"]]
+        authorization = {"Authorization": f"Bearer {link['token']}"}
+        with urlopen(Request(link["url"], headers=authorization)) as response:
             assert response.read() == FILES["small"]
         with pytest.raises(HTTPError, match="403"):
-            urlopen(presigned_url["url"])
+            urlopen(link["url"])
 
 
 @pytest.mark.parametrize(
     ("method", "path"),
     [("links", "/etc/passwd"), ("links", "zzz"), ("links", ""), ("origin", "small")],
 )
-def test_a_host_gets_links_to_files_of_the_source_only(
-    masked: list[str], method: str, path: str
-) -> None:
+def test_a_host_gets_files_of_the_source_only(masked: list[str], method: str, path: str) -> None:
     with pytest.raises(SourceError, match="host"):
-        next(ask(_Linking(), masked, "small", path, method=method))
+        next(links(_Linking(), masked, "small", path, method=method))
     assert masked == []
-
-
-def test_an_error_of_the_source_is_the_answer(masked: list[str]) -> None:
-    with pytest.raises(SourceNotFound):
-        next(ask(_Linking(), masked, "gone"))

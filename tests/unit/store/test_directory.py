@@ -23,12 +23,9 @@ from tests.support.storage.store_contents import stored
 from tests.support.storage.synced_disk import SyncedDisk
 from trainctl.base.lease import holder_name
 from trainctl.base.listing import Listing
-from trainctl.base.retry import RetryPolicy
-from trainctl.base.units import format_bytes
 from trainctl.errors import SourceInterrupted, StorageError
 from trainctl.store import keys
-from trainctl.store.backends.directory import SPARE_BYTES, DirectoryObjects, free_bytes
-from trainctl.store.backends.memory import MemoryObjects
+from trainctl.store.backends.directory import DirectoryObjects
 from trainctl.store.maintenance.gc import GcOptions
 from trainctl.store.references import Reference
 from trainctl.store.store import MirrorStore
@@ -145,19 +142,6 @@ def test_a_link_in_the_place_of_an_object_is_none(place: Path, kind: str) -> Non
     assert secret.read_text() == "years of work"
 
 
-def test_a_file_in_the_place_of_the_store_is_an_error(place: Path) -> None:
-    (place / "mirror").write_text("not a directory")
-    store = mirror_at(place / "mirror")
-    with pytest.raises(StorageError, match=str(place / "mirror")):
-        copy(store, FILES)
-    assert "not a directory" in store.survey().unusable
-
-
-def test_free_space_is_that_of_the_nearest_directory(place: Path) -> None:
-    found = mirror_at(place / "a" / "b").survey().free
-    assert format_bytes(found or 0) == format_bytes(free_bytes(place))
-
-
 def test_temporary_files_of_dead_processes_are_deleted(place: Path) -> None:
     key = keys.listing("0" * 64)
     DirectoryObjects(place).put(key, b"1")
@@ -219,10 +203,3 @@ def test_an_error_says_what_this_user_may_not_do(mode: int, word: str) -> None:
         (group / "mirror" / "listings").chmod(mode)
         with pytest.raises(StorageError, match=f"can't be {word} by this user"):
             copy(store, {"new": b"new"}, THEIRS)
-
-
-def test_free_bytes_are_known_of_a_directory_only(tmp_path: Path) -> None:
-    free = MirrorStore(DirectoryObjects(tmp_path / "mirror"), RetryPolicy()).survey().free
-    assert free is not None
-    assert free > SPARE_BYTES
-    assert MirrorStore(MemoryObjects(), RetryPolicy()).survey().free is None

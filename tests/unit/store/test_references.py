@@ -6,7 +6,7 @@ import pytest
 
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import StorageError
-from trainctl.store import keys, references
+from trainctl.store import references
 from trainctl.store.backends.memory import MemoryObjects
 from trainctl.store.references import Reference
 
@@ -52,16 +52,6 @@ def test_a_version_stays_until_the_next_is_complete(objects: MemoryObjects) -> N
     assert [one["listing"] for one in only(objects).versions()] == [SECOND]
 
 
-def test_a_version_stays_when_the_source_changes(objects: MemoryObjects) -> None:
-    references.put_reference(objects, REFERENCE, source("1"), FIRST)
-    references.put_reference(objects, REFERENCE, source("1", "hf://acme/other"))
-    assert only(objects).listings == {FIRST}
-    assert [one["source"] for one in only(objects).versions()] == [
-        "hf://acme/other",
-        "hf://acme/model",
-    ]
-
-
 def test_copying_the_same_version_again_keeps_its_listing(objects: MemoryObjects) -> None:
     references.put_reference(objects, REFERENCE, source("1"), FIRST)
     references.put_reference(objects, REFERENCE, source("1"))
@@ -74,26 +64,6 @@ def test_renewing_changes_the_time_only(objects: MemoryObjects) -> None:
     references.renew_reference(objects, REFERENCE.lineage, REFERENCE.address)
     assert only(objects).record == before.record
     assert only(objects).last_used > before.last_used
-
-
-def test_renewing_makes_no_reference(objects: MemoryObjects) -> None:
-    references.renew_reference(objects, "lineage-1", "weights.gone")
-    assert not references.read_references(objects).stored
-
-
-def test_dropping(objects: MemoryObjects) -> None:
-    references.put_reference(objects, REFERENCE, source("1"))
-    references.put_reference(objects, OTHER, source("1"))
-    assert references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
-    assert only(objects).record["owner"] == "bob@desk"
-    assert not references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
-
-
-def test_the_references_of_one_state(objects: MemoryObjects) -> None:
-    references.put_reference(objects, REFERENCE, source("1"))
-    references.put_reference(objects, OTHER, source("1"))
-    (stored,) = references.read_references(objects, "lineage-2").stored
-    assert stored.key == keys.reference("lineage-2", "weights.model")
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[]", b"nonsense", b"[" * 100_000])
@@ -110,15 +80,3 @@ def test_a_damaged_reference_is_reported_and_written_again(
         found.require_readable()
     references.put_reference(objects, REFERENCE, source("1"), FIRST)
     references.read_references(objects).require_readable()
-
-
-def test_a_flipped_bit_is_noticed(objects: MemoryObjects) -> None:
-    references.put_reference(objects, REFERENCE, source("1"), FIRST)
-    data = objects.get(REFERENCE.key) or b""
-    objects.put(REFERENCE.key, data.replace(b"1111", b"1101", 1))
-    assert list(references.read_references(objects).damaged) == [REFERENCE.key]
-
-
-def test_a_reference_to_something_that_is_no_listing_is_damaged(objects: MemoryObjects) -> None:
-    references.put_reference(objects, REFERENCE, source("1"), "../../secrets")
-    assert list(references.read_references(objects).damaged) == [REFERENCE.key]
