@@ -16,8 +16,7 @@ import pytest
 
 from tests.support.node_program.nodes import all_text_below, wait_for
 from tests.support.projects.project import ProjectHarness, processes
-from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, rclone
-from tests.support.tiers import one_day_in
+from tests.support.servers.buckets import SECRET, BucketServer, rclone
 
 MANIFEST = """\
 project: {name: demo}
@@ -116,23 +115,6 @@ def test_a_bucket_from_training_to_download(fresh: ProjectHarness, bucket: Bucke
     assert json.loads(run_json.read_text())["status"] == "TRAINING_JOB_COMPLETED"
 
 
-@one_day_in(7)
-def test_trust_is_named_for_what_comes_after_a_run_too(
-    fresh: ProjectHarness, bucket: BucketServer, tmp_path: Path
-) -> None:
-    """What `apply --trust FILE` was allowed, the commands about its checkpoints are by the same flag; without it the secret is not sent."""
-    fresh.variables["BUCKET"] = json.dumps(bucket.credential)
-    write(fresh, in_bucket(bucket, "trusted"))
-    mine = fresh.directory.parent / "home" / ".config" / "trainctl" / "trust.toml"
-    named = mine.rename(tmp_path / "named.toml")
-    trust = ("--trust", str(named))
-    fresh.run("apply", "--auto-approve", "--wait", *trust)
-    for command in ("list", "url", "download", "upload"):
-        refused = fresh.run("checkpoints", command, "sft", code=13)
-        assert "secret 'bucket' is not sent to 127.0.0.1" in refused.stderr
-        fresh.run("checkpoints", command, "sft", *trust)
-
-
 def test_a_run_begins_with_the_newest_checkpoint_of_those_before(
     fresh: ProjectHarness, bucket: BucketServer
 ) -> None:
@@ -162,7 +144,6 @@ def test_a_run_begins_with_the_newest_checkpoint_of_those_before(
     ]
 
 
-@one_day_in(4)
 def test_a_wrong_credential_stops_a_run_before_it_trains(
     fresh: ProjectHarness, bucket: BucketServer
 ) -> None:
@@ -184,26 +165,6 @@ def test_a_wrong_credential_stops_a_run_before_it_trains(
     assert [one["name"] for one in listed(fresh)] == ["checkpoint-1", "checkpoint-2"]
 
 
-@one_day_in(5)
-def test_the_environments_own_credential(fresh: ProjectHarness, bucket: BucketServer) -> None:
-    """It opens the bucket; it doesn't go to a server that only the manifest names; without one the error says what to set."""
-    url = "checkpoints: {url: s3://models/own ENDPOINT}"
-    write(fresh, url.replace("ENDPOINT", ", endpoint_url: 'https://store.example.com'"))
-    fresh.variables |= {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET}
-    forbidden = fresh.run("apply", "--auto-approve", code=None)
-    fresh.variables["AWS_ENDPOINT_URL_S3"] = bucket.endpoint
-    write(fresh, url.replace("ENDPOINT", ""))
-    fresh.run("apply", "--auto-approve", "--wait")
-    names = [one["name"] for one in listed(fresh)]
-    del fresh.variables["AWS_SECRET_ACCESS_KEY"]
-    without = fresh.run("checkpoints", "list", "sft", code=1)
-
-    assert "is not sent to https://store.example.com" in forbidden.stdout + forbidden.stderr
-    assert names == ["checkpoint-1", "checkpoint-2"]
-    assert "AWS_SECRET_ACCESS_KEY" in without.stderr
-
-
-@one_day_in(5)
 def test_a_directory_keeps_what_the_manifest_says(fresh: ProjectHarness, tmp_path: Path) -> None:
     """keep_last; what a destroy leaves is named, and --delete-checkpoints leaves nothing."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store', keep_last: 1}}")
@@ -227,7 +188,6 @@ def test_a_directory_keeps_what_the_manifest_says(fresh: ProjectHarness, tmp_pat
     assert processes(str(tmp_path)) == []
 
 
-@one_day_in(7)
 def test_logs_beside_checkpoints_are_none(fresh: ProjectHarness, tmp_path: Path) -> None:
     """Directories and loose files, written last: not counted by keep_last, and nobody begins with them or downloads them."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store', keep_last: 1}}")
@@ -254,7 +214,6 @@ top = target.parent
     assert set(re.findall(r"rank-0/([^/']*)", resumed)) == {"checkpoint-4"}
 
 
-@one_day_in(7)
 def test_weights_that_are_links_are_kept_or_missed(fresh: ProjectHarness, tmp_path: Path) -> None:
     """Those of another checkpoint come back bit for bit; of what leads elsewhere list, status and download tell."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store'}}")
@@ -286,32 +245,6 @@ best.mkdir()
     assert "1 symlink skipped" in newest.stderr
 
 
-@one_day_in(7)
-def test_a_named_checkpoint_of_another_job(fresh: ProjectHarness) -> None:
-    """It comes before the job that begins with it; one that isn't there stops that job before it runs."""
-    write(fresh, "")
-    text = (fresh.directory / "trainctl.yaml").read_text()
-    text = text.replace("load_checkpoint_config: {enabled: true}", "environment_variables: {A: b}")
-    evaluate = """\
-  eval:
-    runtime:
-      start_commands: ["ls $BT_LOAD_CHECKPOINT_DIR/sft/rank-0/*"]
-      load_checkpoint_config: {enabled: true, checkpoints: [{typ: baseten_named_checkpoint, job_id: sft, checkpoint_name: NAME}]}
-"""
-    fresh.write({"trainctl.yaml": text + evaluate.replace("NAME", "checkpoint-1")})
-    fresh.run("apply", "--auto-approve", "--wait", "--target", "job.sft")
-    fresh.run("apply", "--auto-approve", "--wait")
-    log = fresh.run("logs", "eval").stdout
-    fresh.write({"trainctl.yaml": text + evaluate.replace("NAME", "checkpoint-9")})
-    failed = fresh.run("apply", "--auto-approve", "--wait", code=None)
-
-    assert log.split() == ["adapter_config.json", "adapter_model.safetensors"]
-    assert failed.returncode in (1, 12)
-    assert "no complete checkpoint 'checkpoint-9'" in failed.stdout + failed.stderr
-    assert "checkpoint-2" in failed.stdout + failed.stderr
-
-
-@one_day_in(7)
 def test_the_jobs_of_a_sweep_have_checkpoints_of_their_own(
     fresh: ProjectHarness, tmp_path: Path
 ) -> None:
@@ -345,7 +278,6 @@ jobs:
     assert second == ["from 1\n", "from 2\n"]
 
 
-@one_day_in(4)
 def test_an_interrupted_download_is_taken_up(fresh: ProjectHarness, tmp_path: Path) -> None:
     """What is there and right is not fetched again; a file that was changed in the store is refused, and nothing appears."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store'}}")
@@ -369,30 +301,6 @@ def test_an_interrupted_download_is_taken_up(fresh: ProjectHarness, tmp_path: Pa
     assert "[target-exists]" in again.stderr
 
 
-@one_day_in(5)
-def test_bad_references_are_told_with_the_manifest(fresh: ProjectHarness) -> None:
-    """Where, and what to write instead."""
-    for config, said in (
-        ("checkpoints: [{typ: latest, job_id: stf}]", "'stf' is neither a job nor a run ID"),
-        ("checkpoints: [{typ: newest}]", "latest"),
-        ("checkpoints: [{typ: named, job_id: sft}]", "checkpoint_name"),
-        ("checkpoints: []", "checkpoints"),
-    ):
-        write(fresh, "")
-        text = (fresh.directory / "trainctl.yaml").read_text()
-        fresh.write(
-            {
-                "trainctl.yaml": text.replace(
-                    "load_checkpoint_config: {enabled: true",
-                    f"load_checkpoint_config: {{{config}, enabled: true",
-                )
-            }
-        )
-        problems = fresh.json("validate", code=1)["diagnostics"]
-        assert said in json.dumps(problems), config
-
-
-@one_day_in(5)
 def test_a_killed_supervisor_leaves_a_run_whose_checkpoints_can_be_finished(
     fresh: ProjectHarness, tmp_path: Path
 ) -> None:

@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.projects.project import ProjectHarness
-from tests.support.servers.buckets import KEY_ID, SECRET, free_port, moto
-from tests.support.tiers import one_day_in
+from tests.support.servers.buckets import KEY_ID, SECRET, moto
 from trainctl.objects.bucket_client import Bucket as Store
 from trainctl.objects.credentials import AwsKeys
 from trainctl.objects.location import parse_bucket_location
 
-ROLE = "arn:aws:iam::123456789012:role/reader"
 MANIFEST = """\
 project: {name: demo}
 secrets: {bucket: {from: command, command: [VAULT]}}
@@ -67,21 +65,6 @@ def says(work: ProjectHarness, vault: str) -> None:
     program.chmod(0o755)
 
 
-@one_day_in(7)
-def test_a_role_that_can_not_be_assumed_stops_nobody_who_has_it_all(work: ProjectHarness) -> None:
-    """The plan warns and works, also where there is no state yet; without the lock, or with nothing mirrored, it is the error."""
-    wants(
-        work, f"AWS_ASSUME_ROLE, aws_assume_role_region: eu-west-1, aws_assume_role_arn: '{ROLE}'"
-    )
-    work.run("apply", "--auto-approve", "--target", "weights.model")
-    work.variables["AWS_ENDPOINT_URL_STS"] = f"http://127.0.0.1:{free_port()}"
-    used, refused = _stands_in(work, "source-interrupted")
-    said = f"AWS is unreachable for role {ROLE}"
-    assert said in used
-    assert said in refused
-
-
-@one_day_in(7)
 def test_a_secret_that_its_keeper_does_not_give_stops_nobody_who_has_it_all(
     work: ProjectHarness,
 ) -> None:

@@ -6,13 +6,14 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.machines.hosts import client_project, host_lab
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
 from tests.support.pytorch import GLOO_TRAIN, pytorch
-from tests.support.tiers import one_day_in
 
-pytestmark = one_day_in(14)
+pytestmark = pytest.mark.long
 
 MANIFEST = """\
 project: {name: demo}

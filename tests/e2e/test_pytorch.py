@@ -13,9 +13,8 @@ from tests.support.machines.containers import EngineHarness
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness, project
 from tests.support.pytorch import python_image, pytorch, site_packages
-from tests.support.tiers import one_day_in
 
-pytestmark = one_day_in(14)
+pytestmark = pytest.mark.long
 
 TRAIN = """\
 import os, pathlib, time

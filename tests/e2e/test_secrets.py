@@ -18,7 +18,6 @@ import pytest
 
 from tests.support.projects.project import ProjectHarness, project
 from tests.support.servers.hub import HttpFault, Hub, serve
-from tests.support.tiers import one_day_in
 
 ENV = "env-Zq8vN2xW5tR7-value"
 FILE = "file-Kd4mP9sL1yB6-value"
@@ -307,7 +306,6 @@ def nothing_begun(work: ProjectHarness) -> bool:
     )
 
 
-@one_day_in(4)
 @pytest.mark.parametrize(
     ("variable", "says"),
     [
@@ -334,70 +332,6 @@ def test_a_missing_secret_is_named_before_anything_is_begun(
     assert found_in((done.stdout + done.stderr).encode()) == []
 
 
-@one_day_in(5)
-def test_a_saved_plan_that_lacks_a_secret_begins_nothing(planted: Story) -> None:
-    """Also where the plan was made by somebody who had it."""
-    planted.work.run("plan", "--out", "saved.plan")
-    del planted.work.variables["SOURCE_TOKEN"]
-    done = planted.work.run("apply", "saved.plan", code=1)
-
-    assert "error: weights.gated: secret 'source'" in done.stderr
-    assert nothing_begun(planted.work)
-
-
-@one_day_in(4)
-def test_a_missing_file_is_named(planted: Story) -> None:
-    """A secret's file that isn't there is told with its path."""
-    (planted.work.directory / "aws.json").unlink()
-    done = planted.work.run("apply", "--auto-approve", code=1)
-
-    assert (
-        "error: job.sft: secret 'aws': cannot read aws.json: No such file or directory"
-        in done.stderr
-    )
-    assert nothing_begun(planted.work)
-
-
-@one_day_in(4)
-@pytest.mark.parametrize("value", ["short-7", "x"])
-def test_a_short_secret_is_refused(planted: Story, value: str) -> None:
-    """What is too short to be masked is refused before anything is begun, with what to do, and not shown."""
-    planted.work.variables["WANDB_API_KEY"] = value
-    done = planted.work.run("apply", "--auto-approve", code=1)
-
-    assert "error: job.sft: secret 'wandb' has fewer than 8 characters" in done.stderr
-    assert "declare `redact: false`" in done.stderr
-    assert "short-7" not in done.stdout + done.stderr
-    assert nothing_begun(planted.work)
-
-
-TOKEN = "hf_" + "Ab3De6Gh9Jk2Mn5Pq8St1Vw4"
-LITERALS = {
-    "environment": ("PLAIN: nothing", f"PLAIN: {TOKEN}"),
-    "command": ("python3 train.py", f"python3 train.py --token {TOKEN}"),
-    "source": ("hf://acme/open", f"hf://user:{TOKEN}@acme/open"),
-    "key": ("PLAIN: nothing", f"{TOKEN}: nothing"),
-    "unknown key": ("vars:", f"{TOKEN}: 1\nvars:"),
-}
-
-
-@one_day_in(5)
-@pytest.mark.parametrize("place", LITERALS)
-@pytest.mark.parametrize("command", [("validate",), ("validate", "--format", "json"), ("plan",)])
-def test_a_literal_token_is_refused_and_not_repeated(
-    planted: Story, place: str, command: tuple[str, ...]
-) -> None:
-    """A manifest with a token in it is an error at its line that doesn't show it."""
-    change(planted.work, *LITERALS[place])
-    done = planted.work.run(*command, code=1)
-    said = done.stdout + done.stderr
-
-    assert TOKEN not in said
-    assert TOKEN[:12] not in said
-    assert "error" in said
-    assert nothing_begun(planted.work)
-
-
 def test_a_declared_value_that_stands_in_the_manifest_is_refused(planted: Story) -> None:
     """Nothing that is kept could hold it as it is, so there is no plan; the value isn't repeated in any form."""
     change(planted.work, "PLAIN: nothing", f"PLAIN: prefix-{ENV}")
@@ -414,19 +348,7 @@ def test_a_declared_value_that_stands_in_the_manifest_is_refused(planted: Story)
     assert nothing_begun(planted.work)
 
 
-@one_day_in(4)
-def test_a_token_in_an_upstream_file_name_is_refused(planted: Story) -> None:
-    """A listing keeps names as they are, so such a source isn't taken; the error doesn't show the name."""
-    planted.hub.add("acme/open", {**FILES, f"{ENV}.bin": b"x"})
-    done = planted.work.run("apply", "--auto-approve", code=1)
-
-    assert "error: weights.open: a file name upstream contains the value of a secret" in done.stderr
-    assert found_in((done.stdout + done.stderr).encode()) == []
-    assert nothing_begun(planted.work)
-
-
-@one_day_in(7)
-@pytest.mark.parametrize("status", [302, 400, 401, 403, 404, 429, 500])
+@pytest.mark.parametrize("status", [302, 401, 500])
 def test_an_upstream_that_echoes_the_token_is_not_repeated(planted: Story, status: int) -> None:
     """Whatever an error's headers say, the token is in no message and in nothing that is kept."""
     echo = {
@@ -452,44 +374,3 @@ def test_an_upstream_that_echoes_the_token_is_not_repeated(planted: Story, statu
         )
         == {}
     )
-
-
-@one_day_in(7)
-@pytest.mark.parametrize(
-    "value",
-    [
-        "hf_token with spaces",
-        "hf_token\nwith-lines",
-        "hf_tokén-latin",
-        "hf_" + "x" * 20 + "\x07",
-        "\ufeffhf_" + "x" * 20,
-    ],
-)
-def test_a_token_that_no_header_can_hold_is_refused_unseen(planted: Story, value: str) -> None:
-    """It is named by its secret, and neither shown nor sent; and a check says that it can't be used, as the plan does."""
-    planted.work.variables["SOURCE_TOKEN"] = value
-    done = planted.work.run("--log-level", "debug", "plan", code=1)
-    secrets = planted.work.json("secrets", "check", code=1)["secrets"]
-    (checked,) = (one for one in secrets if one["name"] == "source")
-
-    assert "weights.gated: secret source is not a valid token: " in done.stderr
-    assert not checked["readable"]
-    assert [one["code"] for one in checked["problems"]] == ["unusable-secret"]
-    assert not any(one in done.stdout + done.stderr for one in (value, *value.splitlines()))
-    assert not any("acme/gated" in one.path for one in planted.hub.seen)
-
-
-@one_day_in(4)
-@pytest.mark.parametrize("by_link", [False, True])
-def test_a_secret_file_lies_beside_the_manifest(planted: Story, by_link: bool) -> None:
-    """A manifest alone can't have a file from elsewhere sent to a job, also not through a link."""
-    outside = planted.top / "home" / "id_key"
-    outside.write_text(FILE)
-    (planted.work.directory / "link").symlink_to(outside)
-    change(planted.work, "path: src/netrc.txt", f"path: {'link' if by_link else outside}")
-    done = planted.work.run("apply", "--auto-approve", code=13)
-
-    assert "trainctl.yaml:5:" in done.stderr
-    assert "error: secret 'netrc' reads a file outside the manifest's directory" in done.stderr
-    assert found_in((done.stdout + done.stderr).encode()) == []
-    assert nothing_begun(planted.work)

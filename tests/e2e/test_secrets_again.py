@@ -15,7 +15,6 @@ import pytest
 
 from tests.support.node_program.nodes import is_alive, wait_for
 from tests.support.projects.project import ProjectHarness
-from tests.support.tiers import one_day_in
 
 OLD, NEW = "Kd4mP9sL1yB6-old", "Kd4mP9sL1yB6-new"
 MANIFEST = """\
@@ -77,7 +76,6 @@ def ended(work: ProjectHarness, address: str) -> dict[str, Any]:
     return wait_for(look, 60)
 
 
-@one_day_in(3)
 def test_a_run_waits_for_secrets_and_goes_on_with_those_that_are_pushed(
     queued: ProjectHarness, waits: Path
 ) -> None:
@@ -104,34 +102,3 @@ def test_a_run_waits_for_secrets_and_goes_on_with_those_that_are_pushed(
         one for one in queued.nodes.rglob("*") if one.is_file() and NEW.encode() in one.read_bytes()
     ]
     assert held == []
-
-
-@one_day_in(5)
-def test_any_later_apply_gives_secrets_again(queued: ProjectHarness, waits: Path) -> None:
-    """With nothing else to do the run is carried on, as the same run."""
-    lost = lose_supervisor(queued)
-    queued.run("apply", "--auto-approve")
-    waits.touch()
-    after = ended(queued, lost["address"])
-    assert (after["run"], after["status"]) == (lost["run"], "TRAINING_JOB_COMPLETED")
-
-
-@one_day_in(5)
-def test_such_a_run_can_be_stopped_and_destroyed(queued: ProjectHarness) -> None:
-    """It is nobody's, and goes as any other."""
-    lost = lose_supervisor(queued)
-    queued.run("stop", lost["address"])
-    assert queued.json("status", lost["address"])["status"] == "TRAINING_JOB_STOPPED"
-    queued.run("destroy", "--auto-approve", "--stop-running")
-    assert list(queued.nodes.glob("local-0/runs/*/spec.json")) == []
-
-
-@one_day_in(5)
-def test_a_secret_that_can_not_be_had_is_told(queued: ProjectHarness) -> None:
-    """The run goes on waiting, the exit code says so, and the error names what is missing."""
-    lost = lose_supervisor(queued)
-    del queued.variables["CORP"]
-    refused = queued.run("secrets", "push", code=1)
-    assert lost["address"] in refused.stderr
-    assert "CORP" in refused.stderr
-    assert "waits for secrets" in queued.run("status", "fit").stdout

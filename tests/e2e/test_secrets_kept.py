@@ -11,7 +11,6 @@ from typing import Any
 
 from tests.support.node_program.nodes import is_alive, wait_for
 from tests.support.projects.project import ProjectHarness
-from tests.support.tiers import one_day_in
 
 OLD, NEW = "Wm3xR7nD5kP2-old", "Wm3xR7nD5kP2-new"
 SAYS = "(secret corp is stored on the node's disk until the run starts)"
@@ -23,16 +22,6 @@ jobs:
     depends_on: [job.prep]
     runtime:
       start_commands: ["printf 'got %s' \\"${TOKEN#*-}\\""]
-      environment_variables: {TOKEN: {secret: corp}}
-"""
-GANG = """\
-secrets: {corp: {from: env, name: CORP, persist: true}}
-clusters: {local: {provider: local, nodes: 2}}
-jobs:
-  fit:
-    compute: {node_count: 2}
-    runtime:
-      start_commands: ["while ! test -e WAITS; do sleep 0.05; done", "test -n \\"$TOKEN\\""]
       environment_variables: {TOKEN: {secret: corp}}
 """
 
@@ -76,7 +65,6 @@ def ended(work: ProjectHarness, address: str) -> dict[str, Any]:
     return wait_for(look, 60)
 
 
-@one_day_in(3)
 def test_a_run_goes_on_where_nobody_has_its_secret(fresh: ProjectHarness) -> None:
     """The plan says that it is kept; with its supervisor killed and the variable gone the same run goes on with the old value, in one private file until it begins."""
     gate = declare(fresh, 1)
@@ -103,36 +91,3 @@ def test_a_run_goes_on_where_nobody_has_its_secret(fresh: ProjectHarness) -> Non
     assert (after["run"], after["status"]) == (run, "TRAINING_JOB_COMPLETED")
     assert "got old" in fresh.run("logs", "job.fit").stdout
     assert holders(fresh, OLD) == []
-
-
-@one_day_in(7)
-def test_a_rotated_secret_is_that_of_the_next_run(fresh: ProjectHarness) -> None:
-    """Another version is another run, with the value of then; the old one goes with the run that had it, and destroy leaves neither."""
-    gate = declare(fresh, 1)
-    fresh.variables["CORP"] = OLD
-    fresh.run("apply", "--auto-approve")
-    declare(fresh, 2)
-    fresh.variables["CORP"] = NEW
-    fresh.run("apply", "--auto-approve", "--stop-running")
-
-    assert holders(fresh, OLD) == []
-    assert [one.name for one in holders(fresh, NEW)] == ["secrets.json"]
-    lose_supervisor(fresh, fresh.json("status", "job.fit")["run"])
-    fresh.run("destroy", "--auto-approve", "--stop-running")
-    assert holders(fresh, NEW) == []
-    gate.touch()
-
-
-@one_day_in(10)
-def test_of_a_run_on_several_nodes_nothing_is_kept(fresh: ProjectHarness) -> None:
-    """Such a run begins anew as another one where it lost a rank, so no value is on any disk, and the plan speaks of none."""
-    gate = fresh.directory.parent / "go"
-    fresh.write({"trainctl.yaml": GANG.replace("WAITS", str(gate))})
-    fresh.variables["CORP"] = OLD
-    planned = fresh.run("plan").stdout
-    fresh.run("apply", "--auto-approve")
-
-    assert "kept on" not in planned
-    assert holders(fresh, OLD) == []
-    gate.touch()
-    assert ended(fresh, "job.fit")["status"] == "TRAINING_JOB_COMPLETED"

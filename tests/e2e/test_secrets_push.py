@@ -11,7 +11,6 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from tests.support.projects.project import ProjectHarness
-from tests.support.tiers import one_day_in
 
 OLD, NEW = "Kd4mP9sL1yB6-old", "Kd4mP9sL1yB6-new"
 MANIFEST = """\
@@ -66,7 +65,6 @@ def readable(work: ProjectHarness) -> dict[str, bool]:
     return {one["name"]: one["readable"] for one in found}
 
 
-@one_day_in(5)
 def test_a_value_goes_to_the_keyring(work: ProjectHarness) -> None:
     """New ones are stored, the same one is left, another is replaced only with --auto-approve where nobody can be asked."""
     assert readable(work)["corp"] is False
@@ -81,17 +79,6 @@ def test_a_value_goes_to_the_keyring(work: ProjectHarness) -> None:
     assert "already" in push(work, "corp", NEW)
 
 
-@one_day_in(5)
-def test_a_keyring_that_keeps_nothing_is_told(work: ProjectHarness) -> None:
-    """What can't be had back isn't stored: there are backends that take everything and keep nothing."""
-    work.variables["PYTHON_KEYRING_BACKEND"] = "keyring.backends.null.Keyring"
-    said = push(work, "corp", NEW, code=1)
-    assert "secret 'corp': the keyring did not store the value" in said
-    assert "keyring --list-backends" in said
-    assert "Stored" not in said
-
-
-@one_day_in(7)
 @pytest.mark.usefixtures("aws")
 def test_a_value_goes_to_aws(work: ProjectHarness) -> None:
     """From the environment; the versions that AWS gave are told."""
@@ -111,16 +98,12 @@ def test_a_value_goes_to_aws(work: ProjectHarness) -> None:
     assert client.get_secret_value(SecretId="prod/cloud")["SecretString"] == NEW
 
 
-@one_day_in(14)
 @pytest.mark.parametrize(
     ("name", "value", "flags", "code", "says"),
     [
         ("plain", OLD, (), 64, "is read from env, where trainctl can't store it"),
         ("crop", OLD, (), 64, "Did you mean 'corp'?"),
-        ("corp", "", (), 64, "is empty (standard input)"),
-        ("corp", "", ("--from-env", "NOT_SET"), 64, "is empty (environment variable NOT_SET)"),
         ("corp", "short", (), 1, "has fewer than 8 characters"),
-        ("corp", "x" * 65537, (), 64, "longer than 64 KiB"),
     ],
 )
 def test_what_can_not_be_stored_is_told(

@@ -10,10 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
-from tests.support.projects.weights_project import small_disk
-from tests.support.tiers import one_day_in
 
 APPLY = ("apply", "--auto-approve", "--wait")
 MANIFEST: dict[str, Any] = {
@@ -41,7 +38,6 @@ def codes(made: ProjectHarness, *flags: str) -> list[tuple[str, str]]:
     return [(one["severity"], one["code"]) for one in found if one["code"].startswith("cache-")]
 
 
-@one_day_in(3)
 def test_a_cache_from_the_first_run_to_the_last_project(fresh: ProjectHarness) -> None:
     """Prepared once for two jobs, shared with the team, summarized in every form, too full, cleared, and gone."""
     fetch = "echo fetched; head -c 1500 /dev/zero > $BT_PROJECT_CACHE_DIR/data; echo x >> $BT_TEAM_CACHE_DIR/count"
@@ -96,32 +92,6 @@ def test_a_cache_from_the_first_run_to_the_last_project(fresh: ProjectHarness) -
     assert not fresh.nodes.exists() or list(fresh.nodes.iterdir()) == []
 
 
-@one_day_in(7)
-def test_a_job_that_moves_leaves_its_cache_only_if_it_may(fresh: ProjectHarness) -> None:
-    """An error first; with require_cache_affinity: false it runs there, and the old cache is still there afterwards."""
-    keep = "echo kept > $BT_PROJECT_CACHE_DIR/data"
-    declare(fresh, {"sft": job(keep)}, caches={})
-    fresh.run(*APPLY)
-    cache = Path(fresh.json("cache", "summarize", "one")["directory"])
-
-    declare(fresh, {"sft": job("ls $BT_PROJECT_CACHE_DIR", cluster="b")}, caches={})
-    refused = fresh.run(*APPLY, code=1).stderr
-    assert "cache.one-a on cluster.a (5 B in 1 file" in refused
-    free = job("ls $BT_PROJECT_CACHE_DIR", cluster="b", require_cache_affinity=False)
-    declare(fresh, {"sft": free}, caches={})
-    assert codes(fresh) == [("warning", "cache-empty")]
-    fresh.run(*APPLY)
-
-    assert fresh.run("logs", "sft").stdout == ""
-    assert (cache / "data").read_text() == "kept\n"
-    assert (
-        "Choose a cluster with --cluster" in fresh.run("cache", "summarize", "one", code=64).stderr
-    )
-    assert fresh.json("cache", "summarize", "one", "--cluster", "a")["total_files"] == 1
-    assert codes(fresh) == []
-
-
-@one_day_in(7)
 def test_a_team_cache_of_two_states(fresh: ProjectHarness) -> None:
     """A declared directory that two states share stays until the second lets go; a project without one is told so."""
     shared = fresh.directory.parent / "shared"
@@ -140,25 +110,3 @@ def test_a_team_cache_of_two_states(fresh: ProjectHarness) -> None:
     assert (shared / "data").exists()
     fresh.run("--state", f"file://{fresh.directory.parent}/second", "destroy", "--auto-approve")
     assert not shared.exists()
-
-
-@one_day_in(7)
-def test_a_cache_on_a_full_disk_fails_the_deployment_and_is_prepared_later(
-    fresh: ProjectHarness,
-) -> None:
-    """The command's own words are told, apply exits 12, nothing counts as prepared; with room it goes on."""
-    with small_disk(fresh.directory.parent / "disk", "1m") as disk:
-        caches = {"work": {"project": "one", "cluster": "a", "dir": str(disk / "cache")}}
-        fetch = "head -c 3000000 /dev/zero > $BT_PROJECT_CACHE_DIR/data"
-        declare(fresh, {"sft": job("ls $BT_PROJECT_CACHE_DIR", prepare_commands=[fetch])}, caches=caches)  # fmt: skip
-        failed = fresh.run(*APPLY, code=12).stderr
-        assert "prepare command 1 of 1 exited with 1" in failed
-        assert "No space left on device" in failed
-        assert fresh.json("status", "sft")["status"] == "TRAINING_JOB_DEPLOY_FAILED"
-        fetch = fetch.replace("3000000", "3000")
-        declare(fresh, {"sft": job("ls $BT_PROJECT_CACHE_DIR", prepare_commands=[fetch])}, caches=caches)  # fmt: skip
-        fresh.run(*APPLY)
-        assert fresh.run("logs", "sft").stdout == "data\n"
-        wait_for(lambda: fresh.json("status", "sft")["status"] == "TRAINING_JOB_COMPLETED")
-        fresh.run("destroy", "--auto-approve")
-        assert not (disk / "cache").exists()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.projects.project import project
 from tests.support.pytorch import pytorch
-from tests.support.tiers import one_day_in
 
-pytestmark = one_day_in(14)
+pytestmark = pytest.mark.long
 
 TRAIN = """\
 import torch

@@ -12,7 +12,6 @@ from tests.support.projects.project import ProjectHarness
 from tests.support.servers.certificate_authority import authority
 from tests.support.servers.web_server import WebServer, serve_web
 from tests.support.storage.weights_data import noise
-from tests.support.tiers import one_day_in
 from trainctl_schemas import schema
 
 SMALL = noise(50_000)
@@ -86,45 +85,6 @@ def test_a_trusted_host_gets_the_token(work: ProjectHarness, web: WebServer) -> 
     assert tokens(web) == {f"Bearer {web.token}"}
 
 
-@one_day_in(5)
-def test_a_trust_file_that_is_named_takes_the_place_of_the_users(
-    work: ProjectHarness, web: WebServer
-) -> None:
-    """--trust FILE counts instead, relative to where the user stands; even one beside the manifest, as the user names it."""
-    work.trust(allow(web))
-    work.write({"none.toml": "", "some.toml": f"[[allow]]\n{allow(web)}\n"})
-    named = work.run("plan", "--trust", "none.toml", code=None).returncode
-    work.trust()
-    alone = work.run("plan", code=None).returncode
-    both = work.run("plan", "--trust", "some.toml", code=None).returncode
-
-    assert (named, alone, both) == (13, 13, 0)
-
-
-@one_day_in(5)
-@pytest.mark.parametrize(
-    "words", ["plan", "mirror list", "mirror verify", "mirror gc", "checkpoints list job.sft", "secrets push"]
-)  # fmt: skip
-def test_a_trust_file_that_is_named_is_read(work: ProjectHarness, words: str) -> None:
-    """By commands, too, that come to send nothing: one that isn't there is told."""
-    done = work.run(*words.split(), "--trust", "none.toml", code=1)
-
-    assert "none.toml: error: trust file ignored: cannot read it" in done.stderr
-
-
-@one_day_in(5)
-def test_another_port_is_another_server(
-    work: ProjectHarness, web: WebServer, elsewhere: WebServer
-) -> None:
-    """An entry with a port opens that one; one without opens the host."""
-    work.trust(allow(elsewhere))
-    other = work.run("plan", code=None).returncode
-    work.trust('secret = "corp"\nhosts = ["127.0.0.1"]')
-    host = work.run("plan", code=None).returncode
-
-    assert (other, host) == (13, 0)
-
-
 @pytest.mark.parametrize("both", [False, True], ids=["one host", "both hosts"])
 def test_a_token_does_not_follow_a_redirect(
     work: ProjectHarness, web: WebServer, elsewhere: WebServer, *, both: bool
@@ -138,7 +98,6 @@ def test_a_token_does_not_follow_a_redirect(
     assert tokens(elsewhere) == {None}
 
 
-@one_day_in(4)
 def test_a_saved_plan_is_judged_where_it_is_applied(work: ProjectHarness, web: WebServer) -> None:
     """Made by somebody who trusts that host, applied by somebody who doesn't: nothing begins."""
     work.trust(allow(web))
@@ -178,7 +137,6 @@ def test_only_the_command_that_is_written_out_runs(work: ProjectHarness, web: We
     assert not (work.directory / "ran").exists()
 
 
-@one_day_in(2)
 @pytest.mark.parametrize("through_link", [False, True])
 def test_a_file_outside_needs_trust(
     work: ProjectHarness, web: WebServer, *, through_link: bool
@@ -195,7 +153,6 @@ def test_a_file_outside_needs_trust(
     work.run("plan")
 
 
-@one_day_in(3)
 def test_policies_bind_whoever_plans(work: ProjectHarness, web: WebServer) -> None:
     """A source, a provider and a price beyond the user's limits end with 13; --trust lifts none of them."""
     text = (work.directory / "trainctl.yaml").read_text()
@@ -221,7 +178,6 @@ def test_policies_bind_whoever_plans(work: ProjectHarness, web: WebServer) -> No
     work.run("plan")
 
 
-@one_day_in(3)
 def test_a_waiver_is_recorded_and_changes_bring_no_policies(work: ProjectHarness) -> None:
     """Policies of the base branch judge plan, saved plan and destroy; those of the checkout are refused."""
     budget = '[[policy]]\nname = "budget"\nmax_hourly_cost = 8\n'
@@ -250,15 +206,6 @@ def test_a_waiver_is_recorded_and_changes_bring_no_policies(work: ProjectHarness
 JOB = 'jobs: {train: {runtime: {start_commands: ["true"]}}}\n'
 
 
-@one_day_in(5)
-def test_a_trust_file_is_read_strictly(work: ProjectHarness) -> None:
-    """What is wrong is told with its key, a mistyped one included; nothing is planned."""
-    work.trust('secret = "corp"\nhost = ["127.0.0.1"]')
-    done = work.run("plan", code=1)
-    assert "trust.toml: allow.0.host: error: unknown key 'host' [unknown-key]" in done.stderr
-    assert "Did you mean 'hosts'?" in done.stderr
-
-
 def test_a_trust_file_that_others_may_write_is_refused(
     work: ProjectHarness, web: WebServer
 ) -> None:
@@ -281,7 +228,6 @@ def test_a_trust_file_beside_the_manifest_is_refused(work: ProjectHarness, web: 
     work.run("plan", "--trust", "config/trainctl/trust.toml")
 
 
-@one_day_in(4)
 def test_check_tells_of_every_secret(work: ProjectHarness, web: WebServer) -> None:
     """Who uses it, where it would go, whether it may, whether it can be read: 13, 1 or 0; nothing is sent, no value is shown."""
     text = (work.directory / "trainctl.yaml").read_text()
@@ -306,35 +252,3 @@ def test_check_tells_of_every_secret(work: ProjectHarness, web: WebServer) -> No
     assert rows[1] == f"corp,env,CORP_TOKEN,,True,weights.model,source,{host(web)},True"
     assert web.asked == []
     assert web.token not in json.dumps(said) + shown.stdout + shown.stderr + "".join(rows)
-
-
-@one_day_in(5)
-def test_check_does_not_allow_what_may_not_be_read(work: ProjectHarness, web: WebServer) -> None:
-    """A command that trust lacks gives nothing that could be sent, whatever hosts are trusted."""
-    wants(work, web, 'from: command, command: [cat, "/dev/null"]')
-    work.trust(allow(web))
-
-    (corp,) = work.json("secrets", "check", code=13)["secrets"]
-
-    assert (corp["readable"], corp["uses"][0]["allowed"]) == (False, False)
-
-
-@one_day_in(5)
-@pytest.mark.parametrize("mode", [0o600, 0o666])
-def test_check_tells_what_is_wrong_with_the_trust_file(
-    work: ProjectHarness, web: WebServer, mode: int
-) -> None:
-    """With its file, key and reason, as a plan does, and not as if the manifest were wrong: also where only reading asks for it."""
-    job = "{runtime: {environment_variables: {T: {secret: corp}}, start_commands: [env]}}"
-    secret = "{from: command, command: [cat, /dev/null]}"
-    work.write({"trainctl.yaml": f"secrets: {{corp: {secret}}}\njobs: {{sft: {job}}}\n"})
-    work.trust(allow(web, 'comands = [["pass"]]'))
-    path = work.directory.parent / "home" / ".config" / "trainctl" / "trust.toml"
-    path.chmod(mode)
-
-    told = work.run("secrets", "check", code=1)
-    planned = work.run("plan", code=1)
-
-    said = "other users can write to it" if mode == 0o666 else "error: unknown key"
-    assert said in told.stderr
-    assert told.stderr == planned.stderr

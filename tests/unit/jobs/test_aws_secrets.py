@@ -106,14 +106,3 @@ def test_storing_in_aws(aws: None) -> None:
     assert secrets(SecretSpec("o", "aws-secrets-manager", "new/json", key="other", redact=False)).value("o") == "x"  # fmt: skip
     with pytest.raises(TrainctlError, match="not a JSON object"):
         store.put(in_aws("new/plain", "token"), VALUE)
-
-
-def test_aws_that_can_not_be_asked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a region or a credential boto3 says what it lacks."""
-    for name in ("AWS_DEFAULT_REGION", "AWS_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    error = failure(in_aws("prod/plain"))
-    assert "cannot query AWS Secrets Manager" in error.summary
-    assert "region" in error.detail
-    assert error.code == "missing-secret"

@@ -283,13 +283,6 @@ def test_other_repositories_inside_are_told(tree: Path) -> None:
     assert scan(tree, ".").excluded == ()
 
 
-def test_what_is_no_file_is_not_opened(tree: Path) -> None:
-    """A pipe that nobody writes to doesn't hold up a plan; it is left out, and told."""
-    os.mkfifo(tree / "pipe")
-    code = scan(tree, ".")
-    assert (paths(code), code.excluded) == (["lib/model.py", "train.py"], ("pipe",))
-
-
 def test_names_with_controls_are_refused(any_tree: Path) -> None:
     """They could not be shown or listed safely; the name is shown escaped."""
     (any_tree / "a\nb").touch()
@@ -297,13 +290,6 @@ def test_names_with_controls_are_refused(any_tree: Path) -> None:
         scan(any_tree, ".")
     assert r"a\nb" in caught.value.summary
     assert "\n" not in caught.value.summary
-
-
-def test_names_that_are_no_text_are_refused(tree: Path) -> None:
-    """Bytes that aren't UTF-8 have no spelling that means the same everywhere."""
-    Path(os.fsdecode(os.fsencode(tree) + b"/\xff")).touch()
-    with pytest.raises(TrainctlError, match="udcff"):
-        scan(tree, ".")
 
 
 @pytest.mark.parametrize("name", ['"quoted"', "-x", " ", "a b", "ü", "$(x)", "'", "\\"])
@@ -361,29 +347,6 @@ def test_a_git_that_refuses_is_an_error(tree: Path) -> None:
     assert "config" in caught.value.detail
 
 
-def test_a_git_that_is_killed_is_an_error(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says nothing, so its end is told."""
-    fake = tree.parent / "bin" / "git"
-    fake.parent.mkdir()
-    fake.write_text("#!/bin/sh\nkill -9 $$\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
-    with pytest.raises(TrainctlError, match="git cannot list the code") as caught:
-        scan(tree, ".")
-    assert caught.value.detail == "git exited with signal 9."
-
-
-def test_an_unreadable_file_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what to do about it."""
-
-    def refuse(self: Path) -> bytes:
-        raise PermissionError(13, "Permission denied", str(self))
-
-    monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(TrainctlError, match=r"cannot read .*model.py in the code: Permission"):
-        scan(tree, ".")
-
-
 def test_the_archive_is_the_same_for_the_same_files(any_tree: Path, tmp_path: Path) -> None:
     """Owners, times and permissions but the executable bit are not in it."""
     (any_tree / "run.sh").write_text("x")
@@ -427,13 +390,6 @@ def test_a_bare_repository_is_no_code(tmp_path: Path, form: str, *, inner: bool)
     with pytest.raises(TrainctlError, match="is a bare git repository"):
         scan(tmp_path, "code/sub" if inner else "code")
     assert not ran.exists()
-
-
-def test_a_directory_in_a_work_tree_may_have_such_names(tree: Path) -> None:
-    """Where git finds a work tree first, it looks no further."""
-    git(tree, "init", "-q")
-    write(tree, {"HEAD": "x\n", "objects/a": "x\n", "refs/b": "x\n"})
-    assert {"HEAD", "objects/a", "refs/b"} <= set(paths(scan(tree, ".")))
 
 
 def test_external_directories_get_their_names(tmp_path: Path) -> None:

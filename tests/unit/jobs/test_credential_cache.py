@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support.servers.identity_servers import POOL, IdentityServers, identity_servers
-from trainctl.errors import SourceUnreachable
 from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.redaction import Redactor
-from trainctl.model.single_flight import SingleFlight
 from trainctl.model.specs.resource import SourceAuthSpec, WeightsSpec
 from trainctl.plugin_api.sources import SourceCredential
 
@@ -63,40 +60,3 @@ def test_what_ends_is_asked_for_again_once(tmp_path: Path) -> None:
         assert again[0].renew is not None
         assert again[0].renew().value not in (first.value, again[0].value)
         assert len(google.granted) == 3
-
-
-class Role:
-    """A key that tells when it was looked up often enough; who looks it up holds the lock until it knows whether to wait."""
-
-    def __init__(self, times: int) -> None:
-        self._left = times
-        self.looked_up = threading.Event()
-
-    def __hash__(self) -> int:
-        self._left -= 1
-        if self._left == 0:
-            self.looked_up.set()
-        return 1
-
-
-def test_who_waits_for_what_fails_hears_of_it_at_once() -> None:
-    """All who waited get the error of the one who asked; who comes later asks again, and what was given stays."""
-    together, asked, waiters = SingleFlight[str](forget_errors=True), [], 3
-    role, begun = Role(2 * (1 + waiters)), threading.Event()
-
-    def away() -> str:
-        asked.append(role)
-        begun.set()
-        role.looked_up.wait()
-        raise SourceUnreachable("away")
-
-    with ThreadPoolExecutor(1 + waiters) as pool:
-        first = pool.submit(together.get, role, away)
-        begun.wait()
-        others = [pool.submit(together.get, role, away) for _ in range(waiters)]
-        failures = {str(one.exception()) for one in (first, *others)}
-
-    assert failures == {"away"}
-    assert len(asked) == 1
-    assert together.get(role, lambda: "key") == "key"
-    assert together.get(role, away) == "key"

@@ -104,23 +104,6 @@ def test_kept_directories_are_named_where_they_lie() -> None:
     assert directory_links(spec, WHERE) == []
 
 
-def test_kept_directories_are_where_the_job_wants_them() -> None:
-    """The variable names the wished place, and a link leads from there to the real one."""
-    spec = job(
-        checkpointing={"enabled": True, "checkpoint_path": "out"},
-        cache={"enabled": True, "mount_base_path": "/root/.cache"},
-    )
-    found = made(spec)
-    assert found["BT_CHECKPOINT_DIR"] == f"{WHERE.work}/out"
-    assert found["BT_RW_CACHE_DIR"] == "/root/.cache/user_artifacts"
-    assert found["BT_TEAM_CACHE_DIR"] == "/root/.cache/team_artifacts"
-    assert directory_links(spec, WHERE) == [
-        {"path": "out", "target": WHERE.checkpoints},
-        {"path": "/root/.cache/user_artifacts", "target": WHERE.project_cache},
-        {"path": "/root/.cache/team_artifacts", "target": WHERE.team_cache},
-    ]
-
-
 def test_weights_are_named_where_they_can_be_read() -> None:
     """An absolute mount as it is, a relative one in the working directory."""
     found = made(job())

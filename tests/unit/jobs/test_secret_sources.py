@@ -86,12 +86,6 @@ def test_what_is_no_secrets_file_is_refused(home: Path, kind: str) -> None:
     assert error.summary.startswith("secret 'one': ")
 
 
-def test_the_largest_secret_is_read_whole(home: Path) -> None:
-    """The bound is on the value, not on its line end."""
-    (home / "f").write_text("x" * MAX_BYTES + "\r\n")
-    assert len(secrets(home, SecretSpec("one", "file", "f")).value("one")) == MAX_BYTES
-
-
 @pytest.mark.parametrize("source", ["../outside", "~/outside", "link"])
 def test_a_file_outside_may_be_allowed(home: Path, source: str) -> None:
     """For the secret of that name only."""
