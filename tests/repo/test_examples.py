@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.projects.program import ROOT, trainctl
-from tests.support.tiers import one_day_in
 
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/trainctl.yaml"))
 
@@ -59,7 +58,6 @@ def test_the_quickstart_weights_are_what_their_script_makes(tmp_path: Path) -> N
     assert 200_000 < len(data) < 1_000_000
 
 
-@one_day_in(3)
 @pytest.mark.integration
 def test_the_quickstart_script_learns(tmp_path: Path) -> None:
     """Run by hand on its weights, train.py lowers the loss, leaves a checkpoint and finds its cache the second time."""

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.projects.program import ROOT
-from tests.support.tiers import one_day_in
 from trainctl.operations.init import EXAMPLES
 
 pytestmark = pytest.mark.integration
@@ -136,7 +135,6 @@ def test_the_installed_program_has_the_examples(installed: Path, tmp_path: Path)
     assert manifest == (ROOT / "examples" / "sweep" / "trainctl.yaml").read_bytes()
 
 
-@one_day_in(2)
 def test_the_quickstart_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     """The quickstart, as a newcomer runs it, succeeds with the installed wheel and leaves nothing behind."""
     temporary = tmp_path / "tmp"
