@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.projects.manifest_files import job, write_manifest
-from tests.support.projects.project import ProjectHarness, project
+from tests.support.projects.project import ProjectHarness
 from tests.support.sealed import KEY
 from tests.support.servers.bucket_states import Cloud, clouds
 from tests.support.servers.buckets import KEY_ID, SECRET
@@ -23,27 +23,20 @@ def cloud(tmp_path: Path) -> Iterator[Cloud]:
         yield cloud
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[ProjectHarness]:
-    """A project, whose manifest a test writes."""
-    with project(tmp_path) as one:
-        yield one
-
-
-def in_environment(made: ProjectHarness, endpoint: str) -> None:
+def in_environment(fresh: ProjectHarness, endpoint: str) -> None:
     """A server and a credential in the environment."""
-    made.variables |= {
+    fresh.variables |= {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": KEY_ID,
         "AWS_SECRET_ACCESS_KEY": SECRET,
     }
 
 
-def test_a_server_and_a_secret_of_the_manifest(made: ProjectHarness, cloud: Cloud) -> None:
+def test_a_server_and_a_secret_of_the_manifest(fresh: ProjectHarness, cloud: Cloud) -> None:
     """The secret needs trust for that host. Each object is written encrypted; a server that throttles is asked again."""
-    made.variables["STATE_KEY"] = cloud.credential
+    fresh.variables["STATE_KEY"] = cloud.credential
     write_manifest(
-        made,
+        fresh,
         {"a": job("true")},
         secrets={"states": {"from": "env", "name": "STATE_KEY"}},
         state={
@@ -54,49 +47,49 @@ def test_a_server_and_a_secret_of_the_manifest(made: ProjectHarness, cloud: Clou
             "kms_key_id": "alias/states",
         },
     )
-    refused = made.run(*APPLY, code=13)
+    refused = fresh.run(*APPLY, code=13)
     assert "state s3://models/team/a: " in refused.stderr
     assert not cloud.proxy.requests
 
     host = cloud.proxy.url.removeprefix("http://")
-    made.trust(f'secret = "states"\nhosts = ["{host}"]')
+    fresh.trust(f'secret = "states"\nhosts = ["{host}"]')
     cloud.proxy.faults.extend(["503", "503", "409", "lost", "429"])
-    made.run(*APPLY, "--wait")
-    made.run("plan", "--detailed-exitcode")
+    fresh.run(*APPLY, "--wait")
+    fresh.run("plan", "--detailed-exitcode")
     assert set(cloud.proxy.encryption) == {"aws:kms"}
     assert not cloud.proxy.faults
 
 
-def test_what_is_encrypted_in_a_bucket(made: ProjectHarness, cloud: Cloud) -> None:
+def test_what_is_encrypted_in_a_bucket(fresh: ProjectHarness, cloud: Cloud) -> None:
     """A state that was plain, and a saved plan: unreadable from then on, and no older copy is taken for it."""
-    in_environment(made, cloud.proxy.url)
+    in_environment(fresh, cloud.proxy.url)
     state: dict[str, object] = {"url": "s3://models/team/a"}
-    write_manifest(made, {"a": job("true")}, state=state)
-    made.run(*APPLY, "--wait")
+    write_manifest(fresh, {"a": job("true")}, state=state)
+    fresh.run(*APPLY, "--wait")
     objects = cloud.objects("team/a")
     plain = {key for prefix in ("log", "snapshots") for key, *_ in objects.list(prefix)}
     assert b"job.a" in b"".join(objects.get(key) or b"" for key in plain)
 
-    made.variables["STATE_KEY"] = KEY
+    fresh.variables["STATE_KEY"] = KEY
     state["encryption"] = {"keys": [{"id": "k1", "secret": "key"}]}
     secrets = {"key": {"from": "env", "name": "STATE_KEY"}}
     write_manifest(
-        made, {"a": job("true"), "b": job("false || true")}, secrets=secrets, state=state
+        fresh, {"a": job("true"), "b": job("false || true")}, secrets=secrets, state=state
     )
-    assert "state-not-encrypted" in made.run("plan", code=1).stderr
-    made.run("state", "rekey")
-    made.run("plan", "--out", "plan.bin")
-    assert "job.b" not in (made.directory / "plan.bin").read_text()
-    made.run("apply", "plan.bin", "--wait")
+    assert "state-not-encrypted" in fresh.run("plan", code=1).stderr
+    fresh.run("state", "rekey")
+    fresh.run("plan", "--out", "plan.bin")
+    assert "job.b" not in (fresh.directory / "plan.bin").read_text()
+    fresh.run("apply", "plan.bin", "--wait")
     added = {key for prefix in ("log", "snapshots") for key, *_ in objects.list(prefix)} - plain
     stored = b"".join(objects.get(key) or b"" for key in [*added, "tail.json"])
     assert b"sealed" in stored
     assert [word for word in (b"job.a", b"job.b", b"|| true", b"local") if word in stored] == []
-    del made.variables["STATE_KEY"]
-    assert "missing-secret" in made.run("state", "list", code=1).stderr
+    del fresh.variables["STATE_KEY"]
+    assert "missing-secret" in fresh.run("state", "list", code=1).stderr
 
-    made.variables["STATE_KEY"] = KEY
+    fresh.variables["STATE_KEY"] = KEY
     objects.delete([max(key for key in added if key.startswith("log")), "tail.json"])
-    assert "state-rolled-back" in made.run("state", "list", code=1).stderr
-    made.run("state", "rekey", "--accept-older")
-    assert "job.b" in made.run("state", "list").stdout
+    assert "state-rolled-back" in fresh.run("state", "list", code=1).stderr
+    fresh.run("state", "rekey", "--accept-older")
+    assert "job.b" in fresh.run("state", "list").stdout

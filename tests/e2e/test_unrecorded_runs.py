@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,9 @@ def preparing(made: ProjectHarness) -> subprocess.Popen[str]:
     return process
 
 
-def interrupted(made: ProjectHarness, seconds: int = 1000) -> None:
+def interrupted(made: ProjectHarness) -> None:
     """A run that has begun by itself, and whose apply was killed before."""
-    gate = written(made, seconds)
+    gate = written(made)
     process = preparing(made)
     process.kill()
     process.communicate()
@@ -53,13 +54,14 @@ def interrupted(made: ProjectHarness, seconds: int = 1000) -> None:
 
 
 def sleeping(made: ProjectHarness) -> set[int]:
-    """The jobs' processes."""
+    """The processes of the job's command, not those of its preparation."""
     found = set()
     for pid in processes(str(made.nodes)):
-        line = Path(f"/proc/{pid}/cmdline")
-        if line.exists() and line.read_bytes().startswith(b"sleep\0"):
-            found.add(pid)
-    return {pid for pid in found if b"\x000.05" not in Path(f"/proc/{pid}/cmdline").read_bytes()}
+        with suppress(FileNotFoundError, ProcessLookupError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if words[0] == b"sleep" and words[1] != b"0.05":
+                found.add(pid)
+    return found
 
 
 def saved(made: ProjectHarness, *more: str) -> list[str]:
