@@ -35,11 +35,11 @@ def test_flags_override_files_and_files_the_environment(tmp_path: Path) -> None:
 
 
 def test_a_credential_is_refused_and_not_shown(tmp_path: Path) -> None:
-    for source, place in (
-        ({"variables": {"lr": TOKEN}}, "--var"),
-        ({"environ": {"TRAINCTL_VAR_lr": TOKEN}}, "TRAINCTL_VAR_lr"),
+    for variables, environ, place in (
+        ({"lr": TOKEN}, {}, "--var"),
+        ({}, {"TRAINCTL_VAR_lr": TOKEN}, "TRAINCTL_VAR_lr"),
     ):
-        (problem,) = problems(tmp_path, MANIFEST, **source)
+        (problem,) = problems(tmp_path, MANIFEST, variables=variables, environ=environ)
         assert "this looks like a credential" in problem.summary
         assert str(problem.where) == place
         assert TOKEN[:10] not in str(problem.to_json())

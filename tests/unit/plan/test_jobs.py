@@ -61,8 +61,11 @@ def observation(value: str) -> Observation:
 
 def plan_of(case: dict[str, Any]) -> Plan:
     """The plan of a case."""
-    lifecycle = {name: tuple(values) for name, values in case.get("lifecycle", {}).items()}
-    world = PlanScenario(job_lifecycle=LifecycleSpec(**lifecycle))
+    lifecycle = LifecycleSpec(
+        ignore_changes=tuple(case.get("ignore_changes", ())),
+        rerun_on=tuple(case.get("rerun_on", ("config",))),
+    )
+    world = PlanScenario(job_lifecycle=lifecycle)
     state, more = EMPTY, dict[str, Any]()
     if "ran" in case:
         state = ran(world, RunStatus[case["ran"].upper()], **case.get("run", {}))

@@ -68,5 +68,5 @@ def test_a_forecast_is_for_bytes_that_are_missing(
     state = replace(state, resources={**state.resources, weights.address: recorded})
     (row,) = make_plan(PlanScenario().inputs(state, weights={weights.address: facts})).weights
     assert (row.path, row.forecast_seconds) == (path, seconds)
-    assert row.bytes_upstream == 10**9 - facts.mirrored
+    assert row.bytes_upstream == 10**9 - (facts.mirrored or 0)
     assert row.bytes_through_client == min(facts.relayed_bytes, row.bytes_upstream)
