@@ -107,28 +107,9 @@ def matches(
     places: Mapping[str, str],
 ) -> bool:
     """Whether the shown lines are the real ones, where a line ``...`` is any number of them."""
-    wanted, found = normalized(shown, shown_page), normalized(real, real_page, places)
-    parts: list[list[str]] = [[]]
-    for line in wanted:
-        if line.strip() == ANY:
-            parts.append([])
-        else:
-            parts[-1].append(line)
-    if len(parts) == 1:
-        return wanted == found
-    first, *middle, last = parts
-    end = len(found) - len(last)
-    if end < len(first) or found[: len(first)] != first or found[end:] != last:
-        return False
-    return _in_order(middle, found[len(first) : end])
-
-
-def _in_order(parts: Sequence[list[str]], lines: list[str]) -> bool:
-    """Whether the parts are among the lines, one after another."""
-    for part in parts:
-        places = range(len(lines) - len(part) + 1)
-        place = next((n for n in places if lines[n : n + len(part)] == part), None)
-        if place is None:
-            return False
-        lines = lines[place + len(part) :]
-    return True
+    pattern = "".join(
+        r"(?:.*\n)*?" if line.strip() == ANY else re.escape(line) + r"\n"
+        for line in normalized(shown, shown_page)
+    )
+    lines = (f"{line}\n" for line in normalized(real, real_page, places))
+    return re.fullmatch(pattern, "".join(lines)) is not None

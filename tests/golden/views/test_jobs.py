@@ -8,11 +8,12 @@ from typing import Any
 from syrupy.assertion import SnapshotAssertion
 
 from tests.golden.screens import text, windows
+from tests.unit.views.test_json_forms import problems
 from trainctl.model.address import Address, Kind
 from trainctl.model.reports import Checkpoint, JobStatus, RankSample
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.views.jobs.checkpoints import checkpoint_table
-from trainctl.views.jobs.metrics import metrics_csv, metrics_lines
+from trainctl.views.jobs.metrics import metrics_csv, metrics_json, metrics_lines, sample_json
 from trainctl.views.jobs.status import status_json, status_lines
 from trainctl.views.jobs.status_tables import status_table, sweep_lines
 from trainctl.views.terminal.tables import csv_lines
@@ -149,3 +150,5 @@ def test_metrics(screen: SnapshotAssertion) -> None:
 
 def test_metrics_as_csv(screen: SnapshotAssertion) -> None:
     assert text(list(csv_lines(*metrics_csv(SAMPLES)))) == screen
+    forms = [metrics_json(SFT, RunRecord("abcdefg", 3, "key"), SAMPLES), *map(sample_json, SAMPLES)]
+    assert [problems("metrics", form) for form in forms] == [[]] * 5

@@ -49,13 +49,9 @@ class Runner:
         place = self._top / f"job-{len(self.logs)}"
         git(self._top, "clone", "-q", str(self.made.directory), str(place))
         git(place, "checkout", "-q", commit)
-        variables = {
-            **self.made.environment,
-            **self.variables(event, commit),
-            "CI_PROJECT_DIR": str(place),
-            "PATH": f"{self._programs}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-        }
+        path = f"{self._programs}:{os.environ['PATH']}"
+        own = {"CI_PROJECT_DIR": str(place), "PATH": path, "PYTHONPATH": str(ROOT)}
+        variables = {**self.made.environment, **self.variables(event, commit), **own}
         blocks = list(self._blocks(event, variables))
         assert blocks, f"no job for {event}"
         artifact = self._top / "fork.bin"
@@ -94,17 +90,14 @@ class Runner:
             return
         context = {"event_name": event, "event": self.stub.event(event), "repository": "acme/train"}
         context |= {"token": self.stub.token, "ref": "refs/heads/main"}
-        jobs = {**recipe("github")["jobs"], **_renamed(recipe("github-forks")["jobs"])}
-        for job in jobs.values():
+        jobs = [*recipe("github")["jobs"].values(), *recipe("github-forks")["jobs"].values()]
+        for job in jobs:
             if not _github_value(job["if"], context):
                 continue
             for step in job["steps"]:
                 if "run" in step and _github_value(step.get("if", "'always'"), context):
-                    env = step.get("env", {})
-                    yield (
-                        step["run"],
-                        {key: _interpolated(text, context) for key, text in env.items()},
-                    )
+                    env = step.get("env", {}).items()
+                    yield step["run"], {key: _interpolated(text, context) for key, text in env}
 
     def _program(self, name: str, line: str) -> None:
         path = self._programs / name
@@ -112,16 +105,11 @@ class Runner:
         path.chmod(0o755)
 
 
-def _renamed(jobs: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"forks {name}": job for name, job in jobs.items()}
-
-
 def _gitlab_blocks(variables: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
     document = recipe("gitlab")
     for job in document.values():
-        if "extends" not in job or not any(
-            _gitlab_rule(rule["if"], variables) for rule in job["rules"]
-        ):
+        rules = job["rules"] if "extends" in job else ()
+        if not any(_gitlab_rule(rule["if"], variables) for rule in rules):
             continue
         base = document[job["extends"]]
         declared = {**base["variables"], **job.get("variables", {})}

@@ -41,31 +41,16 @@ def test_the_nearest_path_is_offered() -> None:
     assert nearest_path("zzzzzz", KNOWN) is None
 
 
-@pytest.mark.parametrize(
-    ("query", "beginning", "words"),
-    [
-        ("clusters.lab.hosts.jump", "clusters.*.hosts.jump: text\n  Jump hosts", ""),
-        (
-            "jobs.sft.runtime.cache_config",
-            "jobs.*.runtime.cache_config: a mapping\n  Training caches.\n",
-            "\n  enabled                 true or false (default: false)\n",
-        ),
-        ("start_commands", "", "(required)"),
-        (
-            "clusters.lab.nodes",
-            "clusters.*.nodes: an integer, at least 1 (default: 1)\n",
-            "For the provider local.",
-        ),
-    ],
-)
-def test_a_field_shows_its_type_its_meaning_and_the_fields_below(
-    query: str, beginning: str, words: str
-) -> None:
+def test_a_field_shows_its_type_its_meaning_and_the_fields_below() -> None:
     """Also a host's, which is a name or a mapping, and one of a provider's schema."""
-    done = trainctl("explain", query)
-    assert done.returncode == 0
-    assert done.stdout.startswith(beginning)
-    assert words in done.stdout
+    cache = trainctl("explain", "jobs.sft.runtime.cache_config").stdout
+    assert cache.startswith("jobs.*.runtime.cache_config: a mapping\n  Training caches.\n")
+    assert "\n  enabled                 true or false (default: false)\n" in cache
+    jump = trainctl("explain", "clusters.lab.hosts.jump").stdout
+    assert jump.startswith("clusters.*.hosts.jump: text\n  Jump hosts")
+    nodes = trainctl("explain", "clusters.lab.nodes").stdout
+    assert nodes.startswith("clusters.*.nodes: an integer, at least 1 (default: 1)\n")
+    assert "For the provider local." in nodes
 
 
 def test_codes_are_explained_as_on_the_page() -> None:

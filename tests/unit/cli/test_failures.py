@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Callable
 
 import pytest
@@ -12,8 +11,7 @@ import typer
 from tests.unit.cli.conftest import Declare
 from trainctl.cli import invoke
 from trainctl.cli.session import session_of
-from trainctl.errors import LockHeld, ManifestError, PartialApply, TrainctlError, UserInterrupt
-from trainctl.model.diagnostics import Position, error, warning
+from trainctl.errors import LockHeld, PartialApply, TrainctlError, UserInterrupt
 
 SECRET = "hf_planted_secret_value"
 
@@ -75,24 +73,6 @@ def test_errors_have_their_exit_code(run: Run, outcome: TrainctlError, code: int
 def test_other_outcomes(run: Run, outcome: BaseException | int, code: int, shown: str) -> None:
     """An address comes first, a detail is indented, and no traceback is shown."""
     assert run(outcome) == (code, shown)
-
-
-def test_manifest_errors_show_everything_and_count(run: Run) -> None:
-    problems = (
-        error("'nodez' is not a field", "Write nodes.", address="cluster.a", code="unknown-key", where=Position("t.yaml", 3, 5)),
-        error("job.b: no commands", code="empty-value", where=Position("t.toml", key_path="jobs.b")),
-        warning("not pinned", code="not-locked", where=Position("t.yaml", 9, 1)),
-    )  # fmt: skip
-    code, shown = run(ManifestError(problems))
-    assert code == 1
-    assert shown == textwrap.dedent("""\
-        t.yaml:3:5: error: cluster.a: 'nodez' is not a field [unknown-key]
-          Write nodes.
-        t.toml: jobs.b: error: job.b: no commands [empty-value]
-        t.yaml:9:1: warning: not pinned [not-locked]
-        2 errors, 1 warning
-        For details, run: trainctl explain CODE
-        """)
 
 
 @pytest.mark.parametrize(("flags", "traced"), [([], False), (["--log-level", "debug"], True)])

@@ -50,46 +50,51 @@ def put(ledger: Ledger, recorded: RecordedResource) -> None:
     ledger.finish(ledger.begin(request), recorded)
 
 
-def runs(ledger: Ledger, *statuses: RunStatus) -> None:
+def record_runs(ledger: Ledger, *statuses: RunStatus) -> None:
     """Record runs of the job on the first node, one a second."""
-    found = [
+    runs = [
         RunRecord(
-            f"id-{at}", at, f"key-{at}", status=status,
-            ranks=(RankRecord(0, "lab/gpu-0", status),),
+            f"id-{at}", at, f"key-{at}", status=status, ranks=(RankRecord(0, "lab/gpu-0", status),),
             created_at=200.0 + at, ended_at=None if status.live else 200.5 + at,
         ).to_json()
         for at, status in enumerate(statuses, 1)
     ]  # fmt: skip
-    put(ledger, RecordedResource(JOB, "ssh", {}, {"runs": found}))
+    put(ledger, RecordedResource(JOB, "ssh", {}, {"runs": runs}))
 
 
 def test_quarantine_and_release_by_hand(workspace: Workspace) -> None:
-    """Versions of the cluster don't change: saved plans stay valid. Another node's entry is kept."""
-    version = workspace.ledger.state().versions[CLUSTER]
+    """The cluster's version doesn't change, so that saved plans stay valid; other nodes keep their entries."""
+    ledger = workspace.ledger
+    version = ledger.state().versions[CLUSTER]
     quarantine(workspace, "lab/gpu-0", " a new\n fan ")
     quarantine(workspace, "lab/gpu-1", "a new disk")
-    assert quarantined_nodes(workspace.ledger.state()) == {"lab/gpu-0": "a new fan", "lab/gpu-1": "a new disk"}  # fmt: skip
+    assert quarantined_nodes(ledger.state()) == {
+        "lab/gpu-0": "a new fan",
+        "lab/gpu-1": "a new disk",
+    }
     assert release(workspace, "lab/gpu-0").id == "lab/gpu-0"
-    assert quarantined_nodes(workspace.ledger.state()) == {"lab/gpu-1": "a new disk"}
-    assert workspace.ledger.state().versions[CLUSTER] == version
-    for wrong in ("lab/gpu-0", "lab/gpu-9", "lab"):
+    assert quarantined_nodes(ledger.state()) == {"lab/gpu-1": "a new disk"}
+    assert ledger.state().versions[CLUSTER] == version
+    for unknown in ("lab/gpu-0", "lab/gpu-9", "lab"):
         with pytest.raises(UsageError):
-            release(workspace, wrong)
+            release(workspace, unknown)
 
 
-def test_lost_runs_quarantine_until_a_release(workspace: Workspace) -> None:
-    """Both before it is recorded and after; the runs don't count again once it is released."""
-    runs(workspace.ledger, RunStatus.LOST, RunStatus.LOST)
-    assert quarantine_lost_nodes(workspace.ledger) == {}
-    runs(workspace.ledger, *[RunStatus.LOST] * 3)
-    assert [*quarantined_nodes(workspace.ledger.state())] == ["lab/gpu-0"]
+def test_lost_runs_quarantine_a_node_until_its_release(workspace: Workspace) -> None:
+    """Before and after it is recorded; the runs don't count again after the release."""
+    ledger = workspace.ledger
+    record_runs(ledger, RunStatus.LOST, RunStatus.LOST)
+    assert quarantine_lost_nodes(ledger) == {}
+    record_runs(ledger, *[RunStatus.LOST] * 3)
+    assert [*quarantined_nodes(ledger.state())] == ["lab/gpu-0"]
     assert release(workspace, "lab/gpu-0").id == "lab/gpu-0"
-    assert quarantine_lost_nodes(workspace.ledger) == {}
-    assert quarantined_nodes(workspace.ledger.state()) == {}
+    assert quarantine_lost_nodes(ledger) == quarantined_nodes(ledger.state()) == {}
 
 
-def test_an_apply_of_the_cluster_keeps_it(workspace: Workspace) -> None:
-    """With the times of creation; new nodes get theirs, and those of an older version of trainctl none."""
+def test_an_apply_of_the_cluster_keeps_quarantine_and_times_of_creation(
+    workspace: Workspace,
+) -> None:
+    """New nodes get their time, those of an older version of trainctl none."""
     record_quarantine(workspace.ledger, CLUSTER, "lab/gpu-0", "ECC errors")
     cluster = workspace.ledger.recorded(CLUSTER)
     assert cluster is not None
@@ -103,9 +108,9 @@ def test_an_apply_of_the_cluster_keeps_it(workspace: Workspace) -> None:
 
 def test_cost_and_idle_time(workspace: Workspace) -> None:
     """From creation until now; a node with a live run is not idle."""
-    runs(workspace.ledger, RunStatus.COMPLETED, RunStatus.FAILED)
+    record_runs(workspace.ledger, RunStatus.COMPLETED, RunStatus.FAILED)
     first, second = node_usage.node_usage(workspace.ledger.state(), 100.0 + 1800).values()
     assert (first.cost, first.idle_since, first.price_per_hour) == (2.0, 202.5, 4.0)
     assert (second.cost, second.idle_since, second.created_at) == (None, None, None)
-    runs(workspace.ledger, RunStatus.COMPLETED, RunStatus.RUNNING)
+    record_runs(workspace.ledger, RunStatus.COMPLETED, RunStatus.RUNNING)
     assert node_usage.node_usage(workspace.ledger.state(), 0.0)["lab/gpu-0"].idle_since is None

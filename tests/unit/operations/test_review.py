@@ -18,7 +18,6 @@ from trainctl.operations.review.publishing import (
     comment_text,
     publish_comment,
     publish_issue,
-    review_name,
 )
 from trainctl.plan.values import Plan
 from trainctl.review.github import GitHub
@@ -179,17 +178,3 @@ def test_a_commit_without_review_is_refused(stub: ReviewStub, tmp_path: Path) ->
     stub.merged = "d4" * 20
     with pytest.raises(TrainctlError, match="belongs to no pull or merge request"):
         approved_digest(server, NAME, from_comment=False)
-
-
-def test_names_are_the_same_in_every_checkout(tmp_path: Path) -> None:
-    """Other directories and other states have other names, none of which ends a comment of HTML."""
-    names = set()
-    for checkout in ("one", "two"):
-        for folder in (".", "sft", "eval -->"):
-            place = tmp_path / checkout / folder
-            place.mkdir(parents=True, exist_ok=True)
-            (tmp_path / checkout / ".git").mkdir(exist_ok=True)
-            names.add(review_name(place, f"{place.as_uri()}/.trainctl/state"))
-            names.add(review_name(place, "s3://bucket/state"))
-    assert len(names) == 6
-    assert not [name for name in names if "--" in name or ">" in name]

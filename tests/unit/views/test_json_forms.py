@@ -31,7 +31,6 @@ from trainctl.model.reports import (
     CacheReport,
     Checkpoint,
     JobStatus,
-    RankSample,
     UnreachableNode,
 )
 from trainctl.model.run import RunStatus
@@ -45,7 +44,6 @@ from trainctl.store.maintenance.verify import Finding, FindingOutcome, VerifyRep
 from trainctl.store.references import StoredReference
 from trainctl.views.caches import evict_json, verify_json
 from trainctl.views.jobs.checkpoints import checkpoints_json
-from trainctl.views.jobs.metrics import metrics_json, sample_json
 from trainctl.views.jobs.status import status_json
 from trainctl.views.mirror import gc_json, mirror_json, mirror_verify_json
 from trainctl.views.plan.json import plan_json
@@ -186,28 +184,6 @@ def listings() -> Iterator[tuple[str, Any]]:
     )
     yield "cache-evict", evict_json(CacheReport((row,), 5), dry_run=True)
     yield "cache-verify", verify_json(CacheReport((replace(row, outcome="corrupt"),), 5, 6))
-    samples = [
-        RankSample.of(0, "lab/gpu-0", {name: SAMPLE[name] for name in REQUIRED}),
-        RankSample.of(1, "lab/gpu-1", SAMPLE),
-    ]
-    yield "metrics", metrics_json(at("job.sft"), run, samples)
-    yield from (("metrics", sample_json(sample)) for sample in samples)
-
-
-SAMPLE = {
-    "time": 2.0, "cpu_usage": 7.5, "cpu_seconds": 9.0, "cpu_memory_usage_bytes": 10**9, "processes": 4,
-    "ephemeral_storage": {"usage_bytes": 5, "utilization": 0.95, "free_bytes": 1000},
-    "cache": {"usage_bytes": None, "utilization": 0.5, "free_bytes": 1000},
-    "gpu_names": {"0": "H100"}, "gpu_utilization": {"0": None}, "gpu_memory_usage_bytes": {"0": 1},
-    "gpu_memory_total_bytes": {"0": 2}, "problem": "nvidia-smi timed out",
-    "host": {
-        "cpu_count": 8, "cpu_seconds": 5.0, "memory_total_bytes": 4, "memory_available_bytes": 2,
-        "network_received_bytes": 1, "network_sent_bytes": 2,
-    },
-}  # fmt: skip
-
-
-REQUIRED = ("time", "cpu_memory_usage_bytes", "processes", "host")
 
 
 def test_other_forms_match_their_schemas() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainctl.errors import StateError, TrainctlError, UsageError
 from trainctl.model.diagnostics import Diagnostic, Position, error
-from trainctl.views.problems import count_line, diagnostic_lines, problem_lines
+from trainctl.views.problems import count_line, diagnostic_lines
 
 
 def missing(address: str) -> Diagnostic:
@@ -30,14 +29,3 @@ def test_the_line_of_a_problem_fits_the_window(width: int | None) -> None:
     lines = diagnostic_lines([missing("job.fit")], width=width)
     assert max(map(len, lines[1:3])) <= min(width or 80, 80)
     assert lines[2].index("^") == lines[1].index("fit")
-
-
-def test_every_error_shows_its_code_and_where_more_is_explained() -> None:
-    usage, full = UsageError("stop takes an address"), TrainctlError("x: no space left")
-    assert problem_lines(usage) == ["error: stop takes an address [wrong-usage]"]
-    assert problem_lines(full) == ["error: x: no space left [failed]"]
-    assert problem_lines(StateError("it can't be read", "Why.")) == [
-        "error: it can't be read [state-failed]",
-        "  Why.",
-        "For details, run: trainctl explain state-failed",
-    ]

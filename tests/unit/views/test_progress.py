@@ -33,9 +33,9 @@ class Clock:
         return self.now
 
 
-def progress_event(done: int, address: Address = WEIGHTS, phase: str = "mirroring") -> Event:
-    data = {"phase": phase, "done": done, "total": 1000 * MB}
-    return Event(EventType.STEP_PROGRESS, phase, address, data)
+def progress_event(done: int) -> Event:
+    data = {"phase": "mirroring", "done": done, "total": 1000 * MB}
+    return Event(EventType.STEP_PROGRESS, "mirroring", WEIGHTS, data)
 
 
 def started(address: Address = WEIGHTS) -> Event:
@@ -145,22 +145,18 @@ def test_the_cursor_is_back_after_a_failure() -> None:
     assert screen.err.endswith("\x1b[?25h")
 
 
-def drawn(monkeypatch: pytest.MonkeyPatch, columns: int, *events: Event) -> list[str]:
-    """The last drawing in a window of 6 lines, after an event a second."""
-    monkeypatch.setenv("LINES", "6")
-    monkeypatch.setenv("COLUMNS", str(columns))
-    screen, clock = Screen(Terminal), Clock()
-    with ProgressDisplay(screen.output, clock, None) as progress:
-        for event in events:
-            clock.now += 1
-            progress.listen(event)
-        return screen.err.rpartition("\x1b[J")[2].splitlines()
-
-
 def test_steps_that_do_not_fit_the_window_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A drawing larger than the window could not be removed."""
-    names = (f"weights.source-{number}-with-a-very-long-name-indeed" for number in range(10))
-    lines = drawn(monkeypatch, 40, *(started(Address.parse(name)) for name in names))
+    monkeypatch.setenv("LINES", "6")
+    monkeypatch.setenv("COLUMNS", "40")
+    screen, clock = Screen(Terminal), Clock()
+    with ProgressDisplay(screen.output, clock, None) as progress:
+        for number in range(10):
+            clock.now += 1
+            progress.listen(
+                started(Address.parse(f"weights.source-{number}-with-a-very-long-name"))
+            )
+        lines = screen.err.rpartition("\x1b[J")[2].splitlines()
     assert len(lines) == 4
     assert lines[-1] == "and 7 more"
     assert max(map(len, lines)) <= 39
