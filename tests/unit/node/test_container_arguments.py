@@ -76,6 +76,7 @@ def test_devices_and_limits() -> None:
 
     assert "--device /dev/x --ulimit memlock=-1 --cap-add IPC_LOCK" in words
     assert f"--memory {2**30}" in words
+    assert "--shm-size 1 " in words
     assert "--cpus 4" in words
     assert "--memory" not in engine_arguments("podman", PLAIN)
     assert "--bind /dev/x" in " ".join(apptainer_arguments(spec, root=True))

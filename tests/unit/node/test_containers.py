@@ -316,29 +316,6 @@ def test_the_images_working_directory_is_copied_below_the_code(
     assert held.log().split() == ["code", "image", "deep", "a", "b", "d", "model.bin", "image"]
 
 
-@pytest.mark.parametrize(
-    "engine", ["podman", pytest.param("docker", marks=pytest.mark.long)], indirect=True
-)
-def test_memory_devices_and_limits(held: NodeHarness, engine: EngineHarness) -> None:
-    """``/dev/shm`` is as large as requested, else half of the memory; more memory than allowed ends the job."""
-    limits = {"shm_size": 64 * 2**20, "ulimits": {"nofile": 77, "nproc": 4096}}
-    held.run(
-        "df -k /dev/shm | tail -1; ls /dev/fuse; ulimit -n",
-        container=container(held, engine, devices=["/dev/fuse"], **limits),
-    )
-    words = held.log().split()
-    assert (words[1], words[-2:]) == (str(64 * 1024), ["/dev/fuse", "77"])
-
-    done = held.run(
-        "df -k /dev/shm | tail -1; dd if=/dev/zero of=/dev/shm/x bs=1M count=64",
-        key="run-2",
-        container=container(held, engine, memory=16 * 2**20, cpus=1),
-    )
-    half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    assert abs(int(held.log("run-2").split()[1]) - half // 1024) <= 4  # complete pages
-    assert done["status"] == "TRAINING_JOB_FAILED"
-
-
 @pytest.mark.long
 @with_every_engine
 def test_metrics_are_those_of_the_container(held: NodeHarness, engine: EngineHarness) -> None:

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 from tests.support.network.disconnecting_proxy import proxy
 from tests.support.node_program.nodes import MirrorFixture
 from tests.support.servers.blob_server import serve_mirror, server_address
+from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
 from tests.support.storage.mirrors import MemorySource, ingest, mirror_at
 from tests.support.storage.weights_data import noise
 from trainctl.base.failure import Failure, NoReachableAddress
@@ -62,74 +62,52 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Listing]:
 
 @dataclass
 class Bucket:
-    """Objects behind URLs that may expire, and the operator that signs them. ``cut``: the length of the next response."""
+    """Objects behind URLs that may expire, and the operator that signs them. ``cut``: the length of the next body."""
 
     objects: Callable[[str], bytes | None]
     ranges: bool = True
     expired: set[str] = field(default_factory=set)
     cut: int | None = None
+    is_gone: bool = False
     requests: list[str | None] = field(default_factory=list)
     signed: list[list[str]] = field(default_factory=list)
-    port: int = 0
-    is_gone: bool = False
+    url: str = ""
 
     def request(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         """Sign URLs, as the operator does."""
         if self.is_gone:
             raise CallerGone
         self.signed.append(list(question["keys"]))
-        at = f"http://127.0.0.1:{self.port}"
-        urls = [f"{at}/{key}?link={len(self.signed)}" for key in question["keys"]]
-        return {
-            "links": [
-                url if self.objects(key) is not None else ""
-                for url, key in zip(urls, question["keys"], strict=True)
-            ]
-        }
+        link = f"?link={len(self.signed)}"
+        return {"links": [self._without_packs(f"{key}{link}") for key in question["keys"]]}
+
+    def _without_packs(self, target: str) -> str:
+        no_pack = target.startswith("packs/") and self.objects(target.partition("?")[0]) is None
+        return "" if no_pack else f"{self.url}/{target}"
+
+    def respond(self, request: RawRequest) -> bytes | list[bytes]:
+        """Send an object, as the platform does."""
+        key, _, link = request.target.strip("/").partition("?")
+        self.requests.append(request.headers.get("range"))
+        data = self.objects(key)
+        if link in self.expired or data is None:
+            return raw_response(status="403 Forbidden" if link in self.expired else "404 Not Found")
+        response = raw_response(data)
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", ""))
+        if wanted and self.ranges:
+            part = data[int(wanted[1]) : int(wanted[2]) + 1]
+            position = f"bytes {wanted[1]}-{int(wanted[1]) + len(part) - 1}/*"
+            response = raw_response(part, "206 Partial Content", Content_Range=position)
+        cut, self.cut = self.cut, None
+        return response if cut is None else [response[: response.index(b"\r\n\r\n") + 4 + cut]]
 
 
 @contextmanager
 def serve_bucket(objects: Callable[[str], bytes | None], **settings: Any) -> Iterator[Bucket]:
     bucket = Bucket(objects, **settings)
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            key, _, link = self.path.strip("/").partition("?")
-            bucket.requests.append(self.headers.get("Range"))
-            data = bucket.objects(key)
-            if link in bucket.expired or data is None:
-                self._answer(403 if link in bucket.expired else 404, b"")
-                return
-            asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
-            if asked and bucket.ranges:
-                data = data[int(asked[1]) : int(asked[2]) + 1]
-                self._answer(206, data, f"bytes {asked[1]}-{int(asked[1]) + len(data) - 1}/*")
-            else:
-                self._answer(200, data)
-
-        def _answer(self, status: int, data: bytes, position: str = "") -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            if position:
-                self.send_header("Content-Range", position)
-            self.end_headers()
-            cut, bucket.cut = bucket.cut, None
-            self.wfile.write(data if cut is None else data[:cut])
-            self.close_connection = cut is not None
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    bucket.port = server.server_port
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
+    with serve_responses(bucket.respond) as server:
+        bucket.url = server.url
         yield bucket
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def open_bucket(bucket: Bucket, listing: Listing) -> MirrorReader:
