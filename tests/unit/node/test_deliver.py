@@ -73,21 +73,6 @@ def test_wrong_bytes_are_refused_and_verified_chunks_kept(node: NodeHarness) -> 
     assert (node.events[-1]["done"], node.events[-1]["received"]) == (len(BIG), 12345)
 
 
-@pytest.mark.parametrize("content", [None, b"short"])
-def test_a_missing_or_truncated_blob_is_named(node: NodeHarness, content: bytes | None) -> None:
-    node.mirror.add("model.bin", b"whole content")
-    blob = node.mirror.chunk("model.bin")
-    if content is None:
-        blob.unlink()
-    else:
-        blob.write_bytes(content)
-
-    with pytest.raises(NodeProgramError, match=blob.name) as raised:
-        node.deliver()
-
-    assert raised.value.kind == "mirror"
-
-
 @pytest.mark.parametrize("size", [1000, CHUNK_BYTES + 5])
 def test_a_flipped_byte_in_the_cache_is_noticed_and_repaired(node: NodeHarness, size: int) -> None:
     """A file that was written to has other times: it is hashed again, and repaired in place."""

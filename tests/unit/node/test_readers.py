@@ -49,7 +49,6 @@ FILES = {
     "empty": b"",
     **{f"small/{n:03}": noise(100 + n, 100 + n) for n in range(200)},
 }
-KINDS = ["directory", "server", "bucket"]
 
 
 @pytest.fixture(scope="module")
@@ -116,38 +115,26 @@ def open_bucket(bucket: Bucket, listing: Listing) -> MirrorReader:
     return MirrorReader(BucketReader(urls), listing, QUICK)
 
 
-Open = Callable[..., MirrorReader]
-
-
-@pytest.fixture
-def open_mirror(mirror: tuple[Path, Listing]) -> Iterator[Open]:
-    """Opens the mirror with a reader of each kind."""
+@pytest.fixture(params=["directory", "server", "bucket"])
+def reader(request: pytest.FixtureRequest, mirror: tuple[Path, Listing]) -> Iterator[MirrorReader]:
+    """A reader of the mirror; the bucket's server ignores ranges."""
     root, listing = mirror
 
     def stored(key: str) -> bytes | None:
         return (root / key).read_bytes() if (root / key).exists() else None
 
     with ExitStack() as stack:
-
-        def open_as(kind: str, rate_limiter: RateLimiter | None = None) -> MirrorReader:
-            limiter = rate_limiter or RateLimiter()
-            if kind == "bucket":
-                reader = open_bucket(
-                    stack.enter_context(serve_bucket(stored, ranges=False)), listing
-                )
-            elif kind == "server":
-                server = stack.enter_context(
-                    serve_in_thread(ObjectServer(MirrorObjectSource(root), TOKEN))
-                )
-                reader = MirrorReader(
-                    ServerReader({"urls": server.urls, "token": TOKEN}, limiter), listing
-                )
-            else:
-                reader = MirrorReader(DirectoryReader(str(root), limiter), listing)
-            stack.callback(reader.close)
-            return reader
-
-        yield open_as
+        if request.param == "bucket":
+            opened = open_bucket(stack.enter_context(serve_bucket(stored, ranges=False)), listing)
+        elif request.param == "server":
+            source = MirrorObjectSource(root)
+            server = stack.enter_context(serve_in_thread(ObjectServer(source, TOKEN)))
+            where = {"urls": server.urls, "token": TOKEN}
+            opened = MirrorReader(ServerReader(where), listing)
+        else:
+            opened = MirrorReader(DirectoryReader(str(root), RateLimiter()), listing)
+        yield opened
+        opened.close()
 
 
 def read(reader: MirrorReader, file: ListedFile) -> bytes:
@@ -162,10 +149,8 @@ def read(reader: MirrorReader, file: ListedFile) -> bytes:
     return content
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_file_is_read(mirror: tuple[Path, Listing], open_mirror: Open, kind: str) -> None:
-    """Small files come together; the bucket's server ignores ranges."""
-    reader = open_mirror(kind)
+def test_every_file_is_read(mirror: tuple[Path, Listing], reader: MirrorReader) -> None:
+    """Small files come together."""
     files = mirror[1].files
     small = {file.sha256: file.size for file in files if file.path.startswith("small/")}
 
@@ -176,51 +161,23 @@ def test_every_file_is_read(mirror: tuple[Path, Listing], open_mirror: Open, kin
         assert bytes(content) == FILES[file.path], file.path
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_object_is_named(
-    mirror: tuple[Path, Listing], open_mirror: Open, kind: str
+def test_missing_and_truncated_objects_are_named(
+    mirror: tuple[Path, Listing], reader: MirrorReader
 ) -> None:
     root, listing = mirror
-    big = listing.files[0]
-    key = keys.blob(big.chunks[0])
-    reader = open_mirror(kind)
-    (root / key).rename(root / "aside")
+    key = keys.blob(listing.files[0].chunks[0])
+    content = (root / key).read_bytes()
+    (root / key).unlink()
     try:
-        with pytest.raises(Failure, match=key) as error:
-            read(reader, big)
+        with pytest.raises(Failure, match=key) as missing:
+            read(reader, listing.files[0])
+        (root / key).write_bytes(content[:1000])
+        local = MirrorReader(DirectoryReader(str(root), RateLimiter()), listing)
+        with pytest.raises(Failure, match=f"{key[-64:]} ends at 1000 bytes") as truncated:
+            read(local, listing.files[0])
     finally:
-        (root / "aside").rename(root / key)
-    assert error.value.kind == "mirror"
-
-
-def test_a_truncated_object_is_named(mirror: tuple[Path, Listing], open_mirror: Open) -> None:
-    """It is an error of the mirror that says how much there is."""
-    root, listing = mirror
-    blob = root / keys.blob(listing.files[0].chunks[0])
-    complete = blob.read_bytes()
-    blob.write_bytes(complete[:1000])
-    try:
-        with pytest.raises(Failure, match=f"{blob.name} ends at 1000 bytes") as error:
-            read(open_mirror("directory"), listing.files[0])
-    finally:
-        blob.write_bytes(complete)
-    assert error.value.kind == "mirror"
-
-
-@pytest.mark.parametrize("kind", ["directory", "server"])
-def test_reads_keep_to_the_rate(mirror: tuple[Path, Listing], open_mirror: Open, kind: str) -> None:
-    """All but the last piece must be waited for."""
-    now = 0.0
-
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    reader = open_mirror(kind, RateLimiter(1_000_000, lambda: now, sleep))
-    unit = next(iter(units_of(mirror[1].files[0])))
-    reader.read(unit, memoryview(bytearray(unit.chunk.length)), lambda piece: None)
-
-    assert now == pytest.approx((CHUNK_BYTES - 2**20) / 1_000_000)
+        (root / key).write_bytes(content)
+    assert missing.value.kind == truncated.value.kind == "mirror"
 
 
 class SignedDirectory(DirectoryObjects):
