@@ -91,7 +91,7 @@ def on_azure(work: Path, data: bytes) -> Served:
 @pytest.mark.parametrize(
     "data",
     [
-        pytest.param(SMALL, id="small"),
+        pytest.param(SMALL, id="small", marks=pytest.mark.long),
         pytest.param(STREAMED, id="streamed"),
         pytest.param(IN_PARTS, id="parts", marks=pytest.mark.long),
     ],

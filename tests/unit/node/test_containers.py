@@ -108,6 +108,7 @@ def test_a_job_finds_its_directories(held: NodeHarness, engine: EngineHarness) -
     assert not (held.directory() / "scratch").exists()
 
 
+@pytest.mark.long
 @with_every_engine
 def test_links_and_named_directories_are_mounts(held: NodeHarness, engine: EngineHarness) -> None:
     """Absolute, or below the working directory; commas and quotes are no syntax.
@@ -293,6 +294,7 @@ def test_no_container_is_left_if_its_holders_are_killed(
     assert find_by_environment(f"TRAINCTL_RUN_DIRECTORY={held.directory()}".encode()) == []
 
 
+@pytest.mark.long
 @with_every_engine
 def test_the_images_working_directory_is_copied_below_the_code(
     held: NodeHarness, engine: EngineHarness, own_podman: EngineHarness, tmp_path: Path

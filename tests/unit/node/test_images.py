@@ -104,6 +104,7 @@ def test_an_image_built_and_pushed_here_has_the_digest_that_its_registry_knows(
     assert by_digest["pulled"]
 
 
+@pytest.mark.long
 @with_every_engine
 def test_a_private_registry_needs_a_login(
     held: NodeHarness,

@@ -195,7 +195,7 @@ def test_without_private_mounts_relative_mounts_are_links(tmp_path: Path) -> Non
     linked = node.run("cat w/config.json; readlink w", weights=weights_at(node, "w"))
     refused = [
         node.run("true", key=f"run-{number}", weights=weights_at(node, location))
-        for number, location in enumerate(("/app/x", "../x", "a/../../x", "."), start=2)
+        for number, location in enumerate(("/app/x", "../x"), start=2)
     ]
 
     assert facts["mount"] == "link"
