@@ -13,7 +13,7 @@ from tests.support.node_program.nodes import MirrorFixture
 from tests.support.node_program.verb_forks import CHUNK_BYTES, VerbForkServer
 
 SHARED = b"of both listings"
-STEP = 4
+STEP = 6
 """One of so many effects is tried."""
 
 

@@ -128,15 +128,3 @@ def test_a_job_that_fills_the_disk_with_scratch_fails(tmp_path: Path, small_disk
 
     assert status["status"] == "TRAINING_JOB_FAILED"
     assert not (node.directory() / "scratch").exists()
-
-
-def test_a_read_only_disk_is_named(tmp_path: Path, small_disk: Path) -> None:
-    node = NodeHarness(tmp_path)
-    node.root = small_disk / "node"
-    node.mirror.add("x", b"x")
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-
-    with pytest.raises(NodeProgramError, match=str(small_disk)) as raised:
-        node.deliver()
-
-    assert raised.value.kind == "storage"

@@ -1,4 +1,4 @@
-"""A node's cache under deliveries, evictions, kills, flips and full disks by two lineages: what a run has mounted is whole."""
+"""A node's cache under deliveries, evictions, kills, flips and full disks: the tree of a run is complete."""
 
 from __future__ import annotations
 
@@ -218,15 +218,16 @@ class NodeCache(RuleBasedStateMachine):
             assert said["error"]["kind"] in {"storage", "room"}, said
             assert "Used by live runs" in said["error"]["detail"]
 
-    @rule(lineage=lineages, listing=which, die=st.integers(1, 70))
-    def killed_delivery(self, lineage: str, listing: int, die: int) -> None:
+    @rule(
+        lineage=lineages,
+        listing=which,
+        fault=st.sampled_from(["die", "die", "full"]),
+        effect=st.integers(1, 70),
+    )
+    def faulty_delivery(self, lineage: str, listing: int, fault: str, effect: int) -> None:
+        """It is killed before an effect, or finds the disk full."""
         key, request = self._delivery(lineage, listing)
-        self._delivered(key, lineage, listing, self._call("deliver", request, die=die))
-
-    @rule(lineage=lineages, listing=which, full=st.integers(1, 30))
-    def delivery_to_a_full_disk(self, lineage: str, listing: int, full: int) -> None:
-        key, request = self._delivery(lineage, listing)
-        self._delivered(key, lineage, listing, self._call("deliver", request, full=full))
+        self._delivered(key, lineage, listing, self._call("deliver", request, **{fault: effect}))
 
     @rule(chosen=numbers)
     def begin(self, chosen: int) -> None:
@@ -456,8 +457,7 @@ class NodeCache(RuleBasedStateMachine):
         assert found == {name: CONTENTS[number] for name, number in FILES[listing].items()}
 
 
-def test_what_is_mounted_is_whole() -> None:
-    """Whatever two lineages, kills, full disks and hands do to a cache; and the limit holds."""
+def test_mounted_trees_are_complete_and_the_limit_holds() -> None:
     examples, before = settings().max_examples // 5, NodeCache.compared
     run_state_machine_as_test(
         NodeCache,

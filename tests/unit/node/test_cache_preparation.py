@@ -178,15 +178,12 @@ def test_a_cache_that_was_cleared_or_lost_is_prepared_again(node: NodeHarness, c
     assert node.log("run-3") == "data\n"
 
 
-@pytest.mark.parametrize("home", ["none", "ready", "linked"])
+@pytest.mark.parametrize("home", ["empty", "linked"])
 def test_the_job_finds_its_hub_cache_in_its_home(node: NodeHarness, cache: Path, home: str) -> None:
     """``~/.cache/huggingface`` is the cache's directory, for the job alone, wherever the home keeps its caches."""
     if home == "linked":
         (node.base / "large").mkdir()
         (node.home / ".cache").symlink_to(node.base / "large")
-    if home == "ready":
-        (node.home / ".cache" / "huggingface").mkdir(parents=True)
-        (node.home / ".cache" / "huggingface" / "mine").write_text("")
     hub = cache / "huggingface"
     link = {"path": "~/.cache/huggingface", "target": str(hub), "variable": "HF_HOME"}
     node.run(

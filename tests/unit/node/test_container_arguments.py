@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import csv
-import resource
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import pytest
 
@@ -19,7 +18,6 @@ from trainctl.node.containers.command_line import (
 )
 from trainctl.node.containers.engines import ProgramResult
 from trainctl.node.containers.images import is_registry_unreachable, pull_error
-from trainctl.node.jobs.container import rdma_access
 
 PLAIN = ContainerSpec(
     image="sha256:1",
@@ -76,16 +74,10 @@ def test_devices_and_limits() -> None:
 
     assert "--device /dev/x --ulimit memlock=-1 --cap-add IPC_LOCK" in words
     assert f"--memory {2**30}" in words
+    assert "--shm-size 1 " in words
     assert "--cpus 4" in words
     assert "--memory" not in engine_arguments("podman", PLAIN)
     assert "--bind /dev/x" in " ".join(apptainer_arguments(spec, root=True))
-
-
-def test_rdma_devices_come_with_the_users_limits(tmp_path: Path) -> None:
-    assert rdma_access(tmp_path / "none").devices == ()
-    access = rdma_access(tmp_path)
-    assert (access.devices, access.capabilities) == ([str(tmp_path)], ["IPC_LOCK"])
-    assert access.ulimits["memlock"] == resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
 
 
 @pytest.mark.parametrize(

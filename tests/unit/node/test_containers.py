@@ -108,6 +108,7 @@ def test_a_job_finds_its_directories(held: NodeHarness, engine: EngineHarness) -
     assert not (held.directory() / "scratch").exists()
 
 
+@pytest.mark.long
 @with_every_engine
 def test_links_and_named_directories_are_mounts(held: NodeHarness, engine: EngineHarness) -> None:
     """Absolute, or below the working directory; commas and quotes are no syntax.
@@ -293,6 +294,7 @@ def test_no_container_is_left_if_its_holders_are_killed(
     assert find_by_environment(f"TRAINCTL_RUN_DIRECTORY={held.directory()}".encode()) == []
 
 
+@pytest.mark.long
 @with_every_engine
 def test_the_images_working_directory_is_copied_below_the_code(
     held: NodeHarness, engine: EngineHarness, own_podman: EngineHarness, tmp_path: Path
@@ -314,29 +316,6 @@ def test_the_images_working_directory_is_copied_below_the_code(
 
     assert done["status"] == COMPLETED, held.log()
     assert held.log().split() == ["code", "image", "deep", "a", "b", "d", "model.bin", "image"]
-
-
-@pytest.mark.parametrize(
-    "engine", ["podman", pytest.param("docker", marks=pytest.mark.long)], indirect=True
-)
-def test_memory_devices_and_limits(held: NodeHarness, engine: EngineHarness) -> None:
-    """``/dev/shm`` is as large as requested, else half of the memory; more memory than allowed ends the job."""
-    limits = {"shm_size": 64 * 2**20, "ulimits": {"nofile": 77, "nproc": 4096}}
-    held.run(
-        "df -k /dev/shm | tail -1; ls /dev/fuse; ulimit -n",
-        container=container(held, engine, devices=["/dev/fuse"], **limits),
-    )
-    words = held.log().split()
-    assert (words[1], words[-2:]) == (str(64 * 1024), ["/dev/fuse", "77"])
-
-    done = held.run(
-        "df -k /dev/shm | tail -1; dd if=/dev/zero of=/dev/shm/x bs=1M count=64",
-        key="run-2",
-        container=container(held, engine, memory=16 * 2**20, cpus=1),
-    )
-    half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    assert abs(int(held.log("run-2").split()[1]) - half // 1024) <= 4  # complete pages
-    assert done["status"] == "TRAINING_JOB_FAILED"
 
 
 @pytest.mark.long

@@ -12,7 +12,6 @@ import pytest
 from tests.support.machines.permissions import unreadable
 from trainctl.base.filesystem.files import (
     create_exclusive,
-    make_directory,
     remove_tree,
     why_unwritable,
 )
@@ -29,16 +28,6 @@ def test_a_process_killed_before_a_file_has_its_name_leaves_nothing(tmp_path: Pa
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_is_created_once_without_support_for_nameless_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)  # as from before Linux 3.11: EISDIR
-
-    assert create_exclusive(tmp_path / "claim", b"mine")
-    assert not create_exclusive(tmp_path / "claim", b"yours")
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]
 
 
 def test_a_tree_is_removed_but_no_target_of_its_links(tmp_path: Path) -> None:
@@ -80,20 +69,3 @@ def test_why_a_directory_cant_be_created(tmp_path: Path) -> None:
         closed.mkdir()
         with unreadable(closed, closed.parent):
             assert why_unwritable(closed / "a") == f"{closed} is not writable by this user"
-
-
-def test_a_directory_is_created_while_a_process_removes_empty_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    swept: list[Path] = []
-    mkdir = Path.mkdir
-
-    def swept_at_first(path: Path, mode: int) -> None:
-        if path.name == "mine" and len(swept) < 3:
-            swept.append(path)
-            path.parent.rmdir()
-        mkdir(path, mode)
-
-    monkeypatch.setattr(Path, "mkdir", swept_at_first)
-    assert make_directory(tmp_path / "references" / "mine").is_dir()
-    assert len(swept) == 3

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.machines.apptainer import Apptainer
 from tests.support.machines.containers import BUSYBOX, LOGIN, ContainerRegistry, EngineHarness
 from tests.support.node_program.nodes import NodeHarness, NodeProgramError, all_text_below
 
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.integration
 with_storage = pytest.mark.parametrize(
     "engine", ["podman", pytest.param("docker", marks=pytest.mark.long)], indirect=True
 )
-"""Engines that keep images themselves, by the registry's digests; apptainer has files (``test_image_files``)."""
+"""Engines that keep images themselves, by the registry's digests."""
 with_every_engine = pytest.mark.parametrize(
     "engine",
     ["podman", *(pytest.param(name, marks=pytest.mark.long) for name in ("docker", "apptainer"))],
@@ -102,6 +104,7 @@ def test_an_image_built_and_pushed_here_has_the_digest_that_its_registry_knows(
     assert by_digest["pulled"]
 
 
+@pytest.mark.long
 @with_every_engine
 def test_a_private_registry_needs_a_login(
     held: NodeHarness,
@@ -170,3 +173,25 @@ def test_facts_name_engines_and_present_images(held: NodeHarness, engine: Engine
     ]
     if shutil.which("apptainer") is None:
         assert images[2]["why"] == "no container engine works: apptainer is not installed"
+
+
+@pytest.mark.long
+def test_apptainers_images_are_files_that_the_last_lineage_removes(
+    node: NodeHarness, own_apptainer: Apptainer
+) -> None:
+    """With downloads of apptainer, and of a pull that was killed."""
+    node.variables = own_apptainer.variables
+    killed = node.root / "images/pulling-999999999-x"
+    killed.mkdir(parents=True)
+    first = pull(node, own_apptainer.small, "apptainer")
+    again = pull(node, own_apptainer.small, "apptainer", lineage="lineage-2")
+    file = Path(first["id"])
+
+    assert (first["pulled"], again["pulled"], again["id"]) == (True, False, str(file))
+    assert first["digest"] == f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
+    assert not killed.exists()
+    node.call("forget", {"lineage": "lineage-1"})
+    assert file.is_file()
+    node.call("forget", {"lineage": "lineage-2"})
+    assert not (node.root / "images").exists()
+    assert list(node.home.rglob("cache")) == []

@@ -8,18 +8,11 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.node_program.nodes import NodeHarness, received_as, wait_for
-from trainctl.base.failure import Failure
+from tests.support.node_program.nodes import NodeHarness, wait_for
 from trainctl.base.system.processes import find_by_environment
-from trainctl.node.cache.delivery import deliver
-from trainctl.node.jobs import workspace
-from trainctl.node.runs import mount
-from trainctl.node.runs.record import NodeRun
-from trainctl.node.system.layout import Layout
 
 pytestmark = pytest.mark.integration
 
@@ -183,39 +176,31 @@ def test_impossible_mounts_are_reported_beforehand(node: NodeHarness) -> None:
     assert not node.root.exists()
 
 
-# -- if the kernel allows no private mounts
+NO_MOUNTS = """\
+echo 0 > /proc/sys/user/max_user_namespaces
+exec setpriv --bounding-set=-all --inh-caps=-all "$@"
+"""
+"""Run as root of a user namespace: no further one can be made, and no capability is left."""
 
-REFUSED = mount.MountSupport(False, "Operation not permitted (unshare)")
 
-
-@pytest.fixture
-def run(node: NodeHarness, monkeypatch: pytest.MonkeyPatch) -> NodeRun:
-    monkeypatch.setattr(workspace, "private_mounts", lambda within: REFUSED)
+def test_without_private_mounts_relative_mounts_are_links(tmp_path: Path) -> None:
+    """Absolute ones, and those that lead out of the working directory, are refused."""
+    prefix = ["unshare", "-Ur", "sh", "-c", NO_MOUNTS, "sh"]
+    if shutil.which("setpriv") is None or subprocess.run([*prefix, "true"]).returncode:
+        pytest.skip("needs setpriv, and unshare -Ur to be allowed")
+    node = NodeHarness(tmp_path, prefix=prefix)
     node.mirror.add("config.json", b"{}")
-    node.upload_code({"train.py": ""})
-    request, caller = received_as({"root": str(node.root), **node.delivery()})
-    deliver(request, lambda event: None, caller)
-    return NodeRun(Layout(str(node.root)), "run-1")
+    node.deliver()
+    facts = node.call("facts", {"data": str(node.data), "mounts": ["/app/x"]})
+    linked = node.run("cat w/config.json; readlink w", weights=weights_at(node, "w"))
+    refused = [
+        node.run("true", key=f"run-{number}", weights=weights_at(node, location))
+        for number, location in enumerate(("/app/x", "../x"), start=2)
+    ]
 
-
-def spec_at(node: NodeHarness, location: str) -> Any:
-    return node.spec("true", weights=weights_at(node, location))
-
-
-def test_a_relative_mount_becomes_a_link(node: NodeHarness, run: NodeRun) -> None:
-    """The record says that read-only access is advisory."""
-    prepared = workspace.prepare_job(run, spec_at(node, "weights/w"), node.data)
-
-    assert (prepared.mount, prepared.weights_mode, prepared.mounts) == ("link", "advisory", ())
-    assert (run.work / "weights" / "w").readlink() == node.tree
-
-
-@pytest.mark.parametrize("location", ["/app/models/x", "../x", "a/../../x", "."])
-def test_a_link_outside_the_working_directory_is_refused(
-    node: NodeHarness, run: NodeRun, location: str
-) -> None:
-    with pytest.raises(Failure) as raised:
-        workspace.prepare_job(run, spec_at(node, location), node.data)
-    if location.startswith("/"):
-        assert location in raised.value.summary
-        assert "Operation not permitted" in raised.value.detail
+    assert facts["mount"] == "link"
+    assert "private mounts don't work on this node: " in facts["blocked"][0]["why"]
+    assert (linked["mount"], linked["weights_mode"]) == ("link", "advisory"), linked["error"]
+    assert node.log() == f"{{}}{node.tree}\n"
+    assert {status["status"] for status in refused} == {"TRAINING_JOB_DEPLOY_FAILED"}
+    assert "/app/x" in refused[0]["error"]

@@ -76,20 +76,6 @@ def test_a_port_in_time_wait_is_used_again(
         assert open_one(free[:1], stack) == free[0]
 
 
-@pytest.mark.parametrize("other", [blobs, gang, rendezvous])
-def test_a_reserved_port_in_time_wait_is_no_other_servers(
-    other: Callable[[range, ExitStack], int], free: range
-) -> None:
-    """The job can use it once it is released."""
-    use(free[0])
-    with ExitStack() as stack:
-        assert {rendezvous(free[:2], stack) for _ in "12"} == {free[0], free[1]}
-        with pytest.raises(Failure, match="is free on"):
-            other(free[:2], stack)
-    with socket.create_server((HERE, free[0])) as listener:
-        assert listener.getsockname() == (HERE, free[0])
-
-
 def use(port: int) -> None:
     """Open a connection that the server closes first, so that the port is in TIME_WAIT."""
     with socket.create_server((HERE, port)) as listener:

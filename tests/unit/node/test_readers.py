@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 from tests.support.network.disconnecting_proxy import proxy
 from tests.support.node_program.nodes import MirrorFixture
 from tests.support.servers.blob_server import serve_mirror, server_address
+from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
 from tests.support.storage.mirrors import MemorySource, ingest, mirror_at
 from tests.support.storage.weights_data import noise
 from trainctl.base.failure import Failure, NoReachableAddress
@@ -49,7 +49,6 @@ FILES = {
     "empty": b"",
     **{f"small/{n:03}": noise(100 + n, 100 + n) for n in range(200)},
 }
-KINDS = ["directory", "server", "bucket"]
 
 
 @pytest.fixture(scope="module")
@@ -62,74 +61,52 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Listing]:
 
 @dataclass
 class Bucket:
-    """Objects behind URLs that may expire, and the operator that signs them. ``cut``: the length of the next response."""
+    """Objects behind URLs that may expire, and the operator that signs them. ``cut``: the length of the next body."""
 
     objects: Callable[[str], bytes | None]
     ranges: bool = True
     expired: set[str] = field(default_factory=set)
     cut: int | None = None
+    is_gone: bool = False
     requests: list[str | None] = field(default_factory=list)
     signed: list[list[str]] = field(default_factory=list)
-    port: int = 0
-    is_gone: bool = False
+    url: str = ""
 
     def request(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         """Sign URLs, as the operator does."""
         if self.is_gone:
             raise CallerGone
         self.signed.append(list(question["keys"]))
-        at = f"http://127.0.0.1:{self.port}"
-        urls = [f"{at}/{key}?link={len(self.signed)}" for key in question["keys"]]
-        return {
-            "links": [
-                url if self.objects(key) is not None else ""
-                for url, key in zip(urls, question["keys"], strict=True)
-            ]
-        }
+        link = f"?link={len(self.signed)}"
+        return {"links": [self._without_packs(f"{key}{link}") for key in question["keys"]]}
+
+    def _without_packs(self, target: str) -> str:
+        no_pack = target.startswith("packs/") and self.objects(target.partition("?")[0]) is None
+        return "" if no_pack else f"{self.url}/{target}"
+
+    def respond(self, request: RawRequest) -> bytes | list[bytes]:
+        """Send an object, as the platform does."""
+        key, _, link = request.target.strip("/").partition("?")
+        self.requests.append(request.headers.get("range"))
+        data = self.objects(key)
+        if link in self.expired or data is None:
+            return raw_response(status="403 Forbidden" if link in self.expired else "404 Not Found")
+        response = raw_response(data)
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", ""))
+        if wanted and self.ranges:
+            part = data[int(wanted[1]) : int(wanted[2]) + 1]
+            position = f"bytes {wanted[1]}-{int(wanted[1]) + len(part) - 1}/*"
+            response = raw_response(part, "206 Partial Content", Content_Range=position)
+        cut, self.cut = self.cut, None
+        return response if cut is None else [response[: response.index(b"\r\n\r\n") + 4 + cut]]
 
 
 @contextmanager
 def serve_bucket(objects: Callable[[str], bytes | None], **settings: Any) -> Iterator[Bucket]:
     bucket = Bucket(objects, **settings)
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            key, _, link = self.path.strip("/").partition("?")
-            bucket.requests.append(self.headers.get("Range"))
-            data = bucket.objects(key)
-            if link in bucket.expired or data is None:
-                self._answer(403 if link in bucket.expired else 404, b"")
-                return
-            asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
-            if asked and bucket.ranges:
-                data = data[int(asked[1]) : int(asked[2]) + 1]
-                self._answer(206, data, f"bytes {asked[1]}-{int(asked[1]) + len(data) - 1}/*")
-            else:
-                self._answer(200, data)
-
-        def _answer(self, status: int, data: bytes, position: str = "") -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            if position:
-                self.send_header("Content-Range", position)
-            self.end_headers()
-            cut, bucket.cut = bucket.cut, None
-            self.wfile.write(data if cut is None else data[:cut])
-            self.close_connection = cut is not None
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    bucket.port = server.server_port
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
+    with serve_responses(bucket.respond) as server:
+        bucket.url = server.url
         yield bucket
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def open_bucket(bucket: Bucket, listing: Listing) -> MirrorReader:
@@ -138,38 +115,26 @@ def open_bucket(bucket: Bucket, listing: Listing) -> MirrorReader:
     return MirrorReader(BucketReader(urls), listing, QUICK)
 
 
-Open = Callable[..., MirrorReader]
-
-
-@pytest.fixture
-def open_mirror(mirror: tuple[Path, Listing]) -> Iterator[Open]:
-    """Opens the mirror with a reader of each kind."""
+@pytest.fixture(params=["directory", "server", "bucket"])
+def reader(request: pytest.FixtureRequest, mirror: tuple[Path, Listing]) -> Iterator[MirrorReader]:
+    """A reader of the mirror; the bucket's server ignores ranges."""
     root, listing = mirror
 
     def stored(key: str) -> bytes | None:
         return (root / key).read_bytes() if (root / key).exists() else None
 
     with ExitStack() as stack:
-
-        def open_as(kind: str, rate_limiter: RateLimiter | None = None) -> MirrorReader:
-            limiter = rate_limiter or RateLimiter()
-            if kind == "bucket":
-                reader = open_bucket(
-                    stack.enter_context(serve_bucket(stored, ranges=False)), listing
-                )
-            elif kind == "server":
-                server = stack.enter_context(
-                    serve_in_thread(ObjectServer(MirrorObjectSource(root), TOKEN))
-                )
-                reader = MirrorReader(
-                    ServerReader({"urls": server.urls, "token": TOKEN}, limiter), listing
-                )
-            else:
-                reader = MirrorReader(DirectoryReader(str(root), limiter), listing)
-            stack.callback(reader.close)
-            return reader
-
-        yield open_as
+        if request.param == "bucket":
+            opened = open_bucket(stack.enter_context(serve_bucket(stored, ranges=False)), listing)
+        elif request.param == "server":
+            source = MirrorObjectSource(root)
+            server = stack.enter_context(serve_in_thread(ObjectServer(source, TOKEN)))
+            where = {"urls": server.urls, "token": TOKEN}
+            opened = MirrorReader(ServerReader(where), listing)
+        else:
+            opened = MirrorReader(DirectoryReader(str(root), RateLimiter()), listing)
+        yield opened
+        opened.close()
 
 
 def read(reader: MirrorReader, file: ListedFile) -> bytes:
@@ -184,10 +149,8 @@ def read(reader: MirrorReader, file: ListedFile) -> bytes:
     return content
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_file_is_read(mirror: tuple[Path, Listing], open_mirror: Open, kind: str) -> None:
-    """Small files come together; the bucket's server ignores ranges."""
-    reader = open_mirror(kind)
+def test_every_file_is_read(mirror: tuple[Path, Listing], reader: MirrorReader) -> None:
+    """Small files come together."""
     files = mirror[1].files
     small = {file.sha256: file.size for file in files if file.path.startswith("small/")}
 
@@ -198,51 +161,23 @@ def test_every_file_is_read(mirror: tuple[Path, Listing], open_mirror: Open, kin
         assert bytes(content) == FILES[file.path], file.path
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_object_is_named(
-    mirror: tuple[Path, Listing], open_mirror: Open, kind: str
+def test_missing_and_truncated_objects_are_named(
+    mirror: tuple[Path, Listing], reader: MirrorReader
 ) -> None:
     root, listing = mirror
-    big = listing.files[0]
-    key = keys.blob(big.chunks[0])
-    reader = open_mirror(kind)
-    (root / key).rename(root / "aside")
+    key = keys.blob(listing.files[0].chunks[0])
+    content = (root / key).read_bytes()
+    (root / key).unlink()
     try:
-        with pytest.raises(Failure, match=key) as error:
-            read(reader, big)
+        with pytest.raises(Failure, match=key) as missing:
+            read(reader, listing.files[0])
+        (root / key).write_bytes(content[:1000])
+        local = MirrorReader(DirectoryReader(str(root), RateLimiter()), listing)
+        with pytest.raises(Failure, match=f"{key[-64:]} ends at 1000 bytes") as truncated:
+            read(local, listing.files[0])
     finally:
-        (root / "aside").rename(root / key)
-    assert error.value.kind == "mirror"
-
-
-def test_a_truncated_object_is_named(mirror: tuple[Path, Listing], open_mirror: Open) -> None:
-    """It is an error of the mirror that says how much there is."""
-    root, listing = mirror
-    blob = root / keys.blob(listing.files[0].chunks[0])
-    complete = blob.read_bytes()
-    blob.write_bytes(complete[:1000])
-    try:
-        with pytest.raises(Failure, match=f"{blob.name} ends at 1000 bytes") as error:
-            read(open_mirror("directory"), listing.files[0])
-    finally:
-        blob.write_bytes(complete)
-    assert error.value.kind == "mirror"
-
-
-@pytest.mark.parametrize("kind", ["directory", "server"])
-def test_reads_keep_to_the_rate(mirror: tuple[Path, Listing], open_mirror: Open, kind: str) -> None:
-    """All but the last piece must be waited for."""
-    now = 0.0
-
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    reader = open_mirror(kind, RateLimiter(1_000_000, lambda: now, sleep))
-    unit = next(iter(units_of(mirror[1].files[0])))
-    reader.read(unit, memoryview(bytearray(unit.chunk.length)), lambda piece: None)
-
-    assert now == pytest.approx((CHUNK_BYTES - 2**20) / 1_000_000)
+        (root / key).write_bytes(content)
+    assert missing.value.kind == truncated.value.kind == "mirror"
 
 
 class SignedDirectory(DirectoryObjects):

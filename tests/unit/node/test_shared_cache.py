@@ -20,8 +20,7 @@ from tests.support.servers.blob_server import mirror_location, serve_mirror
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.protocol.weights import DeliverResponse
 from trainctl.node.cache.delivery import deliver
-from trainctl.node.transfer.shared_cache import SharedCache, SharedCacheFetcher
-from trainctl.node.transfer.transfer_units import units_of
+from trainctl.node.transfer.shared_cache import SharedCache
 
 pytestmark = pytest.mark.integration
 
@@ -105,23 +104,6 @@ def test_wrong_bytes_in_the_directory_are_replaced(gang: PeerGroup, shared: Path
     gang.assert_delivered()
     assert result["bytes_mirror"] == CHUNK_BYTES
     assert digest in blobs_in(shared)
-
-
-def test_right_chunks_of_a_corrupt_blob_are_read(gang: PeerGroup, shared: Path) -> None:
-    """It is deleted when all of its chunks were requested, by whichever thread."""
-    deliver_to(gang, 0, shared)
-    file = gang.mirror.listing.files[0]
-    first, second = units_of(file)
-    cache = SharedCache(str(shared))
-    fetchers = SharedCacheFetcher(cache), SharedCacheFetcher(cache)
-
-    fetchers[0].reject(first)
-    (fetched,) = fetchers[1].fetch([second], lambda *_: None)
-    for fetcher in fetchers:
-        fetcher.close()
-
-    assert fetched.sha256 == second.chunk.sha256
-    assert not cache.has(file)
 
 
 def test_a_node_killed_while_it_fetches_is_replaced(gang: PeerGroup, shared: Path) -> None:

@@ -77,17 +77,6 @@ def test_the_last_owner_removes_it(
     assert list((node.root / "training").iterdir()) == []
 
 
-def test_a_state_releases_all_its_owners_at_once(node: NodeHarness) -> None:
-    directory = node.root / "caches" / ".team"
-    for owner in (("one", "a"), ("one", "b"), ("two", "a")):
-        node.call("make_cache", owned(directory, *owner))
-    request = {"directory": str(directory), "lineage": "one"}
-
-    assert not node.call("remove_cache", request)["removed"]
-    assert state(node, directory, lineage="three")["others"] == ["two+a"]
-    assert node.call("remove_cache", {**request, "lineage": "two"})["removed"]
-
-
 def test_a_directory_that_was_there_before_is_never_removed(
     node: NodeHarness, tmp_path: Path
 ) -> None:
@@ -99,11 +88,6 @@ def test_a_directory_that_was_there_before_is_never_removed(
     assert not state(node, directory)["ours"]
     assert not node.call("remove_cache", owned(directory))["removed"]
     assert [path.name for path in directory.iterdir()] == ["data"]
-
-
-def test_the_root_directory_cant_be_a_cache(node: NodeHarness) -> None:
-    with pytest.raises(NodeProgramError, match="contains trainctl's root directory"):
-        node.call("make_cache", owned(node.root))
 
 
 def test_a_walk_follows_no_link(node: NodeHarness, cache: Path) -> None:
@@ -145,17 +129,6 @@ def test_clearing_removes_what_is_old(node: NodeHarness, cache: Path) -> None:
     assert sorted(entries(node, cache)[0]) == ["new", "new/c.bin"]
     assert state(node, cache)["bytes"] == 1000
     assert (node.base / "outside" / "precious").read_text() == "keep"
-
-
-def test_clearing_keeps_files_from_after_the_request(node: NodeHarness, cache: Path) -> None:
-    later = cache / "later"
-    later.write_text("x")
-    os.utime(later, (time.time(), time.time() + 600))
-
-    done = node.call("clear_cache", {"directory": str(cache)})
-
-    assert (done["files"], done["left"]) == (4, 0)
-    assert sorted(entries(node, cache)[0]) == ["later"]
 
 
 def test_a_cache_in_use_is_not_cleared(node: NodeHarness, cache: Path) -> None:
