@@ -113,7 +113,7 @@ def test_a_machine_is_created_used_and_deleted_with_everything(
     assert not any(leftovers(ec2).values()), leftovers(ec2)
 
 
-@pytest.mark.parametrize("with_answer", [True, False])
+@pytest.mark.parametrize("with_answer", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_killed_creation_is_finished_and_leaves_one_machine(
     rented: ProjectHarness, ec2: Ec2Server, with_answer: bool
 ) -> None:
@@ -144,6 +144,7 @@ def test_a_reached_quota_is_named_with_its_page(rented: ProjectHarness, ec2: Ec2
     assert not any(leftovers(ec2).values()), leftovers(ec2)
 
 
+@pytest.mark.long
 def test_the_example_runs(fresh: ProjectHarness, ec2: Ec2Server) -> None:
     if ec2.ssh_port != 22:
         pytest.skip("needs port 22 of loopback addresses")

@@ -150,7 +150,7 @@ def test_a_failed_run_keeps_its_place(fresh: ProjectHarness) -> None:
         assert ended["ranks"][0]["exit_code"] == 3
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_container_is_entered(fresh: ProjectHarness, engine: EngineHarness, fails: bool) -> None:
     """As root, in its working directory, with its mounts. A failed one is kept until its time is over."""
     fresh.variables |= engine.variables

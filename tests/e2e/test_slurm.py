@@ -148,7 +148,7 @@ def test_a_run_whose_job_is_cancelled_is_stopped(
     assert status["error"].startswith("its job was cancelled")
 
 
-@pytest.mark.parametrize("requeued", [True, False])
+@pytest.mark.parametrize("requeued", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_node_of_a_run_is_killed(
     project: ProjectHarness, slurm: SlurmCluster, requeued: bool
 ) -> None:

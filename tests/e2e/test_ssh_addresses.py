@@ -44,6 +44,7 @@ def test_hosts_reach_each_other_by_another_network(tmp_path: Path) -> None:
         assert [row["bytes_by_tier"]["node"] for row in status["deliveries"][1:]] == [0, 0]
 
 
+@pytest.mark.long
 def test_hosts_without_another_address_than_loopback(tmp_path: Path) -> None:
     """As with a jump through the host itself. A plan in which they would serve each other is an error."""
     with host_lab(tmp_path / "lab", 2, network="10.77.5") as lab:
