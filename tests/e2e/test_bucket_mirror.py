@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -57,22 +57,26 @@ class Platform:
     url: str
     variables: dict[str, str]
     settings: str = ""
+    prefix: str = PREFIX
 
     @property
     def objects(self) -> ObjectStore:
-        return objects_in(self.server, PREFIX)
+        return objects_in(self.server, self.prefix)
 
 
-def s3_platform(server: BucketServer) -> Platform:
+def s3_platform(server: BucketServer, prefix: str = PREFIX) -> Platform:
     keys = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET}
     variables = {"AWS_ENDPOINT_URL": server.endpoint, **keys}
-    return Platform(server, f"s3://models/{PREFIX}", variables)
+    return Platform(server, f"s3://models/{prefix}", variables, prefix=prefix)
 
 
-@contextmanager
-def s3(work: Path) -> Iterator[Platform]:
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[BucketServer]:
     with moto() as server:
-        yield s3_platform(server)
+        yield server
+
+
+MakePlatform = Callable[[Path], AbstractContextManager[Platform]]
 
 
 @contextmanager
@@ -116,19 +120,21 @@ def write(
     return made
 
 
-def assert_read(made: ProjectHarness, rank: int = 0) -> None:
+def assert_read(made: ProjectHarness) -> None:
     """The job read every file as it is upstream."""
     expected = {f"{sha256(data).hexdigest()}  ./{name}" for name, data in FILES.items()}
-    assert {*made.run("logs", "job.sft", "--rank", str(rank)).stdout.splitlines()} == expected
+    assert {*made.run("logs", "job.sft").stdout.splitlines()} == expected
 
 
 @pytest.mark.parametrize(
     "make",
-    [s3, *(pytest.param(make, marks=pytest.mark.long) for make in (rclone_s3, google, blobs))],
+    [None, *(pytest.param(make, marks=pytest.mark.long) for make in (rclone_s3, google, blobs))],
 )
-def test_a_mirror_is_kept_in_a_bucket_of_each_platform(fresh: ProjectHarness, hub: Hub, tmp_path: Path, make: object) -> None:  # fmt: skip
+def test_a_mirror_is_kept_in_a_bucket_of_each_platform(
+    fresh: ProjectHarness, hub: Hub, bucket: BucketServer, tmp_path: Path, make: MakePlatform | None
+) -> None:
     """From a killed apply to a job, another project, a repair and a collection."""
-    with make(tmp_path) as platform:  # type: ignore[operator]
+    with make(tmp_path) if make else nullcontext(s3_platform(bucket)) as platform:
         write(fresh, hub, platform)
         (row,) = fresh.json("plan")["deliveries"]
         assert (row["path"], platform.url in row["path_reason"]) == ("mirror-to-node", True)
@@ -170,15 +176,19 @@ def assert_filled_for_others(hub: Hub, platform: Platform, tmp_path: Path) -> No
         other.run("destroy", "--auto-approve")
 
 
-def test_another_server_under_the_same_url_is_another_mirror(fresh: ProjectHarness, hub: Hub) -> None:  # fmt: skip
+def test_another_server_under_the_same_url_is_another_mirror(
+    fresh: ProjectHarness, hub: Hub, bucket: BucketServer
+) -> None:
     """The new server gets everything; the old one loses the reference, and is collected by its address."""
-    with moto() as old, moto() as new:
+    old = bucket
+    with moto() as new:
         hosts = [server.endpoint.partition("//")[2] for server in (old, new)]
         fresh.trust(f'secret = "key"\nhosts = {json.dumps(hosts)}\n')
 
         def place(server: BucketServer) -> Platform:
             settings = f', endpoint_url: "{server.endpoint}/", auth: {{auth_secret_name: key}}'
-            return Platform(server, f"s3://models/{PREFIX}", {"KEY": json.dumps(old.credential)}, settings)  # fmt: skip
+            variables = {"KEY": json.dumps(old.credential)}
+            return Platform(server, "s3://models/moved", variables, settings, "moved")
 
         write(fresh, hub, place(old)).run(*APPLY, "--target", "weights.model")
         write(fresh, hub, place(new))
@@ -190,7 +200,7 @@ def test_another_server_under_the_same_url_is_another_mirror(fresh: ProjectHarne
         blobs_left = [*place(old).objects.list("blobs")]
 
     assert "will be updated in place: the mirror has changed" in planned
-    assert f"the mirror was s3://models/{PREFIX} at {old.endpoint}" in planned
+    assert f"the mirror was s3://models/moved at {old.endpoint}" in planned
     assert "outside of trainctl" not in planned
     assert references == [0, 1]
     assert blobs_left == []
@@ -215,16 +225,15 @@ def hosts(tmp_path: Path, fresh: ProjectHarness) -> Iterator[list[Sshd]]:
 
 
 def test_hosts_read_from_the_bucket_and_no_credential_reaches_them(
-    fresh: ProjectHarness, hub: Hub, hosts: list[Sshd]
+    fresh: ProjectHarness, hub: Hub, bucket: BucketServer, hosts: list[Sshd]
 ) -> None:
     """They get presigned URLs; nothing that came to them, or is stored there, has the secret key."""
     named = json.dumps([host.settings for host in hosts])
-    with moto() as bucket:
-        clusters = f"clusters: {{lab: {{provider: ssh, hosts: {named}}}}}"
-        write(fresh, hub, s3_platform(bucket), clusters, nodes=2)
-        plan = fresh.json("plan")
-        fresh.run(*APPLY, "--wait")
-        logs = fresh.run("logs", "job.sft").stdout
+    clusters = f"clusters: {{lab: {{provider: ssh, hosts: {named}}}}}"
+    write(fresh, hub, s3_platform(bucket, "hosts"), clusters, nodes=2)
+    plan = fresh.json("plan")
+    fresh.run(*APPLY, "--wait")
+    logs = fresh.run("logs", "job.sft").stdout
 
     assert {row["path"] for row in plan["deliveries"]} == {"peers"}
     digests = [f"{sha256(data).hexdigest()}  ./{name}" for name, data in FILES.items()]

@@ -203,16 +203,3 @@ def test_an_unreachable_old_mirror_keeps_its_blobs_until_the_printed_command_col
     os.utime(references(old)[0], (1, 1))
     mirrored.run(*shlex.split(command))
     assert references(old) == []
-
-
-def test_machines_that_share_a_state_have_a_default_mirror_each(
-    mirrored: ProjectHarness, tmp_path: Path
-) -> None:
-    """A mirror that has everything changes nothing, wherever another machine's is."""
-    mirrored.mirror.rename(tmp_path / "unreachable")
-    mirrored.variables["XDG_DATA_HOME"] = str(tmp_path / "second")
-    mirrored.run(*APPLY)
-    (tmp_path / "second").rename(tmp_path / "third")
-    mirrored.variables["XDG_DATA_HOME"] = str(tmp_path / "third")
-
-    assert mirrored.actions() == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,10 @@ def destroy(made: ProjectHarness, *hosts: FakeHost) -> None:
         assert [path for path in host.home.rglob("*") if "trainctl" in path.name] == []
 
 
+def is_completed(made: ProjectHarness) -> bool:
+    return bool(made.json("status", "job.sft")["status"] == "TRAINING_JOB_COMPLETED")
+
+
 def test_two_accounts_of_a_host_share_its_gpus(
     demo: ProjectHarness, lab: HostLab, tmp_path: Path
 ) -> None:
@@ -92,10 +97,7 @@ def test_two_accounts_of_a_host_share_its_gpus(
         statuses = sorted(made.json("status", "job.sft")["status"] for made in (demo, ana))
         host.do("touch", "/run/gate")
         for made in (demo, ana):
-            wait_for(
-                lambda made=made: made.json("status", "job.sft")["status"].endswith("COMPLETED"),
-                120,
-            )  # type: ignore[misc]
+            wait_for(partial(is_completed, made), 120)
 
         assert statuses == ["TRAINING_JOB_PENDING", "TRAINING_JOB_RUNNING"]
         destroy(demo)

@@ -171,12 +171,6 @@ def test_the_same_content_comes_once(objects: ObjectStore) -> None:
     assert told[-1][0] == told[-1][1]
 
 
-def test_an_empty_source(objects: ObjectStore) -> None:
-    listing = ingest(objects, MemoryUpstream({}))
-    assert listing.files == ()
-    assert store_in(objects).verify().ok
-
-
 def test_killed_at_every_step_nothing_wrong_is_published_and_the_next_goes_on(
     objects: ObjectStore,
 ) -> None:

@@ -134,7 +134,8 @@ def report(**values: object) -> None:
 if __name__ == "__main__":
     try:
         place, verb, *arguments = sys.argv[1:]
-        {"ingest": copy, "gc": collect, "measure": measure}[verb](place, *arguments)
+        run: Callable[..., None] = {"ingest": copy, "gc": collect, "measure": measure}[verb]
+        run(place, *arguments)
     except TrainctlError as error:
         report(error=error.code, text=str(error))
         sys.exit(error.exit_code)

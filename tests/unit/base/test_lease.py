@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.storage.ledgers import FakeClock
 from trainctl.base import lease
 from trainctl.base.lease import (
     STALE_SECONDS,
@@ -19,14 +20,6 @@ from trainctl.base.lease import (
     is_process_dead,
     remove_stale_leases,
 )
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.at = 1000.0
-
-    def __call__(self) -> float:
-        return self.at
 
 
 @pytest.fixture
@@ -54,7 +47,7 @@ def test_a_holder_elsewhere_is_neither_dead_nor_alive(name: str) -> None:
 
 def test_a_slow_read_does_not_count_as_silence(clock: FakeClock) -> None:
     """A sign that was read from when the clock was at ``read_at`` may have changed since."""
-    liveness = Liveness(clock)
+    liveness = Liveness(clock.now)
     liveness.is_stale("a", 1)
     began = clock.at
     clock.at += STALE_SECONDS
@@ -91,7 +84,7 @@ def test_one_holds_a_lease_at_a_time(tmp_path: Path, renewed: bool) -> None:
 def test_a_lease_that_is_held_is_not_taken(tmp_path: Path) -> None:
     """However long its file is unchanged, as the holder's process certainly runs."""
     held, clock = FileLease(tmp_path / "x.lock"), FakeClock()
-    other = FileLease(tmp_path / "x.lock", liveness=Liveness(clock))
+    other = FileLease(tmp_path / "x.lock", liveness=Liveness(clock.now))
     assert held.try_acquire()
     assert not other.try_acquire()
     clock.at += 2 * STALE_SECONDS
@@ -114,7 +107,7 @@ def test_a_holder_on_another_machine_is_watched(tmp_path: Path, clock: FakeClock
     path = tmp_path / "x.lock"
     path.write_text("elsewhere.1-2-3.nonce")
     os.utime(path, (0, 0))
-    waiting = FileLease(path, liveness=Liveness(clock))
+    waiting = FileLease(path, liveness=Liveness(clock.now))
     assert not waiting.try_acquire()
     clock.at += STALE_SECONDS - 1
     assert not waiting.try_acquire()
