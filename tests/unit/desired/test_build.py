@@ -26,7 +26,6 @@ FULL = {case.id: case.values[0] for case in BOOKS}["the complete manifest"]["man
 
 
 def facts(resource: DesiredResource) -> dict[str, Any]:
-    """What a case may say of a resource."""
     return {
         "persisted_secrets": None,
         **resource.attributes,

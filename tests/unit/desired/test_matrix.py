@@ -10,7 +10,6 @@ VALUES = ", ".join(map(str, range(50)))
 
 
 def sweep(name: str, lists: str) -> str:
-    """A job with a matrix."""
     return f"  {name}: {{matrix: {{{lists}}}, runtime: {{start_commands: [x]}}}}\n"
 
 

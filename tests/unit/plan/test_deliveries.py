@@ -51,7 +51,6 @@ def routes(plan: Plan) -> list[str]:
 
 
 def delivery(**more: Any) -> DeliveryRow:
-    """The only delivery of a plan."""
     world = more.pop("world", PlanScenario())
     (row,) = make_plan(world.inputs(**more)).deliveries
     return row

@@ -61,10 +61,8 @@ def observation(value: str) -> Observation:
 
 def plan_of(case: dict[str, Any]) -> Plan:
     """The plan of a case."""
-    lifecycle = LifecycleSpec(
-        ignore_changes=tuple(case.get("ignore_changes", ())),
-        rerun_on=tuple(case.get("rerun_on", ("config",))),
-    )
+    ignored, causes = case.get("ignore_changes", ()), case.get("rerun_on", ("config",))
+    lifecycle = LifecycleSpec(ignore_changes=tuple(ignored), rerun_on=tuple(causes))
     world = PlanScenario(job_lifecycle=lifecycle)
     state, more = EMPTY, dict[str, Any]()
     if "ran" in case:

@@ -49,15 +49,8 @@ def test_interruptions_have_a_budget_of_their_own(
         for number, name in enumerate(runs.split())
     ]
     values = {"cluster": "lab", "retry": {"max_attempts": attempts, "delay": "0s"}}
-    change = Change(
-        address=Address.parse("job.sft"),
-        action=Action.REPLACE,
-        provider="",
-        reason=ActionReason.RUN_LOST,
-        before=values,
-        after=values,
-        outputs={"runs": records},
-    )
+    job, lost = Address.parse("job.sft"), ActionReason.RUN_LOST
+    change = Change(job, Action.REPLACE, "", lost, values, values, outputs={"runs": records})
     lab = Address.parse("cluster.lab")
     node = {"name": "lab-0", "details": {"notice": {"kind": notices}} if notices else {}}
     state = State(resources={lab: RecordedResource(lab, "rented", {}, {"nodes": [node]})})
