@@ -33,7 +33,7 @@ def test_the_site_is_built(tmp_path: Path) -> None:
         "-f",
         ".mkdocs.yml",
         "-d",
-        tmp_path,
+        str(tmp_path),
     ]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(

@@ -100,7 +100,7 @@ HOST = {
     "cpu_count": 8, "cpu_seconds": 5.0, "memory_total_bytes": 100_000_000_000,
     "memory_available_bytes": 25_000_000_000, "network_received_bytes": 1, "network_sent_bytes": 2,
 }  # fmt: skip
-GPUS = {
+GPUS: dict[str, Any] = {
     "gpu_names": {"0": "H100", "1": "H100"},
     "gpu_utilization": {"0": 0.99, "1": None},
     "gpu_memory_usage_bytes": {"0": 79_000_000_000, "1": None},

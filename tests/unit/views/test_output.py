@@ -142,7 +142,7 @@ def test_other_lines_are_unchanged_in_ci() -> None:
     text = "::error::x\n  ##[group]y\n##vso[task]z\n## Title\na::b\n: c"
     shown = "\\u003a:error::x\n  \\u0023#[group]y\n\\u0023#vso[task]z\n## Title\na::b\n: c"
     for variable, wanted in (("CI", shown), ("TF_BUILD", shown), ("OTHER", text)):
-        screen = Screen(**{variable: "true"})
+        screen = Screen(io.StringIO, **{variable: "true"})
         screen.output.print(text)
         assert screen.out == f"{wanted}\n"
 
