@@ -13,12 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.install_cache import install_once
-from tests.support.machines.containers import EngineHarness, pack, unpack_debs
 
 VERSION = "2.13.0"
 TRANSFORMERS = "5.24.0"
 PYTHON = f"python3.{sys.version_info.minor}"
-IMAGE = "localhost/python:1"
 
 GLOO_TRAIN = """\
 import os, pathlib, time
@@ -71,15 +69,6 @@ os._exit(0)  # the threads of gloo abort now and then while an interpreter ends
 """
 """Two ranks over gloo, with a checkpoint every ten steps. With WAITS=yes rank 1 stands still at step 35, unless it goes on from a checkpoint."""
 
-_DEBS = [
-    *("busybox-static", "bash", "coreutils", "libc6", "libgcc-s1", "libstdc++6", "zlib1g", "media-types"),
-    *(f"lib{PYTHON}-minimal", f"lib{PYTHON}-stdlib", f"{PYTHON}-minimal", PYTHON),
-    *("libexpat1", "libssl3", "libbz2-1.0", "liblzma5", "libffi8", "libncursesw6", "libtinfo6"),
-    *("libreadline8", "libuuid1", "libcrypt1", "libacl1", "libattr1", "libgmp10", "libpcre2-8-0"),
-    *("libselinux1", "libsqlite3-0"),
-]  # fmt: skip
-_MERGED = ("bin", "sbin", "lib", "lib64")
-
 
 @functools.cache
 def pytorch(*packages: str) -> Path:
@@ -114,47 +103,3 @@ def _install(packages: Sequence[str], place: Path) -> None:
         )
         if done.returncode:
             pytest.skip(f"PyTorch {VERSION} can't be installed: {done.stderr.strip()[-300:]}")
-
-
-def site_packages(venv: Path) -> Path:
-    """Where the environment keeps its packages."""
-    return venv / "lib" / PYTHON / "site-packages"
-
-
-def python_image(podman: EngineHarness) -> str:
-    """An image with this Python of Debian's, made without a registry; its name."""
-    podman("import", "--quiet", str(python_archive()), IMAGE)
-    return IMAGE
-
-
-def python_archive() -> Path:
-    """A root file system with this Python of Debian's, as a tar; made once on a machine."""
-    return install_once(f"{PYTHON}-image", _make) / "image.tar"
-
-
-def _make(place: Path) -> None:
-    root = place / "root"
-    unpack_debs(_DEBS, root)
-    for name in ("doc", "man", "locale", "initramfs-tools"):
-        shutil.rmtree(root / "usr/share" / name, ignore_errors=True)
-    for name in _MERGED:
-        if (root / name).is_dir() and not (root / name).is_symlink():
-            shutil.copytree(root / name, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
-            shutil.rmtree(root / name)
-        (root / "usr" / name).mkdir(exist_ok=True)
-        (root / name).symlink_to(f"usr/{name}")
-    for name in ("proc", "sys", "dev", "tmp", "run", "root", "var/tmp", "etc"):
-        (root / name).mkdir(parents=True, exist_ok=True)
-    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
-    programs = root / "usr/bin"
-    links = {"python3": PYTHON, "sh": "bash"}
-    applets = subprocess.run(
-        [str(programs / "busybox"), "--list"], capture_output=True, text=True, check=True
-    )
-    links |= {one: "busybox" for one in applets.stdout.split() if one != "busybox"}
-    links["sh"] = "bash"
-    for name, target in links.items():
-        if not os.path.lexists(programs / name):
-            (programs / name).symlink_to(target)
-    pack(root, place / "image.tar")
-    shutil.rmtree(root)
