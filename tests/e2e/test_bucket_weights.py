@@ -16,7 +16,7 @@ from tests.support.network.ssh_recorder import ssh_recorder
 from tests.support.node_program.nodes import python38
 from tests.support.projects.project import ProjectHarness
 from tests.support.servers.bucket_stores import SERVERS, Server, place_in
-from tests.support.servers.buckets import KEY_ID, SECRET, moto
+from tests.support.servers.buckets import KEY_ID, SECRET
 from tests.support.storage.weights_data import noise
 from tests.support.tiers import sample
 from trainctl.objects.bucket_client import open_bucket
@@ -112,37 +112,6 @@ def assert_kept_nowhere(work: ProjectHarness, *secrets: str) -> None:
         if path.is_file() and "rclone" not in str(path):
             data = path.read_bytes()
             assert [secret for secret in secrets if secret.encode() in data] == [], path
-
-
-TWO_SERVERS = """\
-secrets: {bucket: {from: env, name: OPENS_BUCKET}}
-weights:
-  one: {source: "s3://models/llm", endpoint_url: "ONE", auth_secret_name: bucket, mount_location: one}
-  two: {source: "s3://models/llm", endpoint_url: "TWO", auth_secret_name: bucket, mount_location: two}
-jobs:
-  sft:
-    weights: [one, two]
-    runtime: {start_commands: [cat one/model.bin two/model.bin]}
-"""
-
-
-def test_a_uri_at_two_servers_is_two_sources(fresh: ProjectHarness) -> None:
-    """Each is locked, mirrored and read with the content of its own server."""
-    with moto() as first, moto() as second:
-        text = TWO_SERVERS.replace("ONE", first.endpoint).replace("TWO", second.endpoint)
-        fresh.write({"trainctl.yaml": text})
-        fresh.trust('secret = "bucket"\nhosts = ["127.0.0.1"]')
-        put(first, "llm", "model.bin", b"first\n")
-        put(second, "llm", "model.bin", b"other\n")
-        fresh.variables["OPENS_BUCKET"] = json.dumps(first.credential)
-        fresh.run("apply", "--auto-approve", "--wait")
-        logs = fresh.run("logs", "sft").stdout.splitlines()
-        again = fresh.run("plan", "--detailed-exitcode")
-
-    rows = json.loads((fresh.directory / "trainctl.lock").read_text())["sources"]
-    assert [row["endpoint_url"] for row in rows] == sorted([first.endpoint, second.endpoint])
-    assert logs == ["first", "other"]
-    assert "No changes" in again.stdout
 
 
 def test_the_default_credentials_open_a_bucket(fresh: ProjectHarness, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -153,27 +152,6 @@ def test_one_project_is_destroyed_while_another_is_applied(fresh: ProjectHarness
     assert list((fresh.directory.parent / "nvme").iterdir()) == []
     assert list(fresh.nodes.iterdir()) == []
     assert stored(fresh.mirror) == {}
-
-
-def test_a_node_that_fails_hides_no_other(fresh: ProjectHarness) -> None:
-    """It is named, and the exit code is 1; if no node answers, nothing is printed."""
-    write(fresh, "a")
-    manifest = json.loads((fresh.directory / "trainctl.yaml").read_text())
-    manifest["clusters"] = {"lab": {"provider": "local", "nodes": 2}}
-    fresh.write({"trainctl.yaml": json.dumps(manifest)})
-    fresh.run(*APPLY, "--wait")
-    (fresh.nodes / "lab-1" / "cache" / "complete" / f"{'0' * 64}.json").mkdir(parents=True)
-    verified = valid(fresh, "cache-verify", "cache", "verify", "lab", code=1)
-    text = fresh.run("cache", "verify", "lab", code=1)
-    evicted = valid(fresh, "cache-evict", "cache", "evict", "lab", code=1)
-    alone = fresh.run("cache", "verify", "lab", "--node", "lab-1", code=1)
-
-    assert [(row["node"], row["outcome"]) for row in verified["listings"]] == [("lab/lab-0", "ok")]
-    assert [row["node"] for row in verified["unreachable"]] == ["lab/lab-1"]
-    assert "1 listing verified" in text.stdout
-    assert "Warning: lab/lab-1 is unreachable: " in text.stderr
-    assert [row["outcome"] for row in evicted["listings"]] == ["evicted"]
-    assert alone.stdout == ""
 
 
 def test_a_source_of_two_jobs_is_counted_and_delivered_once(fresh: ProjectHarness) -> None:

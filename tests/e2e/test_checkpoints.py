@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.node_program.nodes import all_text_below, wait_for
+from tests.support.node_program.nodes import all_text_below
 from tests.support.projects.project import ProjectHarness, processes
 from tests.support.servers.buckets import SECRET, BucketServer, rclone
 
@@ -214,37 +213,6 @@ top = target.parent
     assert set(re.findall(r"rank-0/([^/']*)", resumed)) == {"checkpoint-4"}
 
 
-def test_weights_that_are_links_are_kept_or_missed(fresh: ProjectHarness, tmp_path: Path) -> None:
-    """Those of another checkpoint come back bit for bit; of what leads elsewhere list, status and download tell."""
-    write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store'}}")
-    links = """\
-(target / "base.bin").symlink_to("/etc/passwd")
-best = target.parent / "best"
-best.mkdir()
-(best / "adapter_model.safetensors").symlink_to("../checkpoint-2/adapter_model.safetensors")
-"""
-    fresh.write({"src/train.py": TRAIN + links})
-    fresh.run("apply", "--auto-approve", "--wait")
-    rows = {
-        one["name"]: (one["files"], one["skipped_links"], one["bytes"]) for one in listed(fresh)
-    }
-    table = fresh.run("checkpoints", "list", "sft").stdout
-    status = fresh.run("status", "sft").stdout
-    best = fresh.run("checkpoints", "download", "sft", "--name", "best")
-    newest = fresh.run("checkpoints", "download", "sft")
-    weights = fresh.directory / "best" / "adapter_model.safetensors"
-
-    assert {name: row[:2] for name, row in rows.items()} == {
-        "checkpoint-1": (2, 0), "checkpoint-2": (2, 1), "best": (1, 0),
-    }  # fmt: skip
-    assert weights.read_bytes()[-16:] == b"\x02" * 16
-    assert weights.stat().st_size == rows["best"][2]
-    assert "complete, 1 symlink skipped" in table
-    assert re.search(r"checkpoint-2, rank 0, .*, complete, 1 symlink skipped", status)
-    assert "left out" not in best.stderr
-    assert "1 symlink skipped" in newest.stderr
-
-
 def test_the_jobs_of_a_sweep_have_checkpoints_of_their_own(
     fresh: ProjectHarness, tmp_path: Path
 ) -> None:
@@ -299,42 +267,3 @@ def test_an_interrupted_download_is_taken_up(fresh: ProjectHarness, tmp_path: Pa
     assert not list(fresh.directory.glob(".download-*"))
     assert "already exists" in again.stderr
     assert "[target-exists]" in again.stderr
-
-
-def test_a_killed_supervisor_leaves_a_run_whose_checkpoints_can_be_finished(
-    fresh: ProjectHarness, tmp_path: Path
-) -> None:
-    """Nothing half written is complete, no process is left, and ``checkpoints upload`` brings what was whole."""
-    write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store'}}")
-    fresh.write(
-        {
-            "src/train.py": (
-                "import os, pathlib, time\n"
-                "top = pathlib.Path(os.environ['BT_CHECKPOINT_DIR'])\n"
-                "for name in ('checkpoint-1', 'checkpoint-2'):\n"
-                "    (top / name).mkdir()\n"
-                "    (top / name / 'model.bin').write_bytes(b'x' * 1000)\n"
-                "    time.sleep(8 if name == 'checkpoint-1' else 0)\n"
-                "print('half', flush=True)\n"
-                "time.sleep(600)\n"
-            )
-        }
-    )
-    fresh.run("apply", "--auto-approve")
-    wait_for(lambda: "half" in fresh.run("logs", "sft").stdout, 60)
-    (claim,) = fresh.nodes.glob("*/runs/*/claim.1")
-    os.kill(json.loads(claim.read_text())["pid"], 9)
-    wait_for(lambda: fresh.json("status", "sft")["status"] == "TRAINING_JOB_LOST", 30)
-    left = [one for one in processes(str(tmp_path / "cache")) if _is_trainctl(one)]
-    fresh.run("checkpoints", "upload", "sft")
-    rows = {one["name"]: one["state"] for one in listed(fresh)}
-
-    assert left == []
-    assert rows == {"checkpoint-1": "complete", "checkpoint-2": "incomplete"}
-
-
-def _is_trainctl(pid: int) -> bool:
-    try:
-        return re.search(rb"train\.py|\.pyz", Path(f"/proc/{pid}/cmdline").read_bytes()) is not None
-    except OSError:
-        return False

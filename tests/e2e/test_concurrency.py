@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.node_program.nodes import wait_for
-from tests.support.projects.manifest_files import WEIGHTS, job, write_manifest
-from tests.support.projects.project import ProjectHarness, processes
+from tests.support.projects.manifest_files import job, write_manifest
+from tests.support.projects.project import ProjectHarness
 from tests.support.servers.hub import HttpFault, Hub, serve
 
 APPLY = ("apply", "--auto-approve")
@@ -155,33 +155,3 @@ def test_leaving_a_run_that_was_waited_for(fresh: ProjectHarness) -> None:
     assert "job.a: run 1 continues" in err
     assert fresh.run("logs", "a", "--follow").stdout == "begun\ndone\n"
     assert fresh.json("status", "a")["status"] == "TRAINING_JOB_COMPLETED"
-
-
-@pytest.mark.long
-def test_two_projects_share_mirror_and_node(fresh: ProjectHarness) -> None:
-    """Applied at once; destroying one takes nothing from the other; both leave nothing."""
-    other = ProjectHarness(fresh.directory.parent / "other", fresh.variables)
-    other.directory.mkdir()
-    caching = {"cache_config": {"enabled": True}}
-    for made in (fresh, other):
-        write_manifest(
-            made, {"a": job("ls models/tiny", weights=["tiny"], runtime=caching)}, weights=WEIGHTS
-        )
-    text = (other.directory / "trainctl.yaml").read_text()
-    other.write({"trainctl.yaml": text.replace('"demo"', '"second"')})
-    ends = [end(process) for process in [made.start(*WAIT) for made in (fresh, other)]]
-
-    assert [code for code, _, _ in ends] == [0, 0], ends
-    assert fresh.nodes == other.nodes
-    assert len(list(fresh.nodes.glob("*/cache/trees/*"))) == 1
-
-    fresh.run("destroy", "--auto-approve")
-    fresh.run("mirror", "gc")
-    other.run("plan", "--detailed-exitcode")
-    (delivery,) = other.json("plan", "--replace", "job.a")["deliveries"]
-    assert delivery["bytes_by_tier"]["node"] == 25_602
-    other.run("run", "a", "--auto-approve", "--follow")
-    other.run("destroy", "--auto-approve")
-    assert list(fresh.nodes.iterdir()) == []
-    assert list((fresh.mirror / "references").rglob("*.json")) == []
-    assert processes(str(fresh.directory.parent)) == []

@@ -56,24 +56,6 @@ def test_a_full_mirror_is_an_error_before_anything_moves(work: ProjectHarness, h
         assert not work.json("plan")["errored"]
 
 
-def test_a_read_only_mirror_can_be_planned_with_but_not_applied(work: ProjectHarness) -> None:
-    """A saved plan is applied once the mirror is writable."""
-    with small_disk(work.mirror, "200m", "ro") as place:
-        cause = f"{place} is on a read-only file system"
-        planned = work.run("plan", "--detailed-exitcode", "--out", "plan", code=2)
-        (row,) = work.json("plan")["weights"]
-        watched = work.run("reconcile", "--once", code=1)
-        refused = work.run("apply", "plan", "--auto-approve", code=12)
-        remount(place, "rw")
-        assert_recovers(work)
-
-    assert f"warning: cannot use the mirror {place.as_uri()}: {cause}" in planned.stderr
-    assert row["bytes_upstream"] == sum(map(len, SMALL.values()))
-    assert cause in watched.stderr
-    assert f"error: weights.model: the mirror {place} is on a read-only" in refused.stderr
-    assert "Mount it writable, or use another location" in refused.stderr
-
-
 def test_a_node_whose_disk_fills_up(work: ProjectHarness, hub: Hub) -> None:
     """A plan reports it; after a plan delivery fails, and leaves no tree; with space the next apply goes through."""
     hub.add("acme/model", {**SMALL, "model.safetensors": noise(6_000_000)})

@@ -34,40 +34,6 @@ def references(mirror: Path) -> list[Path]:
     return [*mirror.glob("references/*/*.json")]
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (("--url", "/old"), "file:///DIRECTORY"),
-        (("--url", "s3://b/p", "--endpoint-url", "a"), "--url"),
-    ],
-)
-def test_gc_refuses_urls_of_no_mirror(
-    fresh: ProjectHarness, options: tuple[str, ...], reason: str
-) -> None:
-    """It doesn't collect the manifest's own mirror instead."""
-    fresh.write({"trainctl.yaml": MANIFEST})
-    assert reason in fresh.run("mirror", "gc", *options, code=64).stderr
-
-
-def test_an_invalid_manifest_names_no_mirror(fresh: ProjectHarness) -> None:
-    """It may mean another than the default, which is collected only if there is no manifest."""
-    assert fresh.run("mirror", "gc", "--dry-run").stdout
-    fresh.write({"trainctl.yaml": "mirror: {uurl: 'file:///elsewhere'}\n"})
-    refused = fresh.run("mirror", "gc", "--dry-run", code=1)
-
-    assert "unknown key 'uurl'" in refused.stderr
-    assert refused.stdout == ""
-
-
-def test_a_mirror_of_an_older_version_is_refused(fresh: ProjectHarness) -> None:
-    """It would look empty, and a collection would delete all of it."""
-    fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
-    (fresh.mirror / "fingerprints").mkdir(parents=True)
-
-    for command in (APPLY, ("mirror", "gc")):
-        assert f"{fresh.mirror} is a mirror of an incompatible older" in fresh.run(*command, code=1).stderr  # fmt: skip
-
-
 def test_a_source_that_contains_the_mirror_is_refused_by_plan_but_not_by_destroy(
     fresh: ProjectHarness,
 ) -> None:
@@ -163,16 +129,6 @@ def test_another_mirror_gets_the_reference_and_the_old_one_loses_it(
     assert "are kept" not in applied.stdout + applied.stderr
     assert mirrored.actions() == {}
     assert (len(references(old)), len(references(new))) == (0, 1)
-
-
-def test_another_name_of_the_same_mirror_keeps_the_reference(
-    mirrored: ProjectHarness, tmp_path: Path
-) -> None:
-    (tmp_path / "link").symlink_to(mirrored.mirror)
-    mirrored.write(manifest_with(tmp_path / "link"))
-    mirrored.run(*APPLY)
-
-    assert len(references(mirrored.mirror)) == 1
 
 
 def test_destroy_drops_the_reference_in_the_recorded_mirror(

@@ -14,7 +14,6 @@ from tests.support.projects.manifest_files import WEIGHTS, job, write_manifest
 from tests.support.projects.project import ProjectHarness, project
 from trainctl_schemas import names, schema
 
-APPLY = ("apply", "--auto-approve", "--wait")
 KEEPING = {"checkpointing_config": {"enabled": True}, "cache_config": {"enabled": True}}
 
 

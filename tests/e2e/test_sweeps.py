@@ -93,25 +93,3 @@ def test_the_name_of_a_sweep_means_all_of_it(fresh: ProjectHarness, gate: Path) 
     fresh.run("stop", "job.sweep", "--auto-approve")
     assert {one["status"] for one in jobs(fresh, "sweep").values()} == {"TRAINING_JOB_STOPPED"}
     fresh.run("stop", "prep", "--grace", "0")
-
-
-def test_a_job_waits_for_one_that_failed(fresh: ProjectHarness, gate: Path) -> None:
-    """It is left to a later apply, with the reason in the plan, in the result and for programs; then it goes on."""
-    text = (fresh.directory / "trainctl.yaml").read_text()
-    fresh.write({"trainctl.yaml": text.replace("while ! test", "exit 1; while ! test")})
-    fresh.run("apply", "--auto-approve", "--wait", "--target", "job.prep", code=12)
-
-    warned = [one["summary"] for one in fresh.json("plan")["diagnostics"]]
-    told = fresh.events("apply", "--auto-approve", code=12)[-1]["data"]
-
-    assert 'job.sweep["lr=1e-5,seed=2"] will wait: run 1 of job.prep failed' in warned
-    assert told["left_alone"][0] == {
-        "address": 'job.sweep["lr=1e-5,seed=2"]',
-        "reason": "waits",
-        "detail": "waits: run 1 of job.prep: failed",
-    }
-    assert told["skipped"] == ["job.report"]
-    gate.touch()
-    fresh.write({"trainctl.yaml": text})
-    fresh.run("apply", "--auto-approve", "--wait")
-    assert {one["status"] for one in jobs(fresh).values()} == {COMPLETED}

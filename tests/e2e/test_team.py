@@ -57,12 +57,3 @@ def test_projects_of_a_team(fresh: ProjectHarness) -> None:
     assert "job.train" in broken.stdout
     shutil.rmtree(fresh.directory / "eval")
     assert len(fresh.json("status", "--all")["jobs"]) == 1
-
-
-def test_an_unreachable_shared_file_is_not_another_state(fresh: ProjectHarness) -> None:
-    """The state may be declared there; so that no other one is shown instead."""
-    reference = f"git::ssh://git@127.0.0.1/a.git//d.yaml?ref={40 * 'a'}"
-    fresh.write({"trainctl.yaml": f"extends: {reference}\njobs: {{}}\n"})
-    for command in ("plan", "status", "history"):
-        assert "untrusted-host" in fresh.run(command, code=13).stderr
-    assert "is not fetched yet" in fresh.run("validate", code=1).stderr

@@ -6,8 +6,6 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.manifest_files import job, write_manifest
 from tests.support.projects.project import ProjectHarness, processes
@@ -135,24 +133,3 @@ def test_an_apply_with_nothing_changed_goes_on_with_it(fresh: ProjectHarness) ->
     assert sleeping(fresh) == before
     assert runs(fresh) == [RUNNING]
     assert fresh.json("status", "j")["apply"] is None
-
-
-@pytest.mark.long
-def test_what_an_apply_at_work_starts_is_seen_and_can_be_stopped(fresh: ProjectHarness) -> None:
-    """And not the run before it. The apply ends then, with a run that was stopped."""
-    gate = written(fresh, 0, "something else")
-    gate.touch()
-    fresh.run(*APPLY, "--wait")
-    gate.unlink()
-    written(fresh)
-    process = preparing(fresh)
-    shown = fresh.json("status", "j")
-    (row,) = fresh.json("status")["jobs"]
-    stopped = fresh.run("stop", "j").stdout
-    out, err = process.communicate(timeout=60)
-
-    assert (shown["status"], shown["number"]) == ("TRAINING_JOB_DEPLOYING", 2)
-    assert (shown["apply"]["interrupted"], row["run"]) == (False, shown["run"])
-    assert f"run 2 ({shown['run']}) is stopped" in stopped
-    assert runs(fresh)[1:] == ["TRAINING_JOB_STOPPED"], out + err
-    assert sleeping(fresh) == set()

@@ -22,7 +22,6 @@ from trainctl.plan.values import Change
 
 JOB = Address.parse("job.a")
 CHANGE = Change(JOB, Action.REPLACE, "local", before={"lr": 1}, after={"lr": 2}, seen=3)
-DIGEST = "sha256:reviewed"
 
 
 def recorded(**attributes: int) -> RecordedResource:
