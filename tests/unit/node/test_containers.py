@@ -8,7 +8,6 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -316,26 +315,3 @@ def test_the_images_working_directory_is_copied_below_the_code(
 
     assert done["status"] == COMPLETED, held.log()
     assert held.log().split() == ["code", "image", "deep", "a", "b", "d", "model.bin", "image"]
-
-
-@pytest.mark.long
-@with_every_engine
-def test_metrics_are_those_of_the_container(held: NodeHarness, engine: EngineHarness) -> None:
-    """CPU and memory of the job's processes, and of none after the end."""
-
-    def samples() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = held.call("metrics", {"key": "run-1"})["samples"]
-        return found
-
-    def busy_samples() -> list[dict[str, Any]]:
-        return [
-            one for one in samples() if one["cpu_usage"] and one["cpu_memory_usage_bytes"] > 1e8
-        ]
-
-    spec = held.spec("dd if=/dev/zero of=/dev/null bs=150M", container=container(held, engine))
-    held.start(spec)
-    busy = wait_for(busy_samples, 120)[0]
-    held.call("stop", {"key": "run-1", "grace_seconds": 0})
-
-    assert busy["processes"] > 1
-    assert samples()[-1]["processes"] == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -156,23 +155,6 @@ def test_the_last_lineage_removes_an_image(
     assert engine("image", "inspect", identity, check=False) in ("", "[]")
     assert engine("image", "inspect", "--format", "{{.Id}}", BUSYBOX)
     assert not (held.root / "images").exists()
-
-
-@with_storage
-def test_facts_name_engines_and_present_images(held: NodeHarness, engine: EngineHarness) -> None:
-    queries = [
-        {"image": BUSYBOX, "engine": engine.name},
-        {"image": "localhost/nothing:1", "engine": engine.name},
-        {"image": BUSYBOX, "engine": "apptainer"},
-    ]
-    images = held.call("facts", {"data": str(held.data), "images": queries})["images"]
-
-    assert images[:2] == [
-        {"engine": engine.name, "present": True, "why": "", "rdma": False},
-        {"engine": engine.name, "present": False, "why": "", "rdma": False},
-    ]
-    if shutil.which("apptainer") is None:
-        assert images[2]["why"] == "no container engine works: apptainer is not installed"
 
 
 @pytest.mark.long
