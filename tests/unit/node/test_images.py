@@ -18,11 +18,6 @@ with_storage = pytest.mark.parametrize(
     "engine", ["podman", pytest.param("docker", marks=pytest.mark.long)], indirect=True
 )
 """Engines that keep images themselves, by the registry's digests."""
-with_every_engine = pytest.mark.parametrize(
-    "engine",
-    ["podman", *(pytest.param(name, marks=pytest.mark.long) for name in ("docker", "apptainer"))],
-    indirect=True,
-)
 
 
 @pytest.fixture
@@ -104,7 +99,6 @@ def test_an_image_built_and_pushed_here_has_the_digest_that_its_registry_knows(
 
 
 @pytest.mark.long
-@with_every_engine
 def test_a_private_registry_needs_a_login(
     held: NodeHarness,
     engine: EngineHarness,
