@@ -1,20 +1,18 @@
-"""Delivery killed, twice at once, and without disk space."""
+"""Deliveries at once and without disk space; the property tests of the cache have kills."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.node_program.nodes import NodeHarness, NodeProgramError
-from tests.support.node_program.peers import kill, result_of
+from tests.support.node_program.peers import result_of
 from trainctl.base.listing import CHUNK_BYTES
 
 NUMBERS = random.Random(20261120)
@@ -28,32 +26,6 @@ def node(tmp_path: Path) -> NodeHarness:
     for number in range(40):
         node.mirror.add(f"small/{number:03}.bin", NUMBERS.randbytes(2000))
     return node
-
-
-def assert_final_names_are_complete(node: NodeHarness) -> None:
-    cache = node.root / "cache"
-    for blob in (cache / "blobs").rglob("*"):
-        if blob.is_file():
-            assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
-    if (cache / "complete" / f"{node.mirror.listing.id}.json").exists():
-        paths = {p.relative_to(node.tree).as_posix() for p in node.tree.rglob("*") if p.is_file()}
-        assert paths == set(node.mirror.files)
-
-
-def test_a_delivery_killed_at_random_moments_continues(node: NodeHarness) -> None:
-    """After each kill no unfinished file has a final name, and the last delivery completes the tree."""
-    for _ in range(6):
-        process = node.popen("deliver", node.delivery())
-        time.sleep(NUMBERS.uniform(0, 0.4))
-        kill(process)
-        assert_final_names_are_complete(node)
-
-    result = node.deliver()
-
-    assert result["listing"] == node.mirror.listing.id
-    for name, data in node.mirror.files.items():
-        assert (node.tree / name).read_bytes() == data
-    assert [path.name for path in (node.root / "cache" / "partial").iterdir()] == []
 
 
 def test_deliveries_at_once_copy_each_file_once(node: NodeHarness) -> None:
@@ -85,19 +57,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"a tmpfs can't be mounted here: {mounted.stderr.strip()}")
     yield disk
     subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def test_a_disk_that_is_too_small_is_an_error_before_anything_moves(
-    node: NodeHarness, small_disk: Path
-) -> None:
-    node.root = small_disk / "node"
-
-    with pytest.raises(NodeProgramError, match=str(small_disk)) as raised:
-        node.deliver()
-
-    assert raised.value.kind == "storage"
-    assert f"{node.mirror.listing.size / 1e6:.1f} MB" in str(raised.value)
-    assert list((node.root / "cache" / "partial").iterdir()) == []
 
 
 def test_a_delivery_resumes_once_a_full_disk_has_space(tmp_path: Path, small_disk: Path) -> None:

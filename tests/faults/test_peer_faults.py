@@ -100,13 +100,6 @@ def with_another_token(mirror: Path) -> Iterator[int]:
 
 
 @contextmanager
-def gone(mirror: Path) -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    yield port
-
-
-@contextmanager
 def silent(mirror: Path) -> Iterator[int]:
     accepted: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -125,7 +118,7 @@ def silent(mirror: Path) -> Iterator[int]:
         connection.close()
 
 
-@pytest.mark.parametrize("serve", [corrupt, promising, with_another_token, gone, silent])
+@pytest.mark.parametrize("serve", [corrupt, promising, with_another_token, silent])
 def test_the_mirror_replaces_a_peer_that_fails(
     tmp_path: Path, serve: Callable[[Path], AbstractContextManager[int]]
 ) -> None:

@@ -165,19 +165,6 @@ def test_a_stop_ends_the_preparation(node: NodeHarness, cache: Path, key: str) -
     assert not marker.exists()
 
 
-def test_a_cache_that_was_cleared_or_lost_is_prepared_again(node: NodeHarness, cache: Path) -> None:
-    count = node.base / "count"
-    command = f"echo x >> {count}; touch {cache}/data"
-    node.run("true", **prepared(cache, command))
-    node.call("clear_cache", {"directory": str(cache)})
-    node.run("true", **prepared(cache, command, key="run-2"))
-    cache.rename(node.base / "elsewhere")
-    node.run(f"ls {cache}", **prepared(cache, command, key="run-3"))
-
-    assert count.read_text() == "x\nx\nx\n"
-    assert node.log("run-3") == "data\n"
-
-
 @pytest.mark.parametrize("home", ["empty", "linked"])
 def test_the_job_finds_its_hub_cache_in_its_home(node: NodeHarness, cache: Path, home: str) -> None:
     """``~/.cache/huggingface`` is the cache's directory, for the job alone, wherever the home keeps its caches."""

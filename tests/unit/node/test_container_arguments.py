@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from tests.support.cases import cases
 from trainctl.node.containers.command_line import (
     BindMount,
     ContainerSpec,
@@ -93,41 +94,21 @@ def test_a_mount_is_a_line_of_csv(bind: BindMount) -> None:
     assert fields == ["type=bind", f"source={bind.source}", f"target={bind.target}", *more]
 
 
-@pytest.mark.parametrize(
-    ("workdir", "mounted", "copied"),
-    [
-        ("/app", [], True),
-        ("/app", ["/app/models/a"], True),
-        ("/app", ["/app"], False),
-        ("/app/src", ["/app"], False),
-        ("/", [], False),
-        ("", [], False),
-        ("/root", [], False),
-        ("/b10/workspace", [], False),
-    ],
-)
+@pytest.mark.parametrize("workdir", ["/app", "/app/src", "/", "", "/root", "/b10/workspace"])
+@pytest.mark.parametrize("mounted", [[], ["/app/models/a"], ["/app"]])
 def test_the_images_working_directory_is_copied_unless_it_is_mounted(
-    workdir: str, mounted: list[str], copied: bool
+    workdir: str, mounted: list[str]
 ) -> None:
     text = init_program(workdir, PurePosixPath("/b10/workspace"), mounted, forwards_term=False)
-    assert ("cp -RPn" in text) is copied
+    assert ("cp -RPn" in text) is (workdir.startswith("/app") and mounted != ["/app"])
 
 
-@pytest.mark.parametrize(
-    ("message", "summary"),
-    [
-        ("Error response from daemon: pull access denied for x, repository does not exist or may require 'docker login': denied: requested access to the resource is denied", "the registry denied access"),
-        ("Error response from daemon: manifest for busybox:nope not found: manifest unknown: manifest unknown", "not found in the registry"),
-        ("Error response from daemon: Head \"https://ghcr.io/v2/x/manifests/1\": unauthorized", "the registry denied access"),
-        ("write /var/lib/containers/x: no space left on device", "no space left on the node"),
-        ("Error: something nobody knows", "cannot pull image"),
-    ],
-)  # fmt: skip
-def test_errors_of_pulls_have_few_summaries(message: str, summary: str) -> None:
+@pytest.mark.parametrize("case", cases("node/pull_errors"))
+def test_errors_of_pulls_have_few_summaries(case: dict[str, str]) -> None:
     """The engine's message is the detail."""
-    result = ProgramResult(1, "", message)
+    result = ProgramResult(1, "", case["message"])
     failure = pull_error("team/x:1", result)
 
-    assert summary in failure.summary
+    assert case["summary"] in failure.summary
     assert not is_registry_unreachable(result)
     assert not failure.detail.startswith("Error response from daemon")

@@ -8,7 +8,6 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,11 +18,6 @@ from trainctl.base.system.processes import find_by_environment
 pytestmark = pytest.mark.integration
 
 COMPLETED = "TRAINING_JOB_COMPLETED"
-with_every_engine = pytest.mark.parametrize(
-    "engine",
-    ["podman", *(pytest.param(name, marks=pytest.mark.long) for name in ("docker", "apptainer"))],
-    indirect=True,
-)
 
 
 @pytest.fixture
@@ -61,7 +55,6 @@ def job_lines(node: NodeHarness) -> list[str]:
     return [line for line in node.log().splitlines() if line not in ("Terminated", "Killed")]
 
 
-@with_every_engine
 def test_a_job_finds_its_directories(held: NodeHarness, engine: EngineHarness) -> None:
     """Weights are read-only, files that it keeps are the host's, and no variable of the host is there."""
     held.variables = {**held.variables, "FROM_HOST": "leaks"}
@@ -109,7 +102,6 @@ def test_a_job_finds_its_directories(held: NodeHarness, engine: EngineHarness) -
 
 
 @pytest.mark.long
-@with_every_engine
 def test_links_and_named_directories_are_mounts(held: NodeHarness, engine: EngineHarness) -> None:
     """Absolute, or below the working directory; commas and quotes are no syntax.
 
@@ -138,7 +130,6 @@ def test_links_and_named_directories_are_mounts(held: NodeHarness, engine: Engin
 SECRET = "line one '\"\n line two $HOME `id`"
 
 
-@with_every_engine
 def test_secrets_are_in_the_job_only(held: NodeHarness, engine: EngineHarness) -> None:
     """No argument, file or description of the container has them while it runs; the engine's list names the run."""
     spec = held.spec(
@@ -166,7 +157,6 @@ def test_secrets_are_in_the_job_only(held: NodeHarness, engine: EngineHarness) -
         assert one["Config"]["Labels"]["trainctl.run"] == str(held.directory())
 
 
-@with_every_engine
 def test_failures_are_reported(held: NodeHarness, engine: EngineHarness) -> None:
     """A failing command with its exit code; a container that can't start with the engine's words, and no retry."""
     failed = held.run("export A=5", "exit $A", "echo never", container=container(held, engine))
@@ -184,7 +174,6 @@ def test_failures_are_reported(held: NodeHarness, engine: EngineHarness) -> None
 
 
 @pytest.mark.long
-@with_every_engine
 def test_each_attempt_has_a_new_container(held: NodeHarness, engine: EngineHarness) -> None:
     """With the same checkpoints; ``/tmp`` and the home are empty, and on a disk."""
     done = held.run(
@@ -208,7 +197,6 @@ def test_each_attempt_has_a_new_container(held: NodeHarness, engine: EngineHarne
     assert not (held.directory() / "container").exists()
 
 
-@with_every_engine
 def test_a_stopped_job_may_save_first(held: NodeHarness, engine: EngineHarness) -> None:
     saves = 'trap "echo asked; sleep 1; echo saved; exit 0" TERM; while :; do sleep 0.1; done'
     start_lasting(held, engine, saves, grace=60)
@@ -220,7 +208,6 @@ def test_a_stopped_job_may_save_first(held: NodeHarness, engine: EngineHarness) 
 
 
 @pytest.mark.long
-@with_every_engine
 def test_a_job_that_ignores_the_stop_is_killed(held: NodeHarness, engine: EngineHarness) -> None:
     pid = start_lasting(held, engine, 'trap "" TERM; while :; do sleep 1; done')
     done = held.call("stop", {"key": "run-1", "grace_seconds": 0.5})
@@ -231,7 +218,6 @@ def test_a_job_that_ignores_the_stop_is_killed(held: NodeHarness, engine: Engine
 
 
 @pytest.mark.long
-@with_every_engine
 def test_processes_in_the_background_end_with_the_job(
     held: NodeHarness, engine: EngineHarness
 ) -> None:
@@ -260,7 +246,6 @@ def children(pid: int) -> list[int]:
     return []
 
 
-@with_every_engine
 @pytest.mark.parametrize(
     "killed",
     [
@@ -295,7 +280,6 @@ def test_no_container_is_left_if_its_holders_are_killed(
 
 
 @pytest.mark.long
-@with_every_engine
 def test_the_images_working_directory_is_copied_below_the_code(
     held: NodeHarness, engine: EngineHarness, own_podman: EngineHarness, tmp_path: Path
 ) -> None:
@@ -316,26 +300,3 @@ def test_the_images_working_directory_is_copied_below_the_code(
 
     assert done["status"] == COMPLETED, held.log()
     assert held.log().split() == ["code", "image", "deep", "a", "b", "d", "model.bin", "image"]
-
-
-@pytest.mark.long
-@with_every_engine
-def test_metrics_are_those_of_the_container(held: NodeHarness, engine: EngineHarness) -> None:
-    """CPU and memory of the job's processes, and of none after the end."""
-
-    def samples() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = held.call("metrics", {"key": "run-1"})["samples"]
-        return found
-
-    def busy_samples() -> list[dict[str, Any]]:
-        return [
-            one for one in samples() if one["cpu_usage"] and one["cpu_memory_usage_bytes"] > 1e8
-        ]
-
-    spec = held.spec("dd if=/dev/zero of=/dev/null bs=150M", container=container(held, engine))
-    held.start(spec)
-    busy = wait_for(busy_samples, 120)[0]
-    held.call("stop", {"key": "run-1", "grace_seconds": 0})
-
-    assert busy["processes"] > 1
-    assert samples()[-1]["processes"] == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,6 @@ with_storage = pytest.mark.parametrize(
     "engine", ["podman", pytest.param("docker", marks=pytest.mark.long)], indirect=True
 )
 """Engines that keep images themselves, by the registry's digests."""
-with_every_engine = pytest.mark.parametrize(
-    "engine",
-    ["podman", *(pytest.param(name, marks=pytest.mark.long) for name in ("docker", "apptainer"))],
-    indirect=True,
-)
 
 
 @pytest.fixture
@@ -105,7 +99,6 @@ def test_an_image_built_and_pushed_here_has_the_digest_that_its_registry_knows(
 
 
 @pytest.mark.long
-@with_every_engine
 def test_a_private_registry_needs_a_login(
     held: NodeHarness,
     engine: EngineHarness,
@@ -156,23 +149,6 @@ def test_the_last_lineage_removes_an_image(
     assert engine("image", "inspect", identity, check=False) in ("", "[]")
     assert engine("image", "inspect", "--format", "{{.Id}}", BUSYBOX)
     assert not (held.root / "images").exists()
-
-
-@with_storage
-def test_facts_name_engines_and_present_images(held: NodeHarness, engine: EngineHarness) -> None:
-    queries = [
-        {"image": BUSYBOX, "engine": engine.name},
-        {"image": "localhost/nothing:1", "engine": engine.name},
-        {"image": BUSYBOX, "engine": "apptainer"},
-    ]
-    images = held.call("facts", {"data": str(held.data), "images": queries})["images"]
-
-    assert images[:2] == [
-        {"engine": engine.name, "present": True, "why": "", "rdma": False},
-        {"engine": engine.name, "present": False, "why": "", "rdma": False},
-    ]
-    if shutil.which("apptainer") is None:
-        assert images[2]["why"] == "no container engine works: apptainer is not installed"
 
 
 @pytest.mark.long

@@ -103,14 +103,6 @@ def test_a_tree_that_cant_be_is_refused(paths: list[str], why: str) -> None:
         received([(path, 1, name(1), ()) for path in paths])
 
 
-def test_names_with_the_prefix_of_a_file_are_not_below_it() -> None:
-    paths = ["a", "a-b/c", "a.b", "ab/c", "b"]
-
-    listing = received([(path, 1, name(1), ()) for path in paths])
-
-    assert listing.paths == set(paths)
-
-
 @pytest.mark.parametrize(
     "query",
     [CacheReferences.refers, CacheReferences.last_used, CacheReferences.drop_listing],

@@ -13,7 +13,7 @@ import pytest
 from trainctl.base.listing import SourceFile
 from trainctl.base.protocol.callbacks import CallbackClient
 from trainctl.base.protocol.wire import error_to_json
-from trainctl.errors import SourceNotFound, UserInterrupt
+from trainctl.errors import SourceNotFound
 from trainctl.node.mirror.url_upstream import SourceUrlCache
 
 SMALL = [SourceFile(f"{number:03}", 10, "git:1") for number in range(150)]
@@ -92,13 +92,3 @@ def test_an_error_is_raised_and_not_remembered(caller: Caller) -> None:
         links.find(LARGE)
     caller.error = None
     assert links.find(LARGE).is_new
-
-
-def test_without_a_caller_there_are_no_urls(caller: Caller) -> None:
-    links = SourceUrlCache(caller.callbacks, FILES)
-    caller.leave()
-    assert caller.callbacks.gone.wait(10)
-    caller._emit = lambda event: None  # type: ignore[method-assign]
-    caller.callbacks._emit = caller._emit
-    with pytest.raises(UserInterrupt):
-        links.find(LARGE)

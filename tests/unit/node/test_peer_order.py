@@ -113,20 +113,6 @@ def test_the_parts_of_a_node_are_a_hexadecimal_number(count: int) -> None:
             from_hex(wrong, count)
 
 
-def test_a_node_receives_from_all_holders_alike() -> None:
-    """Otherwise it would receive at the rate of one node's link."""
-    held = every_second(8, 48)
-    pairs = Counter(
-        (line[0], node)
-        for node, row in enumerate(lines(listing_of(48), held))
-        for part, (here, line) in enumerate(row)
-        if not here and part % 2 == 0
-    )
-
-    assert len(pairs) == 16
-    assert max(pairs.values()) == min(pairs.values()) == 6
-
-
 @pytest.mark.parametrize(
     ("limit", "sizes"), [("_BATCH_MAX_FILES", [4, 4, 1]), ("_BATCH_BYTES", [1, 8])]
 )

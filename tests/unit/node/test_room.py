@@ -203,18 +203,6 @@ def test_forgetting_a_cache_keeps_weights_of_live_runs(cache: Cache) -> None:
     assert cache.held == ["a"]
 
 
-def test_weights_without_a_live_run_count_as_free(cache: Cache) -> None:
-    cache.deliver("a")
-    cache.deliver("b")
-    cache.age("b")
-    blobs = [file.sha256 for name in "ab" for file in cache.mirrors[name].listing.files]
-
-    cached = cache.node.cached(cache=cache.settings, blobs=blobs, room=True)
-
-    assert (cached["room"], cached["most"]) == (SIZE * 3 // 2, SIZE * 5 // 2)
-    assert cached["leased"] == blobs[:1]
-
-
 @pytest.mark.parametrize("live", [False, True])
 def test_a_listing_with_wrong_bytes_is_removed(cache: Cache, live: bool) -> None:
     """Also if its times are unchanged. A live run keeps its tree, but no other run can start with it."""
