@@ -36,7 +36,6 @@ AUTH = (
 
 
 def declare(work: ProjectHarness, image: str, engine: str = "", auth: str = "") -> None:
-    """A job with weights, a secret, a cache and checkpoints in an image."""
     text = MANIFEST.replace("IMAGE", image).replace("AUTH", auth)
     text = text.replace("ENGINE", f"engine: {engine}" if engine else "")
     work.variables |= {"TOKEN_VALUE": "hush hush hush", "LOGIN_VALUE": LOGIN}

@@ -98,9 +98,10 @@ def container(
     """The specification of a container, after its image was looked for: the small one where none is named."""
     request = {"lineage": "lineage-1", "image": image or engine.small, "engine": engine.name}
     pulled = node.call("pull_image", request)
-    unlimited = {"shm_size": None, "memory": None, "cpus": None, "devices": [], "ulimits": {}}
-    image_of = {"image": pulled["id"], "workdir": pulled["workdir"]}
-    return {"engine": engine.name, **image_of, **unlimited, **more}
+    return {
+        "engine": engine.name, "image": pulled["id"], "workdir": pulled["workdir"],
+        "shm_size": None, "memory": None, "cpus": None, "devices": [], "ulimits": {}, **more,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
