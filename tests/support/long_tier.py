@@ -11,7 +11,7 @@ import os
 import random
 import subprocess
 import zlib
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -56,7 +56,7 @@ class LongTier:
         self._record = config.option.record
         self._is_worker = hasattr(config, "workerinput")
         self._seconds: dict[str, float] = json.loads(_SECONDS.read_text())
-        self._spent: Counter[str] = Counter()
+        self._spent: defaultdict[str, float] = defaultdict(float)
         self._workers = config.option.numprocesses or 1
         self._file = cache_directory("long") / f"passed-{_source_key()}"
         if not self._is_worker and config.option.hypothesis_seed is None:

@@ -1,15 +1,10 @@
-"""Somebody in between: takes connections with a certificate of their own, and keeps what they are told.
-
-As a program: PEM ADDRESS PORT…; prints a line of JSON when it listens and after each connection. Standard library only, so that any host can be one.
-"""
+"""Somebody in between: takes connections with a certificate of their own, and keeps what they are told."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,14 +23,11 @@ class ImpostorServer:
         self.hands = 0
         self.told = b""
 
-    def take(self, *, aloud: bool = False) -> None:
+    def take(self) -> None:
         """Until nobody can come any more."""
         with contextlib.suppress(OSError):
             while True:
                 self._hear(self._listener.accept()[0])
-                if aloud:
-                    said = {"port": self.port, "hands": self.hands, "told": self.told.decode()}
-                    print(json.dumps(said), flush=True)
 
     def _hear(self, client: socket.socket) -> None:
         with (
@@ -58,19 +50,3 @@ def impostor(pem: str) -> Iterator[ImpostorServer]:
         yield found
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
-
-
-def main(pem: str, address: str, *ports: str) -> None:
-    """Be one at all these ports, for ever."""
-    listeners = [socket.create_server((address, int(port))) for port in ports]
-    threads = [
-        threading.Thread(target=ImpostorServer(one, pem).take, kwargs={"aloud": True})
-        for one in listeners
-    ]
-    for thread in threads:
-        thread.start()
-    print("{}", flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -39,20 +39,11 @@ jobs:
 
 
 def connect(work: ProjectHarness, hub: Hub) -> None:
-    waits = str(waits_file(work))
-    work.variables |= {"HF_ENDPOINT": hub.url, "PYTHONPATH": str(ROOT), "WAITS": waits}
+    work.variables |= {"HF_ENDPOINT": hub.url, "PYTHONPATH": str(ROOT)}
 
 
 def write_weights_manifest(work: ProjectHarness, source: str, rest: str = "") -> None:
     work.write({"trainctl.yaml": WEIGHTS.replace("SOURCE", source) + rest})
-
-
-def waits_file(work: ProjectHarness) -> Path:
-    return work.directory.parent / "waits"
-
-
-def recorded_waits(work: ProjectHarness) -> list[float]:
-    return [float(line) for line in waits_file(work).read_text().split()]
 
 
 def apply(work: ProjectHarness, code: int, *more: str) -> CompletedProcess[str]:

@@ -134,7 +134,8 @@ def report(**values: object) -> None:
 if __name__ == "__main__":
     try:
         place, verb, *arguments = sys.argv[1:]
-        verbs: dict[str, Callable[..., None]] = {"ingest": copy, "gc": collect, "measure": measure}
+        verbs: dict[str, Callable[..., None]]
+        verbs = {"ingest": copy, "gc": collect, "measure": measure}
         verbs[verb](place, *arguments)
     except TrainctlError as error:
         report(error=error.code, text=str(error))
