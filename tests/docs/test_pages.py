@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from tests.docs.pages import DOCS, PAGES, README, SHELLS, Page, commands, headings
+from tests.docs.pages import DOCS, PAGES, README, SHELLS, Page, commands
 from tests.support.projects.program import ROOT
 
 _PAGE_BYTES = 6144
@@ -33,12 +33,6 @@ def test_pages_are_short() -> None:
         for line, lines in page.paragraphs()
         if len(lines) > _PARAGRAPH_LINES or max(map(len, lines)) > _LINE_LENGTH
     ] == []
-
-
-def test_headings_of_a_page_differ() -> None:
-    """Anchors of equal headings depend on the program that makes them."""
-    titles = {page.name: headings(page.text) for page in _ALL}
-    assert [name for name, found in titles.items() if len(found) != len(set(found))] == []
 
 
 def test_links_lead_somewhere() -> None:

@@ -15,10 +15,8 @@ from tests.support.projects.plans import (
     PlanScenario,
     at,
     desired,
-    intent_of,
     resource,
     run_record,
-    source_of,
     state_after,
 )
 from trainctl.ledger.state import State
@@ -84,24 +82,6 @@ def changed_rate() -> Plan:
     return make_plan(world.inputs(state))
 
 
-def changed_list() -> Plan:
-    """A command of several lines of which one changes; others look like items of a list."""
-    world, state = settled()
-    script = "cat <<E\n- kept\n+ kept\nE\npython train.py --lr {}\n"
-    world.job["runtime"] = {"start_commands": [script.format("1e-4")]}
-    state = state_after(make_plan(world.inputs(state)), state)
-    world.job = {**world.job, "runtime": {"start_commands": [script.format("2e-4")]}}
-    return make_plan(world.inputs(state))
-
-
-def moved_weights() -> Plan:
-    """Upstream moved; the job stays with what it ran."""
-    world, state = settled()
-    world.resolved = source_of("hf://Qwen/Qwen3-0.6B@main", 1_600_000_000, 9, revision="f" * 40)
-    world.mirrored = world.on_node = 0
-    return make_plan(world.inputs(state))
-
-
 def live_run_stop() -> Plan:
     """A change of a job that trains at the moment on sixteen GPUs, which also cost money."""
     world = PlanScenario()
@@ -129,11 +109,6 @@ def destroyed() -> Plan:
     wish = desired(*world.resources(), cache)
     state = state_after(make_plan(world.inputs(state, desired=wish)), state, RunStatus.RUNNING)
     return make_plan(world.inputs(state, PlanOptions(destroy=True), desired=wish))
-
-
-def removed_from_manifest() -> Plan:
-    world, state = settled()
-    return make_plan(world.inputs(state, desired=desired(*world.resources()[:2])))
 
 
 def errors() -> Plan:
@@ -165,13 +140,6 @@ def drift() -> Plan:
         at("job.sft"): Observation(ResourceStatus.PRESENT, {"run": ended}),
     }
     return make_plan(world.inputs(state, observed=observed))
-
-
-def interrupted() -> Plan:
-    world = PlanScenario(mirrored=700_000_000)
-    plan = make_plan(world.inputs())
-    weights = next(one for one in plan.changes if one.address == at("weights.qwen3"))
-    return make_plan(world.inputs(State(open_intents={weights.address: intent_of(weights)})))
 
 
 def hostile() -> Plan:
@@ -246,14 +214,10 @@ PLANS = [
     first_apply,
     no_changes,
     changed_rate,
-    changed_list,
-    moved_weights,
     live_run_stop,
     destroyed,
-    removed_from_manifest,
     errors,
     drift,
-    interrupted,
     hostile,
     expected_cost,
     unsaved_checkpoints,

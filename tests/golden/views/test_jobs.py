@@ -12,14 +12,11 @@ from tests.unit.views.test_json_forms import problems
 from trainctl.model.address import Address, Kind
 from trainctl.model.reports import Checkpoint, JobStatus, RankSample
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.views.jobs.checkpoints import checkpoint_table
 from trainctl.views.jobs.metrics import metrics_csv, metrics_json, metrics_lines, sample_json
 from trainctl.views.jobs.status import status_json, status_lines
 from trainctl.views.jobs.status_tables import status_table, sweep_lines
 from trainctl.views.terminal.tables import csv_lines
 
-WAITS = "waits for one of 2 slots of job.fit, 1 ahead"
-COUNTS = "1 running, 1 pending, 1 failed, 1 stopped, 1 completed"
 SFT = Address.parse("job.sft")
 
 
@@ -35,25 +32,6 @@ def checkpoint(name: str, step: int | None = 100, **more: Any) -> Checkpoint:
     return Checkpoint(name, "7f4qg7l", 0, step, 10, 1, "complete", 0.0, "file:///x", **more)
 
 
-def test_counts_of_a_sweep_are_never_cut(screen: SnapshotAssertion) -> None:
-    jobs = [
-        job("lr=1", RunStatus.RUNNING),
-        job("lr=2", RunStatus.PENDING, WAITS),
-        job("lr=3", RunStatus.FAILED),
-        job("lr=4", RunStatus.COMPLETED),
-        job("lr=5", RunStatus.STOPPED),
-    ]
-    screens = [status_table(jobs, width) for width in (40, 80, 120, None)]
-    assert all(COUNTS in lines[1] for lines in screens)
-    assert text(*screens) == screen
-
-
-def test_reason_of_a_pending_run_is_shortened_or_on_a_broken_row(screen: SnapshotAssertion) -> None:
-    jobs = [job(None, RunStatus.PENDING, WAITS)]
-    assert windows(lambda width: status_table(jobs, width), 60, 80) == screen
-    assert f"pending: {WAITS}" in status_table(jobs, 40)[1]
-
-
 def test_sweep(screen: SnapshotAssertion) -> None:
     """Values that all runs share are shown once, and so is each reason of a failure; a reason has one line."""
     shared = {"model": "small", "batch": "32"}
@@ -67,14 +45,6 @@ def test_sweep(screen: SnapshotAssertion) -> None:
     ]
     assert windows(lambda width: sweep_lines(jobs, 0.0, width), 80, 120) == screen
     assert all(line.isprintable() for line in status_table([jobs[-1]]))
-
-
-def test_checkpoints_keep_their_names(screen: SnapshotAssertion) -> None:
-    name = "checkpoint-of-a-long-name-100"
-    model = "organisation/a-model-with-a-name-that-is-longer-than-most"
-    rows = [checkpoint(name), checkpoint(name, base_model=model)]
-    assert windows(lambda width: checkpoint_table(rows, width), 110) == screen
-    assert name in checkpoint_table(rows[:1], 80)[1]
 
 
 def test_status_shows_the_newest_of_many_checkpoints(screen: SnapshotAssertion) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -15,20 +14,19 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import to_json
 from trainctl.model.specs.job_spec import JobSpec, RetrySpec
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import Change, DeliveryRow, ImageRow, Plan, TierFacts, WeightsRow
+from trainctl.plan.values import Change, Plan, WeightsRow
 from trainctl.plugin_api.offers import Offer
-from trainctl.views.plan.changes import PageStyle, brief, row_lines, similar_lines
+from trainctl.views.plan.changes import PageStyle, brief, row_lines
 from trainctl.views.plan.graph import (
     dot_lines,
     graph_svg,
     mermaid_lines,
     plan_graph,
     resource_graph,
-    timeline_svg,
 )
 from trainctl.views.plan.offers import offer_lines
 from trainctl.views.plan.rows import added_rows, changed_rows, without_job_defaults
-from trainctl.views.plan.tables import deliveries_table, images_table, weights_table
+from trainctl.views.plan.tables import weights_table
 from trainctl.views.terminal.text import plain
 
 PAGE = PageStyle(80, plain)
@@ -36,17 +34,6 @@ LLAMA = WeightsRow(
     at("weights.llama-3-1-8b-instruct"), "hf://me/a", "c" * 40, None, 2, 16_100_000_000, 1_200_000_000,
     14_900_000_000, 0, None,
 )  # fmt: skip
-TIERS = TierFacts(node=0, cluster=0, mirror=1_200_000_000, upstream=14_900_000_000)
-
-
-def delivery(job: str, rank: int) -> DeliveryRow:
-    node = f"workstation-basement/workstation-basement-{rank}"
-    return DeliveryRow(
-        at(f"job.{job}"), rank, node, LLAMA.address, TIERS, "direct", "link", "m", 150.0
-    )
-
-
-DELIVERIES = [delivery("evaluate-on-mmlu", 0), delivery("tune", 0), delivery("tune", 1)]
 
 
 def test_weights_table(screen: SnapshotAssertion) -> None:
@@ -59,27 +46,6 @@ def test_weights_table(screen: SnapshotAssertion) -> None:
         + windows(lambda width: weights_table(rows, PageStyle(width, plain)), 60, 80, 100)
         + windows(lambda width: weights_table([relayed], PageStyle(width, plain)), 60, 80, 100)
         == screen
-    )
-
-
-def test_deliveries_table(screen: SnapshotAssertion) -> None:
-    """Names are shortened, then columns are left out; transfers are shown in full."""
-
-    def table(width: int) -> list[str]:
-        return deliveries_table(DELIVERIES, PageStyle(width, plain))[:-1]
-
-    note = deliveries_table(DELIVERIES, PAGE)[-1:]
-    assert windows(table, 60, 80, 100, 160) + text(note) == screen
-
-
-def test_images_table(screen: SnapshotAssertion) -> None:
-    image = "registry.example.com/team/pytorch:2.4.0-cuda12.1-cudnn9-runtime"
-    rows = [
-        ImageRow(row.job, row.rank, row.node, image, "apptainer", present=False)
-        for row in DELIVERIES[::2]
-    ]
-    assert (
-        windows(lambda width: images_table(rows, PageStyle(width, plain)), 80, 100, 160) == screen
     )
 
 
@@ -130,20 +96,6 @@ def test_added_rows_leave_out_empty_values_and_defaults_of_jobs() -> None:
     assert [row.name for row in without_job_defaults(job)] == ["project", "retry.max_attempts"]
 
 
-def test_a_job_of_a_sweep_shows_its_differences_from_the_one_above(
-    screen: SnapshotAssertion,
-) -> None:
-    def change(seed: int, priority: int = 0) -> Change:
-        values = {"matrix": {"seed": seed}, "priority": priority}
-        return Change(Address.parse(f'job.j["seed={seed}"]'), Action.CREATE, "local", after=values)
-
-    first = change(1)
-    assert (
-        text(similar_lines(change(2), first, PAGE), similar_lines(change(2, 5), first, PAGE))
-        == screen
-    )
-
-
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -167,19 +119,3 @@ def test_a_graph_in_dot_and_mermaid(screen: SnapshotAssertion) -> None:
     assert text(*screens) == screen
     assert len(labels(graph_svg({"a": ["b"], "b": ["a"]}))) == 2
     assert labels(graph_svg(hostile))[1] == 'x"];\\n<b>&\\'
-
-
-def test_a_timeline_shows_slow_deliveries_first() -> None:
-    """A bar ends with the part of the delivery itself; a row without a forecast has no bar."""
-    (row,) = make_plan(PlanScenario().inputs()).deliveries
-    rows = [
-        replace(row, forecast_seconds=10.0, last_hop_seconds=4.0),
-        replace(row, rank=1, forecast_seconds=20.0, last_hop_seconds=None),
-        replace(row, rank=2, forecast_seconds=None),
-    ]
-    lines = timeline_svg(rows)
-    slow, fast = "job.sft rank 1: weights.qwen3", "job.sft rank 0: weights.qwen3"
-    assert labels(lines) == [slow, "20 s", fast, "10 s"]
-    widths = re.findall(r'width="([\d.]+)" height="26"', "".join(lines))
-    assert widths == ["400.0", "400.0", "200.0", "80.0"]
-    assert timeline_svg(rows[2:]) == []

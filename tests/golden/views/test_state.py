@@ -7,7 +7,7 @@ from dataclasses import replace
 from jsonschema import validate
 from syrupy.assertion import SnapshotAssertion
 
-from tests.golden.screens import text, windows
+from tests.golden.screens import text
 from tests.support.projects.plans import PlanScenario, at, change_of, intent_of, state_after
 from trainctl.ledger.history import HistoryRow
 from trainctl.ledger.leases import OpenLease
@@ -78,11 +78,3 @@ def test_history(screen: SnapshotAssertion) -> None:
     ]
     nothing = history_lines([], Address.parse("job.x"))
     assert text(*map(history_lines, screens), nothing) == screen
-
-
-def test_history_in_a_narrow_window(screen: SnapshotAssertion) -> None:
-    row = HistoryRow(
-        1, 0.0, "somebody@a.long.host", 'job.fit["lr=1e-2,seed=12"]', "create", "x", "r1", "ok",
-        mirrored=MirroringRecord(2 * 10**9, 4.0, 5),
-    )  # fmt: skip
-    assert windows(lambda width: history_lines([row], width=width), 80) == screen

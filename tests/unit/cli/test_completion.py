@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,18 +80,3 @@ def test_commands_and_options_are_completed(places: dict[str, str]) -> None:
     assert completed(places, "state m") == ["mv", "migrate"]
     assert completed(places, "logs --fo") == ["--follow", "--format"]
     assert completed(places, "--ins") == ["--install-completion"]
-
-
-def test_bash_uses_what_was_installed(places: dict[str, str]) -> None:
-    """``--install-completion`` finds the shell that runs it."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    script = (
-        "trainctl --install-completion; . ~/.bashrc; COMP_WORDS=(trainctl logs job.s) COMP_CWORD=2; "
-        '_trainctl_completion trainctl; echo "${COMPREPLY[@]}"'
-    )
-    done = subprocess.run(
-        ["bash", "-c", script], env={**os.environ, **places, "PATH": path},
-        cwd=Path(places["HOME"], "project"), capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert ".bash_completions/trainctl.sh. Start a new bash to use it." in done.stdout, done.stderr
-    assert done.stdout.endswith("\njob.sum\n")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.cases import cases
 from tests.support.projects.program import ROOT, trainctl
-from trainctl.manifest.fields import fields, find, nearest_path
+from trainctl.manifest.fields import fields, find
 from trainctl.model.diagnostics import explanations
 from trainctl_schemas import schema
 
@@ -27,18 +27,6 @@ def test_every_field_of_the_schema_is_known_with_its_meaning() -> None:
 def test_a_path_is_found_by_itself_or_by_its_end(case: list[Any]) -> None:
     query, paths = case
     assert [field.path for field in find(query, KNOWN)] == paths
-
-
-def test_an_end_may_be_that_of_several_fields() -> None:
-    assert {field.path for field in find("prevent_destroy", KNOWN)} > {
-        "jobs.*.lifecycle.prevent_destroy", "clusters.*.lifecycle.prevent_destroy",
-    }  # fmt: skip
-
-
-def test_the_nearest_path_is_offered() -> None:
-    assert nearest_path("jobs.sft.runtme", KNOWN) == "jobs.*.runtime"
-    assert nearest_path("start_command", KNOWN) == "jobs.*.runtime.start_commands"
-    assert nearest_path("zzzzzz", KNOWN) is None
 
 
 def test_a_field_shows_its_type_its_meaning_and_the_fields_below() -> None:

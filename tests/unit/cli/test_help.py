@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from typer.core import TyperOption
-
 from trainctl.cli.app import COMMANDS, CommandGroup, build
-from trainctl.cli.help import command_help, option_row
+from trainctl.cli.help import command_help
 
 WIDTH = 78
-OWN_WORDS = {
-    "--all", "--cluster", "--dry-run", "--exclude", "--follow", "--format", "--name", "--out", "--rank", "--run", "--since",
-    "--sort", "--target",
-}  # fmt: skip
-"""Options with a text that depends on the command."""
 
 
 def summaries() -> Iterator[tuple[str, str]]:
@@ -56,17 +48,3 @@ def test_pages_have_no_python_types_and_fit_80_columns() -> None:
         assert "<" not in head, name
         assert max(map(len, head.splitlines())) <= WIDTH, name
         assert "Global options: " in page, name
-
-
-def test_an_option_has_one_metavar_and_one_text() -> None:
-    metavars, texts = defaultdict(set), defaultdict(set)
-    for _, command in commands():
-        for option in command.params:
-            if isinstance(option, TyperOption):
-                shown, text = option_row(option)
-                flag, _, metavar = shown.rpartition(", ")[2].partition(" ")
-                metavars[flag].add(metavar)
-                texts[flag].add(text.partition(" [default")[0])
-    assert metavars.pop("--out") == {"FILE", "DIR"}
-    assert not {flag: found for flag, found in metavars.items() if len(found) > 1}
-    assert {flag for flag, found in texts.items() if len(found) > 1} <= OWN_WORDS

@@ -57,28 +57,6 @@ def test_a_manifest_on_standard_output(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [dump]
 
 
-def test_a_checkpoint_of_the_service_fails(tmp_path: Path) -> None:
-    """The manifest is written, and says what is missing."""
-    write_dump(tmp_path, "loops")
-    done = trainctl(*FROM_DUMP, cwd=tmp_path)
-    assert done.returncode == 1
-    assert "'step-10' of the Loops run 'r1' is stored by the service." in done.stdout
-    assert "# Not carried over" in (tmp_path / "trainctl.yaml").read_text()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("x", "[1]", '{"project": {"name": "a"}, "job": {"image": "b"}}'),
-        '{"project": {"name": "a"}, "job": {"image": {"base_image": "b"}, "compute": {"node_count": "2"}}}',
-    ],
-)
-def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "dump.json").write_text(text)
-    done = trainctl(*FROM_DUMP, cwd=tmp_path)
-    assert (done.returncode, "[invalid-config]" in done.stderr) == (1, True)
-
-
 def test_modules_next_to_the_config_are_not_imported(tmp_path: Path) -> None:
     """They can't stand in for those of Python or the SDK."""
     for name in ("truss_train", "json", "pathlib", "contextlib"):

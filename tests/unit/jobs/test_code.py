@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.projects.plans import PlanScenario
 from trainctl.errors import TrainctlError
-from trainctl.jobs.code import CodeSource, changed_files, pack, scan
+from trainctl.jobs.code import CodeSource, pack, scan
 from trainctl.jobs.workspace_code import scan_code
 from trainctl.model.specs.job_spec import CodeSpec
 from trainctl.plan.plan_file import write_plan
@@ -145,14 +145,6 @@ def test_an_ignore_file_leaves_out(any_tree: Path) -> None:
     assert paths(scan(any_tree, ".")) == ["lib/model.py"]
 
 
-@pytest.mark.parametrize("content", [b"!\n", b"\xff\xfe\n"], ids=["no pattern", "no text"])
-def test_an_ignore_file_that_says_nothing_is_named(tree: Path, content: bytes) -> None:
-    """It is an error of the user's, with the file's name."""
-    (tree / ".trainctlignore").write_bytes(content)
-    with pytest.raises(TrainctlError, match=r"\.trainctlignore in the code"):
-        scan(tree, ".")
-
-
 def test_keys_and_dotenv_files_must_be_asked_for(any_tree: Path) -> None:
     """They are left out and told, unless a negated pattern asks for one by name."""
     write(any_tree, {".env": "A=1", ".env.local": "A=1", "id_ed25519": "k", "tls/a.pem": "k"})
@@ -204,20 +196,6 @@ def test_output_of_trainctl_is_no_code(any_tree: Path) -> None:
     assert "doc.md" in paths(scan(any_tree, "."))
 
 
-def test_files_that_differ_are_named(any_tree: Path) -> None:
-    """New, changed and removed files, the first five."""
-    before = scan(any_tree, ".").blobs
-    (any_tree / "train.py").unlink()
-    write(any_tree, {"lib/model.py": "other", **{f"new{n}.py": "" for n in range(6)}})
-
-    names = changed_files(before, scan(any_tree, ".").blobs)
-
-    assert names == (
-        "lib/model.py (changed), new0.py (new), new1.py (new), new2.py (new), new3.py (new) and 3 more"
-    )
-    assert changed_files(before, before) == ""
-
-
 def test_a_link_to_a_secret_is_no_way_around(any_tree: Path) -> None:
     """A link that leads to a secret's file is not code either."""
     write(any_tree, {"aws.json": "secret"})
@@ -237,13 +215,6 @@ def test_where_trainctl_keeps_things_is_no_code(any_tree: Path) -> None:
     assert after.excluded == ("keep/mirror/",)
 
 
-def test_what_trainctl_keeps_in_the_very_directory_of_the_code_is_an_error(any_tree: Path) -> None:
-    """It can't be told apart from code; the error says what to do."""
-    with pytest.raises(TrainctlError, match="also contains files of trainctl") as caught:
-        scan(any_tree, "lib", [any_tree / "lib"])
-    assert caught.value.code == "stored-in-code"
-
-
 @pytest.mark.parametrize(
     "target", ["../outside", "lib/../../outside", "../code/train.py", "{root}/train.py"]
 )
@@ -253,21 +224,6 @@ def test_a_link_that_leaves_the_tree_is_refused(any_tree: Path, target: str) -> 
     (any_tree / "link").symlink_to(target.format(root=any_tree))
     with pytest.raises(TrainctlError, match="symlink link in the code leaves the code directory"):
         scan(any_tree, ".")
-
-
-def test_links_inside_travel_as_links(any_tree: Path) -> None:
-    """To files, to directories, and even in a circle: the text is what counts."""
-    (any_tree / "lib" / "up").symlink_to("../train.py")
-    (any_tree / "pkg").symlink_to("lib", target_is_directory=True)
-    (any_tree / "round").symlink_to("round")
-    kinds = {file.path: file.kind for file in scan(any_tree, ".").files}
-    assert kinds == {
-        "lib/model.py": "-",
-        "lib/up": "l",
-        "pkg": "l",
-        "round": "l",
-        "train.py": "-",
-    }
 
 
 def test_other_repositories_inside_are_told(tree: Path) -> None:
@@ -283,15 +239,6 @@ def test_other_repositories_inside_are_told(tree: Path) -> None:
     assert scan(tree, ".").excluded == ()
 
 
-def test_names_with_controls_are_refused(any_tree: Path) -> None:
-    """They could not be shown or listed safely; the name is shown escaped."""
-    (any_tree / "a\nb").touch()
-    with pytest.raises(TrainctlError) as caught:
-        scan(any_tree, ".")
-    assert r"a\nb" in caught.value.summary
-    assert "\n" not in caught.value.summary
-
-
 @pytest.mark.parametrize("name", ['"quoted"', "-x", " ", "a b", "ü", "$(x)", "'", "\\"])
 def test_strange_names_are_just_names(any_tree: Path, name: str) -> None:
     """Each has the content that it has, also where git reads lists of names."""
@@ -299,17 +246,6 @@ def test_strange_names_are_just_names(any_tree: Path, name: str) -> None:
     one = scan(any_tree, ".").tree.digest
     (any_tree / name).write_text("two")
     assert scan(any_tree, ".").tree.digest != one
-
-
-def test_both_unicode_spellings_are_one_name(tree: Path) -> None:
-    """A Mac lists ``ü`` as two characters; digest and archive have it as one."""
-    (tree / "ü.py").write_text("x")
-    composed = scan(tree, ".")
-    sent = b"".join(archive(composed))
-    (tree / "ü.py").rename(tree / "u\u0308.py")
-    decomposed = scan(tree, ".")
-    assert decomposed.tree == composed.tree
-    assert b"".join(archive(decomposed)) == sent
 
 
 def test_the_directory_must_exist_and_lie_inside(tmp_path: Path) -> None:
@@ -336,15 +272,6 @@ def test_the_repository_is_the_one_of_the_code(
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
     assert paths(scan(tree, ".")) == ["lib/model.py", "train.py"]
-
-
-def test_a_git_that_refuses_is_an_error(tree: Path) -> None:
-    """Nobody then knows what is ignored, so nothing is guessed; git's own words say what to do."""
-    git(tree, "init", "-q")
-    (tree / ".git" / "config").write_text("[core\n")
-    with pytest.raises(TrainctlError, match="git cannot list the code") as caught:
-        scan(tree, ".")
-    assert "config" in caught.value.detail
 
 
 def test_the_archive_is_the_same_for_the_same_files(any_tree: Path, tmp_path: Path) -> None:

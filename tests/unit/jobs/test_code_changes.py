@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.errors import TrainctlError
 from trainctl.jobs.code import scan
 from trainctl.jobs.code_changes import compare_code
 from trainctl.model.address import Address
@@ -62,15 +61,3 @@ def test_lines_of_each_file(code: Path) -> None:
         },
         (),
     )
-
-
-def test_a_run_with_uncommitted_code_is_noted(code: Path) -> None:
-    (code / "train.py").write_text("as the run had it\n")
-    rows, (note,) = compare(code, scan(code, ".").tree.digest)
-    assert rows == {"train.py": (2, 1)}
-    assert "had changes since commit" in note
-
-
-def test_an_unknown_commit_is_an_error(code: Path) -> None:
-    with pytest.raises(TrainctlError):
-        compare_code(ContentDiff(Address.parse("job.a"), "code", "", ""), code, "0" * 40, {})

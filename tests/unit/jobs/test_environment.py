@@ -132,8 +132,3 @@ def test_one_of_many_has_places_of_its_own() -> None:
     assert re.fullmatch(r"sweep-[0-9a-f]{8}", file_name(one))
     assert file_name(one) != file_name(other)
     assert str(checkpoint_directory(NODE, RUN)) == "/data/checkpoints/demo/sft/3-abc1234"
-
-
-def test_a_declared_cache_directory_is_used() -> None:
-    """The cache's own place, where the manifest names one."""
-    assert run_paths(NODE, "demo", RUN, 0, cache="/mnt/cache").project_cache == "/mnt/cache"

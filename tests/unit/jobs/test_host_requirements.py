@@ -60,20 +60,3 @@ def test_the_program_of_the_first_command(command: str, program: str) -> None:
 def test_a_script_that_is_not_in_the_code(command: str, script: str) -> None:
     """It is named, as is one that may not be executed."""
     assert script in needs(command).problem
-
-
-@pytest.mark.parametrize("name", ["PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX"])
-def test_variables_that_change_what_is_found(name: str) -> None:
-    """A job that sets its own search path is not checked."""
-    assert needs("python gone.py", variables={name: "/x"}) == HostRequirements()
-
-
-@pytest.mark.parametrize(
-    ("section", "needed"),
-    [("mounts", {"host_path": "/data"}), ("weights", {"address": "weights.m"})],
-)
-def test_a_script_may_be_mounted(section: str, needed: dict[str, str]) -> None:
-    """It is not missing in the code then."""
-    places = {section: [{**needed, "mount_location": "weights/m"}]}
-
-    assert needs("python weights/m/run.py", **places) == HostRequirements("python")

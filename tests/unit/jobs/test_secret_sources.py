@@ -249,30 +249,3 @@ def test_secrets_of_a_keyring(home: Path) -> None:
     store.put(other, VALUE + "2")
     assert secrets(home, own).value("one") == VALUE
     assert secrets(home, other).value("one") == VALUE + "2"
-
-
-def test_a_machine_without_a_keyring_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As runners have none."""
-    import keyring
-    from keyring.backends.fail import Keyring
-
-    before = keyring.get_keyring()
-    keyring.set_keyring(Keyring())  # type: ignore[no-untyped-call]
-    try:
-        error = failure(home, SecretSpec("one", "keyring", "one"))
-    finally:
-        keyring.set_keyring(before)
-    assert "no keyring available for this user" in error.summary
-
-
-@pytest.mark.parametrize(
-    ("origin", "module", "extra"),
-    [("keyring", "keyring.errors", "keyring"), ("aws-secrets-manager", "boto3", "aws")],
-)
-def test_a_missing_package_is_named(
-    home: Path, monkeypatch: pytest.MonkeyPatch, origin: str, module: str, extra: str
-) -> None:
-    """With what to install."""
-    monkeypatch.setitem(sys.modules, module, None)
-    error = failure(home, SecretSpec("one", origin, "one"))
-    assert (error.code, error.detail) == ("missing-extra", f"Install it: pip install 'trainctl[{extra}]'.")  # fmt: skip

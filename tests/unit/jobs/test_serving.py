@@ -156,12 +156,3 @@ def test_the_manifest(tmp_path: Path) -> None:
     assert job.image.base_image.startswith("vllm/vllm-openai:v")
     assert (job.cluster, job.compute.accelerator, job.code.path) == ("local", "H100", "serve")
     assert {item.source for item in job.weights} == {"file:./model", f"hf://acme/chat@{COMMIT}"}
-
-
-def test_another_cluster(tmp_path: Path) -> None:
-    """Is copied with its settings, and must be declared."""
-    text = served(tmp_path, FULL, cluster="big").files()["trainctl.yaml"]
-    assert "big: {nodes: 2, gpus: 0, provider: local}" in text
-    (tmp_path / "checkpoint-5").rename(tmp_path / "x")
-    with pytest.raises(UsageError, match="cluster lab is not declared"):
-        served(tmp_path, FULL, cluster="lab")

@@ -8,17 +8,6 @@ import pytest
 
 from trainctl.operations.init import EXAMPLES, write_example, write_minimal
 
-SSH_CONFIG = """\
-Host gpu-01 gpu-02 *.example.com !bad
-  User ml
-  HostName 10.0.0.7
-Host=old-box
-Host github.com
-    User git
-host gpu-01
-  Port 2222
-"""
-
 
 def manifest(directory: Path, *config: str) -> str:
     path = directory.parent / "config"
@@ -26,16 +15,6 @@ def manifest(directory: Path, *config: str) -> str:
         path.write_text(config[0])
     write_minimal(directory, path)
     return (directory / "trainctl.yaml").read_text()
-
-
-def test_hosts_are_suggested_in_a_comment(tmp_path: Path) -> None:
-    """Those with a name; no patterns, no git servers, and at most eight."""
-    text = manifest(tmp_path / "one", SSH_CONFIG)
-    assert "# Hosts of ~/.ssh/config, not contacted: " in text
-    line = "# clusters: {lab: {provider: ssh, hosts: [gpu-01, gpu-02, old-box]}}\n"
-    assert line in text
-    many = manifest(tmp_path / "two", "Host " + " ".join(f"n{n}" for n in range(20)))
-    assert "hosts: [n0, n1, n2, n3, n4, n5, n6, n7]}" in many
 
 
 def test_files_that_exist_are_kept(tmp_path: Path) -> None:

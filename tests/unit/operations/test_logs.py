@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from trainctl.errors import NodeError, NodeTimeout, UsageError
+from trainctl.errors import UsageError
 from trainctl.model.reports import LogBatch
-from trainctl.operations.jobs import logs
-from trainctl.operations.jobs.logs import LogFrameParser, LogSelection, LogTime, read_log
+from trainctl.operations.jobs.logs import LogFrameParser, LogSelection, LogTime
 
 
 def frame(data: bytes, time: float = 1.0, next_: int = 0, *, open_: bool = False) -> bytes:
@@ -45,21 +42,6 @@ def test_frames_are_joined(size: int) -> None:
     assert frames.offset == 5024
 
 
-def test_an_open_line_keeps_its_carriage_returns_and_its_characters() -> None:
-    """A character that the end of a frame cuts is complete in the next one."""
-    frames = LogFrameParser(0)
-    sent = [b"\xe2\x86", b"\x92 10%\r", b"20%\r"]
-    batches = [batch for data in sent for batch in frames.take(frame(data, open_=True) + b"{}\n")]
-    batches += frames.take(frame(b"\n") + frame(b"\xe2\r\n") + frame(b"\x86\n"))
-    assert [(batch.lines, batch.open) for batch in batches] == [
-        (("→ 10%\r",), True),
-        (("20%\r",), True),
-        (("",), False),
-        (("\ufffd",), False),
-        (("\ufffd",), False),
-    ]
-
-
 def test_after_a_broken_connection_the_last_complete_frame_counts() -> None:
     frames = LogFrameParser(0)
     list(frames.take(frame(b"one\n", 1.0, 4) + frame(b"two\nthree\n", 2.0, 14)[:-3]))
@@ -89,32 +71,3 @@ def test_the_request_to_a_node() -> None:
 def test_wrong_selections_are_refused(flags: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         LogSelection(**flags)  # type: ignore[arg-type]
-
-
-class SilentNode:
-    """A node whose search of a log never ends."""
-
-    def read_lines(self, *_: Any) -> None:
-        raise NodeTimeout("local/local-0 timed out after 60 s")
-
-
-@pytest.mark.parametrize(
-    ("grep", "code", "said"),
-    [
-        ("(a*)*b", "slow-pattern", "timed out on a line"),
-        (None, "node-unreachable", "timed out after 60 s"),
-    ],
-)
-def test_a_slow_pattern_is_named_as_the_cause(
-    monkeypatch: pytest.MonkeyPatch, grep: str | None, code: str, said: str
-) -> None:
-    monkeypatch.setattr(logs, "run_control", lambda workspace: SilentNode())
-    workspace: Any = SimpleNamespace(agents=SimpleNamespace(close=lambda: None))
-    ranks = [SimpleNamespace(rank=0, node="local/local-0")]
-    run: Any = SimpleNamespace(
-        record=SimpleNamespace(ranks=ranks), job=SimpleNamespace(address="job.fit")
-    )
-
-    with pytest.raises(NodeError, match=said) as failure:
-        list(read_log(workspace, run, LogSelection(grep=grep, follow=grep is not None)))
-    assert failure.value.code == code

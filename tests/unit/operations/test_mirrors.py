@@ -13,7 +13,7 @@ from tests.support.cases import cases
 from tests.support.projects.manifests import desired as build_desired
 from tests.support.projects.plans import at, desired, resource
 from trainctl.desired.values import DesiredState, StoreLocation
-from trainctl.errors import UnknownOnNode, UsageError
+from trainctl.errors import UsageError
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.redaction import Redactor
 from trainctl.model.specs.resource import ClusterSpec
@@ -92,23 +92,6 @@ def test_a_cluster_that_only_the_state_knows_is_found_there() -> None:
     assert locate_host("node://lab/m", wish(), PROVIDERS.__getitem__, known.get).node == made()
     with pytest.raises(UsageError, match="cluster lab not found"):
         locate_host("node://lab/m", wish(), PROVIDERS.__getitem__, lambda address: None)
-
-
-def test_a_host_that_was_forgotten_keeps_nothing() -> None:
-    """Nobody is asked to wait for it."""
-    known = {at("cluster.lab"): recorded(None, "gpu-0")}
-
-    with pytest.raises(UnknownOnNode, match="lab/gpu-0"):
-        locate_host("node://lab/m", wish(("lab", "ssh")), PROVIDERS.__getitem__, known.get)
-
-
-def test_a_directory_here_is_named_in_full(tmp_path: Path) -> None:
-    """XDG_DATA_HOME is honoured."""
-    environ = {"XDG_DATA_HOME": str(tmp_path)}
-
-    assert (
-        mirror_url(None, PROVIDERS.__getitem__, environ) == (tmp_path / "trainctl/mirror").as_uri()
-    )
 
 
 @pytest.mark.parametrize("case", cases("store/mirror_overlaps"))

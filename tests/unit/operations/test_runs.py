@@ -64,19 +64,6 @@ def test_a_group_means_its_only_job() -> None:
         find_run(both, FIT[0].group)
 
 
-def test_a_forgotten_job_is_found_if_none_is_recorded() -> None:
-    left = State(
-        resources={FIT[0]: job(FIT[0], "aaa")},
-        forgotten={FIT[1]: job(FIT[1], "bbb"), FIT[2]: job(FIT[2], "ccc"), SFT: job(SFT, "ddd")},
-    )
-    runs = [find_run(left, address).record.id for address in (*FIT[:2], FIT[0].group, SFT)]
-    assert runs == ["aaa", "bbb", "aaa", "ddd"]
-    assert [run.record.id for run in newest_runs(left)] == ["aaa"]
-    with pytest.raises(UsageError, match="has 2 jobs") as caught:
-        find_run(State(forgotten=left.forgotten), FIT[0].group)
-    assert f"Jobs: {FIT[1]}, {FIT[2]}." in caught.value.detail
-
-
 def test_a_run_by_id_by_number_or_the_newest() -> None:
     runs = [find_run(STATE, SFT, run).record.id for run in (None, "aaa", "1", "2")]
     assert runs == ["bbb", "aaa", "aaa", "bbb"]

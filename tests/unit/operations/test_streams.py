@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from trainctl.errors import NodeError
-from trainctl.operations.streams import iterate_callbacks, merge_by_arrival, prefetch_first
+from trainctl.operations.streams import iterate_callbacks, merge_by_arrival
 
 Take = Callable[[bytes], None]
 
@@ -82,18 +82,6 @@ def test_a_silent_source_holds_up_no_other_and_an_error_ends_all() -> None:
     assert next(merged) == "early"
     with pytest.raises(ValueError, match="broken"):
         next(merged)
-
-
-def test_all_sources_begin_at_once() -> None:
-    """Each may wait for the others; nothing of any is lost."""
-    met = threading.Barrier(3, timeout=60)
-
-    def rendezvous(*rest: str) -> Iterator[str]:
-        met.wait()
-        yield from rest
-
-    prefetched = prefetch_first([rendezvous("a", "b"), rendezvous(), rendezvous("c")])
-    assert [list(source) for source in prefetched] == [["a", "b"], [], ["c"]]
 
 
 def test_endless_sources_end_with_their_reader() -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
@@ -19,8 +16,6 @@ from trainctl.desired.build import build
 from trainctl.desired.values import DesiredState
 from trainctl.manifest.read import read
 from trainctl.manifest.text.writer import to_toml, to_yaml
-from trainctl.manifest.text.yaml_text import parse_yaml
-from trainctl.manifest.tree import to_plain
 from trainctl.model.imported_manifest import ImportedManifest, ImportOutcome
 from trainctl.operations.truss.convert import ImportTarget, convert
 
@@ -133,22 +128,3 @@ def test_clusters_and_code_of_an_import() -> None:
     assert named["jobs"]["minimal"]["cluster"] == "lab"
     assert "clusters" not in named
     assert "cluster" not in imported("minimal").tree["jobs"]["minimal"]
-
-
-TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
-VALUES = st.recursive(
-    st.booleans() | st.integers(-9, 9) | TEXTS | st.sampled_from(["a\n b\n", "no", "1e5", ".inf"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=3))
-def test_written_manifests_are_read_as_the_same_values(tree: dict[str, Any]) -> None:
-    """By our own readers; comments change nothing."""
-    comments: dict[tuple[str | int, ...], str] = {(key,): "A comment." for key in tree}
-    problems: list[Any] = []
-    root = parse_yaml(to_yaml(tree, comments), "a.yaml", problems)
-    assert root is not None
-    assert (to_plain(root), problems) == (tree, [])
-    assert tomllib.loads(to_toml(tree, comments)) == tree

@@ -99,25 +99,6 @@ def test_plans_match_their_schema() -> None:
     assert sum(delivery["bytes_by_tier"].values()) == weights["bytes"]
 
 
-def test_a_replacement_is_in_add_in_destroy_and_in_replace() -> None:
-    world = PlanScenario()
-    state = state_after(make_plan(world.inputs()))
-    form = plan_json(make_plan(world.inputs(state, PlanOptions(run=(at("job.sft"),)))))
-    assert form["summary"] == {
-        "add": 1, "change": 0, "destroy": 1, "replace": 1, "forget": 0, "move": 0, "imports": 0, "reuse": 0,
-    }  # fmt: skip
-
-
-def test_no_ops_are_listed_with_their_outputs_on_both_sides() -> None:
-    world = PlanScenario()
-    form = plan_json(make_plan(world.inputs(state_after(make_plan(world.inputs())))))
-    changes = [item["change"] for item in form["resource_changes"]]
-    assert [change["actions"] for change in changes] == [["no-op"]] * 4
-    assert all(change["before"] == change["after"] for change in changes)
-    assert changes[3]["before"]["runs"][0]["number"] == 1
-    assert (form["applyable"], form["complete"], form["errored"]) == (False, True, False)
-
-
 def test_unknown_values_are_in_after_unknown_and_not_in_after() -> None:
     facts = {at("weights.qwen3"): WeightsFacts(None)}
     form = plan_json(make_plan(PlanScenario().inputs(weights=facts)))

@@ -64,12 +64,3 @@ def test_events_bear_the_time_of_the_line() -> None:
     ]
     assert [row["time"][14:19] for row in rows[:4]] == ["00:00", "00:00", "01:01", "01:02"]
     assert (rows[3]["data"]["skipped_bytes"], rows[3]["data"]["code"]) == (10, "log-truncated")
-
-
-def test_a_progress_bar_is_an_event_each_time() -> None:
-    rows = events(
-        LogBatch(0, 1.0, ("a", "\r 1%\r 2%"), open=True),
-        LogBatch(0, 2.0, ("\r 50%\r",), open=True),
-        LogBatch(0, 3.0, ("\r 100%", "b")),
-    )
-    assert [row["message"] for row in rows] == ["a", " 2%", " 50%", "\r 100%", "b"]

@@ -33,14 +33,6 @@ def test_the_verdict_of_a_verification(
     assert lines[-1] == f"1 blob verified, 1 B: {verdict}"
 
 
-def test_a_thousand_findings_are_shown_and_all_are_counted() -> None:
-    finding = Finding("blobs/sha256/ab/abc", "changed", 1, (SOURCE,), FindingOutcome.CORRUPT)
-    lines = mirror_verify_lines(VerifyReport(1, 1, (finding,) * 1003))
-    assert len(lines) == 1 + 1000 + 3
-    assert lines[1001:-1] == ["and 3 more; use --format json or csv to list all.", ""]
-    assert "1003 corrupt." in lines[-1]
-
-
 MB = 10**6
 ROWS = tuple(
     InventoryRow(
@@ -49,29 +41,6 @@ ROWS = tuple(
     )
     for name, stored in (("model", 10), ("copy", 5))
 )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("width", "last"),
-    [
-        (None, "PEOPLE"),
-        (200, "PEOPLE"),
-        (120, "PEOPLE"),
-        (100, "PROJECTS"),
-        (90, "LAST USED (UTC)"),
-        (80, "SHARED"),
-    ],
-)
-def test_a_listing_fits_and_tells_sources_apart(width: int | None, last: str) -> None:
-    """What is less important goes where it is narrow, and no row is broken."""
-    lines = mirror_lines(MirrorInventory(ROWS), width)
-
-    assert lines[0].rstrip().endswith(last)
-    assert max(map(len, lines)) <= (width or 1000)
-    assert all("hf://some-" in line for line in lines[1:3])
-    assert all(name in line for name, line in zip(("model", "copy"), lines[1:3], strict=True)) is (
-        width in (None, 200)
-    )
 
 
 def test_what_others_wrote_begins_no_line_of_its_own() -> None:
@@ -103,18 +72,6 @@ def test_the_last_line_sums_up_the_mirror(inventory: MirrorInventory, summary: s
     assert document["bytes_stored"] == stored
     assert document["bytes_unfinished"] == inventory.unfinished
     assert document["bytes_unreferenced"] == inventory.unreferenced
-
-
-def test_a_source_of_two_servers_is_listed_with_them() -> None:
-    twice = tuple(ROWS[0]._replace(endpoint=url) for url in (None, "http://minio.lab:9000"))
-    alone = ROWS[1]._replace(source="s3://alone", endpoint="http://minio.lab:9000")
-    header, own, minio, other, *_ = mirror_lines(MirrorInventory((*twice, alone)), 120)
-
-    assert header.split()[1] == "SERVER"
-    assert "  its own  " in own
-    assert "  http://minio.lab:9000  " in minio
-    assert "minio" not in other
-    assert "SERVER" not in mirror_lines(MirrorInventory((twice[1], alone)), 120)[0]
 
 
 def test_a_lost_listing_is_shown_with_a_warning() -> None:

@@ -32,21 +32,6 @@ def test_a_registered_secret_is_printed_by_no_method() -> None:
     assert printed.count("(redacted)") >= 5
 
 
-@given(st.text())
-def test_json_is_read_back_as_the_same_value(text: str) -> None:
-    screen = Screen()
-    screen.output.json({"value": text})
-    assert json.loads(screen.out) == {"value": text}
-
-
-def test_json_has_no_halves_of_characters() -> None:
-    """As of a file whose name is not UTF-8: strict parsers refuse the whole document."""
-    screen = Screen()
-    screen.output.json({"name": "checkpoint-5\udcff", "other": "\U0001f600"})
-    assert json.loads(screen.out) == {"name": "checkpoint-5\ufffd", "other": "\U0001f600"}
-    assert "\\ud" not in screen.out
-
-
 HIDDEN = {*map(chr, [0x7F, *range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200B, 0xE0041])}  # fmt: skip
 
 
@@ -136,34 +121,3 @@ def test_no_line_is_a_command_of_a_ci_system(text: str, command: str) -> None:
         assert not line.strip().startswith("::")
         assert "##[" not in line
         assert "##vso[" not in line.lower()
-
-
-def test_other_lines_are_unchanged_in_ci() -> None:
-    text = "::error::x\n  ##[group]y\n##vso[task]z\n## Title\na::b\n: c"
-    shown = "\\u003a:error::x\n  \\u0023#[group]y\n\\u0023#vso[task]z\n## Title\na::b\n: c"
-    for variable, wanted in (("CI", shown), ("TF_BUILD", shown), ("OTHER", text)):
-        screen = Screen(io.StringIO, **{variable: "true"})
-        screen.output.print(text)
-        assert screen.out == f"{wanted}\n"
-
-
-@pytest.mark.parametrize("width", [30, 60, 100])
-def test_a_terminal_breaks_lines_between_words_and_a_pipe_does_not(
-    width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only one long word is wider than the window; no word is lost, and continued rows are indented."""
-    monkeypatch.setenv("COLUMNS", str(width))
-    prose = (
-        "job.fit: " + "no program is found " * 6 + "/a/" + "long" * 40 + "\n  # (" + "word " * 40
-    )
-    screen, pipe = Screen(Terminal), Screen()
-    screen.output.note(screen.output.error_style(prose, "bold"))
-    screen.output.prose(prose)
-    for text in (screen.out, re.sub(r"\x1b\[\d+m", "", screen.err)):
-        assert text.split() == prose.split()
-        assert all(len(line) <= width or "longlong" in line for line in text.splitlines())
-        assert text.splitlines()[1].startswith("  ")
-        assert text.splitlines()[-1].startswith("    word")
-    pipe.output.note(prose)
-    pipe.output.prose(prose)
-    assert pipe.out == pipe.err == prose + "\n"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from trainctl.model.diagnostics import Diagnostic, Position, error
 from trainctl.views.problems import count_line, diagnostic_lines
 
@@ -21,11 +19,3 @@ def test_equal_problems_of_a_matrix_are_shown_once() -> None:
     assert lines[0].endswith('error: job.fit["lr=0"] and 95 more: no program [missing-on-host]')
     assert "job.other: no program" in lines[4]
     assert count_line(problems) == "96 errors"
-
-
-@pytest.mark.parametrize("width", [40, 60, 200, None])
-def test_the_line_of_a_problem_fits_the_window(width: int | None) -> None:
-    """Its caret stays below its place."""
-    lines = diagnostic_lines([missing("job.fit")], width=width)
-    assert max(map(len, lines[1:3])) <= min(width or 80, 80)
-    assert lines[2].index("^") == lines[1].index("fit")

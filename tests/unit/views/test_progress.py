@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,9 +13,7 @@ from tests.support.terminals import Screen, Terminal
 from trainctl.errors import SourceNotFound
 from trainctl.model.address import Address
 from trainctl.model.events import Event, EventType
-from trainctl.model.redaction import Redactor
 from trainctl.views.events import JsonEventPrinter, TextEventPrinter
-from trainctl.views.terminal.output import TerminalOutput
 from trainctl.views.terminal.progress import ProgressDisplay, RateMeter
 
 WEIGHTS, JOB = Address.parse("weights.qwen3"), Address.parse("job.sft")
@@ -92,22 +89,6 @@ def test_without_a_terminal_a_line_about_every_ten_seconds() -> None:
     assert screen.out == ""
 
 
-def test_a_drawn_line_is_drawn_again_without_any_event() -> None:
-    err = Terminal()
-    drawn_again = threading.Event()
-
-    def write(text: str) -> int:
-        if err.getvalue().count("job.sft:") >= 3:
-            drawn_again.set()
-        return io.StringIO.write(err, text)
-
-    err.write = write  # type: ignore[method-assign]
-    output = TerminalOutput(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
-    with ProgressDisplay(output, every=0.01) as progress:
-        progress.listen(started(JOB))
-        assert drawn_again.wait(60)
-
-
 def test_a_terminal_is_drawn_at_most_ten_times_a_second() -> None:
     """At the end the lines are gone and the cursor is back."""
     screen, clock = Screen(Terminal), Clock()
@@ -121,17 +102,6 @@ def test_a_terminal_is_drawn_at_most_ten_times_a_second() -> None:
     assert screen.err.endswith("\x1b[1A\r\x1b[J\x1b[?25h")
 
 
-def test_a_note_is_written_above_the_drawn_lines() -> None:
-    """As after Ctrl-C: the drawn lines are removed, the note is written, and they are drawn again below it."""
-    screen = Screen(Terminal)
-    progress = ProgressDisplay(screen.output, Clock(), every=None)
-    progress.listen(started())
-    before = len(screen.err)
-    progress.note("Finishing what is in flight.")
-    drawn = "weights.qwen3: working 0.0 s\n"
-    assert screen.err[before:] == f"\x1b[1A\r\x1b[JFinishing what is in flight.\n{drawn}"
-
-
 def test_the_cursor_is_back_after_a_failure() -> None:
     screen = Screen(Terminal)
 
@@ -143,23 +113,6 @@ def test_the_cursor_is_back_after_a_failure() -> None:
     with pytest.raises(SourceNotFound):
         work()
     assert screen.err.endswith("\x1b[?25h")
-
-
-def test_steps_that_do_not_fit_the_window_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A drawing larger than the window could not be removed."""
-    monkeypatch.setenv("LINES", "6")
-    monkeypatch.setenv("COLUMNS", "40")
-    screen, clock = Screen(Terminal), Clock()
-    with ProgressDisplay(screen.output, clock, None) as progress:
-        for number in range(10):
-            clock.now += 1
-            progress.listen(
-                started(Address.parse(f"weights.source-{number}-with-a-very-long-name"))
-            )
-        lines = screen.err.rpartition("\x1b[J")[2].splitlines()
-    assert len(lines) == 4
-    assert lines[-1] == "and 7 more"
-    assert max(map(len, lines)) <= 39
 
 
 def test_lines_for_people() -> None:

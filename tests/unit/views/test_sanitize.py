@@ -58,16 +58,3 @@ def test_tables_line_up_and_shrink_to_their_width() -> None:
     assert table(["A", "B"], rows, width=40, shrinks=frozenset({"A"})) == whole
     assert table(["A", "B"], rows, width=40, narrowest={"A": 30}) == whole
     assert display_width(table(["A", "B"], rows, width=42, narrowest={"A": 30})[1]) == 42
-
-
-def test_a_narrow_table_leaves_out_columns_before_a_row_breaks() -> None:
-    headers = ["JOB", "RUN", "STATUS", "NODE", "STARTED"]
-    rows = [["job.training", "12 (7f4qg7l)", "sync failed", "lab/lab-0", "2026-11-23 05:22"]]
-
-    def shown(width: int) -> list[str]:
-        drops = ("STARTED", "NODE")
-        return table(headers, rows, width=width, drops=drops, shrinks=frozenset())
-
-    assert shown(90)[0].split() == headers
-    assert shown(60)[0].split() == headers[:-1]
-    assert shown(20) == shown(90)
