@@ -17,6 +17,7 @@ from trainctl.operations.review.publishing import (
     approved_digest,
     comment_text,
     publish_comment,
+    publish_issue,
 )
 from trainctl.plan.values import Plan
 from trainctl.review.github import GitHub
@@ -143,6 +144,19 @@ def test_a_check_of_another_account_does_not_count(stub: ReviewStub, tmp_path: P
     stub.approve()
     with pytest.raises(StalePlan, match="has no check"):
         _approved(stub, tmp_path)
+
+
+def test_requests_to_a_busy_server_are_repeated(stub: ReviewStub, tmp_path: Path) -> None:
+    """Limits are 429 or 403 with the time to wait; not for ever."""
+    server = _server(stub, tmp_path)
+    stub.refusals = [(502, {}), (429, {"Retry-After": "0"}), (403, {"Retry-After": "0"})]
+    text = comment_text(NAME, DIGEST, "x")
+    assert "created" in publish_issue(server, NAME, _plan(), text)
+    assert "unchanged" in publish_issue(server, NAME, _plan(), text)
+    assert "removed" in publish_issue(server, NAME, _plan(usable=True), "")
+    stub.refusals = [(500, {})] * 9
+    with pytest.raises(TrainctlError, match="is unavailable"):
+        publish_issue(server, NAME, _plan(), "x")
 
 
 def test_a_token_that_may_not_write_is_reported_without_its_text(
