@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cleanup import AT_END
+
 RESULTS = "TEST_RESULTS"
 """Variable with the directory to keep results in, for ``tests/run``, which starts several sessions."""
 _MARK = "TRAINCTL_TEST_SESSION"
@@ -65,6 +67,7 @@ class TestSession:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail the session if something of it is left."""
+        AT_END.close()
         self._leftovers = self._wait_for_leftovers()
         if self._leftovers and session.exitstatus in (
             pytest.ExitCode.OK,

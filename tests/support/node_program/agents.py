@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import shutil
@@ -14,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.support.cleanup import AT_END
 from tests.support.node_program.node_forks import ForkingPopen, installed_program, server
 from tests.support.node_program.nodes import python38
 from trainctl.plugin_api.provider import Node
@@ -25,7 +25,7 @@ from trainctl.remote.archive import load_bytecode, node_archive
 def bytecode_cache() -> Path:
     """Where agents of this process keep the compiled node program."""
     place = Path(tempfile.mkdtemp(prefix="trainctl-test-bytecode-"))
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    AT_END.callback(shutil.rmtree, place, ignore_errors=True)
     return place
 
 

@@ -6,7 +6,6 @@ The server is started as the product starts the program: the same interpreter an
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import os
@@ -20,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.cleanup import AT_END
 from trainctl.remote.archive import INSTALL, RUN, VISIT, node_archive
 
 _STARTED_WITH = dict(os.environ)
@@ -271,7 +271,7 @@ def server(words: tuple[str, ...], program: Path) -> bytes:
             start_new_session=True,
             pass_fds=[listening.fileno()],
         )  # fmt: skip
-    atexit.register(server.communicate)  # it ends with its standard input
+    AT_END.callback(server.communicate)  # it ends with its standard input
     return address
 
 
@@ -279,7 +279,7 @@ def server(words: tuple[str, ...], program: Path) -> bytes:
 def installed_program(python: str) -> Path:
     """The node program as an agent installs it, once for all nodes of this process, readable by every user."""
     folder = Path(tempfile.mkdtemp(prefix="trainctl-test-program-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    AT_END.callback(shutil.rmtree, folder, ignore_errors=True)
     program, archive = folder / "program.pyz", node_archive()
     words = [str(program), archive.sha256, str(len(archive.data))]
     argv = [python, "-I", "-S", "-c", INSTALL, *words]

@@ -28,6 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.support.cleanup import AT_END
 from tests.support.node_program.node_forks import (
     ForkingPopen,
     ServedPopen,
@@ -155,7 +156,7 @@ def _address() -> bytes:
             start_new_session=True,
             pass_fds=[listening.fileno()],
         )
-    atexit.register(server.communicate)  # it ends with its standard input
+    AT_END.callback(server.communicate)  # it ends with its standard input
     return address
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import os
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.cleanup import AT_END
 from tests.support.node_program.node_forks import FORK_MARK
 from tests.support.projects.command_forks import WARM_MARK, WarmPopen, can_be_forked
 
@@ -153,7 +153,7 @@ class ProjectHarness:
 def shared_bytecode() -> Path:
     """A directory for the compiled node program, the same for all projects of this process."""
     folder = Path(tempfile.mkdtemp(prefix="trainctl-test-bytecode-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    AT_END.callback(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+from tests.support.cleanup import AT_END
 from trainctl.base.checkpoints.s3_client import S3Client
 from trainctl.base.checkpoints.stores import CheckpointStore, open_checkpoint_store
 
@@ -22,8 +22,6 @@ KEY_ID = "AKIDEXAMPLE"
 SECRET = "wJalrXUtnFEMI-example-secret"
 PART_BYTES = 5 * 2**20
 """The smallest part that S3 takes."""
-_RUNNING = ExitStack()
-atexit.register(_RUNNING.close)
 _IDLE: list[int] = []
 """Ports of moto's servers that no test uses."""
 
@@ -89,7 +87,7 @@ def moto() -> Iterator[BucketServer]:
 
 def _moto_server() -> int:
     program = str(Path(sys.executable).with_name("moto_server"))
-    return _RUNNING.enter_context(
+    return AT_END.enter_context(
         served_by(lambda port: [program, "-H", "127.0.0.1", "-p", str(port)])
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import shutil
 import ssl
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.support.cleanup import AT_END
 
 _NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
 
@@ -30,7 +31,7 @@ def authority() -> CertificateAuthority:
     if shutil.which("openssl") is None:
         pytest.skip("no openssl program to make certificates with")
     directory = Path(tempfile.mkdtemp(prefix="trainctl-authority-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    AT_END.callback(shutil.rmtree, directory, ignore_errors=True)
     root, root_key = directory / "root.pem", directory / "root-key.pem"
     leaf, leaf_key = directory / "leaf.pem", directory / "leaf-key.pem"
     _openssl("-subj", "/CN=test root", "-keyout", root_key, "-out", root)
