@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.node_program.nodes import NodeHarness, NodeProgramError, python38
-from trainctl.node.__main__ import _METHODS, _PAYLOAD_METHODS, _RAW_METHODS, _find_function
 from trainctl.remote.archive import INSTALL, node_archive
 
 
@@ -31,11 +30,6 @@ def test_a_run_with_weights_completes_under_python_38(tmp_path: Path) -> None:
     assert status["status"] == "TRAINING_JOB_COMPLETED", status["error"]
     assert node.log() == "b.bin\n"
     assert node.call("forget", {"lineage": "lineage-1"})["empty"]
-
-
-def test_every_method_of_the_table_exists() -> None:
-    for where in (*_METHODS.values(), *_RAW_METHODS.values(), *_PAYLOAD_METHODS.values()):
-        assert callable(_find_function(where))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]\n", b"{not json\n", b"\xff\xfe\n"])
