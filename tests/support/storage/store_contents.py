@@ -71,7 +71,7 @@ def leave_unfinished(
     text: str = "memory://model",
 ) -> None:
     """Copy all content of a source with its marks, and no listing."""
-    assert raises_killed(lambda: publish(Unlisting(objects), files, reference, text=text))  # type: ignore[arg-type]
+    assert raises_killed(lambda: publish(Unlisting(objects), files, reference, text=text))
 
 
 def stored(objects: ObjectStore) -> dict[str, bytes]:

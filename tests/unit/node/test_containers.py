@@ -167,22 +167,6 @@ def test_a_job_that_ignores_the_stop_is_killed(held: NodeHarness, engine: Engine
     assert engine.containers() == []
 
 
-@pytest.mark.long
-def test_processes_in_the_background_end_with_the_job(
-    held: NodeHarness, engine: EngineHarness
-) -> None:
-    """They receive SIGTERM first."""
-    saves = "trap 'echo asked; exit' TERM; echo bg; while :; do sleep 0.1; done"
-    done = held.run(
-        f'sh -c "{saves}" &',
-        "until grep -q bg /run/trainctl/log; do sleep 0.1; done",
-        container=container(held, engine),
-    )
-
-    assert done["status"] == COMPLETED
-    assert job_lines(held) == ["bg", "asked"]
-
-
 def holders(node: NodeHarness) -> list[int]:
     """The supervisor, the warden and the engine's program of the node's run."""
     supervisor = int(node.status()["pid"])

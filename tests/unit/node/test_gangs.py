@@ -14,7 +14,6 @@ from tests.support.network.faulty_proxy import FaultyProxy
 from tests.support.node_program.nodes import wait_for
 from trainctl.base.network.listener import listen
 from trainctl.node.rendezvous.channel import (
-    MAX_BYTES,
     AuthenticatedConnection,
     DisconnectTimeouts,
     HelperProcess,
@@ -162,18 +161,6 @@ def test_a_line_is_worth_nothing_twice(sockets: Pair) -> None:
     sockets[1].sendall(line + line)
     with pytest.raises(ConnectionError, match="not authentic"):
         server.receive()
-
-
-def test_a_line_without_an_end_is_cut_off(sockets: Pair) -> None:
-    server, _ = greeted(sockets)
-
-    def fill() -> None:
-        for _ in range(MAX_BYTES // 1024 + 20):
-            sockets[1].sendall(b"x" * 1024)
-            server.receive()
-
-    with pytest.raises(ConnectionError, match="line too long"):
-        fill()
 
 
 def test_nothing_is_lost_or_told_twice_over_broken_connections() -> None:
