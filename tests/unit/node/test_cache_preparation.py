@@ -102,10 +102,11 @@ def test_two_runs_at_once_prepare_it_once(node: NodeHarness, cache: Path) -> Non
             states = [node.status(key)["status"] for key in ("run-1", "run-2")]
             with pytest.raises(NodeProgramError, match="is being prepared or cleared"):
                 node.call("clear_cache", {"directory": str(cache)})
+            assert first.stdout is not None
+            event = next(line for line in first.stdout if b'"waiting"' in line)
             go.touch()
-        events = first.communicate(timeout=60)[0]
 
-    assert b'"waiting": "prepares the training cache"' in events
+    assert b"prepares the training cache" in event
     assert states == ["TRAINING_JOB_DEPLOYING", "TRAINING_JOB_PENDING"]
     assert [node.ended(key)["status"] for key in ("run-1", "run-2")] == [COMPLETED] * 2
     assert begun.read_text() == "x\n"
