@@ -35,7 +35,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tests.benchmarks.mirror import MEMORY_LIMIT_MB, SHAPES
-from tests.support.network.netns import missing, switched_hosts
+from tests.benchmarks.switched_hosts import switched_hosts
+from tests.support.network.netns import missing
 from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, rclone, rclone_words
 
 AGAINST_S5CMD = 1.0

@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.network.netns import NetnsHost, missing, switched_hosts
+from tests.benchmarks.switched_hosts import NetnsHost, switched_hosts
+from tests.support.network.netns import missing
 from tests.support.node_program.nodes import MirrorFixture, NodeHarness
 from tests.support.node_program.peers import TOKEN, PeerServerProcess, result_of
 from trainctl.base.listing import CHUNK_BYTES, ListedFile

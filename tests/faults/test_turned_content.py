@@ -15,7 +15,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from tests.support.network.corrupting_proxy import corrupting_proxy
+from tests.support.network.faulty_proxy import proxy
 from tests.support.servers.buckets import KEY_ID, SECRET, moto
 from tests.support.servers.clouds import ACCOUNT, ACCOUNT_KEY, azure
 from tests.support.servers.google_xml import google_xml
@@ -53,7 +53,7 @@ AZURE = SourceCredential(json.dumps({"account_key": ACCOUNT_KEY}), "the test")
 
 @contextmanager
 def on_s3(work: Path, data: bytes, **more: str) -> Served:
-    with moto() as server, corrupting_proxy(server.endpoint, RIGHT, WRONG) as endpoint:
+    with moto() as server, proxy(server.endpoint, RIGHT, WRONG) as between:
         client: Any = boto3.client(
             "s3",
             endpoint_url=server.endpoint,
@@ -63,20 +63,24 @@ def on_s3(work: Path, data: bytes, **more: str) -> Served:
             config=Config(request_checksum_calculation="when_required"),  # no checksum but the MD5
         )
         client.put_object(Bucket="models", Key="w/model.bin", Body=data, **more)
-        yield BucketSource(environ={"AWS_ENDPOINT_URL": endpoint}), "s3://models/w", KEYS
+        yield BucketSource(environ={"AWS_ENDPOINT_URL": between.endpoint}), "s3://models/w", KEYS
 
 
 @contextmanager
 def on_google(work: Path, data: bytes) -> Served:
-    with google_xml() as server, corrupting_proxy(server.url, RIGHT, WRONG) as endpoint:
+    with google_xml() as server, proxy(server.url, RIGHT, WRONG) as between:
         place = parse_bucket_location("gs://models/w", None, {"STORAGE_EMULATOR_HOST": server.url})
         Objects(place, environ={}).put("model.bin", data)
-        yield BucketSource("gs", environ={"STORAGE_EMULATOR_HOST": endpoint}), "gs://models/w", None
+        yield (
+            BucketSource("gs", environ={"STORAGE_EMULATOR_HOST": between.endpoint}),
+            "gs://models/w",
+            None,
+        )
 
 
 @contextmanager
 def on_azure(work: Path, data: bytes) -> Served:
-    with azure(work) as server, corrupting_proxy(server.endpoint, RIGHT, WRONG) as endpoint:
+    with azure(work) as server, proxy(server.endpoint, RIGHT, WRONG) as between:
         uri = f"azure://{ACCOUNT}/closed/w"
         place = parse_bucket_location(uri, server.endpoint, {})
         now = time.time()
@@ -84,7 +88,7 @@ def on_azure(work: Path, data: bytes) -> Served:
         headers = {"x-ms-blob-type": "BlockBlob", "x-ms-version": "2021-08-06"}
         url = f"{server.endpoint}/closed/w/model.bin?{query}"
         urllib.request.urlopen(urllib.request.Request(url, data, headers, method="PUT")).close()
-        environ = {"AZURE_STORAGE_ENDPOINT": endpoint}
+        environ = {"AZURE_STORAGE_ENDPOINT": between.endpoint}
         yield BucketSource("azure", read_timeout=20, environ=environ), uri, AZURE
 
 

@@ -103,10 +103,8 @@ class NodeCache(RuleBasedStateMachine):
         """Contents with wrong bytes that their times give away; in ``hidden`` those that don't."""
         self.hidden: set[int] = set()
         self.torn: set[int] = set()
-        """Listings whose tree or seal lost something by hand."""
+        """Listings whose tree or seal lost something in a check."""
         self.lost_mirror: set[int] = set()
-        self.tidy = True
-        """Nothing was deleted by hand since all was last made whole, so that every byte is accounted for."""
         for number in range(len(SIZES)):
             self._mirror(number)
 
@@ -211,10 +209,10 @@ class NodeCache(RuleBasedStateMachine):
         whole = self._known_whole(listing)
         self._delivered(key, lineage, listing, said)
         mirrored = not self.lost_mirror & set(FILES[listing].values())
-        if fits and self.tidy and mirrored and not self.flipped and not self.torn:
+        if fits and mirrored and not self.flipped and not self.torn:
             assert "result" in said, said
         certain = all(held.certain for held in self.runs.values())
-        if not fits and self.tidy and whole and mirrored and certain:
+        if not fits and whole and mirrored and certain:
             assert said["error"]["kind"] in {"storage", "room"}, said
             assert "Used by live runs" in said["error"]["detail"]
 
@@ -231,7 +229,7 @@ class NodeCache(RuleBasedStateMachine):
 
     @rule(chosen=numbers)
     def begin(self, chosen: int) -> None:
-        """A run whose data was delivered finds it, unless somebody tore it by hand; from then on it has it mounted."""
+        """A run whose data was delivered finds it, unless a check found wrong bytes in it; from then on it has it mounted."""
         if not self.runs:
             return
         key = sorted(self.runs)[chosen % len(self.runs)]
@@ -286,7 +284,6 @@ class NodeCache(RuleBasedStateMachine):
             assert row["outcome"] == "evicted" or row["id"] in held, row
         if listing is None and not self.runs:
             assert CacheInventory(self.layout).used() == 0
-            self.tidy = True
 
     @rule(lineage=lineages, die=st.sampled_from([0, 0, 0, 4, 9, 16]))
     def forget(self, lineage: str, die: int) -> None:
@@ -301,54 +298,24 @@ class NodeCache(RuleBasedStateMachine):
 
     # -- damage and repair
 
-    @rule(number=contents, hide=st.booleans(), truncate=st.booleans(), at=numbers)
-    def flip(self, number: int, hide: bool, truncate: bool, at: int) -> None:
-        """Bytes change or are cut off, with the times of right ones or others."""
+    @rule(number=contents, hide=st.booleans(), at=numbers)
+    def flip(self, number: int, hide: bool, at: int) -> None:
+        """A byte changes, with the times of right ones or others."""
         blob = Path(self.layout.files.blob(sha256(number)))
-        if not blob.exists() or number in self.flipped or blob.stat().st_size != SIZES[number]:
+        if not blob.exists() or number in self.flipped:
             return
         times = blob.stat()
         blob.chmod(0o644)
         with blob.open("r+b") as stream:
             at %= SIZES[number]
-            if truncate:
-                stream.truncate(at)
-            else:
-                stream.seek(at)
-                byte = stream.read(1)[0]
-                stream.seek(at)
-                stream.write(bytes([byte ^ 1]))
+            stream.seek(at)
+            byte = stream.read(1)[0]
+            stream.seek(at)
+            stream.write(bytes([byte ^ 1]))
         blob.chmod(0o444)
         if hide:
             os.utime(blob, ns=(times.st_atime_ns, times.st_mtime_ns))
-        (self.hidden if hide and not truncate else self.flipped).add(number)
-        self.tidy = self.tidy and not truncate
-
-    @rule(number=contents)
-    def delete_blob(self, number: int) -> None:
-        """Trees keep the inode; wrong bytes in it are mended with the tree, no longer with the blob."""
-        if number in self.flipped:
-            self.torn |= {n for n, files in enumerate(FILES) if number in files.values()}
-            self._forget_damage_of_what_is_gone()
-        Path(self.layout.files.blob(sha256(number))).unlink(missing_ok=True)
-        self.tidy = False
-
-    @rule(listing=which, what=st.sampled_from(["file", "tree", "seal"]))
-    def tear(self, listing: int, what: str) -> None:
-        tree = self._tree(listing)
-        if not tree.exists():
-            return
-        self.torn.add(listing)
-        self.tidy = False
-        if what == "seal":
-            self.layout.completion_marker(IDS[listing]).unlink(missing_ok=True)
-            return
-        for directory, _, _ in os.walk(tree):
-            Path(directory).chmod(0o700)
-        if what == "tree":
-            shutil.rmtree(tree)
-        else:
-            (tree / min(FILES[listing])).unlink(missing_ok=True)
+        (self.hidden if hide else self.flipped).add(number)
 
     @rule(number=contents, back=st.booleans())
     def mirror(self, number: int, back: bool) -> None:
@@ -440,8 +407,7 @@ class NodeCache(RuleBasedStateMachine):
 
     @invariant()
     def the_limit_holds(self) -> None:
-        if self.tidy:
-            assert CacheInventory(self.layout).used() <= LIMIT
+        assert CacheInventory(self.layout).used() <= LIMIT
 
     def _check_tree(self, listing: int) -> None:
         NodeCache.compared += 1

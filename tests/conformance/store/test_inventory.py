@@ -2,19 +2,14 @@ from __future__ import annotations
 
 import os
 
-import pytest
-
 from tests.support.storage.store_contents import (
     OTHER,
     REFERENCE,
     leave_unfinished,
     publish,
-    source_of,
 )
-from trainctl.base.lease import Liveness
 from trainctl.base.objects import ObjectStore
-from trainctl.store import keys, references
-from trainctl.store.lease import ObjectLease
+from trainctl.store import references
 from trainctl.store.maintenance.inventory import stored_bytes, take_inventory
 
 LARGE = os.urandom(5000)
@@ -51,29 +46,6 @@ def test_what_is_unfinished_and_what_nothing_needs(objects: ObjectStore) -> None
     references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
     found = take_inventory(objects)
     assert (found.unfinished, found.unreferenced) == (400, 5000)
-
-
-def test_nothing_is_called_unreferenced_while_a_writer_lives(objects: ObjectStore) -> None:
-    leave_unfinished(objects, {"b": b"y" * 400})
-    references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
-    assert take_inventory(objects).unreferenced == 400
-    resolved = source_of({}, "memory://other", "1")
-    with ObjectLease(objects, keys.lease(resolved), {}) as lease:
-        assert lease.try_acquire(Liveness())
-        found = take_inventory(objects)
-        assert (found.unreferenced, found.unfinished) == (0, 400)
-
-
-@pytest.mark.parametrize(("damage", "word"), [(None, "missing"), (b"{}", "corrupt")])
-def test_a_lost_listing(objects: ObjectStore, damage: bytes | None, word: str) -> None:
-    listing = publish(objects, {"a": LARGE})
-    objects.delete([keys.listing(listing.id)])
-    if damage:
-        objects.put(keys.listing(listing.id), damage)
-    found = take_inventory(objects)
-    (row,) = found.rows
-    assert (row.listing, row.listing_status, row.bytes_saved) == (listing.id, word, 0)
-    assert (found.unfinished, found.unreferenced) == (5000, 0)
 
 
 def test_a_damaged_reference(objects: ObjectStore) -> None:

@@ -119,33 +119,24 @@ _READS = {"get", "fetch", "stat", "list"}
 
 
 class FaultyLog:
-    """A state log of which appends go wrong; reads and snapshots too with ``reads`` and ``snapshots``."""
+    """A state log of which appends go wrong."""
 
-    def __init__(
-        self, log: StateLog, faults: StoreFaults, *, reads: bool = False, snapshots: bool = False
-    ) -> None:
+    def __init__(self, log: StateLog, faults: StoreFaults) -> None:
         self._log = log
         self._faults = faults
-        self._reads = reads
-        self._snapshots = snapshots
 
     @property
     def url(self) -> str:
         return self._log.url
 
     def read(self, position: int = 0) -> LogSlice:
-        if not self._reads:
-            return self._log.read(position)
-        return self._faults.around(lambda: self._log.read(position))
+        return self._log.read(position)
 
     def append(self, position: int, entries: Sequence[JsonObject]) -> None:
         self._faults.around(lambda: self._log.append(position, entries))
 
     def snapshot(self, position: int, state: JsonObject) -> None:
-        if not self._snapshots:
-            self._log.snapshot(position, state)
-        else:
-            self._faults.around(lambda: self._log.snapshot(position, state))
+        self._log.snapshot(position, state)
 
     def replay(self) -> Iterator[JsonObject]:
         return self._log.replay()

@@ -1,4 +1,4 @@
-"""Content put into a store by hand, in the order in which ingest does it."""
+"""Stores with content, whole or unfinished, and objects that count calls or fail."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainctl.base.json import hex_digest
+import pytest
+
+from tests.support.storage.store_upstream import MemoryUpstream
 from trainctl.base.listing import ListedFile, Listing, ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
+from trainctl.base.retry import RetryPolicy
 from trainctl.errors import StorageError
-from trainctl.store import documents, keys, references
+from trainctl.store import keys
 from trainctl.store.backends.memory import MemoryObjects
-from trainctl.store.documents import PackEntry, encode_pack_index
+from trainctl.store.ingestion import coverage
 from trainctl.store.reader import BlobLocator
 from trainctl.store.references import Reference
+from trainctl.store.store import MirrorStore
 
 CHUNK = 1024
 SMALL = 256
@@ -33,10 +37,6 @@ def source_of(files: Mapping[str, bytes], text: str, revision: str) -> ResolvedS
         SourceFile(path, len(data), f"etag:{sha256(data)[:8]}") for path, data in files.items()
     )
     return ResolvedSource(text, revision, tuple(sorted(listed)))
-
-
-def fingerprint(resolved: ResolvedSource, file: SourceFile) -> str:
-    return hex_digest([resolved.identity, file.path, file.size, file.validator])
 
 
 def read_file(locator: BlobLocator, file: ListedFile) -> bytes:
@@ -56,16 +56,11 @@ def publish(
     revision: str = "1",
 ) -> Listing:
     """Copy a source in, whole."""
-    resolved = source_of(files, text, revision)
-    listing, pack = leave_unfinished(objects, files, reference, text=text, revision=revision)
-    if pack:
-        objects.put(keys.packs(listing.id), documents.encode({"version": 1, "packs": [pack]}))
-    objects.put(keys.listing(listing.id), listing.to_bytes())
-    record = {"version": 1, "source": text, "pin": resolved.pin, "listing": listing.id}
-    objects.put(keys.record(resolved), documents.encode(record))
-    references.put_reference(objects, reference, resolved, listing.id)
-    objects.delete([stat.key for stat in objects.list(keys.mark_prefix(resolved))])
-    return listing
+    store = MirrorStore(objects, RetryPolicy(attempts=1), chunk_bytes=CHUNK)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(coverage, "PACKED_BYTES", SMALL)
+        upstream = MemoryUpstream(files)
+        return store.ingest(source_of(files, text, revision), upstream, reference)
 
 
 def leave_unfinished(
@@ -74,43 +69,9 @@ def leave_unfinished(
     reference: Reference = REFERENCE,
     *,
     text: str = "memory://model",
-    revision: str = "1",
-) -> tuple[Listing, str]:
-    """Copy all content of a source with its marks, and no listing; which pack has the small files."""
-    resolved = source_of(files, text, revision)
-    references.put_reference(objects, reference, resolved)
-    listed = []
-    small: dict[str, bytes] = {}
-    for file in resolved.files:
-        data = files[file.path]
-        pieces = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
-        chunks = tuple(map(sha256, pieces)) if len(data) > CHUNK else ()
-        listed.append(ListedFile(file.path, len(data), sha256(data), chunks))
-        mark = fingerprint(resolved, file)
-        if len(data) < SMALL:
-            small[sha256(data)] = data
-            continue
-        for number, piece in enumerate(pieces):
-            objects.put(keys.blob(sha256(piece)), piece)
-            objects.put(keys.chunk_mark(resolved, mark, number, sha256(piece)), b"")
-        if chunks:
-            document = {"version": 1, "size": len(data), "chunks": list(chunks)}
-            objects.put(keys.chunk_list(sha256(data)), documents.encode(document))
-        objects.put(keys.file_mark(resolved, mark, sha256(data)), b"")
-    pack = _put_pack(objects, resolved, small) if small else ""
-    return Listing(tuple(listed)), pack
-
-
-def _put_pack(objects: ObjectStore, resolved: ResolvedSource, small: Mapping[str, bytes]) -> str:
-    data = b"".join(small.values())
-    rows, offset = [], 0
-    for digest, each in small.items():
-        rows.append(PackEntry(bytes.fromhex(digest), offset, len(each)))
-        offset += len(each)
-    objects.put(keys.blob(sha256(data)), data)
-    objects.put(keys.pack_index(sha256(data)), encode_pack_index(rows))
-    objects.put(keys.pack_mark(resolved, sha256(data)), b"{}")
-    return sha256(data)
+) -> None:
+    """Copy all content of a source with its marks, and no listing."""
+    assert raises_killed(lambda: publish(Unlisting(objects), files, reference, text=text))
 
 
 def stored(objects: ObjectStore) -> dict[str, bytes]:
@@ -154,27 +115,30 @@ class CountingObjects:
 
         def call(*arguments: Any, **named: Any) -> Any:
             self.calls[name] += 1
+            self._before_call(name, *arguments)
             return act(*arguments, **named)
 
         return call
 
+    def _before_call(self, name: str, *arguments: Any) -> None:
+        """For subclasses, which may raise."""
 
-class FailingObjects:
-    """Objects that fail for good at the call with number ``last``."""
+
+class FailingObjects(CountingObjects):
+    """Objects that fail for good after so many calls."""
 
     def __init__(self, objects: ObjectStore, last: int) -> None:
-        self._objects = objects
-        self._left = last
+        super().__init__(objects)
+        self._last = last
 
-    def __getattr__(self, name: str) -> Any:
-        act = getattr(self._objects, name)
-        if not callable(act):
-            return act
+    def _before_call(self, name: str, *arguments: Any) -> None:
+        if self.calls.total() > self._last:
+            raise KilledError("killed")
 
-        def call(*arguments: Any, **named: Any) -> Any:
-            self._left -= 1
-            if self._left < 0:
-                raise KilledError("killed")
-            return act(*arguments, **named)
 
-        return call
+class Unlisting(CountingObjects):
+    """Objects among which no listing is put, and no list of packs."""
+
+    def _before_call(self, name: str, *arguments: Any) -> None:
+        if name == "put" and arguments[0].startswith((keys.LISTINGS, keys.PACKS)):
+            raise KilledError("killed")

@@ -18,7 +18,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from tests.support.network.disconnecting_proxy import proxy
+from tests.support.network.faulty_proxy import proxy
 from tests.support.servers.buckets import PART_BYTES, BucketServer, moto, rclone
 from trainctl.base import sigv4
 from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore

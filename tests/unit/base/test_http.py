@@ -267,15 +267,6 @@ class TestRedirects:
         ):
             get(client, f"{server.url}/")
 
-    def test_an_eleventh_is_refused(self, client: HttpClient) -> None:
-        def further(request: RawRequest) -> bytes:
-            return raw_response(status="302 Found", Location=f"{request.target}x")
-
-        with serve_responses(further) as server:
-            with pytest.raises(UnsafeRedirect):
-                get(client, f"{server.url}/")
-            assert len(server.heard) == 11
-
     def test_https_never_leads_to_http(
         self, client: HttpClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -59,17 +59,3 @@ def test_a_card_that_another_process_uses_is_not_claimed(node: NodeHarness, card
     assert node.log() == "2: 1,2\n"
     users = [gpu["used_by"] for gpu in node.call("inspect", {"gpus": None})["gpus"]]
     assert users == [f"PID {os.getpid()}", None, None]
-
-
-def test_cards_of_one_process_may_be_in_one_line(cards: Make) -> None:
-    """As earlier versions write them; the list may continue in the next line."""
-    made = cards(3)
-    text = (
-        "============================= GPUs Indexed by PID ==============================\n"
-        "PID 999999998 is using 3 DRM device(s):\n0 1 \n2 \n"
-        "PID 999999999 is using 1 DRM device(s):\n0 \n"
-        "================================================================================\n"
-    )
-    (made.tools / "used").write_text(text)
-
-    assert gpus.gpu_users(gpus.list_gpus()) == dict.fromkeys(made.buses, "999999998")

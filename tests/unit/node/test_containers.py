@@ -101,32 +101,6 @@ def test_a_job_finds_its_directories(held: NodeHarness, engine: EngineHarness) -
     assert not (held.directory() / "scratch").exists()
 
 
-@pytest.mark.long
-def test_links_and_named_directories_are_mounts(held: NodeHarness, engine: EngineHarness) -> None:
-    """Absolute, or below the working directory; commas and quotes are no syntax.
-
-    (podman's service, which stands behind docker's command here, joins the names again without quotes.)
-    """
-    name, target = ("/data/out", "a") if engine.name == "docker" else ('/a,b "c"', 'x,readonly "y"')
-    absolute, relative = held.data / target, held.data / "r"
-    done = held.run(
-        'echo $BT_PROJECT_CACHE_DIR; echo 1 >"$BT_CHECKPOINT_DIR/x"; echo 2 >cache/y',
-        container=container(held, engine),
-        environment={
-            "BT_CHECKPOINT_DIR": name,
-            "BT_PROJECT_CACHE_DIR": str(held.directory() / "work/cache"),
-        },
-        links=[
-            {"path": name, "target": str(absolute)},
-            {"path": "cache", "target": str(relative)},
-        ],
-    )
-
-    assert done["status"] == COMPLETED, held.log()
-    assert held.log() == "/b10/workspace/cache\n"
-    assert ((absolute / "x").read_text(), (relative / "y").read_text()) == ("1\n", "2\n")
-
-
 SECRET = "line one '\"\n line two $HOME `id`"
 
 
@@ -173,30 +147,6 @@ def test_failures_are_reported(held: NodeHarness, engine: EngineHarness) -> None
     assert absent["retries"] is None
 
 
-@pytest.mark.long
-def test_each_attempt_has_a_new_container(held: NodeHarness, engine: EngineHarness) -> None:
-    """With the same checkpoints; ``/tmp`` and the home are empty, and on a disk."""
-    done = held.run(
-        "echo attempt $BT_RETRY_COUNT; cat $BT_CHECKPOINT_DIR/* 2>/dev/null || :",
-        "grep -E '^tmpfs (/tmp|/root) ' /proc/mounts || :; ls -A /tmp /root",
-        "touch /tmp/left /root/over; echo saved >$BT_CHECKPOINT_DIR/step; [ $BT_RETRY_COUNT = 1 ]",
-        container=container(held, engine),
-        environment={"BT_CHECKPOINT_DIR": str(held.data / "ckpts")},
-        retry={"max_attempts": 2, "delay_seconds": 0},
-    )
-
-    lines = held.log().splitlines()
-    assert done["status"] == COMPLETED, lines
-    assert [one for one in lines if one[:4] in ("atte", "save")] == [
-        "attempt 0",
-        "attempt 1",
-        "saved",
-    ]
-    assert not {"left", "over"} & set(lines)
-    assert not any("tmpfs" in line for line in lines)
-    assert not (held.directory() / "container").exists()
-
-
 def test_a_stopped_job_may_save_first(held: NodeHarness, engine: EngineHarness) -> None:
     saves = 'trap "echo asked; sleep 1; echo saved; exit 0" TERM; while :; do sleep 0.1; done'
     start_lasting(held, engine, saves, grace=60)
@@ -215,22 +165,6 @@ def test_a_job_that_ignores_the_stop_is_killed(held: NodeHarness, engine: Engine
     assert done["status"] == "TRAINING_JOB_STOPPED"
     wait_for(lambda: not is_alive(pid))
     assert engine.containers() == []
-
-
-@pytest.mark.long
-def test_processes_in_the_background_end_with_the_job(
-    held: NodeHarness, engine: EngineHarness
-) -> None:
-    """They receive SIGTERM first."""
-    saves = "trap 'echo asked; exit' TERM; echo bg; while :; do sleep 0.1; done"
-    done = held.run(
-        f'sh -c "{saves}" &',
-        "until grep -q bg /run/trainctl/log; do sleep 0.1; done",
-        container=container(held, engine),
-    )
-
-    assert done["status"] == COMPLETED
-    assert job_lines(held) == ["bg", "asked"]
 
 
 def holders(node: NodeHarness) -> list[int]:

@@ -136,16 +136,6 @@ def test_a_listing_cant_name_a_path_outside_its_tree(node: NodeHarness, path: st
     assert not (node.root / "cache" / "trees").exists()
 
 
-def test_a_query_lists_sealed_trees_and_complete_blobs(node: NodeHarness) -> None:
-    node.mirror.add("model.bin", b"content")
-    node.deliver()
-    digest = node.mirror.chunk("model.bin").name
-
-    cached = node.cached(listings=[node.mirror.listing.id, "0" * 64], blobs=[digest, "1" * 64])
-
-    assert cached == {"trees": [node.mirror.listing.id], "blobs": [digest]}
-
-
 def test_forget_frees_what_no_other_lineage_needs(node: NodeHarness) -> None:
     node.mirror.add("shared", b"shared")
     node.deliver(lineage="one", lease="run-1")

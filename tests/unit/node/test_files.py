@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.support.machines.permissions import unreadable
 from trainctl.base.filesystem.files import (
     create_exclusive,
     remove_tree,
-    why_unwritable,
 )
 
 
@@ -53,19 +50,3 @@ def test_a_tree_is_removed_but_no_target_of_its_links(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic link"):
         remove_tree(tmp_path / "link")
     assert (other / "stays").exists()
-
-
-def test_why_a_directory_cant_be_created(tmp_path: Path) -> None:
-    """Nothing is created to find out."""
-    file = tmp_path / "file"
-    file.write_text("")
-
-    assert why_unwritable(tmp_path) == why_unwritable(tmp_path / "a" / "b") == ""
-    assert why_unwritable(file) == why_unwritable(file / "a" / "b") == f"{file} is not a directory"
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    with tempfile.TemporaryDirectory() as directory:
-        Path(directory).chmod(0o755)
-        closed = Path(directory) / "closed"
-        closed.mkdir()
-        with unreadable(closed, closed.parent):
-            assert why_unwritable(closed / "a") == f"{closed} is not writable by this user"

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import socketserver
-import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.cases import cases
+from tests.support.network.faulty_proxy import FaultyProxy
 from tests.support.node_program.nodes import wait_for
 from trainctl.base.network.listener import listen
 from trainctl.node.rendezvous.channel import (
-    MAX_BYTES,
     AuthenticatedConnection,
     DisconnectTimeouts,
     HelperProcess,
@@ -167,18 +163,6 @@ def test_a_line_is_worth_nothing_twice(sockets: Pair) -> None:
         server.receive()
 
 
-def test_a_line_without_an_end_is_cut_off(sockets: Pair) -> None:
-    server, _ = greeted(sockets)
-
-    def fill() -> None:
-        for _ in range(MAX_BYTES // 1024 + 20):
-            sockets[1].sendall(b"x" * 1024)
-            server.receive()
-
-    with pytest.raises(ConnectionError, match="line too long"):
-        fill()
-
-
 def test_nothing_is_lost_or_told_twice_over_broken_connections() -> None:
     ours, theirs = ReliableChannel(), ReliableChannel()
     lines = [ours.send_value({"number": number}) for number in range(4)]
@@ -193,54 +177,17 @@ def test_nothing_is_lost_or_told_twice_over_broken_connections() -> None:
 HERE = "127.0.0.1"
 
 
-class Network(socketserver.ThreadingTCPServer):
-    """Forwards connections to the port ``behind`` until they are cut."""
-
-    def __init__(self, behind: int) -> None:
-        super().__init__((HERE, 0), _Connection)
-        self.behind = behind
-        self.sockets: list[socket.socket] = []
-        threading.Thread(target=self.serve_forever, args=(0.01,)).start()
-
-    def cut(self) -> None:
-        for end in self.sockets:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-
-class _Connection(socketserver.BaseRequestHandler):
-    server: Network
-
-    def handle(self) -> None:
-        with socket.create_connection((HERE, self.server.behind)) as other:
-            ends = (self.request, other)
-            self.server.sockets += ends
-            with ThreadPoolExecutor(2) as pool:
-                pool.map(_forward, ends, ends[::-1])
-
-
-def _forward(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(4096):
-            target.sendall(data)
-    for end in (source, target):
-        with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
-
-
 class Ends:
     """A gang of two: what its supervisors have of it, and the network between their helpers."""
 
     def __init__(self) -> None:
         listeners = listen([HERE])
         limits = DisconnectTimeouts({"disconnect_timeout": 20, "silence_timeout": 40})
-        self.network = Network(listeners[0].getsockname()[1])
+        self.network = FaultyProxy(f"http://{HERE}:{listeners[0].getsockname()[1]}")
         rules = CoordinatorState(GangPolicy(2, [HERE]), lambda: 20000, lambda: None, 7)
         coordinator = Coordinator(listeners, "secret", 1, rules, limits)
         about = {"host": "b", "generation": 1}
-        link = CoordinatorConnection(
-            1, about, [HERE], self.network.server_address[1], "secret", limits
-        )
+        link = CoordinatorConnection(1, about, [HERE], self.network.port, "secret", limits)
         kept = [one.fileno() for one in listeners]
         self._helpers = [
             HelperProcess(lambda line: coordinator.work(line, "a"), kept),
@@ -263,9 +210,7 @@ class Ends:
         return sum(one["do"] == word for one in self.received[rank])
 
     def close(self) -> None:
-        self.network.shutdown()
-        self.network.cut()
-        self.network.server_close()
+        self.network.close()
         for helper in self._helpers:
             helper.finish(0)
 

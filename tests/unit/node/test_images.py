@@ -82,23 +82,6 @@ def test_a_tag_becomes_a_digest(
 
 
 @pytest.mark.long
-def test_an_image_built_and_pushed_here_has_the_digest_that_its_registry_knows(
-    node: NodeHarness, own_podman: EngineHarness, own_registry: ContainerRegistry, tmp_path: Path
-) -> None:
-    """Podman's own manifest has another digest, as layers are compressed when they are pushed."""
-    node.variables = own_podman.variables
-    repository = f"{own_registry.address}/built/here"
-    image = variant(own_podman, tmp_path, "built here")
-    pushed = own_registry.push(own_podman, image, "built/here:1")
-    pulled = pull(node, f"{repository}:1", "podman")
-    remove_image(own_podman, pulled["id"])
-    by_digest = pull(node, f"{repository}@{pulled['digest']}", "podman")
-
-    assert pulled["digest"] == pushed
-    assert by_digest["pulled"]
-
-
-@pytest.mark.long
 def test_a_private_registry_needs_a_login(
     held: NodeHarness,
     engine: EngineHarness,

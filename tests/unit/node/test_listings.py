@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.support.machines.permissions import unreadable
 from trainctl.base.failure import Failure
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.protocol.wire import decode_rows, encode_rows
-from trainctl.node.cache.listings import CacheReferences, load_listing, receive_listings
-from trainctl.node.system.layout import Layout
+from trainctl.node.cache.listings import load_listing, receive_listings
 
 Row = tuple[str, int, str, tuple[str, ...]]
 
@@ -101,27 +98,3 @@ def test_one_file_of_each_content() -> None:
 def test_a_tree_that_cant_be_is_refused(paths: list[str], why: str) -> None:
     with pytest.raises(Failure, match=why):
         received([(path, 1, name(1), ()) for path in paths])
-
-
-@pytest.mark.parametrize(
-    "query",
-    [CacheReferences.refers, CacheReferences.last_used, CacheReferences.drop_listing],
-)
-def test_unreadable_references_are_an_error(
-    query: Callable[[CacheReferences, str], object],
-) -> None:
-    """A listing counts as unused only if all references can be read."""
-    with tempfile.TemporaryDirectory() as directory:
-        Path(directory).chmod(0o755)
-        layout = Layout(f"{directory}/node")
-        references, listing = CacheReferences(layout), Listing(())
-        references.refer("one", listing, "somebody")
-        (layout.references / "junk").write_text("")
-
-        assert references.refers(listing.id)
-        with (
-            unreadable(layout.references / "one", Path(directory)),
-            pytest.raises(PermissionError),
-        ):
-            query(references, listing.id)
-        assert references.refers(listing.id)

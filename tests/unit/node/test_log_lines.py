@@ -13,8 +13,6 @@ from tests.support.cases import cases
 from tests.support.node_program.nodes import NodeHarness, lines_wanted, run_spec
 from trainctl.base.failure import Failure
 from trainctl.base.system.syscalls import punch_hole
-from trainctl.node.runs import log_lines
-from trainctl.node.runs.log_index import LogIndex, LogIndexEntry
 from trainctl.node.runs.log_lines import read_lines
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system.layout import Layout
@@ -187,35 +185,6 @@ def test_reading_resumes_at_the_offset_of_any_frame(log: Log) -> None:
     lines = log.texts()
     for number, head in enumerate(heads[:5], 1):
         assert log.texts(offset=head["next"]) == lines[2 * number :]
-
-
-@pytest.mark.parametrize("count", [None, 0, 1, 2, 7, 300])
-def test_the_index_is_searched_by_time_and_offset(tmp_path: Path, count: int | None) -> None:
-    """As if it were read from the top; without the incomplete line at its end, and if it is missing."""
-    path = tmp_path / "x.times"
-    marks = [LogIndexEntry(10.0 * n, n * n * n) for n in range(1, (count or 0) + 1)]
-    if count is not None:
-        text = "".join(f"{mark.time:.3f} {mark.offset}\n" for mark in marks)
-        path.write_text(text + "99999999.0 1")
-
-    last = 10.0 * len(marks)
-    for moment in (0.0, 10.0, 15.0, last, last + 1):
-        before = [mark.offset for mark in marks if mark.time < moment]
-        index = LogIndex(path)
-        later = any(mark.time >= moment for mark in marks)
-        assert index.before(moment) == (before[-1] if before else 0, later)
-        index.close()
-    for offset in (0, 1, 7, 8, 9, len(marks) ** 3 - 1, len(marks) ** 3):
-        index = LogIndex(path)
-        assert index.until(offset) == next((mark for mark in marks if mark.offset > offset), None)
-        index.close()
-
-
-def test_a_long_search_sends_heartbeats(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_lines, "_HEARTBEAT_SECONDS", 0.0)
-    log.write((60.0, b"nothing of that kind\n" * 50_000))
-
-    assert log.raw(grep="never") == b"{}\n" * 5
 
 
 def test_a_heartbeat_detects_that_the_reader_has_left(node: NodeHarness) -> None:

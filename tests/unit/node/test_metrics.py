@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from tests.support.node_program.nodes import NodeHarness, wait_for
 from trainctl.base.failure import Failure
-from trainctl.node.metrics import resource_usage
 from trainctl.node.metrics import sampler as metrics
 from trainctl.node.system import gpus
 
@@ -130,29 +128,3 @@ def test_a_history_stays_small(tmp_path: Path) -> None:
     assert times == sorted(times)
     gaps = [after - before for before, after in pairwise(times)]
     assert gaps == sorted(gaps, reverse=True)
-
-
-def test_half_a_line_is_no_sample(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    whole = {"time": 1.0, "cpu_seconds": 2.0, "host": {"cpu_seconds": 5.0}}
-    path.write_text(json.dumps(whole) + "\n" + json.dumps(whole)[:20] + "\n")
-    now: dict[str, Any] = {"time": 3.0, "cpu_seconds": 6.0, "host": {"cpu_seconds": 6.0}}
-    metrics._add_rates(now, metrics._last_sample(path), 0.0)
-    back: dict[str, Any] = {"time": 0.5, "cpu_seconds": 6.0, "host": {"cpu_seconds": 6.0}}
-    metrics._add_rates(back, metrics._last_sample(path), 0.0)
-
-    assert metrics._last_sample(path) == whole
-    assert (now["cpu_usage"], now["host"]["cpu_usage"]) == (2.0, 0.5)
-    assert back["cpu_usage"] is None
-
-
-def test_a_file_is_counted_once(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "file").write_bytes(b"x" * 100_000)
-    os.link(tmp_path / "a" / "file", tmp_path / "a" / "again")
-    (tmp_path / "a" / "away").symlink_to("/usr")
-    found = resource_usage.disk_usage([tmp_path / "a", tmp_path / "none"], float("inf"))
-
-    assert found is not None
-    assert 100_000 <= found < 200_000
-    assert resource_usage.disk_usage([tmp_path / "a"], 0.0) is None

@@ -67,24 +67,6 @@ def test_every_listener_keeps_to_the_range(
         assert {one(free, stack) for one in (rendezvous, blobs, gang)} == set(free)
 
 
-@pytest.mark.parametrize("open_one", [blobs, gang, rendezvous])
-def test_a_port_in_time_wait_is_used_again(
-    open_one: Callable[[range, ExitStack], int], free: range
-) -> None:
-    use(free[0])
-    with ExitStack() as stack:
-        assert open_one(free[:1], stack) == free[0]
-
-
-def use(port: int) -> None:
-    """Open a connection that the server closes first, so that the port is in TIME_WAIT."""
-    with socket.create_server((HERE, port)) as listener:
-        client = socket.create_connection((HERE, port))
-        connection, _ = listener.accept()
-        connection.close()
-    client.close()
-
-
 def test_a_range_of_ports_is_parsed() -> None:
     assert parse_port_range(None) is parse_port_range("") is None
     assert parse_port_range("29000-29001") == range(29000, 29002)

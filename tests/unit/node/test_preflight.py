@@ -20,7 +20,6 @@ from trainctl.node.supervision.preflight import check_allocation, preflight
 from trainctl.node.system import health
 from trainctl.node.system.gang_ports import free_port, preflight_ports
 from trainctl.node.system.health import (
-    clock_findings,
     disk_findings,
     probe_disk,
     xid_errors,
@@ -174,15 +173,3 @@ def test_only_granted_gpus_of_a_batch_systems_machine_are_checked(
     assert error(big, ["0"]) == "node n1: GPU 0 has 2 uncorrectable ECC errors"
     (gpus.tools / "nvidia-smi").unlink()
     assert error(H100, ["1"]) == "node n1: 1 of 2 GPUs that the run needs were granted"
-
-
-def test_a_clock_is_compared_with_that_of_the_file_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert [*clock_findings(tmp_path)] == []
-    now = time.time()
-    for skew, words in ((100, "100 s ahead"), (-100, "100 s behind")):
-        monkeypatch.setattr(time, "time", lambda skew=skew: now + skew)
-        (finding,) = clock_findings(tmp_path)
-        assert words in finding["summary"]
-    assert [*tmp_path.iterdir()] == []

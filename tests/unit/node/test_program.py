@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
-import zlib
 from pathlib import Path
 
 import pytest
 
 from tests.support.node_program.nodes import NodeHarness, NodeProgramError, python38
-from trainctl.node.__main__ import _METHODS, _PAYLOAD_METHODS, _RAW_METHODS, _find_function
-from trainctl.remote.archive import INSTALL, node_archive
 
 
 def test_a_run_with_weights_completes_under_python_38(tmp_path: Path) -> None:
@@ -31,11 +27,6 @@ def test_a_run_with_weights_completes_under_python_38(tmp_path: Path) -> None:
     assert status["status"] == "TRAINING_JOB_COMPLETED", status["error"]
     assert node.log() == "b.bin\n"
     assert node.call("forget", {"lineage": "lineage-1"})["empty"]
-
-
-def test_every_method_of_the_table_exists() -> None:
-    for where in (*_METHODS.values(), *_RAW_METHODS.values(), *_PAYLOAD_METHODS.values()):
-        assert callable(_find_function(where))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]\n", b"{not json\n", b"\xff\xfe\n"])
@@ -65,23 +56,3 @@ def test_a_delivery_completes_without_its_caller(node: NodeHarness) -> None:
     trees = node.cached(listings=[node.mirror.listing.id])["trees"]
 
     assert trees == [node.mirror.listing.id]
-
-
-def test_an_installation_removes_programs_that_were_not_called_for_a_day(
-    node: NodeHarness, tmp_path: Path
-) -> None:
-    """And incomplete installations; other files stay."""
-    folder = tmp_path / "agent"
-    folder.mkdir()
-    called, program = f"{'c' * 64}.pyz", node_archive()
-    for name in (f"{'a' * 64}.pyz", f"{'b' * 64}.pyz.12.abcdef", "notes.txt", called):
-        (folder / name).write_bytes(b"old")
-        os.utime(folder / name, (time.time() - 2 * 86_400,) * 2)
-    os.utime(folder / called)
-    words = [str(folder / f"{program.sha256}.pyz"), program.sha256, str(len(program.data))]
-
-    argv = [node.python, "-I", "-S", "-c", INSTALL, *words]
-    subprocess.run(argv, input=zlib.compress(program.data, 0), check=True)
-
-    names = {path.name for path in folder.iterdir() if not path.name.startswith(program.sha256)}
-    assert names == {"notes.txt", called}

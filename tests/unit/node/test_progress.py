@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.support.node_program.nodes import NodeHarness, wait_for
-from trainctl.views.jobs.training import progress_text
 
 pytestmark = pytest.mark.integration
 
@@ -60,12 +59,3 @@ def test_a_job_appends_lines_of_which_invalid_ones_are_ignored(node: NodeHarness
     assert (found["step"], found["total"], found["loss"]) == (3, 10, 2.5)
     assert found["remaining_seconds"] is None
     assert node.call("metrics", {"key": "run-1"})["samples"][-1]["progress"]["loss"] == 2.5
-
-
-def test_progress_is_shown_as_far_as_it_is_known() -> None:
-    row = {"step": 1200, "total": 4000, "remaining_seconds": 200.0, "loss": 1.23456}
-    assert (
-        progress_text(row)
-        == "step 1,200/4,000 [######--------------] 30 %, 3m 20s left, loss 1.235"
-    )
-    assert progress_text({"step": 7}) == "step 7"

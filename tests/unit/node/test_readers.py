@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.network.disconnecting_proxy import proxy
+from tests.support.network.faulty_proxy import proxy
 from tests.support.node_program.nodes import MirrorFixture
 from tests.support.servers.blob_server import serve_mirror, server_address
 from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
@@ -24,7 +24,6 @@ from trainctl.base.http import HttpError
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.network.addresses import network_id
 from trainctl.base.network.object_server import ObjectServer, serve_in_thread
-from trainctl.base.network.tls import server_context
 from trainctl.base.protocol.callbacks import CallerGone
 from trainctl.base.retry import RetryPolicy
 from trainctl.base.throughput import RateLimiter
@@ -353,21 +352,6 @@ def test_no_token_is_sent_to_a_server_without_the_expected_tls(certificate: Cert
         thread.join(60)
 
     assert TOKEN.encode() not in received[0]
-
-
-def test_a_client_without_a_handshake_blocks_no_other(
-    files: MirrorFixture, certificate: Certificate
-) -> None:
-    """Its connection is closed after the server's time limit."""
-    tls = server_context({"certificate": certificate.certificate, "key": certificate.key})
-    source = MirrorObjectSource(files.path)
-    server = ObjectServer(source, TOKEN, tls=tls, private=lambda _: False, read_timeout=0.3)
-    with (
-        serve_in_thread(server),
-        socket.create_connection(("127.0.0.1", server.port), 60) as silent,
-    ):
-        assert load(ServerReader(server_address(server, certificate)), files) == b"{}"
-        assert silent.recv(1) == b""
 
 
 # -- buckets

@@ -163,24 +163,6 @@ def test_evicting_by_hand(cache: Cache) -> None:
     assert cache.held == ["a"]
 
 
-def test_two_roots_share_a_cache(cache: Cache, tmp_path: Path) -> None:
-    """Weights of a run under one root are evicted neither from the other nor by the end of its lineage."""
-    cache.deliver("a")
-    cache.start("a", "sleep 60")
-    first, cache.node.root = cache.node.root, tmp_path / "other"
-    cache.deliver("b", lineage="another")
-    cache.age("b")
-    cache.deliver("c", lineage="another")
-    held = cache.held
-    cache.call("forget", lineage="another")
-    left = cache.held
-    cache.call("forget", lineage="lineage-1")
-    cache.node.root = first
-
-    assert (held, left) == (["a", "c"], ["a"])
-    assert cache.held == ["a"]
-
-
 def test_the_last_lineage_leaves_the_directory_as_it_was(cache: Cache) -> None:
     cache.place.mkdir()
     (cache.place / "mine").write_text("x")
@@ -223,14 +205,3 @@ def test_a_listing_with_wrong_bytes_is_removed(cache: Cache, live: bool) -> None
     assert (row["outcome"], row["corrupt_files"]) == (outcome, ["model.bin"])
     assert cache.held == (["a"] if live else [])
     assert not cache.seal("a").exists()
-
-
-def test_a_run_finds_a_tree_whose_eviction_was_killed(cache: Cache) -> None:
-    """The seal was set aside to decide about the tree."""
-    cache.deliver("a")
-    cache.seal("a").rename(cache.seal("a").with_suffix(".pending"))
-
-    cache.start("a", "cmp w/model.bin w/model.bin")
-
-    assert cache.node.ended("run-a")["status"] == "TRAINING_JOB_COMPLETED"
-    assert cache.seal("a").exists()

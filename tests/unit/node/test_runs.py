@@ -170,21 +170,6 @@ def test_a_killed_supervisor_means_lost_and_the_job_is_dead(node: NodeHarness) -
     assert "again" not in node.log()
 
 
-def test_status_ends_processes_whose_supervisor_and_warden_were_killed(node: NodeHarness) -> None:
-    mark = node.base / "pid"
-    node.start(node.spec(f"setsid sleep 99 & echo $! > {mark}", "sleep 99"))
-    pid = _pid(mark)
-    supervisor = node.status()["pid"]
-    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-    os.kill(supervisor, signal.SIGSTOP)  # so that neither sees the other die
-    for process in (int(children[0]), supervisor):
-        os.kill(process, signal.SIGKILL)
-    wait_for(lambda: not is_alive(supervisor))
-
-    assert node.status()["status"] == "TRAINING_JOB_LOST"
-    assert not is_alive(pid)
-
-
 def test_a_second_start_changes_nothing(node: NodeHarness) -> None:
     go = node.root / "go"
     node.start(node.spec(f"echo once; until [ -e {go} ]; do sleep 0.05; done"))

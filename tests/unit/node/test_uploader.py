@@ -179,18 +179,6 @@ def test_links_and_hidden_directories_are_no_checkpoints(
     assert restored(store) == {"checkpoint-1": {"model.bin": b"1"}}
 
 
-def test_any_name_that_fits_is_kept(run: SavedRun, store: DirectoryCheckpointStore) -> None:
-    """The status of the uploads names one that doesn't fit."""
-    names = ["a b", "-rf", "ü", "new\nline", "%2e%2e", "x.json", "<b>"]
-    for name in names:
-        run.save(name, {name: b"1"})
-    run.save("x" * 252, {"model.bin": b"1"})
-    run.finish()
-
-    assert restored(store) == {name: {name: b"1"} for name in names}
-    assert "is too long" in (upload_status(run.run.directory)["error"] or "")
-
-
 def test_a_job_that_had_to_be_killed_did_not_end_in_order() -> None:
     """Including one that was stopped and took longer than its grace."""
     killed = (-signal.SIGKILL, 128 + signal.SIGKILL)
@@ -236,21 +224,6 @@ def test_directories_without_weights_are_stored_but_never_counted_or_the_newest(
     assert restored(store) == {"checkpoint-200": {"model.bin": b"x"}, name: {file: b"{}"}}
     assert loaded(run) == [(PREFIX, "checkpoint-200")]
     assert loaded(run, name) == [(PREFIX, name)]
-
-
-def test_runs_and_ranks_that_saved_only_logs_hide_no_checkpoint(
-    run: SavedRun, store: DirectoryCheckpointStore
-) -> None:
-    _save(run, {"checkpoint-100": {"model.bin": "x"}}, 100)
-    run.finish()
-    logs = {"format": 1, "version": 1, "rank": 1, "name": "runs", "created_at": 9.0, "files": []}
-    RunCheckpoints(store, PREFIX).put(logs)
-    of_another_run(store, "runs", 500.0, "demo/sft/2-bbbbbbb")
-    of_another_run(store, "final", 600.0, "demo/dpo/1-ccccccc")
-    of_another_run(store, ".", 700.0, "demo/eval/1-ddddddd")
-
-    assert loaded(run) == [(PREFIX, "checkpoint-100")]
-    assert loaded(run, job=None) == [("demo/dpo/1-ccccccc", "final")]
 
 
 def test_only_recorded_runs_count_under_any_name(

@@ -167,29 +167,6 @@ def test_a_node_that_is_away_leaves_the_others(lab: Lab) -> None:
     assert lab.left == []
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-def test_a_node_that_may_have_been_made_is_found_again(lab: Lab, resumed: bool) -> None:
-    """Its power goes after it was made, or when an earlier attempt may have: its key is kept, for who makes it and for who removes it."""
-    lab.provider.dying = {"lab-0"}
-    lab.handler.apply(lab.step("one", Action.CREATE, nodes=2))
-    lab.provider.dying, lab.provider.unreachable = set(), {"lab-0"}
-    if not resumed:
-        lab.provider.unreachable, lab.provider.dying = set(), {"lab-0"}
-    step = lab.step("one", Action.CREATE, nodes=2, resumed=resumed)
-    lab.recorded = RecordedResource(LAB, "local", step.attributes, lab.handler.apply(step))
-    assert [node.key for node in unprovisioned_nodes(lab.recorded)] == ["one/lab-0"]
-    lab.provider.dying, lab.provider.unreachable = set(), {"lab-0"}
-    with pytest.raises(NodeError, match="lab-0"):
-        lab.destroy()
-    assert lab.left == ["lab-0"]
-
-    lab.provider.unreachable = set()
-    lab.make("two", nodes=2)
-    assert [node.key for node in nodes_of(lab.recorded)] == ["one/lab-0", "two/lab-1"]
-    lab.destroy()
-    assert lab.left == []
-
-
 def test_without_any_node_the_step_fails_and_says_so(lab: Lab) -> None:
     """What is recorded names those that were asked for, so that a manifest that is put right leaves nothing to look for."""
     lab.provider.unreachable = {"lab-0"}

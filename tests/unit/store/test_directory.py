@@ -192,14 +192,3 @@ def test_elsewhere_a_store_is_its_users_alone(mode: int, name: str) -> None:
         with as_user(OTHER), pytest.raises(StorageError, match="permission denied") as refused:
             copy(mirror_at(group / name), FILES, THEIRS)
         assert "mode 2770" in refused.value.detail
-
-
-@needs_root
-@pytest.mark.parametrize(("mode", "word"), [(0o000, "used"), (0o500, "written")])
-def test_an_error_says_what_this_user_may_not_do(mode: int, word: str) -> None:
-    with place_of_group() as group, as_user(ONE):
-        store = mirror_at(group / "mirror")
-        copy(store, FILES)
-        (group / "mirror" / "listings").chmod(mode)
-        with pytest.raises(StorageError, match=f"can't be {word} by this user"):
-            copy(store, {"new": b"new"}, THEIRS)
