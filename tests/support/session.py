@@ -127,7 +127,7 @@ def _processes(directory: Path) -> Iterator[str]:
         for read in reads:
             with suppress(OSError):
                 if needle in read():
-                    words = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                    words = b" ".join((entry / "cmdline").read_bytes().replace(b"\0", b" ").split())
                     if words:  # else it has ended, and its parent hasn't noticed
                         yield f"{entry.name}: {words.decode(errors='replace')[:200]}"
                     break

@@ -233,7 +233,7 @@ class NodeHarness:
         found: dict[str, Any] = self.call("status", {"keys": [key]})["runs"][key]
         return found
 
-    def ended(self, key: str = "run-1", seconds: float = 30) -> dict[str, Any]:
+    def ended(self, key: str = "run-1", seconds: float = 120) -> dict[str, Any]:
         """The status once the run has ended: asked for when its record says so, and now and then, as nobody records that it is lost."""
         asked = 0.0
 
