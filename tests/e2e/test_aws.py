@@ -194,6 +194,7 @@ def test_a_rebooted_instance_ends_when_it_is_idle(rented: ProjectHarness, ec2: E
     assert rented.json("nodes")["nodes"][0]["status"] == "missing"
 
 
+@pytest.mark.long
 def test_a_run_on_an_interrupted_instance_resumes_on_another(
     rented: ProjectHarness, ec2: Ec2Server
 ) -> None:

@@ -176,6 +176,7 @@ def assert_filled_for_others(hub: Hub, platform: Platform, tmp_path: Path) -> No
         other.run("destroy", "--auto-approve")
 
 
+@pytest.mark.long
 def test_another_server_under_the_same_url_is_another_mirror(
     fresh: ProjectHarness, hub: Hub, bucket: BucketServer
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.support.machines.containers import BUSYBOX, LOGIN, ContainerRegistry, EngineHarness
 from tests.support.projects.project import ProjectHarness
 
@@ -123,6 +125,7 @@ def declare_jobs(work: ProjectHarness, engine: EngineHarness, **jobs: dict[str, 
     work.write({"trainctl.yaml": text, "src/data.txt": "from the code\n"})
 
 
+@pytest.mark.long
 def test_a_cache_is_prepared_in_the_container(fresh: ProjectHarness, engine: EngineHarness) -> None:
     """Once for two jobs: in the job's image, with its code and at its paths, also below ~/.cache/huggingface."""
     prepare = [

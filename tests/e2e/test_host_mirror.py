@@ -140,6 +140,7 @@ def test_no_token_of_the_hub_reaches_a_host(lab: Lab) -> None:
     assert [path for host in lab.hosts for path in files_containing(host.home.parent, TOKEN)] == []
 
 
+@pytest.mark.long
 def test_files_of_this_machine_go_through_the_client(lab: Lab) -> None:
     """They arrive verified, and can be repaired."""
     lab.project.write({"weights/model.bin": LARGE, "weights/config.json": "{}"})

@@ -148,6 +148,7 @@ def test_a_run_whose_job_is_cancelled_is_stopped(
     assert status["error"].startswith("its job was cancelled")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("requeued", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_node_of_a_run_is_killed(
     project: ProjectHarness, slurm: SlurmCluster, requeued: bool
@@ -210,6 +211,7 @@ jobs:
 """
 
 
+@pytest.mark.long
 def test_limit_and_priority_of_a_sweep_change(project: ProjectHarness, slurm: SlurmCluster) -> None:
     """Without another submission; a run that started keeps what it has."""
     shared = write(project, slurm, "")
@@ -282,6 +284,7 @@ def test_weights_are_copied_to_the_disk_of_each_node(
     assert (len(found), sum(found)) == (2, 8 + len(LONG))
 
 
+@pytest.mark.long
 def test_the_example(project: ProjectHarness, slurm: SlurmCluster) -> None:
     shutil.copytree(ROOT / "examples" / "slurm", project.directory, dirs_exist_ok=True)
     names = ("--var", "login=local", "--var", f"shared_dir={slurm.shared_dir}/example")

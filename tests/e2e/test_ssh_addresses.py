@@ -20,6 +20,7 @@ table inet wall {
 """
 
 
+@pytest.mark.long
 def test_hosts_reach_each_other_by_another_network(tmp_path: Path) -> None:
     """No packet passes between them on the network of ssh. Weights take the planned paths, and none through the operator's machine."""
     if shutil.which("nft") is None:

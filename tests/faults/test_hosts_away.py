@@ -198,7 +198,7 @@ def test_what_reachable_ranks_know_is_shown(gang: ProjectHarness, lab: HostLab, 
 OUTAGES = [
     ("job.", "cut"),
     *(
-        (step, fault)
+        pytest.param(step, fault, marks=pytest.mark.long)
         for step in ("cluster.", "weights.", "job.")
         for fault in ("power", "operator")
     ),

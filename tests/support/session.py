@@ -35,11 +35,10 @@ class TestSession:
     __test__ = False
 
     def __init__(self, config: pytest.Config) -> None:
-        parent = os.environ.get(RESULTS)
         # Short: the path of a socket has at most 107 bytes.
-        self.directory = Path(tempfile.mkdtemp(prefix="tt-", dir=parent))
-        self.failures = self.directory / "failures"
-        self._config = config
+        self.directory = Path(tempfile.mkdtemp(prefix="tt-"))
+        self.failures = Path(os.environ.get(RESULTS, self.directory)) / "failures"
+        self._leftovers: list[str] = []
         self._count = 0
         self._namespaces = _named_namespaces()
         for path in (self.directory, self.directory / "t"):
@@ -85,7 +84,7 @@ class TestSession:
             self.failures.mkdir(exist_ok=True)
             with (self.failures / "commands").open("a") as file:
                 file.writelines(f"# left behind by a test: {found}\n" for found in self._leftovers)
-        if self.failures.exists():
+        if self._has_failed:
             if RESULTS not in os.environ:
                 write("failed tests, each again alone:")
                 write((self.failures / "commands").read_text().rstrip())
@@ -93,8 +92,12 @@ class TestSession:
 
     def pytest_unconfigure(self) -> None:
         """Remove the directory, unless a failure needs it, or something is still mounted there."""
-        if not self.failures.exists() and not list(_mounts(self.directory)):
+        if not self._has_failed and not list(_mounts(self.directory)):
             shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def _has_failed(self) -> bool:
+        return bool(self._count or self._leftovers)
 
     def _wait_for_leftovers(self) -> list[str]:
         end = time.monotonic() + PATIENCE
