@@ -149,7 +149,7 @@ def test_a_run_whose_job_is_cancelled_is_stopped(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("requeued", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize("requeued", [True, False])
 def test_a_node_of_a_run_is_killed(
     project: ProjectHarness, slurm: SlurmCluster, requeued: bool
 ) -> None:
