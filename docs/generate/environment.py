@@ -129,10 +129,19 @@ Defaults are in brackets.
 """
 
 
+_STARTUP_FILES = (
+    "On a host the commands run after the startup files of the user's login shell. These may add",
+    "variables and extend `PATH`. Variables of this table, of the manifest and of secrets, and those",
+    "that Slurm sets, keep the run's value. A startup file that ends or replaces the shell fails the run.",
+    "",
+)
+
+
 def page() -> str:
     """Return the text of the page."""
     lines = [_INTRODUCTION, "## Variables of jobs", ""]
     lines += table(("variable", "value", "in containers"), _job_rows())
+    lines += _STARTUP_FILES
     for title, variables in GROUPS.items():
         lines += [f"## {title}", "", *table(("variable", "meaning"), _rows(variables.items()))]
     return text_of(lines)

@@ -60,6 +60,54 @@ def test_a_failing_command_ends_the_job_and_is_named(
     assert "never" not in node.log().splitlines()
 
 
+@pytest.mark.parametrize("profile", ["exec true", "exit 0"])
+def test_a_profile_that_ends_the_shell_fails_the_run(node: NodeHarness, profile: str) -> None:
+    """Nothing was run, though the shell's exit code is 0."""
+    (node.home / ".bash_profile").write_text(f"{profile}\n")
+
+    status = node.run("echo never")
+
+    assert status["status"] == "TRAINING_JOB_FAILED"
+    assert "before the first command: a login profile of" in status["error"]
+
+
+def test_a_command_that_ends_the_shell_before_the_last_one_fails_the_run(node: NodeHarness) -> None:
+    status = node.run("exec true", "echo never")
+
+    assert status["status"] == "TRAINING_JOB_FAILED"
+    assert status["error"] == "start command 1 of 2 exited with 0: exec true"
+
+
+def test_the_last_command_may_replace_the_shell(node: NodeHarness) -> None:
+    assert node.run("true", "exec true")["status"] == "TRAINING_JOB_COMPLETED"
+
+
+def test_variables_of_the_run_win_over_startup_files(node: NodeHarness) -> None:
+    """Startup files may add, and extend PATH."""
+    (node.home / ".bash_profile").write_text(
+        "export HF_HOME=/host BT_CHECKPOINT_DIR=/host TOKEN=host ADDED=host PATH=$PATH:/host/bin\n"
+    )
+    node.start(
+        node.spec(
+            'echo "$HF_HOME $BT_CHECKPOINT_DIR $TOKEN $ADDED"; echo "$PATH"; env | grep -c __TRAINCTL',
+            environment={
+                "HF_HOME": "/data/hf",
+                "BT_CHECKPOINT_DIR": "/job",
+                "PATH": "/job/bin:/usr/bin:/bin",
+            },
+            secret_environment={"TOKEN": "corp"},
+        ),
+        {"corp": SECRET},
+    )
+    node.ended()
+
+    variables, path, copies = node.log().splitlines()
+    assert variables == f"/data/hf /job {SECRET} host"
+    assert path.startswith("/job/bin:")
+    assert path.endswith(":/host/bin")
+    assert copies == "0"
+
+
 def test_a_run_outlives_the_session_of_its_caller(node: NodeHarness) -> None:
     node.upload_code({"x": ""})
     caller = node.popen("start", node.start_request(node.spec("sleep 1; echo done")))

@@ -21,7 +21,13 @@ from trainctl.node.containers.cleanup import running_container
 from trainctl.node.containers.command_line import FIRST
 from trainctl.node.containers.engines import APPTAINER
 from trainctl.node.jobs.container import WORK
-from trainctl.node.jobs.shell import activation_lines
+from trainctl.node.jobs.shell import (
+    activation_lines,
+    keep_variables,
+    kept_names,
+    restoring_lines,
+    without_copies,
+)
 from trainctl.node.jobs.workspace import job_environment
 from trainctl.node.runs.attempt import exit_code
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
@@ -65,14 +71,14 @@ def _enter(run: NodeRun, request: EnterRequest) -> int:
         os.execvpe(argv[0], argv, {**os.environ, **values})  # noqa: S606 - the engine
     in_container = bool(spec.get("container"))
     first = _first_process(run, pids, in_container)
-    variables = {
-        name: value
-        for name, value in _environment(first).items()
-        if name not in spec.get("secret_environment", {})
-    }
+    own = _environment(first)
+    secret = spec.get("secret_environment", {})
+    kept = [name for name in kept_names(own) if name not in secret or name in secrets]
+    variables = {name: value for name, value in without_copies(own).items() if name not in secret}
     variables.update(_values(pids, secrets))
     work = str(WORK) if in_container else str(run.work)
-    before = "" if in_container else _activation(spec)
+    before = "" if in_container else restoring_lines(kept) + _activation(spec)
+    variables = keep_variables(variables, kept)
     login = [] if in_container else ["-l"]
     return _execute(_program(before, work, request["command"], login), variables, first)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 import shutil
 import subprocess
 from pathlib import Path, PurePath
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
 from trainctl.base.protocol.host import HostRequirement, MissingHostRequirements
 from trainctl.node.system import layout
@@ -16,6 +17,9 @@ QUERY_SECONDS = 30
 """Timeout for a login shell or an interpreter that only answers a query."""
 
 _EXIT_NO_PROGRAM = 97
+
+_KEPT = "__TRAINCTL_"
+"""Prefix of copies that a startup file doesn't know and so doesn't change."""
 
 _HEAD = "{before}set -e\ncd -- {work}\n"
 _COMMAND = """\
@@ -30,6 +34,30 @@ if [ -z "${{__stop_requested-}}" ] && {condition}; then
     while [ -z "${{__stop_requested-}}" ]; do sleep 1; done 2>/dev/null  # no "Terminated" in the log
 fi
 """
+
+
+def keep_variables(variables: Mapping[str, str], names: Iterable[str]) -> Dict[str, str]:
+    """Add a copy of each named variable, for ``restoring_lines`` after the user's startup files."""
+    return {**variables, **{f"{_KEPT}{name}": variables[name] for name in names}}
+
+
+def kept_names(variables: Mapping[str, str]) -> Tuple[str, ...]:
+    """Names that ``keep_variables`` has copied."""
+    return tuple(name[len(_KEPT) :] for name in variables if name.startswith(_KEPT))
+
+
+def without_copies(variables: Mapping[str, str]) -> Dict[str, str]:
+    """Variables without the copies of ``keep_variables``."""
+    return {name: value for name, value in variables.items() if not name.startswith(_KEPT)}
+
+
+def restoring_lines(names: Iterable[str]) -> str:
+    """Shell lines that give variables their value from before the startup files; PATH is extended."""
+    text = ""
+    for name in names:
+        more = ':"$PATH"' if name == "PATH" else ""
+        text += f'export {name}="${_KEPT}{name}"{more}\nunset {_KEPT}{name}\n'
+    return text
 
 
 def activation_lines(venv: Optional[str]) -> str:
@@ -111,14 +139,30 @@ def holding_lines(held: PurePath, trigger: str) -> str:
     return _HOLD.format(condition=condition, held=shlex.quote(str(held)))
 
 
+def reached_last(commands: Sequence[str], step: Path) -> bool:
+    """Whether the last command was started: only then is the shell's exit code that command's."""
+    return not commands or _command_number(step) == len(commands)
+
+
+def _command_number(step: Path) -> int:
+    """Number of the command that was started last; 0 before the first."""
+    try:
+        return int(step.read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
 def describe_failure(
     commands: Sequence[str], step: Path, ending: str, noun: str = "start command"
 ) -> str:
     """Describe which command ended the job, in one line."""
-    try:
-        number = int(step.read_text())
-    except (FileNotFoundError, ValueError):
-        return f"the login shell {ending} before the first command"
+    number = _command_number(step)
+    if not number:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        return (
+            f"the shell {ending} before the first command:"
+            f" a login profile of {user} ended or replaced it"
+        )
     command = commands[number - 1] if 0 < number <= len(commands) else ""
     line = command.strip().splitlines()[0] if command.strip() else ""
     shown = line if len(line) <= 100 else line[:97] + "..."

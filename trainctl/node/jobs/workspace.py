@@ -81,10 +81,14 @@ def prepare_job(run: NodeRun, spec: RunSpec, data: Path) -> PreparedJob:
     return PreparedJob((), "link", "advisory", variables)
 
 
+def is_inherited(name: str) -> bool:
+    """Whether a variable is the host's unless the job sets it: startup files may change it."""
+    return name in _INHERITED or name.startswith("LC_")
+
+
 def job_environment(run: NodeRun, spec: RunSpec, secrets: Mapping[str, str]) -> Dict[str, str]:
     """The job's variables including secrets; pass them to the job's process only."""
-    variables = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    variables.update({name: value for name, value in os.environ.items() if name.startswith("LC_")})
+    variables = {name: value for name, value in os.environ.items() if is_inherited(name)}
     variables.update({"BT_WORKING_DIR": str(run.work), "BT_SCRATCH_DIR": str(run.scratch)})
     variables.update({str(name): str(value) for name, value in spec["environment"].items()})
     for variable, secret in spec.get("secret_environment", {}).items():

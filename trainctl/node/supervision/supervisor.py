@@ -27,10 +27,13 @@ from trainctl.node.jobs import container
 from trainctl.node.jobs.shell import (
     activation_lines,
     describe_failure,
+    keep_variables,
+    reached_last,
+    restoring_lines,
     shell_arguments,
     shell_program,
 )
-from trainctl.node.jobs.workspace import job_environment, prepare_job
+from trainctl.node.jobs.workspace import is_inherited, job_environment, prepare_job
 from trainctl.node.metrics.disk_guard import DiskGuard
 from trainctl.node.metrics.progress_endpoint import ProgressEndpoint
 from trainctl.node.metrics.sampler import Sampler
@@ -315,11 +318,13 @@ class _Supervisor:
             log = self._run.log(self._rank, stage)
             return container.launch(self._run, spec, prepared, variables, log, gpus, trigger)
         script = self._run.directory / "commands.sh"
-        before = activation_lines((spec.get("host") or {}).get("venv"))
+        declared = {*spec["environment"], *spec.get("secret_environment", {})}
+        own = [name for name in variables if name in declared or not is_inherited(name)]
+        before = restoring_lines(own) + activation_lines((spec.get("host") or {}).get("venv"))
         text = shell_program(spec["commands"], self._run.work, self._run.step, before)
         write_atomic(script, text.encode(), durable=False)
         argv = shell_arguments(script, self._run.held, trigger)
-        return Launch(argv, variables, prepared.mounts)
+        return Launch(argv, keep_variables(variables, own), prepared.mounts)
 
     def _outcome(
         self, end: AttemptEnd, commands: Sequence[str], noun: str = "start command"
@@ -333,10 +338,10 @@ class _Supervisor:
         if end.expired:
             error = f"the run exceeded its max_duration of {self._deadline:.0f} s"
             return RunOutcome(runs.FAILED, end.code, error)
-        if end.code == 0:
+        if end.code == 0 and reached_last(commands, self._run.step):
             return RunOutcome(runs.COMPLETED, 0)
         code = end.code
-        text = f"exited with {code}" if code > 0 else f"was killed by signal {-code}"
+        text = f"exited with {code}" if code >= 0 else f"was killed by signal {-code}"
         error = describe_failure(commands, self._run.step, text, noun)
         return RunOutcome(runs.FAILED, code, error)
 
