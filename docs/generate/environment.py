@@ -132,7 +132,8 @@ Defaults are in brackets.
 _STARTUP_FILES = (
     "On a host the commands run after the startup files of the user's login shell. These may add",
     "variables and extend `PATH`. Variables of this table, of the manifest and of secrets, and those",
-    "that Slurm sets, keep the run's value. A startup file that ends or replaces the shell fails the run.",
+    "that Slurm sets, keep the run's value. A startup file that ends or replaces the shell fails the",
+    "deployment.",
     "",
 )
 

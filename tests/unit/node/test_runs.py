@@ -67,7 +67,7 @@ def test_a_profile_that_ends_the_shell_fails_the_run(node: NodeHarness, profile:
 
     status = node.run("echo never")
 
-    assert status["status"] == "TRAINING_JOB_FAILED"
+    assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
     assert "before the first command: a login profile of" in status["error"]
 
 

@@ -139,13 +139,8 @@ def holding_lines(held: PurePath, trigger: str) -> str:
     return _HOLD.format(condition=condition, held=shlex.quote(str(held)))
 
 
-def reached_last(commands: Sequence[str], step: Path) -> bool:
-    """Whether the last command was started: only then is the shell's exit code that command's."""
-    return not commands or _command_number(step) == len(commands)
-
-
-def _command_number(step: Path) -> int:
-    """Number of the command that was started last; 0 before the first."""
+def started_commands(step: Path) -> int:
+    """Number of commands that were started; the shell's exit code is that of the last of them."""
     try:
         return int(step.read_text())
     except (FileNotFoundError, ValueError):
@@ -156,7 +151,7 @@ def describe_failure(
     commands: Sequence[str], step: Path, ending: str, noun: str = "start command"
 ) -> str:
     """Describe which command ended the job, in one line."""
-    number = _command_number(step)
+    number = started_commands(step)
     if not number:
         user = pwd.getpwuid(os.geteuid()).pw_name
         return (

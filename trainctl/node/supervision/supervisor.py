@@ -28,10 +28,10 @@ from trainctl.node.jobs.shell import (
     activation_lines,
     describe_failure,
     keep_variables,
-    reached_last,
     restoring_lines,
     shell_arguments,
     shell_program,
+    started_commands,
 )
 from trainctl.node.jobs.workspace import is_inherited, job_environment, prepare_job
 from trainctl.node.metrics.disk_guard import DiskGuard
@@ -338,12 +338,13 @@ class _Supervisor:
         if end.expired:
             error = f"the run exceeded its max_duration of {self._deadline:.0f} s"
             return RunOutcome(runs.FAILED, end.code, error)
-        if end.code == 0 and reached_last(commands, self._run.step):
+        code, started = end.code, started_commands(self._run.step)
+        if code == 0 and started == len(commands):
             return RunOutcome(runs.COMPLETED, 0)
-        code = end.code
         text = f"exited with {code}" if code >= 0 else f"was killed by signal {-code}"
         error = describe_failure(commands, self._run.step, text, noun)
-        return RunOutcome(runs.FAILED, code, error)
+        status = runs.FAILED if started or code < 0 else runs.DEPLOY_FAILED
+        return RunOutcome(status, code, error)
 
     @property
     def _deadline(self) -> Optional[float]:
