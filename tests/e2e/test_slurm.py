@@ -115,6 +115,7 @@ def test_a_pending_run_says_why_and_can_be_stopped(
     assert slurm.state(other) == "RUNNING"
 
 
+@pytest.mark.long
 def test_a_run_that_is_stopped_may_save(project: ProjectHarness, slurm: SlurmCluster) -> None:
     command = "\"trap 'echo saved; exit 0' TERM; sleep 300 & echo ready; wait\""
     write(project, slurm, command)
