@@ -76,8 +76,9 @@ class LongTier:
             if part_of(file, self._parts, self._seconds) == self._number
         )
         minutes = max(1, round(expected / self._workers / 60))
+        estimate = f"about {minutes} minutes" if self._seconds else "not measured yet (--record)"
         return [
-            f"long tier, part {self._number}/{self._parts}: about {minutes} minutes with {self._workers} workers",
+            f"long tier, part {self._number}/{self._parts}: {estimate} with {self._workers} workers",
             f"{len(self._passed)} tests have passed on this source already and are left out (--again repeats them)",
             f"--hypothesis-seed={self._seed}",
         ]

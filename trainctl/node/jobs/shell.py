@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
 import shutil
 import subprocess
@@ -153,7 +152,7 @@ def describe_failure(
     """Describe which command ended the job, in one line."""
     number = started_commands(step)
     if not number:
-        user = pwd.getpwuid(os.geteuid()).pw_name
+        user = os.environ.get("USER") or f"UID {os.geteuid()}"  # not all have a passwd entry
         return (
             f"the shell {ending} before the first command:"
             f" a login profile of {user} ended or replaced it"
