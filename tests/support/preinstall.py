@@ -1,6 +1,6 @@
 """Installs what takes tests long to install, so that no test waits for it: ``python -m tests.support.preinstall``.
 
-What can't be had here is no error: the tests that need it say so. PyTorch, which tests need on few days, they install themselves.
+What can't be had here is no error: the tests that need it say so. The long tier's tests install PyTorch themselves.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def _install_azurite(place: Path) -> None:
     place.mkdir()
     done = subprocess.run(
         ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(place), f"azurite@{AZURITE}"],
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     if done.returncode:
         pytest.skip(f"azurite {AZURITE} can't be had: {done.stderr.strip()[-200:]}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.support.machines.permissions import unreadable
 from trainctl.errors import ManifestError
 from trainctl.manifest.files import MAX_FILE_BYTES
 from trainctl.manifest.read import read
@@ -79,10 +80,12 @@ def test_all_unreadable_files_are_reported(tmp_path: Path) -> None:
     assert sorted(files) == ["a.trainctl.yaml", "b.trainctl.toml"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_file_without_permission_is_a_problem(tmp_path: Path) -> None:
+def test_a_file_without_permission_is_a_problem() -> None:
     """If it was skipped, the resources that it declares would be destroyed."""
-    (tmp_path / "trainctl.yaml").write_text("a: 1")
-    (tmp_path / "trainctl.yaml").chmod(0)
-    (problem,) = refusals(tmp_path)
-    assert "can't be read" in problem.summary
+    with tempfile.TemporaryDirectory() as top:
+        place = Path(top)
+        place.chmod(0o755)
+        (place / "trainctl.yaml").write_text("a: 1")
+        with unreadable(place / "trainctl.yaml", place):
+            (problem,) = refusals(place)
+    assert problem.summary == "cannot read the file: Permission denied"
