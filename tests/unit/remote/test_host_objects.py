@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,11 @@ LARGE = bytes(range(256)) * 20_000
 
 
 @pytest.fixture
-def objects(tmp_path: Path) -> HostObjects:
+def objects(tmp_path: Path) -> Iterator[HostObjects]:
     agent = NodeAgent(node_at(tmp_path), LocalTransport())
     directory = HostDirectory("node://lab/store", str(tmp_path / "store"))
-    return HostObjects(lambda: directory, lambda installs: agent)
+    yield HostObjects(lambda: directory, lambda installs: agent)
+    agent.end()
 
 
 def test_objects_travel_whole(objects: HostObjects, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Copy:
         self.resolved: ResolvedSource = source.resolve("hf://acme/model", None, credential)
         self.presigned_path = f"/cdn/models/acme/model/{self.resolved.revision}/{LARGE}"
         self.upstream = SourceUpstream(source, self.resolved, credential)
-        agent = NodeAgent(node_at(place), LocalTransport())
+        agent = self.agent = NodeAgent(node_at(place), LocalTransport())
         directory = HostDirectory("node://lab/store", str(place / "store"))
         self.store = HostStore(
             lambda: directory, lambda installs: agent, immediate_retry(), self._mask
@@ -67,8 +67,10 @@ class Copy:
 
 
 @pytest.fixture
-def copy(tmp_path: Path, hub: Hub) -> Copy:
-    return Copy(tmp_path, hub)
+def copy(tmp_path: Path, hub: Hub) -> Iterator[Copy]:
+    copy = Copy(tmp_path, hub)
+    yield copy
+    copy.agent.end()
 
 
 def test_a_host_downloads_by_presigned_urls_and_gets_other_files_relayed(
