@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,9 +108,10 @@ def added_plain_entry(objects: MemoryObjects) -> None:
 def batch_of_another_state(objects: MemoryObjects) -> None:
     """The batch of that position of another state with the same key."""
     other = MemoryObjects()
-    log = sealed_log(ObjectLog(other, "s3://team/other"), Path("/nowhere/seen"))
-    for number in range(9):
-        log.append(number, [entry()])
+    with tempfile.TemporaryDirectory() as place:
+        log = sealed_log(ObjectLog(other, "s3://team/other"), Path(place) / "seen")
+        for number in range(9):
+            log.append(number, [entry()])
     objects.put(LOG8, other.get(LOG8) or b"")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.node_program.nodes import NodeHarness, NodeProgramError
 from trainctl.base.failure import Failure
-from trainctl.node.cache.code_archives import unpack
+from trainctl.base.filesystem.archives import unpack
 
 
 def _tar(*members: tuple[tarfile.TarInfo, bytes]) -> io.BytesIO:

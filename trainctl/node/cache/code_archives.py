@@ -7,13 +7,13 @@ import os
 import shutil
 import tarfile
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, List
+from typing import Any, BinaryIO, Callable, Dict
 
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import make_directory, sync_directory, temporary_name
 from trainctl.base.protocol.code import CodeRequest, CodeResponse, HasCodeRequest
 from trainctl.node.cache.listings import CacheReferences
-from trainctl.node.system.layout import Layout, check_name, is_inside
+from trainctl.node.system.layout import Layout, check_name
 
 Emit = Callable[[Dict[str, Any]], None]
 _COPY_BYTES = 2**20
@@ -73,27 +73,6 @@ def open_archive(layout: Layout, digest: Any) -> BinaryIO:
         raise Failure("missing", f"code {digest} not found on the node") from None
 
 
-def unpack(stream: BinaryIO, target: Path) -> None:
-    """Unpack into an empty directory; Failure if a path or symlink leads outside."""
-    links: List[tarfile.TarInfo] = []
-    try:
-        with tarfile.open(fileobj=stream, mode="r|*") as archive:
-            for member in archive:
-                path = _path(target, member)
-                if member.issym():
-                    links.append(member)
-                elif member.isdir():
-                    path.mkdir(0o755, parents=True, exist_ok=True)
-                elif member.isreg():
-                    _write(archive, member, path)
-                else:
-                    raise Failure("request", f"{member.name!r} in the code is not a regular file")
-    except tarfile.TarError as error:
-        raise Failure("request", f"cannot unpack the code: {error}") from None
-    for member in links:
-        _link(target, member)
-
-
 def _is_complete_tar(path: Path) -> bool:
     """Check for the two zero blocks at the tar's end, as senders may be killed."""
     with path.open("rb") as stream:
@@ -112,31 +91,3 @@ def _sha256(path: Path) -> str:
         for data in iter(lambda: stream.read(_COPY_BYTES), b""):
             digest.update(data)
     return digest.hexdigest()
-
-
-def _path(target: Path, member: tarfile.TarInfo) -> Path:
-    parts = member.name.split("/")
-    if member.name.startswith("/") or ".." in parts or "\0" in member.name:
-        raise Failure("request", f"{member.name!r} is outside of the code directory")
-    return target / member.name
-
-
-def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
-    path.parent.mkdir(0o755, parents=True, exist_ok=True)
-    source = archive.extractfile(member)
-    if source is None:
-        raise Failure("request", f"{member.name!r} in the code has no data")
-    mode = 0o755 if member.mode & 0o100 else 0o644
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, mode), "wb") as stream:
-        shutil.copyfileobj(source, stream, _COPY_BYTES)
-
-
-def _link(target: Path, member: tarfile.TarInfo) -> None:
-    path = _path(target, member)
-    path.parent.mkdir(0o755, parents=True, exist_ok=True)
-    root = Path(os.path.realpath(str(target)))
-    resolved = Path(os.path.realpath(str(path.parent / member.linkname)))
-    if member.linkname.startswith("/") or not is_inside(resolved, root):
-        raise Failure("request", f"symlink {member.name!r} leads outside of the code directory")
-    path.symlink_to(member.linkname)

@@ -9,6 +9,7 @@ from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import CheckpointManifest, RunCheckpoints
 from trainctl.base.checkpoints.stores import store_errors
 from trainctl.base.failure import Failure
+from trainctl.base.filesystem.archives import is_inside
 from trainctl.base.filesystem.files import list_names, remove_tree
 from trainctl.base.protocol import checkpoints as protocol
 from trainctl.base.protocol.runs import RemoveResponse
@@ -17,7 +18,7 @@ from trainctl.node.checkpoints.uploader import open_store_for
 from trainctl.node.checkpoints.uploader_process import upload_remaining
 from trainctl.node.runs.record import NodeRun, upload_status
 from trainctl.node.system import layout
-from trainctl.node.system.layout import Layout, is_inside
+from trainctl.node.system.layout import Layout
 
 Emit = Callable[[Dict[str, Any]], None]
 

@@ -11,6 +11,7 @@ import shlex
 from pathlib import Path, PurePosixPath
 from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
+from trainctl.base.filesystem.archives import is_inside
 from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.containers import cleanup, command_line
@@ -32,7 +33,6 @@ from trainctl.node.runs.attempt import Launch
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
 from trainctl.node.scheduling.gpus import VISIBILITY_VARIABLES
 from trainctl.node.system.host import memory_bytes
-from trainctl.node.system.layout import is_inside
 
 WORK = PurePosixPath("/b10/workspace")
 CONTAINER_PATHS = {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Tuple
 
 from trainctl.base.failure import Failure
+from trainctl.base.filesystem.archives import is_inside, unpack
 from trainctl.base.filesystem.files import make_directory, remove_tree
 from trainctl.base.protocol.spec import PersistentDirectory, RunSpec, RunWeights
 from trainctl.node.cache import code_archives
@@ -15,7 +16,6 @@ from trainctl.node.cache.leases import hold_lease
 from trainctl.node.runs.mount import Mount, check_mounts, private_mounts
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
 from trainctl.node.system import layout
-from trainctl.node.system.layout import is_inside
 
 _INHERITED = (
     "HOME",
@@ -57,7 +57,7 @@ def prepare_job(run: NodeRun, spec: RunSpec, data: Path) -> PreparedJob:
         remove_tree(directory)
         make_directory(directory)
     with code_archives.open_archive(run.layout, spec["code"]) as stream:
-        code_archives.unpack(stream, run.work)
+        unpack(stream, run.work)
     _create_directories(run, spec, data)
     if spec.get("container"):
         mounts = tuple(_layout_directories(run, spec, private=True, linked=False).mounts)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from trainctl.base.failure import Failure
+from trainctl.base.filesystem.archives import is_inside
 from trainctl.base.filesystem.files import make_directory, remove_tree
 from trainctl.base.system import syscalls
 from trainctl.base.system.syscalls import (
@@ -21,7 +22,6 @@ from trainctl.base.system.syscalls import (
     MS_SLAVE,
     MS_UNBINDABLE,
 )
-from trainctl.node.system.layout import is_inside
 
 _MAX_ENTRIES = 2000
 _KERNEL = (Path("/proc"), Path("/sys"), Path("/dev"))

@@ -88,8 +88,3 @@ def check_absolute(value: Any, label: str) -> Path:
     if ".." in path.parts:
         raise Failure("request", f"{label} {value!r} contains '..'")
     return path
-
-
-def is_inside(path: Path, root: Path) -> bool:
-    """Check by name that the path is the root or below it."""
-    return path == root or root in path.parents

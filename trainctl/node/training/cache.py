@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, cast
 
 from trainctl.base.failure import Failure
+from trainctl.base.filesystem.archives import is_inside
 from trainctl.base.filesystem.files import (
     create_exclusive,
     list_names,
@@ -24,7 +25,7 @@ from trainctl.base.lease import FileLease
 from trainctl.base.protocol.caches import TrainingCacheUsage
 from trainctl.node.cache.listings import CacheReferences
 from trainctl.node.system import layout as names
-from trainctl.node.system.layout import Layout, is_inside
+from trainctl.node.system.layout import Layout
 
 METADATA_DIRECTORY = ".trainctl-cache"
 """Directory in a cache that records its creator, users and preparation."""

@@ -6,11 +6,13 @@ import hashlib
 import io
 import os
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO, cast
 
+from trainctl.base.failure import Failure
+from trainctl.base.filesystem.archives import unpack
 from trainctl.errors import NodeError, StorageError, TrainctlError, UnknownOnNode, UsageError
 from trainctl.jobs.environment import file_name
 from trainctl.operations.jobs.runs import JobRun, run_control
@@ -28,19 +30,8 @@ def require_absent(place: Path, option: str = "--output-dir") -> None:
         )
 
 
-def unpack(
-    data: Iterator[bytes],
-    place: Path,
-    label: str,
-    *,
-    inner: str = ".",
-    check: Callable[[], None] | None = None,
-) -> None:
-    """Unpack a tar into ``place``: all of it, or its directory ``inner``.
-
-    ``check`` is called after reading and before ``place`` exists. ``label`` names the tar in the
-    StorageError if it cannot be unpacked.
-    """
+def _unpack(data: Iterator[bytes], place: Path, label: str, check: Callable[[], None]) -> None:
+    """Unpack a tar into ``place``, which exists once it is complete."""
     target = place.parent
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -49,14 +40,12 @@ def unpack(
         raise StorageError(f"{target}: {error.strerror}") from error
     try:
         unfinished.chmod(0o755)
-        with tarfile.open(fileobj=_IteratorFile(data), mode="r|") as tar:
-            tar.extractall(unfinished, filter="data")
+        unpack(cast("IO[bytes]", _IteratorFile(data)), unfinished)
         for _ in data:
             continue  # padding after the tar's end
-        if check is not None:
-            check()
-        (unfinished / inner if (unfinished / inner).is_dir() else unfinished).rename(place)
-    except (OSError, tarfile.TarError) as error:
+        check()
+        unfinished.rename(place)
+    except (OSError, Failure) as error:
         raise StorageError(f"cannot copy {label} to {target}: {error}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -132,7 +121,7 @@ def download_code(
         if archive:
             _save(read(), place, label, check)
         else:
-            unpack(read(), place, label, check=check)
+            _unpack(read(), place, label, check)
     except UnknownOnNode as error:
         raise UnknownOnNode(f"{label} not found on {node}", error.summary) from error
     return place
