@@ -38,7 +38,7 @@ def declared_bucket_credential(
     if auth.auth_method == "CUSTOM_SECRET":
         name = auth.auth_secret_name or ""
         return SourceCredential(value(name).strip(), f"secret {name}")
-    identity = replace(auth, endpoint_url=None)
+    identity = replace(auth, endpoint_url=None, requester_pays=False)
     return cache.get(identity, lambda: _exchange_token(identity, environ))
 
 
@@ -83,7 +83,11 @@ def bind_and_mask(
         return bind_and_mask(renew() if renew else None, weights, mask) or credential
 
     return SourceCredential(
-        credential.value, credential.origin, endpoint, None if renew is None else renewed
+        credential.value,
+        credential.origin,
+        endpoint,
+        None if renew is None else renewed,
+        requester_pays=weights.auth is not None and weights.auth.requester_pays,
     )
 
 

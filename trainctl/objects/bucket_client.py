@@ -7,13 +7,15 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from functools import cached_property, partial
+from dataclasses import replace
+from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypedDict, TypeVar
 from urllib.parse import quote
 
-from trainctl.base.pagination import CursorCycleDetector, PaginationCycle
+from trainctl.base.checkpoints.s3_client import is_address
+from trainctl.base.pagination import PaginationCycle, pages
+from trainctl.base.retry import RetryFn, no_retry
 from trainctl.base.throughput import ThroughputMonitor
 from trainctl.errors import SourceError, SourceInterrupted, SourceMismatch, SourceUnavailable
 from trainctl.objects.credentials import (
@@ -24,9 +26,16 @@ from trainctl.objects.credentials import (
     parse_credential,
     sign_sas_query,
 )
-from trainctl.objects.errors import WrongRegion, translate_errors
+from trainctl.objects.errors import PathStyleRefused, WrongRegion, translate_errors
 from trainctl.objects.location import BucketLocation
-from trainctl.objects.obstore_client import SILENCE_SECONDS, RenewFn, endpoint_of, open_client
+from trainctl.objects.metadata import MetadataClient, ObjectInfo
+from trainctl.objects.obstore_client import (
+    SILENCE_SECONDS,
+    RenewFn,
+    is_expired,
+    object_url,
+    open_client,
+)
 from trainctl.plugin_api.sources import SourceCredential
 
 if TYPE_CHECKING:
@@ -39,22 +48,11 @@ SIGNING = (AwsKeys, ServiceAccount, AzureKey)
 """Credentials that can sign URLs."""
 BUFFER_BYTES = 2**20
 _MIN_YIELD_BYTES = 2**18
-_PAGE = 1000
 _LIMIT_STEP = 2**24
 """Uploads of about the same size share a client and its connections."""
 _UNQUOTED = "/~"
 _IS_UNDECIDED = re.compile("<Code>(ConditionalRequestConflict|OperationAborted)</Code>")
 """S3 answers 409 while it decides between concurrent requests."""
-
-
-@dataclass(frozen=True)
-class ObjectInfo:
-    """An object's metadata. ``etag`` always includes its quotes."""
-
-    key: str
-    size: int
-    etag: str | None
-    modified: datetime
 
 
 class Bucket:
@@ -75,46 +73,39 @@ class Bucket:
         self._origin = origin if access is not None else None
         self._renew = renew
         self._environ = environ
-        self._connect: Callable[..., ObstoreClient] = partial(
-            open_client, location, renew=renew, environ=environ, read_timeout=read_timeout
-        )
         self._read_timeout = read_timeout
-        self._clients: dict[tuple[bool, int], ObstoreClient] = {(False, 0): self._connect(access)}
+        self._reset()
 
-    def list(self, prefix: str = "", after: str = "") -> Iterator[ObjectInfo]:
-        """Yield objects below ``prefix`` in key order, only keys greater than ``after``.
+    def _reset(self) -> None:
+        """Open clients with the present location, credential and environment."""
+        self._metadata = MetadataClient(
+            self.location, self._access, self._environ, self._read_timeout
+        )
+        self._clients: dict[tuple[bool, int], ObstoreClient] = {}
+        self._client(long=False, sent=0)
 
-        A key that ends in ``/``, a directory marker, appears without it and empty.
+    def list(
+        self, prefix: str = "", after: str = "", each: RetryFn = no_retry
+    ) -> Iterator[ObjectInfo]:
+        """Yield objects below ``prefix`` with keys greater than ``after``, in the server's order.
+
+        ``each`` makes every request.
         """
-        offset = after or None
 
-        def begin(store: ObstoreClient) -> tuple[Any, Any]:
-            pages = iter(store.list(prefix or None, offset=offset, chunk_size=_PAGE))
-            return pages, next(pages, ())
+        def page(cursor: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+            return self._request(prefix, lambda _: self._metadata.list_page(prefix, after, cursor))
 
-        pages, page = self._request(prefix, begin)
-        cursors = CursorCycleDetector()
-        while page:
-            # some servers ignore the start offset
-            yield from (info for info in map(_object_info, page) if info.key > after)
-            try:
-                cursors.record(page[-1]["path"])
-            except PaginationCycle:
-                raise SourceError(
-                    f"{self._named(prefix)}: the server's list has no end (repeated objects)"
-                ) from None
-            with self._error_context(prefix):
-                page = next(pages, ())
+        try:
+            for infos in pages(lambda cursor: each(lambda: page(cursor))):
+                yield from infos
+        except PaginationCycle:
+            raise SourceError(
+                f"{self._named(prefix)}: the server's list has no end (repeated pages)"
+            ) from None
 
     def head(self, key: str) -> ObjectInfo | None:
         """Return an object's metadata; None if it doesn't exist."""
-
-        def request(store: ObstoreClient) -> ObjectInfo | None:
-            with suppress(FileNotFoundError):
-                return _object_info(store.head(key))
-            return None
-
-        return self._request(key, request)
+        return self._request(key, lambda _: self._metadata.head(key))
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes | None:
         """Return bytes of a small object from ``offset``; None if it doesn't exist."""
@@ -178,9 +169,10 @@ class Bucket:
             )
         except SourceMismatch:
             if (now := self.head(key)) is not None:
-                _check_unchanged(self._named(key), now, size, etag)
+                _check_unchanged(self._named(key), now.size, now.etag, size, etag)
             raise
-        _check_unchanged(self._named(key), _object_info(result.meta), size, etag)
+        meta = result.meta
+        _check_unchanged(self._named(key), meta["size"], meta["e_tag"], size, etag)
         yield self._iter_range(key, result, skip, max(0, end - offset))
 
     def put(self, key: str, data: bytes | bytearray | memoryview) -> None:
@@ -254,8 +246,7 @@ class Bucket:
 
     def address(self, key: str) -> str:
         """Return the unsigned URL of an object."""
-        path = "/".join(filter(None, (self.location.bucket, self.location.prefix, key)))
-        return f"{endpoint_of(self.location, self._access, self._environ)}/{quote(path, safe=_UNQUOTED)}"
+        return object_url(self.location, self._access, self._environ, key)
 
     @property
     def can_sign(self) -> bool:
@@ -265,10 +256,13 @@ class Bucket:
     def _request(
         self, key: str, act: Callable[[ObstoreClient], T], *, long: bool = False, sent: int = 0
     ) -> T:
-        """Call ``act``, again after a wrong region or an expired credential.
+        """Call ``act``, again after a wrong region or address style or an expired credential.
 
         ``long``: without a limit on the duration. ``sent``: see ``open_client``.
         """
+        if self._renew is not None and is_expired(self._access):
+            self._access = self._renew()
+            self._reset()
         try:
             with self._error_context(key):
                 return act(self._client(long, sent))
@@ -281,14 +275,15 @@ class Bucket:
     def _client(self, long: bool, sent: int) -> ObstoreClient:
         kind = (long, sent)
         if kind not in self._clients:
-            self._clients[kind] = self._connect(
-                self._access, environ=self._environ, long=long, sent=sent
-            )
+            settings = self._access, self._renew, self._environ, self._read_timeout
+            self._clients[kind] = open_client(self.location, *settings, long=long, sent=sent)
         return self._clients[kind]
 
     def _refresh_clients(self, error: SourceError) -> bool:
-        """Fix region or credential after an error; return whether a retry may succeed."""
-        if isinstance(error, WrongRegion) and error.region:
+        """Fix region, style or credential after an error; return whether a retry may succeed."""
+        if isinstance(error, PathStyleRefused) and not is_address(self.location.host):
+            self.location = replace(self.location, virtual=True)
+        elif isinstance(error, WrongRegion) and error.region:
             self._environ = {**self._environ, "AWS_REGION": error.region}
             if isinstance(self._access, AwsKeys):
                 self._access = replace(self._access, region=error.region)
@@ -296,7 +291,7 @@ class Bucket:
             self._access = self._renew()
         else:
             return False
-        self._clients = {}
+        self._reset()
         return True
 
     def _iter_body(self, result: GetResult) -> Iterator[bytes]:
@@ -361,24 +356,19 @@ def _open_at(
     return store.get(key, options=options), offset  # type: ignore[arg-type]
 
 
-def _check_unchanged(subject: str, now: ObjectInfo, size: int, etag: str | None) -> None:
+def _check_unchanged(
+    subject: str, size_now: int, etag_now: str | None, size: int, etag: str | None
+) -> None:
     """Raise SourceMismatch if an object was replaced, despite ``If-Match``."""
-    if now.size != size:
-        change = f"{size} bytes before, {now.size} now"
-    elif etag and now.etag and now.etag != etag:
-        change = f"ETag {etag} before, {now.etag} now"
+    if size_now != size:
+        change = f"{size} bytes before, {size_now} now"
+    elif etag and etag_now and etag_now.strip('"') != etag.strip('"'):
+        change = f"ETag {etag} before, {etag_now} now"
     else:
         return
     raise SourceMismatch(
         f"{subject} has changed since it was resolved ({change})", "Plan and apply again."
     )
-
-
-def _object_info(meta: Mapping[str, Any]) -> ObjectInfo:
-    etag = meta["e_tag"]
-    if etag and not etag.endswith('"'):
-        etag = f'"{etag}"'
-    return ObjectInfo(meta["path"], meta["size"], etag, meta["last_modified"])
 
 
 def _display_key(key: str) -> str:

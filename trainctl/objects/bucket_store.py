@@ -6,17 +6,16 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import BinaryIO, TypeVar
 
 from trainctl.base.objects import ObjectStat
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import SourceError, StateError, StorageError, TrainctlError
-from trainctl.objects.bucket_client import Bucket, ObjectInfo, open_bucket
+from trainctl.objects.bucket_client import Bucket, open_bucket
 from trainctl.objects.location import parse_bucket_location
+from trainctl.objects.metadata import ObjectInfo
 from trainctl.plugin_api.sources import SourceCredential
 
-_PAGE = 1000
 _DELETED_AT_ONCE = 1000
 STATE_SILENCE_SECONDS = 2.5
 """Longest wait for a byte of a state; a small request may take twice that."""
@@ -129,19 +128,11 @@ class BucketObjects:
         return _object_stat(info) if info else None
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
-        """See ObjectStore. Requests pages on demand; resumes after the last key on errors."""
-        listed: Iterator[ObjectInfo] | None = None
-
-        def page(bucket: Bucket) -> list[ObjectInfo]:
-            nonlocal listed
-            current, listed = listed or bucket.list(prefix, after), None
-            objects = [*islice(current, _PAGE)]
-            listed = current
-            return objects
-
-        while objects := self._do(prefix, page):
-            yield from (_object_stat(info) for info in objects if self._is_own(info.key))
-            after = objects[-1].key
+        """See ObjectStore. Requests pages on demand."""
+        bucket = self._do(prefix, lambda bucket: bucket)
+        for info in bucket.list(prefix, after, lambda act: self._do(prefix, lambda _: act())):
+            if not info.is_directory and self._is_own(info.key):
+                yield _object_stat(info)
 
     def delete(self, keys: Sequence[str]) -> None:
         """See ObjectStore."""

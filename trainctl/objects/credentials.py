@@ -251,16 +251,16 @@ def sign_sas_query(
     seconds: int,
     now: float,
 ) -> str:
-    """Return a SAS query for a blob, valid ``seconds`` from ``now`` (Unix time)."""
+    """Return a SAS query for a blob, or if empty the container, valid ``seconds`` from ``now`` (Unix time)."""
     start = datetime.fromtimestamp(now, UTC)
-    resource = f"/blob/{location.account}/{location.bucket}/{blob}"
+    resource = f"/blob/{location.account}/{location.bucket}/{blob}".rstrip("/")
     signed = {
         "sp": permissions,
         "st": f"{start - _CLOCK_SKEW:%Y-%m-%dT%H:%M:%SZ}",
         "se": f"{start + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%SZ}",
         "spr": "https,http" if (location.endpoint or "").startswith("http:") else "https",
         "sv": SAS_VERSION,
-        "sr": "b",
+        "sr": "b" if blob else "c",
     }
     # Empty lines: identifier, addresses; snapshot, encryption scope, five response headers.
     lines = [signed["sp"], signed["st"], signed["se"], resource, "", "", *list(signed.values())[3:]]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from trainctl.base.checkpoints.s3_client import PATH_STYLE_REFUSED
 from trainctl.base.throughput import StalledError
 from trainctl.errors import (
     SourceDenied,
@@ -27,6 +28,7 @@ _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
 _BUCKET_REGION = re.compile(
     r"<Region>([a-z0-9-]{4,32})</Region>|<Endpoint>[^<]*\.s3[.-]([a-z0-9-]{4,32})\.amazonaws\.com"
 )
+_ARCHIVED = {"InvalidObjectState", "BlobArchived", "BlobBeingRehydrated"}
 _REGION = {
     "PermanentRedirect",
     "AuthorizationHeaderMalformed",
@@ -45,6 +47,10 @@ class WrongRegion(SourceError):
             'Set "aws_region" in the secret, or AWS_REGION in the environment.',
         )
         self.region = region
+
+
+class PathStyleRefused(SourceError):
+    """The server wants the bucket's name in the host name."""
 
 
 @contextmanager
@@ -81,9 +87,29 @@ def _translate(error: Exception, subject: str, host: str, origin: str | None) ->
         return _wrong_region_error(f"{status}, {code}" if code else str(status), subject, brief)
     if status in _REDIRECTS:
         return _redirect_error(subject, host)
+    if known := _known_error(f"({status}, {code})", code, brief, subject, host):
+        return known
     if status is not None:
         return error_for_status(status, code, subject, host, origin)
     return _connection_error(kind, text, subject, host)
+
+
+def _known_error(
+    status_text: str, code: str | None, brief: str, subject: str, host: str
+) -> SourceError | None:
+    """Return the error of a refusal that isn't one of the credential."""
+    if PATH_STYLE_REFUSED.search(brief.encode(errors="replace")):
+        return PathStyleRefused(
+            f"{subject}: {host} requires virtual-hosted addresses, BUCKET.HOST {status_text}",
+            "Set endpoint_url to the host name of the server, not to an IP address.",
+        )
+    if code in _ARCHIVED:
+        return SourceDenied(
+            f"{subject} is archived {status_text}",
+            "Restore it first, or exclude it with ignore_patterns.",
+            code="archived-source",
+        )
+    return None
 
 
 def _connection_error(kind: str, text: str, subject: str, host: str) -> SourceError:
@@ -98,9 +124,9 @@ def _connection_error(kind: str, text: str, subject: str, host: str) -> SourceEr
         if UNREACHABLE_PROXY in text:
             return _redirect_error(subject, host)
         error_type: type[SourceError] = SourceUnreachable
-        if "kind: Timeout" in text or "timed out" in text:
+        if any(words in text for words in ("kind: Timeout", "timed out", "did not respond")):
             problem = "timed out waiting for"
-        elif "kind: Connect" in text:
+        elif "kind: Connect" in text or "cannot reach" in text:
             problem = "cannot connect to"
         else:
             problem, error_type = "connection lost to", SourceInterrupted
@@ -178,4 +204,9 @@ def _name_error(subject: str, brief: str) -> SourceError:
 
 
 def _is_network_error(kind: str, text: str) -> bool:
-    return "HttpError" in text or "error sending request" in text or kind == "OSError"
+    return (
+        kind.startswith(("Http", "UnusableProxy"))
+        or "HttpError" in text
+        or "error sending request" in text
+        or kind == "OSError"
+    )

@@ -28,6 +28,7 @@ class BucketLocation:
     ``prefix``: directory in the bucket, without a ``/`` at either end, or empty. ``endpoint_source``: the environment
     variable that sets the endpoint, None if the caller does, ``PLATFORM`` if the caller sets the platform's default.
     ``encryption`` and ``kms_key``: S3's server-side encryption of new objects, None for the bucket's default.
+    ``requester_pays``: S3 bills this client. ``virtual``: the bucket's name is part of the host name.
     """
 
     scheme: str
@@ -38,6 +39,8 @@ class BucketLocation:
     endpoint_source: str | None = None
     encryption: str | None = None
     kms_key: str | None = None
+    requester_pays: bool = False
+    virtual: bool = False
 
     @property
     def url(self) -> str:

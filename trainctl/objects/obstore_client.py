@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from trainctl.errors import SourceDenied, SourceError
 from trainctl.objects.credentials import (
@@ -98,13 +98,21 @@ def endpoint_of(
     access: BucketCredential | None,
     environ: Mapping[str, str] = os.environ,
 ) -> str:
-    """Return the server's URL, without a trailing ``/``."""
-    if configured := _configured_endpoint(location, access):
-        return configured
-    if location.scheme != "s3":
-        return f"https://{location.host}"
+    """Return the server's URL, without a trailing ``/``; with virtual-hosted addresses the bucket's."""
     region = region_of(location, access, environ)
-    return f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+    suffix = ".cn" if region.startswith("cn-") else ""
+    host = f"s3.{region}.amazonaws.com{suffix}" if location.scheme == "s3" else location.host
+    endpoint = _configured_endpoint(location, access) or f"https://{host}"
+    return endpoint.replace("://", f"://{location.bucket}.", 1) if location.virtual else endpoint
+
+
+def object_url(
+    location: BucketLocation, access: BucketCredential | None, environ: Mapping[str, str], key: str
+) -> str:
+    """Return the unsigned URL of an object; of the bucket if ``key`` is empty."""
+    bucket, prefix = "" if location.virtual else location.bucket, location.prefix if key else ""
+    path = quote("/".join(filter(None, (bucket, prefix, key))), safe="/~")
+    return f"{endpoint_of(location, access, environ)}/{path}"
 
 
 def custom_endpoint(location: BucketLocation, access: BucketCredential | None) -> str | None:
@@ -146,7 +154,8 @@ def _s3(
         region=region,
         aws_endpoint_url_s3=endpoint,
         endpoint=endpoint,
-        virtual_hosted_style_request=False,
+        virtual_hosted_style_request=location.virtual,
+        request_payer=location.requester_pays,
         conditional_put="etag",
         **auth,
         **common,
@@ -292,6 +301,9 @@ def _options(
         "allow_http": (location.endpoint or "").startswith("http://"),
         "user_agent": "trainctl",
     }
+    if location.scheme == "gs":
+        # otherwise Google decompresses objects that are stored with Content-Encoding: gzip
+        options["default_headers"] = {"Accept-Encoding": "gzip"}
     certificates = b"\n".join(
         _read(name, environ[name]) for name in _CERTIFICATES if environ.get(name)
     )

@@ -17,7 +17,7 @@ class SourceCredential:
 
     For buckets, ``value`` has the format of ``trainctl.objects.credentials``, empty for unsigned requests. ``endpoint``
     is the manifest's endpoint URL. ``renew`` returns the next credential after expiry. ``withheld_reason``: why an
-    existing credential is not sent to an untrusted server.
+    existing credential is not sent to an untrusted server. ``requester_pays``: S3 may bill its account.
     """
 
     value: str
@@ -25,6 +25,7 @@ class SourceCredential:
     endpoint: str | None = None
     renew: Callable[[], SourceCredential] | None = field(default=None, compare=False, repr=False)
     withheld_reason: str | None = None
+    requester_pays: bool = False
 
 
 class WeightSource(Protocol):

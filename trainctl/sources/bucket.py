@@ -7,23 +7,26 @@ import os
 import re
 import threading
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from itertools import chain
 from posixpath import basename, dirname
 from typing import Literal
 
-from trainctl.base.filesystem.safe_path import display_path
+from trainctl.base.filesystem.safe_path import ARCHIVED, display_path, unusable_file
 from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile, sort_files
-from trainctl.errors import SourceError, SourceMismatch, SourceNotFound
-from trainctl.objects.bucket_client import SIGNING, Bucket, ObjectInfo, open_bucket
+from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
+from trainctl.objects.bucket_client import SIGNING, Bucket, open_bucket
 from trainctl.objects.credentials import parse_credential
 from trainctl.objects.location import BucketLocation, parse_bucket_location
+from trainctl.objects.metadata import ObjectInfo
 from trainctl.objects.obstore_client import SILENCE_SECONDS, custom_endpoint
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
 from trainctl.sources.client import SourceClient, SourceResponse
 from trainctl.sources.headers import (
     check_not_replaced,
+    download_headers,
     has_no_md5_etag,
     range_header,
     read_from,
@@ -59,10 +62,11 @@ class BucketSource:
         self, uri: str, revision: str | None, credential: SourceCredential | None
     ) -> ResolvedSource:
         """Return all objects below the URI's prefix, or the one object of that name."""
-        bucket = self._bucket(_location(uri, credential, self._environ), credential)
-        files = sort_files(_list_files(bucket))
-        if not files and (single := self._find_single(uri, credential)):
-            bucket, files = single[0], (_source_file(*single),)
+        bucket, listed = self._find(uri, credential)
+        infos = list(listed)
+        parents = _parents(info.key for info in infos)
+        found = (info for info in infos if info.size or info.key not in parents)
+        files = sort_files(_source_file(bucket, info) for info in found)
         if not files:
             raise SourceNotFound(
                 f"no objects found under {uri}", "Check the prefix and the bucket."
@@ -101,7 +105,7 @@ class BucketSource:
         subject = _file_label(resolved, file)
         try:
             with self._http.get(
-                url, subject, {"User-Agent": "trainctl"}, method="HEAD"
+                url, subject, download_headers(resolved.source), method="HEAD"
             ) as response:
                 check_not_replaced(response.headers, subject, file)
                 if has_no_md5_etag(response.headers):
@@ -164,7 +168,8 @@ class BucketSource:
         if url is None:
             return None
         tag = _etag(file)
-        headers = {"User-Agent": "trainctl", **ranged, **({"If-Match": tag} if tag else {})}
+        headers = {**download_headers(resolved.source), **ranged}
+        headers |= {"If-Match": tag} if tag else {}
         subject = _file_label(resolved, file)
         try:
             response = stack.enter_context(self._http.get(url, subject, headers))
@@ -197,37 +202,48 @@ class BucketSource:
             known = self._open.get(key)
         if known is not None:
             return known
-        bucket = self._bucket(_location(resolved.source, credential, self._environ), credential)
-        single = None
-        if next(bucket.list(), None) is None:
-            single = self._find_single(resolved.source, credential)
+        bucket, _ = self._find(resolved.source, credential)
         with self._lock:
-            return self._open.setdefault(key, single[0] if single else bucket)
+            return self._open.setdefault(key, bucket)
 
-    def _find_single(
+    def _find(
         self, uri: str, credential: SourceCredential | None
-    ) -> tuple[Bucket, ObjectInfo] | None:
-        """Return the bucket at the URI's parent, and the object of that name."""
-        location = _location(uri, credential, self._environ)
-        if not location.prefix or uri.endswith("/"):
-            return None
-        bucket = self._bucket(replace(location, prefix=dirname(location.prefix)), credential)
-        info = bucket.head(basename(location.prefix))
-        return (bucket, info) if info else None
+    ) -> tuple[Bucket, Iterator[ObjectInfo]]:
+        """Return the bucket at the prefix and its objects, else at the parent and the single object.
+
+        The latter needs no permission to list.
+        """
+        bucket = self._bucket(_location(uri, credential, self._environ), credential)
+        listed = (info for info in bucket.list() if not info.is_directory)
+        denied, first = None, None
+        try:
+            first = next(listed, None)
+        except SourceDenied as error:
+            denied = error
+        path = bucket.location.prefix
+        if first is None and path and not uri.endswith("/"):
+            # opened by the location that the first request has corrected
+            parent = self._bucket(replace(bucket.location, prefix=dirname(path)), credential)
+            with suppress(*([SourceDenied] if denied else [])):
+                if (single := parent.head(basename(path))) and not single.is_directory:
+                    return parent, iter([single])
+        if denied:
+            raise denied
+        return bucket, chain([first] if first else [], listed)
 
 
-def _list_files(bucket: Bucket) -> Iterator[SourceFile]:
-    for info in bucket.list():
-        if info.size or not _is_directory_marker(bucket, info.key):
-            yield _source_file(bucket, info)
-
-
-def _is_directory_marker(bucket: Bucket, key: str) -> bool:
-    """Return whether an empty object only marks a directory."""
-    return bucket.head(key) is None or next(bucket.list(key), None) is not None
+def _parents(keys: Iterable[str]) -> set[str]:
+    """Return all directories of keys."""
+    parents: set[str] = set()
+    for key in keys:
+        while (key := dirname(key)) and key not in parents:
+            parents.add(key)
+    return parents
 
 
 def _source_file(bucket: Bucket, info: ObjectInfo) -> SourceFile:
+    if info.archived:
+        return unusable_file(info.key, f"{ARCHIVED} ({info.archived})")
     if info.etag:
         checksum = _checksum(bucket.location, info.etag, info.size)
         return SourceFile(info.key, info.size, f"etag:{info.etag}", checksum)
@@ -276,7 +292,8 @@ def _verify_md5(body: Iterator[bytes], response: SourceResponse, subject: str) -
 def _location(
     uri: str, credential: SourceCredential | None, environ: Mapping[str, str]
 ) -> BucketLocation:
-    return parse_bucket_location(uri, credential.endpoint if credential else None, environ)
+    location = parse_bucket_location(uri, credential.endpoint if credential else None, environ)
+    return replace(location, requester_pays=bool(credential and credential.requester_pays))
 
 
 def _signing_credential(credential: SourceCredential | None) -> SourceCredential | None:

@@ -50,6 +50,15 @@ def read_range(
     return response.fill
 
 
+def download_headers(source: str) -> dict[str, str]:
+    """Return the headers of every request for a file of a source.
+
+    Google decompresses objects with Content-Encoding: gzip unless the request accepts it.
+    """
+    accept = {"Accept-Encoding": "gzip"} if source.startswith("gs:") else {}
+    return {"User-Agent": "trainctl", **accept}
+
+
 def range_header(offset: int, length: int | None = None) -> dict[str, str]:
     """Return the ``Range`` header; empty for the complete file."""
     if length is not None:

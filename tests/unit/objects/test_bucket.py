@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from tests.support.servers.buckets import KEY_ID, SECRET, moto
 from tests.support.servers.certificate_authority import authority
 from tests.support.servers.hub import FaultyHandler, listen
 from tests.support.servers.raw_server import RawRequest, RawServer, raw_response, serve_responses
+from trainctl.base.checkpoints.s3_client import S3Client
 from trainctl.errors import (
     SourceDenied,
     SourceError,
@@ -144,6 +146,28 @@ def test_a_bucket_in_another_region_is_found(
     assert caught.value.code == "wrong-region"
 
 
+@pytest.mark.parametrize("refused", ["Code>PathStyleRequestNotAllowed", "Code>SecondLevelDomainForbidden", "Code>InvalidPathAccess", "Message>Virtual host domain is required"])  # fmt: skip
+def test_a_server_that_refuses_path_style_is_asked_at_the_buckets_host(
+    server: RawServer, answers: list[object], monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """By the clients of sources, mirrors and states, and by that of nodes; not at an IP address."""
+    refusing = raw_response(f"<Error><{refused}</", "403 Forbidden")
+    answers.append(lambda request: raw_response(EMPTY) if request.headers["host"].startswith("models.") else refusing)  # fmt: skip
+    with pytest.raises(SourceError, match="requires virtual-hosted addresses"):
+        list(bucket(server.url).list())
+    client = S3Client("models", f"http://store.test:{server.url[17:]}", {})
+    with monkeypatch.context() as patch:
+        find = socket.getaddrinfo
+        patch.setattr(socket, "getaddrinfo", lambda host, *more: find("127.0.0.1", *more))
+        assert client.request("GET", "a/x").body == EMPTY.encode()
+    assert client.presigned("a/x", 60).startswith("http://models.store.test:")
+    monkeypatch.setenv("http_proxy", server.url)
+    store, other = bucket("http://store.test"), bucket("http://store.test")
+    assert (list(store.list()), other.get("x")) == ([], EMPTY.encode())
+    assert (other.sign("x", 60) or "").startswith("http://models.store.test/a/x?")
+    assert store.address("x") == "http://models.store.test/a/x"
+
+
 def test_silence_is_an_interruption(server: RawServer, answers: list[object]) -> None:
     released = threading.Event()
     answers.append(lambda request: released.wait(60) and b"")
@@ -168,7 +192,7 @@ def test_a_large_upload_may_take_longer_than_the_read_timeout(
         store.put("small", b"1")
 
 
-def test_certificates_of_the_environment_are_trusted() -> None:
+def test_certificates_of_the_environment_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     class Handler(FaultyHandler):
         closing = threading.Event()
 
@@ -180,8 +204,11 @@ def test_certificates_of_the_environment_are_trusted() -> None:
         with pytest.raises(SourceError) as caught:
             list(unsigned("s3://models/a", url).list())
         assert caught.value.code == "untrusted-certificate"
-        assert list(unsigned("s3://models/a", url, REQUESTS_CA_BUNDLE=certificates).list()) == []
-        assert list(unsigned("s3://models/a", url, SSL_CERT_FILE=certificates).list()) == []
+        for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "AWS_CA_BUNDLE"):
+            with monkeypatch.context() as patch:
+                patch.setenv(name, certificates)
+                store = unsigned("s3://models/a", url, **{name: certificates})
+                assert (list(store.list()), store.get("a")) == ([], EMPTY.encode())
         with pytest.raises(SourceError, match="cannot read certificates from /nowhere"):
             unsigned("s3://models/a", url, AWS_CA_BUNDLE="/nowhere.pem")
 

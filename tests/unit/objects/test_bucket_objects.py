@@ -10,8 +10,8 @@ import pytest
 
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import SourceDenied, SourceError, SourceUnavailable, StorageError
-from trainctl.objects.bucket_client import ObjectInfo
 from trainctl.objects.bucket_store import BucketObjects
+from trainctl.objects.metadata import ObjectInfo
 
 URL = "s3://models/pre"
 
@@ -37,11 +37,11 @@ class Server:
         is_new = self.objects.setdefault(key, data) is data
         return self.answer(is_new)  # type: ignore[no-any-return]
 
-    def list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, after: str, each: Any) -> Iterator[ObjectInfo]:
         for number, key in enumerate(sorted(self.objects)):
             if key > after:
                 if number % 700 == 699:
-                    self.answer(None)
+                    each(lambda: self.answer(None))
                 yield ObjectInfo(key, 1, None, datetime.now(UTC))
 
     def delete(self, *keys: str) -> None:
@@ -94,7 +94,7 @@ def test_a_server_that_replaces_objects() -> None:
     assert not objects_of(Replacing()).put_if_absent("a", b"mine")
 
 
-def test_a_list_resumes_behind_the_last_key() -> None:
+def test_a_list_repeats_the_request_that_failed() -> None:
     server = Server()
     names = [f"{number:04}" for number in range(2500)]
     server.objects = dict.fromkeys(names, b"x")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,32 @@ import boto3
 import pytest
 
 from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, moto, rclone
-from trainctl.errors import SourceNotFound
+from tests.support.servers.clouds import ACCOUNT, azure
+from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
+from trainctl.base.filesystem.safe_path import is_unusable
+from trainctl.errors import SourceDenied, SourceError, SourceNotFound
+from trainctl.objects.bucket_client import open_bucket
+from trainctl.objects.location import parse_bucket_location
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.bucket import BucketSource
+from trainctl.weights.resolution import SourceRequest, resolve
 
 pytestmark = pytest.mark.integration
 
 KEYS = SourceCredential(
     json.dumps({"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}), "secret keys"
 )
+
+NOBODY = SourceCredential("", "nobody")
+DATED = {"ETag": '"1"', "Last_Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
+
+
+def listing(sizes: dict[str, int]) -> bytes:
+    rows = (
+        f"<Contents><Key>{key}</Key><Size>{size}</Size><ETag>1</ETag><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
+        for key, size in sizes.items()
+    )
+    return raw_response(f"<ListBucketResult>{''.join(rows)}</ListBucketResult>")
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +75,12 @@ def paths(source: BucketSource, uri: str) -> list[str]:
     return [file.path for file in source.resolve(uri, None, KEYS).files]
 
 
+def planned(source: BucketSource, uri: str, *ignore: str) -> list[str]:
+    request = SourceRequest(uri, Path(), ignore=ignore)
+    found = resolve(request, KEYS, open_source=lambda scheme: source)
+    return [file.path for file in found.resolved.files]
+
+
 def test_a_prefix_is_a_directory(s3: Any, source: BucketSource) -> None:
     """``s3://bucket/a`` has the objects below ``a/``, not those whose names only begin with ``a``."""
     put(s3, **{"a": b"alone", "a/x": b"1", "a/b/y": b"2", "ab/z": b"3"})
@@ -78,18 +103,114 @@ def test_an_object_alone_is_one_file(s3: Any, source: BucketSource) -> None:
 
 
 def test_markers_of_directories_are_no_files(s3: Any, source: BucketSource) -> None:
-    """Empty objects whose names end in a slash are left out; empty objects with other names are files."""
+    """Empty objects whose names end in a slash or are directories are left out; others are files."""
     put(s3, **{"a/": b"", "a/b/": b"", "a/b/x": b"1", "a/c/": b"", "a/empty": b""})
-    assert paths(source, "s3://models/a") == ["b/x", "empty"]
+    put(s3, **{"a/d": b"", "a/d-": b"2", "a/d/e/y": b"3", "a/d/e": b""})
+    assert paths(source, "s3://models/a") == ["b/x", "d-", "d/e/y", "empty"]
+
+
+def test_markers_and_the_archive_of_azure(tmp_path: Path) -> None:
+    """Azure's list says which blobs are directories, and which are archived."""
+    with azure(tmp_path) as account:
+        credential = SourceCredential(account.connection_string, "a string")
+        environ = {"AZURE_STORAGE_ENDPOINT": account.endpoint}
+        uri = f"azure://{ACCOUNT}/closed/d"
+        bucket = open_bucket(parse_bucket_location(uri, None, environ), credential, environ)
+        store: Any = bucket._client(long=False, sent=0)
+        store.put("a/marker", b"", attributes={"hdi_isfolder": "true"})
+        store.put("old", b"1", attributes={"Storage-Class": "Archive"})
+        source = BucketSource("azure", environ=environ)
+        found = [source.resolve(place, None, credential).files for place in (uri, f"{uri}/old")]
+    assert [(file.path, is_unusable(file)) for files in found for file in files] == [
+        ("old", True)
+    ] * 2
+
+
+def test_empty_objects_cost_no_request_of_their_own() -> None:
+    listed = listing({f"d/{number}.txt": 0 for number in range(900)})
+    with serve_responses(lambda request: listed) as server:
+        assert (
+            len(paths(BucketSource(environ={"AWS_ENDPOINT_URL": server.url}), "s3://models/d"))
+            == 900
+        )
+    assert len(server.heard) == 1
+
+
+def test_an_odd_key_blocks_only_what_selects_it(s3: Any, source: BucketSource) -> None:
+    """Each error names a pattern that leaves the key out."""
+    odd = ["d/a//b", "d/../x", "d//y", "d/c\\d*[", "d/e\te", "d/./f/", "d/" + "g" * 256]
+    put(s3, **dict.fromkeys([*odd, "d/ok"], b"1"))
+    ignored: list[str] = []
+    for _ in odd:
+        with pytest.raises(SourceError, match="the file name") as caught:
+            planned(source, "s3://models/d", *ignored)
+        ignored += json.loads(re.findall(r"\[.*\](?=, or)", caught.value.detail)[0])
+    assert planned(source, "s3://models/d", *ignored) == ["ok"]
+
+
+def test_archived_objects_are_an_error_until_restored(s3: Any, source: BucketSource) -> None:
+    put(s3, **{"d/now": b"1", "d/ir": b"2"})
+    for key in ("d/a", "d/b"):
+        s3.put_object(Bucket="models", Key=key, Body=b"x", StorageClass="GLACIER")
+    with pytest.raises(SourceDenied, match=r"2 objects are archived \(GLACIER\)") as caught:
+        planned(source, "s3://models/d")
+    assert caught.value.code == "archived-source"
+    assert planned(source, "s3://models/d", "[ab]") == ["ir", "now"]
+    with pytest.raises(SourceDenied, match="1 object is archived"):
+        planned(source, "s3://models/d/a")
+    s3.restore_object(Bucket="models", Key="d/a", RestoreRequest={"Days": 1})
+    assert planned(source, "s3://models/d/a") == ["a"]
+
+
+@pytest.mark.parametrize("uri", ["s3://models", "gs://models", "azure://acme/models"])
+def test_one_object_needs_no_permission_to_list(uri: str) -> None:
+    def respond(request: RawRequest) -> bytes:
+        is_object = request.target.endswith("/dir/model.bin")
+        return raw_response(b"content", **DATED) if is_object else raw_response(status="403 Denied")
+
+    with serve_responses(respond) as server:
+        source, nobody = BucketSource(uri.partition(":")[0]), replace(NOBODY, endpoint=server.url)
+        (file,) = source.resolve(f"{uri}/dir/model.bin", None, nobody).files
+        with pytest.raises(SourceDenied):
+            source.resolve(f"{uri}/dir/other", None, nobody)
+    assert (file.path, file.size) == ("model.bin", 7)
+
+
+@pytest.mark.parametrize("uri", ["gs://models/d", "gs://models/d/x"])
+def test_objects_of_google_stay_compressed(uri: str) -> None:
+    """As ``gsutil cp -Z`` stores them; other bytes than are listed come if gzip isn't accepted."""
+
+    def respond(request: RawRequest) -> bytes:
+        if "list-type" in request.target:
+            return listing({"d/x": 3})
+        accepts = "gzip" in request.headers.get("accept-encoding", "")
+        return raw_response(b"gz." if accepts else b"decompressed", **DATED)
+
+    with serve_responses(respond) as server:
+        source, nobody = BucketSource("gs"), replace(NOBODY, endpoint=server.url)
+        resolved = source.resolve(uri, None, nobody)
+        bucket = source._resolved(resolved, nobody)
+        with source.open(resolved, resolved.files[0], 0, nobody) as body:
+            assert [b"".join(body), bucket.get("x")] == [b"gz."] * 2
+        assert bucket.head("x") == next(bucket.list())
+
+
+def test_the_requester_pays_for_lists_and_files() -> None:
+    with serve_responses(lambda request: listing({"d/x": 1})) as server:
+        pays = replace(KEYS, endpoint=server.url, requester_pays=True)
+        source = BucketSource(environ={})
+        resolved = source.resolve("s3://models/d", None, pays)
+        url = source.presigned_url(resolved, resolved.files[0], pays) or ""
+    assert server.heard[0].headers["x-amz-request-payer"] == "requester"
+    assert "x-amz-request-payer=requester" in url
 
 
 def test_many_pages_are_one_source(tmp_path: Path) -> None:
     """More objects than a page holds are all there, once."""
-    names = [f"{n:04}" for n in range(1001)]
     with rclone(tmp_path / "rclone") as bucket:
-        assert bucket.directory is not None
-        (bucket.directory / "many").mkdir()
-        for name in names:
-            (bucket.directory / "many" / name).write_bytes(b"x")
+        many = tmp_path / "rclone" / "models" / "many"
+        many.mkdir()
+        for number in range(1001):
+            (many / f"{number:04}").touch()
         source = BucketSource(environ={"AWS_ENDPOINT_URL": bucket.endpoint})
-        assert paths(source, "s3://models/many") == names
+        assert paths(source, "s3://models/many") == [f"{n:04}" for n in range(1001)]

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import json
+from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from google.auth.crypt import RSASigner
 
 from tests.support.servers.buckets import KEY_ID, SECRET
+from tests.support.servers.clouds import service_account
 from tests.support.servers.raw_server import RawServer, raw_response, serve_responses
 from trainctl.errors import SourceDenied, SourceError
 from trainctl.objects.bucket_client import Bucket
-from trainctl.objects.credentials import AwsKeys, AzurePrincipal, AzureSas, BucketCredential
+from trainctl.objects.credentials import (
+    AwsKeys,
+    AzurePrincipal,
+    AzureSas,
+    BucketCredential,
+    ServiceAccount,
+)
 from trainctl.objects.default_chain import azure_token
 from trainctl.objects.google import federated_token
 from trainctl.objects.location import parse_bucket_location
 from trainctl.objects.token_requests import identity_token
 
-LISTED = """<R xmlns='s3'><Contents><Key>llm/x</Key><Size>4</Size><ETag>e</ETag>
-<ChecksumAlgorithm>SHA256</ChecksumAlgorithm></Contents></R>"""
+LISTED = "<ListBucketResult></ListBucketResult>"
 
 
 @pytest.fixture
@@ -69,11 +78,28 @@ def test_a_service_principal_gets_its_token_from_another_server(
         there = {"AZURE_AUTHORITY_HOST": entra.url.replace("127.0.0.1", "localhost")}
         monkeypatch.setenv(*there.popitem())
         place = parse_bucket_location("azure://acme/box", blobs.url, {})
+        bucket = Bucket(place, AzurePrincipal("tenant", "client", SECRET))
         with pytest.raises(SourceError):
-            Bucket(place, AzurePrincipal("tenant", "client", SECRET)).get("x")
+            bucket.get("x")
+        assert list(bucket.list()) == list(bucket.list()) == []
 
-    assert [one.target for one in entra.heard] == ["/tenant/oauth2/v2.0/token"]
-    assert [one.headers["authorization"] for one in blobs.heard] == ["Bearer the-token"]
+    # one is obstore's
+    assert [one.target for one in entra.heard] == ["/tenant/oauth2/v2.0/token"] * 2
+    assert [one.headers["authorization"] for one in blobs.heard] == ["Bearer the-token"] * 3
+
+
+def test_a_service_account_signs_its_own_token() -> None:
+    account = service_account()
+    with serve_responses(lambda request: raw_response(LISTED)) as google:
+        place = parse_bucket_location("gs://box", google.url, {})
+        assert list(Bucket(place, ServiceAccount(json.dumps(account)), environ={}).list()) == []
+    token = google.heard[0].headers["authorization"].split()[1]
+    text, _, signature = token.rpartition(".")
+    signer: Any = RSASigner.from_service_account_info(account)  # type: ignore[no-untyped-call]
+    assert urlsafe_b64decode(f"{signature}==") == signer.sign(text)
+    assert (
+        json.loads(urlsafe_b64decode(f"{text.split('.')[1]}=="))["sub"] == account["client_email"]
+    )
 
 
 def test_token_requests_follow_no_redirect(

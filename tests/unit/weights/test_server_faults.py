@@ -63,7 +63,7 @@ def s3_page(cursor: str) -> bytes:
     rest = "<Size>4</Size><ETag>e</ETag><LastModified>2024-01-01T00:00:00.000Z</LastModified>"
     rows = "".join(f"<Contents><Key>llm/{n:03}</Key>{rest}</Contents>" for n in range(50))
     more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{cursor}</NextContinuationToken>"
-    return raw_response(f"<R xmlns='s3'>{rows}{more}</R>")
+    return raw_response(f"<ListBucketResult xmlns='s3'>{rows}{more}</ListBucketResult>")
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Client of an S3-compatible server: signed requests, retries, path-style URLs."""
+"""Client of an S3-compatible server: signed requests, retries, both styles of addresses."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ _NO_RATE_LIMIT = RateLimiter()
 _NO_HEADERS: Mapping[str, str] = {}
 T = TypeVar("T")
 _CLOCK_SKEW_CODE = "RequestTimeTooSkewed"
+PATH_STYLE_REFUSED = re.compile(
+    rb"<Code>(PathStyle|SecondLevelDomain|InvalidPathAccess)|virtual.host", re.IGNORECASE
+)
+"""Refusals of Nebius, CoreWeave, Tencent, Alibaba, Volcengine and others."""
+is_address = re.compile(r"[0-9.]+(:\d+)?|\[.*").fullmatch
+"""Return whether a host is an IP address, which can't have the bucket in front."""
 
 
 class S3Response(NamedTuple):
@@ -60,6 +66,7 @@ class S3Client:
         )
         self._ended = threading.Event()
         self._skew = 0.0
+        self._virtual = False
 
     def request(
         self,
@@ -112,7 +119,7 @@ class S3Client:
 
     def presigned(self, key: str, seconds: int) -> str:
         """Return a presigned URL that is valid for ``seconds``."""
-        target = self._target("GET", key, ())
+        target = self._addressed(self._target("GET", key, ()))
         url = f"{self._scheme()}://{target.host}{sigv4.quote_path(target.path)}"
         if self._credential is None:
             return url
@@ -130,6 +137,14 @@ class S3Client:
             ) from None
         path = f"/{self._bucket}/{key}" if key else f"/{self._bucket}"
         return sigv4.RequestTarget(method, self._host(), path, query)
+
+    def _addressed(self, target: sigv4.RequestTarget) -> sigv4.RequestTarget:
+        """Return the target at the current region, in the style of addresses that the server accepts."""
+        host = self._host()
+        if not self._virtual:
+            return target._replace(host=host)
+        path = target.path[len(self._bucket) + 1 :] or "/"
+        return target._replace(host=f"{self._bucket}.{host}", path=path)
 
     def _host(self) -> str:
         if self._endpoint:
@@ -160,7 +175,7 @@ class S3Client:
         body: bytes,
         rate_limiter: RateLimiter,
     ) -> AbstractContextManager[Response]:
-        target = target._replace(host=self._host())
+        target = self._addressed(target)
         headers: Dict[str, str] = {"content-length": str(len(body)), **extra}
         if self._credential is not None:
             now = time.time() + self._skew
@@ -185,6 +200,10 @@ class S3Client:
         if status < 300 or (absent and status == 404):
             return
         code = element_text(body, "Code") or str(status)
+        is_refused = PATH_STYLE_REFUSED.search(body) and not is_address(self._host())
+        if is_refused and not self._virtual:
+            self._virtual = True
+            raise SourceUnavailable(code)
         region = headers.get("x-amz-bucket-region") or element_text(body, "Region")
         if status in (301, 307, 400) and region and region != self._region:
             self._region = region
@@ -214,6 +233,12 @@ class _ThrottledBody:
             block = view[at : at + _BLOCK]
             self._rate_limiter.acquire(len(block))
             yield bytes(block)
+
+
+def elements(body: bytes, tag: str) -> Iterator[bytes]:
+    """Yield the contents of XML elements of that name."""
+    for match in re.finditer(f"<{tag}>(.*?)</{tag}>".encode(), body, re.DOTALL):
+        yield match[1]
 
 
 def element_text(body: bytes, tag: str) -> str:

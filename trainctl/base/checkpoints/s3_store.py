@@ -5,7 +5,6 @@ from __future__ import annotations
 import calendar
 import contextlib
 import html
-import re
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +12,7 @@ from typing import Any, BinaryIO, Callable, Deque, Dict, Iterator, Mapping, Opti
 from urllib.parse import unquote_plus
 
 from trainctl.base import sigv4
-from trainctl.base.checkpoints.s3_client import S3Client, element_text
+from trainctl.base.checkpoints.s3_client import S3Client, element_text, elements
 from trainctl.base.failure import Failure
 from trainctl.base.objects import ObjectStat
 from trainctl.base.pagination import PaginationCycle, pages
@@ -78,7 +77,7 @@ class S3CheckpointStore:
             return body, [("continuation-token", token)] if token else None
 
         for body in _list_pages(request):
-            for entry in _elements(body, "Contents"):
+            for entry in elements(body, "Contents"):
                 key = _key(entry, body)
                 if key.startswith(self._prefix + prefix):
                     when = _unix_time(element_text(entry, "LastModified"))
@@ -181,7 +180,7 @@ def _uploads(client: S3Client, prefix: str) -> Iterator[Tuple[str, str]]:
         return body, [("key-marker", key), ("upload-id-marker", upload)] if is_more else None
 
     for body in _list_pages(request):
-        for entry in _elements(body, "Upload"):
+        for entry in elements(body, "Upload"):
             key = _key(entry, body)
             if key.startswith(prefix):
                 yield key, element_text(entry, "UploadId")
@@ -193,11 +192,6 @@ def _list_pages(request: Callable[[Optional[sigv4.Query]], _Page]) -> Iterator[b
         yield from pages(request)
     except PaginationCycle:
         raise Failure("store", "the bucket's list has no end (repeated pages)") from None
-
-
-def _elements(body: bytes, tag: str) -> Iterator[bytes]:
-    for match in re.finditer(f"<{tag}>(.*?)</{tag}>".encode(), body, re.DOTALL):
-        yield match[1]
 
 
 def _key(entry: bytes, body: bytes) -> str:

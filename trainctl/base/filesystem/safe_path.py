@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceDenied, SourceError
@@ -13,6 +14,8 @@ _MAX_NAME = 255
 _MAX_PATH = 4000
 _UNUSABLE = "unusable:"
 DENIED = "is not readable by this user"
+ARCHIVED = "is archived"
+_SPECIAL = re.compile(rf"^/|[*?[]|{_FORBIDDEN.pattern}")
 
 
 def unusable_file(path: str, problem: str) -> SourceFile:
@@ -25,12 +28,12 @@ def is_unusable(file: SourceFile) -> bool:
     return file.validator.startswith(_UNUSABLE)
 
 
-def check_paths(source: str, files: Iterable[SourceFile]) -> None:
+def check_paths(source: str, files: Sequence[SourceFile]) -> None:
     """Raise SourceError for the first unusable or unsafe of sorted ``files``."""
     prefixes: list[str] = []  # earlier paths that are prefixes of this one
     for file in files:
         if is_unusable(file):
-            raise _unusable_error(source, file)
+            raise _unusable_error(source, file, files)
         problem = _problem(file.path)
         if problem:
             raise _unsafe_error(source, file.path, problem)
@@ -65,8 +68,17 @@ def _problem(path: str) -> str | None:
     return None
 
 
-def _unusable_error(source: str, file: SourceFile) -> SourceError:
+def _unusable_error(source: str, file: SourceFile, files: Sequence[SourceFile]) -> SourceError:
     problem = file.validator[len(_UNUSABLE) :]
+    if problem.startswith(ARCHIVED):
+        count = sum(other.validator.startswith(_UNUSABLE + ARCHIVED) for other in files)
+        verb = "object is" if count == 1 else "objects are"
+        storage_class = problem[len(ARCHIVED) :]
+        return SourceDenied(
+            f"{source}: {count} {verb} archived{storage_class}, for example {display_path(file.path)}",
+            "Restore archived objects first, or exclude them with ignore_patterns.",
+            code="archived-source",
+        )
     summary = f"{source}: {display_path(file.path)} {problem}"
     if problem == DENIED:
         return SourceDenied(
@@ -80,8 +92,9 @@ def _unusable_error(source: str, file: SourceFile) -> SourceError:
 
 
 def _unsafe_error(source: str, path: str, problem: str) -> SourceError:
+    pattern = json.dumps([_SPECIAL.sub("?", path)], ensure_ascii=False)
     return SourceError(
         f"{source}: the file name '{display_path(path)}' {problem}",
-        "Exclude the file with ignore_patterns, or have it renamed upstream: it could overwrite other files. Nothing was stored.",
+        f"Exclude the file with ignore_patterns: {pattern}, or have it renamed upstream: it could overwrite other files. Nothing was stored.",
         code="unsafe-file-name",
     )

@@ -70,7 +70,7 @@ def _pipe_path(text: str) -> Iterator[str]:
         os.close(reading)
 
 
-_CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_CA_VARIABLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 """Trusted in addition to OpenSSL's own: SSL_CERT_FILE, SSL_CERT_DIR, the system's."""
 
 

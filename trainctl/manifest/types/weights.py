@@ -117,6 +117,8 @@ class InlineWeights(ManifestSection):
     """Short for ``auth: {auth_method: CUSTOM_SECRET, auth_secret_name: …}``."""
     endpoint_url: EndpointUrl | None = None
     """Custom endpoint URL, for example of an S3-compatible server; same as ``auth.endpoint_url``."""
+    requester_pays: bool = False
+    """Pay for the requests, with the credential's account, if the owner of an ``s3://`` bucket doesn't."""
     allow_patterns: AllowPatterns | None = None
     """Include only files that match a pattern; ``*`` crosses ``/``."""
     ignore_patterns: list[Text] | None = None
@@ -158,6 +160,12 @@ class InlineWeights(ManifestSection):
                 "Keep 'endpoint_url' next to the source or in 'auth', not both.",
                 code="redundant-key",
             )
+        if self.requester_pays and scheme != "s3":
+            raise validation_error(
+                f"requester_pays can't be used with {scheme}: sources",
+                "Remove 'requester_pays'.",
+                code="redundant-key",
+            )
         method = self.auth.auth_method if self.auth else "CUSTOM_SECRET"
         if scheme not in _METHODS.get(method, (scheme,)):
             raise validation_error(
@@ -172,14 +180,16 @@ class InlineWeights(ManifestSection):
         return self.auth.auth_secret_name if self.auth else self.auth_secret_name
 
     @property
-    def effective_auth(self) -> dict[str, str] | None:
-        """``auth`` in its long form, including the endpoint; None if empty."""
+    def effective_auth(self) -> dict[str, str | bool] | None:
+        """``auth`` in its long form, including the endpoint and who pays; None if empty."""
         auth = self.auth
         if self.auth_secret_name:
             auth = SourceAuth(auth_secret_name=self.auth_secret_name)
-        attributes = auth.attributes() if auth else {}
+        attributes: dict[str, str | bool] = {**auth.attributes()} if auth else {}
         if self.endpoint_url:
             attributes["endpoint_url"] = self.endpoint_url
+        if self.requester_pays:
+            attributes["requester_pays"] = True
         return attributes or None
 
 

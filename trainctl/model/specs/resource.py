@@ -15,7 +15,7 @@ from trainctl.model.specs.job_spec import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class SourceAuthSpec:
-    """Credential of a source (secret, role or account) and its endpoint URL."""
+    """Credential of a source (secret, role or account) and its endpoint URL. ``requester_pays``: S3 bills its account."""
 
     auth_method: str | None = field(default=None, metadata=OMIT_EMPTY)
     auth_secret_name: str | None = field(default=None, metadata=OMIT_EMPTY)
@@ -26,6 +26,7 @@ class SourceAuthSpec:
     gcp_oidc_service_account: str | None = field(default=None, metadata=OMIT_EMPTY)
     gcp_oidc_workload_id_provider: str | None = field(default=None, metadata=OMIT_EMPTY)
     endpoint_url: str | None = field(default=None, metadata=OMIT_EMPTY)
+    requester_pays: bool = field(default=False, metadata=OMIT_EMPTY)
 
 
 class _Attributes:

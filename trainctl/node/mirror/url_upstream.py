@@ -27,6 +27,7 @@ from trainctl.plugin_api.sources import ByteRange, Fill
 from trainctl.sources.client import SourceClient, SourceResponse
 from trainctl.sources.headers import (
     check_not_replaced,
+    download_headers,
     has_no_md5_etag,
     range_header,
     read_from,
@@ -205,7 +206,7 @@ class UrlUpstream:
     ) -> Iterator[SourceResponse]:
         label = self._label(file)
         client = self._relay if url.is_relayed else self._client
-        headers = {"User-Agent": "trainctl", **ranged}
+        headers = {**download_headers(self.source), **ranged}
         with _url_errors(label, url), client.get(
             url.url, label, headers, url.token or None
         ) as response:
