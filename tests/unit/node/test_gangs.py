@@ -40,7 +40,7 @@ REPORT = (
     + "  exitcode  : CODE (pid: 7)  (SIGNAL)\n"
 )
 """What torchrun prints after its workers."""
-_EXPECTED = ("then", "waits", "cause", "leader", "granted")
+_EXPECTED = ("then", "waits", "cause", "error", "leader", "granted")
 
 
 class Gang:
@@ -103,6 +103,8 @@ def test_a_gang_follows_its_rules(case: Any) -> None:
                 cause and [cause["rank"], cause["status"].removeprefix("TRAINING_JOB_")]
                 for cause in causes
             ] == [step["cause"]] * len(orders)
+            if "error" in step:
+                assert all(step["error"] in cause["error"] for cause in causes)
         for key, member in (("leader", "leader"), ("granted", "grace")):
             assert key not in step or {order[member] for _, order in orders} == {step[key]}
     assert len(set(gang.ports)) >= case.get("ports", 0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Optional, Tuple
+import signal
+from typing import Dict, List, Optional, Set, Tuple
 
 _CONSEQUENCES = (
     # sockets
@@ -30,8 +31,8 @@ classes of torch.distributed and torchelastic's rendezvous, strerror(3).
 _CONSEQUENCE = re.compile("|".join(map(re.escape, _CONSEQUENCES)), re.IGNORECASE)
 _LAST_LINES = 40
 _LINE = 200
-_CRASHES = (4, 7, 8, 9, 11)
-"""Signals that no library sends when a peer disconnects: SIGILL, SIGBUS, SIGFPE, SIGKILL, SIGSEGV."""
+_CRASHES = {signal.SIGILL, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV}
+"""Signals that no library sends when a peer disconnects."""
 _SIGNAL_BASE = 128
 _WORKER = re.compile(r"(?:\[[a-z]+\d+\]: ?)+")
 """Prefix of a worker's lines by torch.distributed (``[rank3]: ``) or ``torchrun --tee`` (``[default3]:``)."""
@@ -60,19 +61,15 @@ def judge_failure(text: str, code: Optional[int]) -> Tuple[bool, str]:
     errors = {
         name: [line for line in lines if _EXCEPTION.match(line)] for name, lines in last.items()
     }
-    own = [
-        f"{name}{lines[-1]}"[:_LINE]
-        for name, lines in errors.items()
-        if lines and name not in broken
-    ]
-    return bool(broken) and not own and not _crashed(code, text, parts[-1]), next(iter(own), "")
+    if any(lines for name, lines in errors.items() if name):
+        errors.pop("", None)  # workers with prefixes failed, and other lines are older
+    own = [f"{name}{lines[-1]}" for name, lines in errors.items() if lines and name not in broken]
+    own += [f"a worker was killed by signal {number}" for number in _crashes(text, parts[-1])]
+    is_crash = code is not None and (-code if code < 0 else code - _SIGNAL_BASE) in _CRASHES
+    return bool(broken) and not own and not is_crash, next(iter(own), "")[:_LINE]
 
 
-def _crashed(code: Optional[int], text: str, report: str) -> bool:
-    """Check whether a signal that is no consequence ended the rank's shell or a worker."""
-    signals = {int(number) for number in _WORKER_SIGNAL.findall(report)}
-    if _KILLED_BY_LAUNCHER in text:
-        signals.discard(9)
-    if code is not None:
-        signals.add(-code if code < 0 else code - _SIGNAL_BASE)
-    return not signals.isdisjoint(_CRASHES)
+def _crashes(text: str, report: str) -> Set[int]:
+    """Signals in torchrun's report that are no consequence."""
+    signals = {int(number) for number in _WORKER_SIGNAL.findall(report)} & _CRASHES
+    return signals - {signal.SIGKILL} if _KILLED_BY_LAUNCHER in text else signals

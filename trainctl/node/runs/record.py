@@ -289,6 +289,7 @@ class NodeRun:
                 kill_marked(self.mark)
                 cleanup.remove_container(self.directory)
                 self.discard_secrets()
+                self.release_space()
             elif holder is not None and _needs_secrets(spec):
                 status = PENDING
                 is_stored = self.stored_secrets is not None
