@@ -116,7 +116,7 @@ def test_a_run_that_fills_the_disk_is_stopped(node: NodeHarness) -> None:
         node.call("stop", {"key": "run-2", "grace_seconds": 0})
 
 
-def test_the_end_of_a_run_is_recorded_on_a_full_disk(node: NodeHarness) -> None:
+def test_runs_end_and_are_stopped_on_a_full_disk(node: NodeHarness) -> None:
     """Its last checkpoint, which has no space in the store, isn't waited for."""
     with small_disk(node.root, "24m"):
         saved = node.data / "checkpoints" / "demo/sft/1-x" / "rank-0" / "step-1"
@@ -125,6 +125,7 @@ def test_the_end_of_a_run_is_recorded_on_a_full_disk(node: NodeHarness) -> None:
         spec = node.spec(save, fill, "exit 7")
         url = f"file://{node.root}/store"
         spec["store"] = {"prefix": "demo/sft/1-x", "enabled": True, "url": url, "debounce_seconds": 600, "idle_seconds": 600}  # fmt: skip
+        node.start(node.spec("sleep 600", key="run-2", grace_seconds=1))
         node.start(spec)
         done = node.ended()
 
@@ -135,4 +136,6 @@ def test_the_end_of_a_run_is_recorded_on_a_full_disk(node: NodeHarness) -> None:
         with contextlib.suppress(OSError), (node.root / "more").open("wb") as more:
             more.write(bytes(2**24))
         with pytest.raises(NodeProgramError, match="no space left on the node's disk"):
-            node.start(node.spec("true", key="run-2"))
+            node.start(node.spec("true", key="run-3"))
+        stopped = node.call("stop", {"key": "run-2", "grace_seconds": 60})
+        assert stopped["status"] == "TRAINING_JOB_STOPPED"
