@@ -146,7 +146,7 @@ class NodeRun:
 
     def release_space(self) -> None:
         """Free the reserved disk space."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             self._reserve.unlink()
 
     def is_superseded(self, generation: int) -> bool:
