@@ -13,7 +13,7 @@ from tests.support.projects.program import ROOT, files_of_project
 SOURCE_ROOTS = ("providers", "state", "schemas")
 TOP = {
     "pyproject.toml", "trainctl", "schemas", "providers", "state", "examples", "tests", "docs", "README.md", "LICENSE",
-    ".ci", ".gitignore", ".mkdocs.yml", "llms.txt", "CONTRIBUTING.md", "CHANGELOG.md",
+    ".ci", ".gitignore", ".mkdocs.yml", "llms.txt", "CONTRIBUTING.md", "CHANGELOG.md", "findings",
 }  # fmt: skip
 
 

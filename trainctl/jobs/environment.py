@@ -31,10 +31,13 @@ JOB_VARIABLES: Mapping[str, str] = {
     "BT_PROJECT_CACHE_DIR": "Training cache of the project, if `cache_config` is enabled",
     "BT_RW_CACHE_DIR": "Same as `BT_PROJECT_CACHE_DIR`",
     "BT_TEAM_CACHE_DIR": "Training cache that all projects share, if `cache_config` is enabled",
+    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "Seconds that torchrun waits for stopped workers: 600, unless the job sets it",
 }
 """Variables of every run, for the documentation."""
 
 _SHORT = 7
+_LAUNCHER_SECONDS = "600"
+"""Longer than most grace periods, at whose end the supervisor kills all processes. torchrun's own default is 30 s."""
 _IN_CONTAINER = "/tmp/loaded_checkpoints"  # noqa: S108 - as on Baseten
 
 
@@ -139,7 +142,7 @@ def environment(
     for weights in job.weights:
         mount = PurePosixPath(where.work) / weights.mount_location
         own[weights_variable(weights.address)] = str(mount)
-    return {**plain, **own}
+    return {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": _LAUNCHER_SECONDS, **plain, **own}
 
 
 def project_id(lineage: str, project: str) -> str:

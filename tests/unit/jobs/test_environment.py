@@ -63,8 +63,9 @@ def test_the_documented_variables_are_set() -> None:
     """The reference lists the variables of a job, and no other."""
     found = made(job(checkpointing={"enabled": True}, cache={"enabled": True}))
     weights = {"TRAINCTL_WEIGHTS_QWEN3", "TRAINCTL_WEIGHTS_SFT_1"}
-    documented = {name for name in JOB_VARIABLES if name.startswith("BT_")}
-    assert set(found) == documented | weights
+    assert set(found) == {*JOB_VARIABLES} | weights
+    declared = made(job({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}))
+    assert declared["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "5"
 
 
 def test_who_and_where_a_run_is() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.support.node_program.nodes import NodeHarness, is_alive, wait_for
+from tests.support.node_program.nodes import NodeHarness, NodeProgramError, is_alive, wait_for
 from tests.support.projects.weights_project import small_disk
 from trainctl.node.runs.log_index import LogTruncator
 
@@ -113,3 +114,28 @@ def test_a_run_that_fills_the_disk_is_stopped(node: NodeHarness) -> None:
         assert done["error"].startswith(f"it filled the disk of {node.directory()}/work: ")
         assert node.status("run-2")["status"] == "TRAINING_JOB_RUNNING"
         node.call("stop", {"key": "run-2", "grace_seconds": 0})
+
+
+def test_runs_end_and_are_stopped_on_a_full_disk(node: NodeHarness) -> None:
+    """Its last checkpoint, which has no space in the store, isn't waited for."""
+    with small_disk(node.root, "24m"):
+        saved = node.data / "checkpoints" / "demo/sft/1-x" / "rank-0" / "step-1"
+        save = f"mkdir -p {saved}; head -c 1000000 /dev/urandom >{saved}/weights"
+        fill = f"cat /dev/zero >{node.root}/others 2>/dev/null || true"
+        spec = node.spec(save, fill, "exit 7")
+        url = f"file://{node.root}/store"
+        spec["store"] = {"prefix": "demo/sft/1-x", "enabled": True, "url": url, "debounce_seconds": 600, "idle_seconds": 600}  # fmt: skip
+        node.start(node.spec("sleep 600", key="run-2", grace_seconds=1))
+        node.start(spec)
+        done = node.ended()
+
+        assert (done["status"], done["exit_code"]) == ("TRAINING_JOB_FAILED", 7)
+        assert done["error"] == "start command 3 of 3 exited with 7: exit 7"
+        assert done["sync"]["pending"] == ["step-1"]
+        assert done["sync"]["error"].startswith("no space left on the node's disk: ")
+        with contextlib.suppress(OSError), (node.root / "more").open("wb") as more:
+            more.write(bytes(2**24))
+        with pytest.raises(NodeProgramError, match="no space left on the node's disk"):
+            node.start(node.spec("true", key="run-3"))
+        stopped = node.call("stop", {"key": "run-2", "grace_seconds": 60})
+        assert stopped["status"] == "TRAINING_JOB_STOPPED"

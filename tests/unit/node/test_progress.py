@@ -14,10 +14,11 @@ POST = """\
 python3 - <<'PYTHON'
 import json, os, ssl, urllib.error, urllib.request
 
-def post(token, **status):
+def post(token, length=0, **status):
     url, ca = os.environ["KUBEFLOW_TRAINER_STATUS_URL"], os.environ["KUBEFLOW_TRAINER_STATUS_CA_CERT"]
     body = json.dumps({"trainerStatus": status}).encode()
-    request = urllib.request.Request(url, body, {"Authorization": f"Bearer {token}"}, method="POST")
+    headers = {"Authorization": f"Bearer {token}", "Content-Length": str(length or len(body))}
+    request = urllib.request.Request(url, body, headers, method="POST")
     context = ssl.create_default_context(cafile=ca)
     try:
         return urllib.request.urlopen(request, timeout=5, context=context).status
@@ -28,6 +29,7 @@ token = open(os.environ["KUBEFLOW_TRAINER_STATUS_TOKEN"]).read()
 assert open(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read() == token
 assert post("another", progressPercentage=99) == 401
 assert post(token, metrics=5) == 400
+assert post(token, 2**18 + 1, metrics=[]) == 413
 assert post(token, progressPercentage=0, metrics=[{"name": "total_steps", "value": "200"}]) == 200
 metrics = {"loss": "0.25", "note": "text", "current_step": "50", "total_steps": "200", "lr": "nan"}
 metrics = [{"name": name, "value": value} for name, value in metrics.items()]
@@ -48,6 +50,12 @@ def test_a_job_posts_by_the_protocol_of_kubeflow(node: NodeHarness) -> None:
 
     assert (found["step"], found["total"], found["loss"]) == (50, 200, 0.25)
     assert 500 < found["remaining_seconds"] <= 600
+
+
+def test_lines_without_step_and_loss_are_no_progress(node: NodeHarness) -> None:
+    node.run("""echo '{"total": 10}' >>$TRAINCTL_PROGRESS""")
+
+    assert progress(node) is None
 
 
 def test_a_job_appends_lines_of_which_invalid_ones_are_ignored(node: NodeHarness) -> None:

@@ -111,6 +111,7 @@ def test_a_literal_credential_becomes_a_secret(tmp_path: Path) -> None:
         {"environment_variables": {"BT_NODE_RANK": "0"}},
         {"environment_variables": {"A": "${{ b }}"}},
         {"start_commands": ["echo '${{ b }}'"]},
+        {"start_commands": ["login hf_" + "a1" * 17]},
         {"start_commands": []},
     ],
 )

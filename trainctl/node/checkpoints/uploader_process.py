@@ -175,7 +175,7 @@ def run_uploader(uploader: Uploader, control: Any) -> int:
             failure = error if isinstance(error, Failure) else from_os_error(error, "/")
             with contextlib.suppress(OSError):
                 uploader.report_failure(f"{failure.summary}. {failure.detail}".strip())
-            if end is not None and failure.kind == "denied":
+            if end is not None and failure.kind in ("denied", "storage"):
                 return _EXIT_REFUSED
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
         try:

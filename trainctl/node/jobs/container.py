@@ -27,7 +27,7 @@ from trainctl.node.containers.command_line import (
     init_program,
 )
 from trainctl.node.containers.engines import APPTAINER, DOCKER, complaint
-from trainctl.node.jobs.shell import holding_lines, shell_program
+from trainctl.node.jobs.shell import holding_lines, shell_program, started_commands
 from trainctl.node.jobs.workspace import PreparedJob
 from trainctl.node.runs.attempt import Launch
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
@@ -226,7 +226,7 @@ def _start_error_reader(run: NodeRun, log: Path) -> Callable[[], str]:
     """Return a function that explains why no command was started, else empty."""
 
     def read_error() -> str:
-        if run.step.read_bytes():
+        if started_commands(run.step):
             return ""
         cause = complaint(log.read_text(errors="replace")) or "it ended before the first command"
         return f"cannot start the container: {cause[:_MAX_ERROR]}"

@@ -22,14 +22,14 @@ _KEPT = "__TRAINCTL_"
 
 _HEAD = "{before}set -e\ncd -- {work}\n"
 _COMMAND = """\
-printf %s {number} > {step}
+printf %s {number} 1<>{step}
 eval {command}
 __trainctl_status=$?; [ "$__trainctl_status" -eq 0 ] || exit "$__trainctl_status"
 """
 
 _HOLD = """\
 if [ -z "${{__stop_requested-}}" ] && {condition}; then
-    echo "$__status" >{held}
+    echo "$__status" 1<>{held}
     while [ -z "${{__stop_requested-}}" ]; do sleep 1; done 2>/dev/null  # no "Terminated" in the log
 fi
 """
@@ -108,7 +108,7 @@ def _venv(value: Any) -> Path:
 def shell_program(commands: Sequence[str], work: Path, step: Path, before: str = "") -> str:
     """Program text that writes the current command's number to the file ``step``.
 
-    ``before`` is inserted at the top.
+    It overwrites bytes, which a full disk allows, so the file must have some. ``before`` is inserted at the top.
     """
     text = _HEAD.format(before=before, work=shlex.quote(str(work)))
     for number, command in enumerate(commands, 1):

@@ -20,6 +20,9 @@ _CLAIM_SECONDS = 60.0
 _BACK_OFF_SECONDS = (1.0, 5.0)
 """Range of the pause before claiming again, random so that two gangs don't collide forever."""
 
+_NO_OWN_ERROR = "It ended first, but each failed rank only reports broken connections"
+"""Added to the error if the first cause was not printed, for example because torchrun ended that worker."""
+
 _WAITS_PREFIX = "waits for "
 """Prefix of a rank's reason, not repeated in reports to the other ranks."""
 
@@ -315,7 +318,10 @@ class CoordinatorState:
         causes = (rank for rank, end in failures.items() if not end["consequence"])
         rank = next(causes, next(iter(failures)))
         end = failures[rank]
-        self._cause = _cause(rank, end["status"], end.get("error"), end.get("code"))
+        error = end.get("error")
+        if end["consequence"] and len(failures) > 1:
+            error = f"{error}. {_NO_OWN_ERROR}"
+        self._cause = _cause(rank, end["status"], error, end.get("code"))
         self._final = self._final or bool(end.get("expired"))
         self._end_others(None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import secrets
 import signal
 import time
@@ -19,6 +18,7 @@ from trainctl.node.rendezvous.coordinator import Coordinator, PortReservation
 from trainctl.node.rendezvous.coordinator_connection import CoordinatorConnection
 from trainctl.node.rendezvous.coordinator_state import CoordinatorState, GangPolicy
 from trainctl.node.rendezvous.gang_allocation import GangAllocation
+from trainctl.node.rendezvous.worker_failures import judge_failure
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import Attempt, AttemptEnd
 from trainctl.node.runs.record import NodeRun
@@ -138,7 +138,8 @@ class GangMember(RankCoordination):
             self._end = value
             if value.get("grace") is not None:
                 path = self._run.directory / "stop.json"
-                write_json(path, {**(read_json(path) or {}), "grace_seconds": value["grace"]})
+                with contextlib.suppress(OSError):  # the disk may be full
+                    write_json(path, {**(read_json(path) or {}), "grace_seconds": value["grace"]})
         elif action == "lay out":
             self._layout, self._end = value, None
         elif action == "wait":
@@ -206,7 +207,10 @@ class GangMember(RankCoordination):
         self, own: RunOutcome, end: AttemptEnd, number: int, on_retry: Callable[[str], None]
     ) -> Optional[RunOutcome]:
         """See RankCoordination. The coordinator decides when all ranks have ended."""
-        may_be_consequence = own.status == runs.FAILED and not end.expired
+        consequence = False
+        if own.status == runs.FAILED and not end.expired:
+            consequence, line = judge_failure(self._run.tail(self._rank), end.code)
+            own = own._replace(error=f"{own.error}: {line}" if line else own.error)
         self.send_value(
             {
                 "is": "ended",
@@ -214,7 +218,7 @@ class GangMember(RankCoordination):
                 "code": end.code,
                 "error": own.error,
                 "expired": end.expired,
-                "consequence": may_be_consequence and is_consequence(self._run.tail(self._rank)),
+                "consequence": consequence,
                 "grace": self._grace,
             }
         )
@@ -291,37 +295,6 @@ class GangMember(RankCoordination):
         reason = "was lost" if status == runs.LOST else "failed"
         error = f"stopped because rank {cause['rank']} {reason}"
         return RunOutcome(runs.STOPPED, own.exit_code, error, root_cause=cause)
-
-
-_CONSEQUENCES = (
-    # sockets
-    "connection reset", "connection refused", "connection closed", "connection aborted", "connection timed out",
-    "broken pipe", "no route to host", "network is unreachable", "transport endpoint is not connected", "peer closed",
-    "connectionreseterror", "connectionrefusederror", "connectionabortederror", "brokenpipeerror",
-    # gloo
-    "gloo/transport", "application timeout caused pair closure", "connectfullmesh failed", "timed out waiting",
-    # NCCL
-    "ncclremoteerror", "ncclsystemerror", "ncclunhandledcudaerror: remote", "remote process exited", "nccl communicator was aborted",
-    "watchdog caught collective operation timeout", "collective operation timeout", "net/ib : got completion", "net/socket",
-    # torch.distributed
-    "distbackenderror", "distnetworkerror", "diststoreerror", "tcpstore", "failed to recv", "socket timeout", "store->get",
-    "rendezvousconnectionerror", "rendezvoustimeouterror", "rendezvousclosederror", "rendezvousgracefulexiterror",
-    "the client socket has failed", "the client socket has timed out", "heartbeat monitor",
-    # MPI, UCX
-    "mpi_err_proc_failed", "ucs_err_connection_reset", "endpoint timeout", "ucs_err_endpoint_timeout", "lost communication",
-)  # fmt: skip
-"""Messages of libraries whose peer has disconnected.
-
-Sources: gloo/transport/tcp (pair.cc), NCCL's src/misc/socket.cc and nccl.h, c10d's TCPStore and ProcessGroup, error
-classes of torch.distributed and torchelastic's rendezvous, strerror(3).
-"""
-_CONSEQUENCE = re.compile("|".join(map(re.escape, _CONSEQUENCES)), re.IGNORECASE)
-_CONSEQUENCE_LINES = 40
-
-
-def is_consequence(text: str) -> bool:
-    """Check whether a failed rank's last lines report a broken connection."""
-    return _CONSEQUENCE.search("\n".join(text.splitlines()[-_CONSEQUENCE_LINES:])) is not None
 
 
 def cause_text(cause: Mapping[str, Any]) -> str:

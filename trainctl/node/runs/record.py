@@ -16,6 +16,7 @@ from trainctl.base.filesystem.files import (
     list_names,
     make_directory,
     read_json,
+    write_atomic,
     write_json,
 )
 from trainctl.base.protocol import WAITS_FOR_RESUME, WAITS_FOR_SECRETS
@@ -46,7 +47,9 @@ PREPARE = "prepare"
 
 _CLAIM = "claim."
 _SECRETS = "secrets.json"
-_TAIL_BYTES = 16384
+_TAIL_BYTES = 2**16
+_RESERVE_BYTES = 2**18
+"""For the record of the end, the last sample, the upload journal and small manifests."""
 
 
 class NodeRun:
@@ -68,6 +71,8 @@ class NodeRun:
         """Address and token of rank 0 for the other ranks of a gang."""
         self.held = self.directory / "held"
         """Exit code of commands that have ended, while their shell keeps the run's place."""
+        self._reserve = self.directory / "reserve"
+        """Takes the disk space for recording the end while the run isn't over."""
         self.retains_secrets = False
         """Whether stored secrets outlive the start, as a batch system may start the run again."""
 
@@ -119,6 +124,8 @@ class NodeRun:
         make_directory(self.directory)
         self._date_apply(spec)
         path = self.directory / "spec.json"
+        if not path.exists():
+            self._reserve_space()
         if create_exclusive(path, json.dumps(spec, sort_keys=True).encode()):
             return False
         recorded = self._generation
@@ -132,6 +139,15 @@ class NodeRun:
         if newer:
             write_json(path, dict(spec))
         return newer
+
+    def _reserve_space(self) -> None:
+        """Take the disk space for recording the end, with bytes that file systems can't compress."""
+        write_atomic(self._reserve, os.urandom(_RESERVE_BYTES), durable=False)
+
+    def release_space(self) -> None:
+        """Free the reserved disk space."""
+        with contextlib.suppress(OSError):
+            self._reserve.unlink()
 
     def is_superseded(self, generation: int) -> bool:
         """Check whether a newer attempt has taken over the run."""
@@ -215,6 +231,7 @@ class NodeRun:
             for name in (self.gang.name, "run.json", "started", *claims):
                 with contextlib.suppress(FileNotFoundError):
                     (self.directory / name).unlink()
+            self._reserve_space()
         write_json(self.directory / "start.json", {"number": number, "host": host})
 
     def claim(self) -> bool:
@@ -243,6 +260,8 @@ class NodeRun:
     def write(self, record: Mapping[str, Any]) -> None:
         """Replace the record; durable unless it only reports progress of a deployment."""
         durable = record.get("status") != DEPLOYING
+        if record.get("status") in ENDED:
+            self.release_space()
         write_json(self.directory / "run.json", dict(record), durable=durable)
 
     def status(self) -> Optional[RunReport]:
@@ -270,6 +289,7 @@ class NodeRun:
                 kill_marked(self.mark)
                 cleanup.remove_container(self.directory)
                 self.discard_secrets()
+                self.release_space()
             elif holder is not None and _needs_secrets(spec):
                 status = PENDING
                 is_stored = self.stored_secrets is not None

@@ -104,7 +104,8 @@ def stop(request: protocol.StopRequest, emit: Emit) -> protocol.RunReport:
     if spec is None:
         return {"key": run.key, "status": runs.LOST, "supervised": False}
     if request["grace_seconds"] is not None:
-        write_json(run.directory / "stop.json", {"grace_seconds": request["grace_seconds"]})
+        with contextlib.suppress(OSError):  # a full disk doesn't prevent the stop
+            write_json(run.directory / "stop.json", {"grace_seconds": request["grace_seconds"]})
     start = reported_at = time.monotonic()
     grace, timeout = run.grace_seconds(spec), _stop_timeout(run, spec)
     signalled: Optional[Mapping[str, Any]] = None

@@ -56,7 +56,7 @@ from trainctl.node.system.process_tree import kill_marked
 from trainctl.node.training.cache import update_summary
 from trainctl.node.training.preparation import prepare_cache
 
-_WRITE_ATTEMPTS = 600
+_WRITE_ATTEMPTS = 60
 _REPORT_SECONDS = 2.0
 _EXIT_SECONDS = 10.0
 _EXIT_POLL_SECONDS = 0.01
@@ -169,6 +169,7 @@ class _Supervisor:
             at = self._clock.now
             hurried = outcome.status == runs.DEPLOY_FAILED or self._grace() <= 0
             record = {"status": outcome.status, "exit_code": outcome.exit_code, "ended_at": at}
+            self._run.release_space()
             self._uploads.finish(record, at, hurried=hurried)
             self._end(outcome, at)
         self._release_caller()
@@ -312,7 +313,7 @@ class _Supervisor:
         gpus = self._allocation.gpu_ids
         self._update_record(mount=prepared.mount, weights_mode=prepared.weights_mode, gpus=gpus)
         for path in (self._run.step, self._run.held):
-            write_atomic(path, b"", durable=False)
+            write_atomic(path, b"\n", durable=False)
         trigger = "" if stage else self._place.trigger(number)
         if spec.get("container"):
             log = self._run.log(self._rank, stage)
@@ -392,7 +393,8 @@ class _Supervisor:
                 remove_tree(self._run.view)
                 remove_tree(self._run.loaded)
                 self._run.discard_secrets()
-                self._update_record(**changes)
+                self._record.update(changes)
+                self._write_record()
                 return
             time.sleep(1)
 
@@ -402,6 +404,10 @@ class _Supervisor:
 
     def _update_record(self, **changes: Any) -> None:
         self._record.update(changes)
+        with contextlib.suppress(OSError):  # the last record contains these changes
+            self._write_record()
+
+    def _write_record(self) -> None:
         if not self._is_superseded:
             self._run.write(self._record)
 
