@@ -89,7 +89,8 @@ class GitHub(review.ReviewServer):
             "conclusion": "success" if passed else "failure",
             "output": {"title": title, "summary": f"Plan digest: `{digest}`"},
         }
-        self.call("POST", f"{self._repository}/check-runs", check)
+        path = f"{self._repository}/check-runs"
+        self.call("POST", path, check, lambda: self.has_check(commit, name, digest))
 
     def approvals(self, request: ReviewRequest) -> Iterator[datetime]:
         """Yield the times of approvals of the head; of each member the newest verdict counts."""

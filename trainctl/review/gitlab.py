@@ -67,7 +67,8 @@ class GitLab(review.ReviewServer):
         """Write a commit status with a digest."""
         state = "success" if passed else "failed"
         status = {"state": state, "name": name, "description": f"{digest} {title}"[:255]}
-        self.call("POST", f"{self._project}/statuses/{commit}", status)
+        path = f"{self._project}/statuses/{commit}"
+        self.call("POST", path, status, lambda: self.has_check(commit, name, digest))
 
     def approvals(self, request: ReviewRequest) -> Iterator[datetime]:
         """Yield the times of approvals; they have no commit, and a time since GitLab 18."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import count
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -70,10 +71,24 @@ class ReviewServer:
         self._retry = retry
         self._http = SourceClient()
 
-    def call(self, method: str, path: str, body: object = None) -> Any:
-        """Send a request to a path of the API, or a URL; return the JSON of the response."""
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        is_done: Callable[[], bool] = lambda: False,
+    ) -> Any:
+        """Send a request to a path of the API, or a URL; return the JSON of the response.
+
+        ``is_done`` is asked before a repetition: the server may have made a change that it answered with an error.
+        """
         url = path if "://" in path else f"{self._api}/{path}"
-        return self._retry.run(lambda: self._send(method, url, body), threading.Event())
+        sends = count()
+
+        def send() -> Any:
+            return None if next(sends) and is_done() else self._send(method, url, body)
+
+        return self._retry.run(send, threading.Event())
 
     def get_all(self, path: str, member: str | None = None) -> Iterator[Any]:
         """Yield the items of all pages of a list, or of a list that is a ``member`` of each page."""
@@ -90,6 +105,15 @@ class ReviewServer:
         account, name = self.author_members
         return str((item[account] or {}).get(name, ""))
 
+    def checks(self, commit: str, name: str) -> Iterator[ReviewRecord]:
+        """Yield this account's checks of a commit."""
+        raise NotImplementedError
+
+    def has_check(self, commit: str, name: str, digest: str) -> bool:
+        """Whether the newest check of a commit has this digest."""
+        newest = max(self.checks(commit, name), key=lambda check: check.written_at, default=None)
+        return newest is not None and newest.text == digest
+
     def posts(self, place: PostPlace, marker: str) -> list[ReviewRecord]:
         """Return this account's posts that begin with the marker, the oldest first."""
         found = [
@@ -104,14 +128,20 @@ class ReviewServer:
 
     def publish(self, place: PostPlace, marker: str, body: str | None) -> str:
         """Keep one post with the marker, or none if ``body`` is None; return what was done."""
+
+        def has(post_id: int | None) -> bool:
+            return any(post_id in (None, post.id) for post in self.posts(place, marker))
+
         posts = self.posts(place, marker)
         for post in posts[0 if body is None else 1 :]:
             method = "DELETE" if place.closing is None else self.update_method
-            self.call(method, f"{place.item}/{post.id}", place.closing)
+            path = f"{place.item}/{post.id}"
+            self.call(method, path, place.closing, lambda at=post.id: not has(at))
         if body is None:
             return "removed" if posts else "unchanged"
         if not posts:
-            self.call("POST", place.items.partition("?")[0], {**place.new, place.body: body})
+            path, new = place.items.partition("?")[0], {**place.new, place.body: body}
+            self.call("POST", path, new, lambda: has(None))
             return "created"
         if posts[0].text.strip() == body.strip():
             return "unchanged"
