@@ -15,6 +15,8 @@ from trainctl.base.retry import RetryPolicy
 from trainctl.errors import SourceDenied, SourceNotFound, TrainctlError
 from trainctl.sources.client import SourceClient
 
+IsDone = Callable[[], bool]
+"""Whether the server has made a change that it answered with an error, which is asked before a repetition."""
 LABEL = "trainctl"
 """Label of issues, by which they are found."""
 _PAGE, _PAGES = 100, 1000
@@ -71,19 +73,9 @@ class ReviewServer:
         self._retry = retry
         self._http = SourceClient()
 
-    def call(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        is_done: Callable[[], bool] = lambda: False,
-    ) -> Any:
-        """Send a request to a path of the API, or a URL; return the JSON of the response.
-
-        ``is_done`` is asked before a repetition: the server may have made a change that it answered with an error.
-        """
-        url = path if "://" in path else f"{self._api}/{path}"
-        sends = count()
+    def call(self, method: str, path: str, body: object = None, is_done: IsDone = bool) -> Any:
+        """Send a request to a path of the API, or a URL; return the JSON of the response."""
+        url, sends = path if "://" in path else f"{self._api}/{path}", count()
 
         def send() -> Any:
             return None if next(sends) and is_done() else self._send(method, url, body)
@@ -104,15 +96,6 @@ class ReviewServer:
         """Return the account that wrote an item; empty if it was deleted."""
         account, name = self.author_members
         return str((item[account] or {}).get(name, ""))
-
-    def checks(self, commit: str, name: str) -> Iterator[ReviewRecord]:
-        """Yield this account's checks of a commit."""
-        raise NotImplementedError
-
-    def has_check(self, commit: str, name: str, digest: str) -> bool:
-        """Whether the newest check of a commit has this digest."""
-        newest = max(self.checks(commit, name), key=lambda check: check.written_at, default=None)
-        return newest is not None and newest.text == digest
 
     def posts(self, place: PostPlace, marker: str) -> list[ReviewRecord]:
         """Return this account's posts that begin with the marker, the oldest first."""
