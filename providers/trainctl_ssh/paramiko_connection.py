@@ -26,6 +26,11 @@ from trainctl_ssh.paramiko_transport import ParamikoTransport, read_greeting, re
 from trainctl_ssh.ssh_config import proxy_of, read_ssh_config
 
 _ALIVE_SECONDS = 5
+_CAUSES = {
+    paramiko.AuthenticationException: connection_errors.DENIED,
+    socket.gaierror: connection_errors.UNKNOWN_HOST,
+    ConnectionRefusedError: connection_errors.CONNECTION_REFUSED,
+}
 _CLOSE_SECONDS = 2
 _CUT_MILLISECONDS = 15_000
 _JUMP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[^]]+\]|[^:\[\]@/]+)(?::([0-9]+))?/?")
@@ -177,22 +182,12 @@ class ParamikoConnection:
                 fingerprint(error.expected_key.asbytes()),
                 f"ssh-keygen -R {login.address}, or correct host_key in the manifest.",
             ) from None
-        except paramiko.AuthenticationException as error:
-            raise connection_errors.error_for_failure(
-                connection_errors.DENIED, self.node_label, str(error)
-            ) from None
-        except socket.gaierror as error:
-            raise connection_errors.error_for_failure(
-                connection_errors.UNKNOWN_HOST, self.node_label, str(error)
-            ) from None
-        except ConnectionRefusedError as error:
-            raise connection_errors.error_for_failure(
-                connection_errors.CONNECTION_REFUSED, self.node_label, str(error)
-            ) from None
-        except (TimeoutError, paramiko.SSHException, OSError, EOFError) as error:
-            raise connection_errors.error_for_failure(
-                connection_errors.TIMED_OUT, self.node_label, str(error)
-            ) from None
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            cause = next(
+                (_CAUSES[kind] for kind in type(error).__mro__ if kind in _CAUSES),
+                connection_errors.TIMED_OUT,
+            )
+            raise connection_errors.error_for_failure(cause, self.node_label, str(error)) from None
 
     def _log_in(self, config: Mapping[str, Any]) -> paramiko.SSHClient:
         login = self.login

@@ -31,7 +31,7 @@ def read_ssh_config(path: Path, login: SshLogin) -> dict[str, Any]:
         lines += _lines(path) if path.exists() else ()
         config = paramiko.SSHConfig.from_file(StringIO("\n".join(lines)))
         settings = config.lookup(login.address)
-    except (OSError, paramiko.ConfigParseError) as error:
+    except (OSError, RecursionError, paramiko.ConfigParseError) as error:
         settings = {_REFUSED: f"{path}: {error}"}
     if _REFUSED in settings:
         raise NodeUnreachable(
@@ -57,8 +57,8 @@ def _lines(path: Path) -> Iterator[str]:
         match = _LINE.fullmatch(line.strip())
         if match is None:
             continue
-        keyword, text, place = match[1].lower(), match[2], f"{path}:{number}"
-        words = [text] if keyword == "proxycommand" else _words(text)
+        keyword, place = match[1].lower(), f"{path}:{number}"
+        words = [match[2]] if keyword == "proxycommand" else _words(match[2])
         if keyword == "include" and not in_section:
             for included in _included(words):
                 yield from _lines(included)
@@ -68,7 +68,7 @@ def _lines(path: Path) -> Iterator[str]:
             yield f"Match {shlex.join(known or ['all'])}"
             if unknown:
                 yield f"{_REFUSED} {place}: Match {unknown} is not supported"
-        elif _is_unsupported(keyword, words, text):
+        elif _is_unsupported(keyword, words):
             yield f"{_REFUSED} {place}: {match[0]!r} is not supported"
         else:
             yield f"{keyword} {shlex.join(words) if keyword == 'host' else ' '.join(words)}"
@@ -81,14 +81,14 @@ def _included(words: list[str]) -> Iterator[Path]:
         yield from sorted(Path("/").glob(str(pattern).lstrip("/")))
 
 
-def _is_unsupported(keyword: str, words: list[str], text: str) -> bool:
+def _is_unsupported(keyword: str, words: list[str]) -> bool:
     if keyword in _SINGLE and len(words) != 1:
         return True
     if keyword in ("include", "canonicalizehostname"):
         return words != ["no"]
     if keyword == "port":
         return not words[0].isdecimal()
-    return keyword in (*_SINGLE, "proxycommand") and _TOKENS.search(text) is not None
+    return keyword in (*_SINGLE, "proxycommand") and any(map(_TOKENS.search, words))
 
 
 def _words(text: str) -> list[str]:
@@ -102,9 +102,9 @@ def _criteria(words: list[str]) -> tuple[list[str], str]:
         criterion = word.lower().removeprefix("!")
         if criterion in _CRITERIA:
             known += [word.lower(), next(rest, "")]
-        elif criterion in ("all", "canonical", "final"):
+        elif criterion in ("canonical", "final"):
             known.append(word.lower())
-        else:
+        elif criterion != "all":  # which paramiko refuses next to "final"
             unknown = criterion
             next(rest, None)
     return known, unknown

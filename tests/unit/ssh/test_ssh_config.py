@@ -24,7 +24,7 @@ def test_settings_are_those_of_ssh(case: dict[str, str], tmp_path: Path) -> None
     if "refused" in case:
         with pytest.raises(NodeUnreachable) as error:
             read_ssh_config(path, SshLogin("gpu"))
-        assert error.value.summary.endswith(case["refused"].replace("{D}", str(tmp_path)))
+        assert case["refused"].replace("{D}", str(tmp_path)) in error.value.summary
         return
     found = read_ssh_config(path, SshLogin("gpu"))
     command = ["ssh", "-G", "-F", str(path), "gpu"]
