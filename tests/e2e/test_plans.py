@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import stat
+from pathlib import Path
 
 from tests.support.projects.manifest_files import WEIGHTS, job, write_manifest
 from tests.support.projects.project import ProjectHarness
@@ -80,6 +81,29 @@ def test_code_that_changed_since_the_plan_is_refused(fresh: ProjectHarness) -> N
     fresh.write({"src/notes.txt": "first"})
     fresh.run("apply", "p.bin", "--wait")
     assert log(fresh, "a") == ["first"]
+
+
+def test_a_plan_is_applied_in_another_checkout(fresh: ProjectHarness, tmp_path: Path) -> None:
+    """Its sources and code are those of the directory where it is applied, and must have its digests."""
+    shared = {"defaults.yaml": "secrets: {unused: {from: env}}"}
+    fresh.write(shared)
+    write_manifest(
+        fresh,
+        {"a": job("cat models/tiny/config.json", weights=["tiny"]) | {"code": "."}},
+        weights=WEIGHTS,
+        extends="./defaults.yaml",
+        state={"url": f"file://{tmp_path}/state"},
+    )
+    fresh.run("plan", "--out", "p.bin")
+    same, other = tmp_path / "same", tmp_path / "other"
+    for directory in (same, other):
+        shutil.copytree(fresh.directory, directory)
+    (other / "weights/config.json").write_text("[]")
+    for path in (fresh.directory / "weights").iterdir():
+        path.write_text("not the reviewed content")
+    assert "its code has changed" in fresh.run("-C", str(other), "apply", "p.bin", code=11).stderr
+    fresh.run("-C", str(same), "apply", "p.bin", "--wait")
+    assert fresh.run("-C", str(same), "logs", "a").stdout == "{}\n"
 
 
 def test_detailed_exit_codes_and_the_ways_to_look_less(fresh: ProjectHarness) -> None:

@@ -359,7 +359,8 @@ class Workspace:
         directories = own_directories(self.desired, self._state_url, settings.environ)
         var_files = ((settings.directory / path).resolve() for path in settings.var_files)
         extended = self.desired.extended
-        shared = [Path(extended.path)] if extended else []
+        # By name: a saved plan may be applied in another checkout.
+        shared = [(settings.directory / extended.name).resolve()] if extended else []
         return (*self.secrets.files(), *var_files, *directories, *output_files(), *shared)
 
     @property
