@@ -22,6 +22,7 @@ from trainctl.desired.values import (
     VARIABLE_PREFIX,
     CheckpointStoreSettings,
     DesiredState,
+    Overrides,
     SecretSpec,
     StoreLocation,
 )
@@ -71,6 +72,7 @@ class WorkspaceSettings:
     environment: str | None = None
     """Name of the state next to the main one."""
     variables: Mapping[str, str] = field(default_factory=dict)
+    overrides: Overrides = Overrides()  # noqa: RUF009 - frozen
     var_files: tuple[Path, ...] = ()
     trust_file: Path | None = None
     policy_file: Path | None = None
@@ -115,7 +117,7 @@ class Workspace:
         if self._desired is not None:
             return self._desired
         settings = self.settings
-        if settings.var_files or settings.untrusted:
+        if settings.var_files or settings.untrusted or settings.overrides.values:
             return self._build(None)
         files = read_all_files(settings.directory)
         if not files:
@@ -141,6 +143,7 @@ class Workspace:
         return build(
             read(self.settings.directory, files, self._fetch),
             variables=self.settings.variables,
+            overrides=self.settings.overrides,
             var_files=self.settings.var_files,
             environ=self.settings.environ,
             provider_schema=self._provider_schema,

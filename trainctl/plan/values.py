@@ -223,6 +223,8 @@ class PlanOptions:
     """Whether to rename and import resources as the manifest says."""
     reuse: bool = True
     """Reuse completed runs of other jobs and states instead of starting equal ones."""
+    overrides: tuple[str, ...] = ()
+    """``PATH=VALUE`` of each ``--set``."""
 
 
 @dataclass(frozen=True, slots=True)
