@@ -220,7 +220,7 @@ class ParamikoConnection:
                 banner_timeout=seconds,
                 auth_timeout=max(seconds, 30),
                 sock=self._socket(host, port, config),
-                transport_factory=_KeyTransport,
+                transport_factory=cast("Any", _KeyTransport),
             )
         except BaseException:
             client.close()

@@ -30,7 +30,7 @@ def read_ssh_config(path: Path, login: SshLogin) -> dict[str, Any]:
     try:
         lines += _lines(path) if path.exists() else ()
         config = paramiko.SSHConfig.from_file(StringIO("\n".join(lines)))
-        settings = config.lookup(login.address)
+        settings: dict[str, Any] = config.lookup(login.address)
     except (OSError, RecursionError, paramiko.ConfigParseError) as error:
         settings = {_REFUSED: f"{path}: {error}"}
     if _REFUSED in settings:

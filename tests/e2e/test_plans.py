@@ -67,6 +67,24 @@ def test_a_plan_is_stale_when_what_it_changes_has_moved_and_only_then(
     assert fresh.json("status", "a")["number"] == 3
 
 
+def test_values_set_for_a_plan_are_those_of_its_apply(fresh: ProjectHarness) -> None:
+    """A saved plan shows and keeps them, and takes no others; a run of one job leaves the others alone."""
+    write_manifest(fresh, {"a": job("echo $A $B"), "b": job("echo b")})
+    path = "runtime.environment_variables"
+    values = ("--set", f"{path}.A=1e-5", "--set", f"{path}.B=x=y")
+    planned = fresh.run("plan", *values, "--target", "job.a", "--out", "p.bin")
+    assert f"Set for this plan:\n  {path}.A=1e-5\n  {path}.B=x=y\n" in planned.stdout
+    assert "can't be used with a saved plan" in fresh.run("apply", "p.bin", *values, code=64).stderr
+    fresh.run("apply", "p.bin", "--wait")
+    assert log(fresh, "a") == ["1e-5 x=y"]
+    done = fresh.run("run", "b", "--set", 'runtime.start_commands=["echo c"]', *APPLY[1:2], "-f")
+    assert (done.stdout.splitlines()[-1], fresh.json("status", "a")["number"]) == ("c", 1)
+    assert (
+        "--set compute.gpu: "
+        in fresh.run(*APPLY, "--set", "compute.gpu=1", "--target", "job.a", code=1).stderr
+    )
+
+
 def test_code_that_changed_since_the_plan_is_refused(fresh: ProjectHarness) -> None:
     """What was reviewed is what runs, or nothing: exit 11 before anything is done."""
     write_manifest(fresh, {"a": job("cat notes.txt")})

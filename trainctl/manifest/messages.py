@@ -105,7 +105,7 @@ def describe(
                 else f"Move it next to {str(sibling)!r}."
             )
         else:
-            origin = ORIGIN_KEYS.get(key) if path[:1] == ("secrets",) else None
+            origin = ORIGIN_KEYS.get(str(key)) if path[:1] == ("secrets",) else None
             hint = did_you_mean(str(key), known_keys(path[:-1]))
             hint = f"Write {{from: {key}, {origin[0]}: …}}." if origin else hint
         return DiagnosticText(f"unknown key {str(key)!r}", hint, "unknown-key")

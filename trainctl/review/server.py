@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import count
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -112,19 +113,19 @@ class ReviewServer:
     def publish(self, place: PostPlace, marker: str, body: str | None) -> str:
         """Keep one post with the marker, or none if ``body`` is None; return what was done."""
 
-        def has(post_id: int | None) -> bool:
-            return any(post_id in (None, post.id) for post in self.posts(place, marker))
+        def ids() -> set[int]:
+            return {post.id for post in self.posts(place, marker)}
 
         posts = self.posts(place, marker)
         for post in posts[0 if body is None else 1 :]:
             method = "DELETE" if place.closing is None else self.update_method
             path = f"{place.item}/{post.id}"
-            self.call(method, path, place.closing, lambda at=post.id: not has(at))
+            self.call(method, path, place.closing, partial(lambda at: at not in ids(), post.id))
         if body is None:
             return "removed" if posts else "unchanged"
         if not posts:
             path, new = place.items.partition("?")[0], {**place.new, place.body: body}
-            self.call("POST", path, new, lambda: has(None))
+            self.call("POST", path, new, lambda: bool(ids()))
             return "created"
         if posts[0].text.strip() == body.strip():
             return "unchanged"

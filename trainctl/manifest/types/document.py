@@ -31,7 +31,7 @@ VariableName = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_-]{0,127}$")]
 
 Origin = Literal["env", "file", "command", "aws-secrets-manager", "keyring"]
 
-ORIGIN_KEYS: Mapping[Origin, tuple[str, ...]] = {
+ORIGIN_KEYS: Mapping[str, tuple[str, ...]] = {
     "env": ("name",),
     "file": ("path",),
     "command": ("command",),

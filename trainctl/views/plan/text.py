@@ -121,7 +121,8 @@ def _items(title: str, rows: Sequence[ItemRow], most: int | None) -> PlanSection
 
 
 def _overrides(plan: Plan) -> PlanSection:
-    return _items("Set for this plan", [(item, "", "") for item in plan.options.overrides], None)
+    items = [SectionItem(escape(item)) for item in plan.options.overrides]
+    return PlanSection("Set for this plan", items)
 
 
 def _drift(plan: Plan, page: PageStyle) -> PlanSection:
