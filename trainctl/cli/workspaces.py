@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainctl.cli.options import PlanningFlags, invalid_value
 from trainctl.cli.session import CliSession
-from trainctl.desired.values import Overrides
+from trainctl.desired.values import JobOverrides
 from trainctl.errors import TrainctlError, UsageError
 from trainctl.model.address import Address, Kind
 from trainctl.operations.states.queries import query_states
@@ -39,7 +39,7 @@ def open_workspace(
         state_url=None if flags.untrusted else session.state_url,
         environment=session.environment,
         variables=flags.assignments,
-        overrides=Overrides(
+        overrides=JobOverrides(
             flags.overrides,
             tuple(at.name for at in addresses(flags.targets, "--target") if at.kind is Kind.JOB),
         ),

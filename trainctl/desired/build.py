@@ -21,7 +21,7 @@ from trainctl.desired.values import (
     CheckpointStoreSettings,
     DesiredMoves,
     DesiredState,
-    Overrides,
+    JobOverrides,
     SecretSpec,
 )
 from trainctl.errors import ManifestError
@@ -43,7 +43,7 @@ def build(
     documents: Documents,
     *,
     variables: Mapping[str, str] | None = None,
-    overrides: Overrides = Overrides(),  # noqa: B008 - frozen
+    overrides: JobOverrides = JobOverrides(),  # noqa: B008 - frozen
     var_files: Sequence[Path] = (),
     environ: Mapping[str, str] | None = None,
     provider_schema: Callable[[str], JsonObject | None],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainctl.desired.values import Overrides
+from trainctl.desired.values import JobOverrides
 from trainctl.manifest.files import UnreadableManifest
 from trainctl.manifest.text.yaml_text import parse_yaml
 from trainctl.manifest.tree import (
@@ -21,7 +21,7 @@ _TEXTS = frozenset({"environment_variables", "labels"})
 
 
 def with_overrides(
-    root: ManifestNode, overrides: Overrides, problems: list[Diagnostic]
+    root: ManifestNode, overrides: JobOverrides, problems: list[Diagnostic]
 ) -> ManifestNode:
     """Return the tree with these values; report paths and values that are invalid."""
     jobs = root.entries["jobs"].entries if "jobs" in root.entries else {}

@@ -120,7 +120,7 @@ class DesiredState:
 
 
 @dataclass(frozen=True, slots=True)
-class Overrides:
+class JobOverrides:
     """Values of ``--set``, as typed, by dotted path in the section of a job.
 
     ``jobs``: names of the jobs to change; without any, the only job of the manifest.

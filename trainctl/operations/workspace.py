@@ -22,7 +22,7 @@ from trainctl.desired.values import (
     VARIABLE_PREFIX,
     CheckpointStoreSettings,
     DesiredState,
-    Overrides,
+    JobOverrides,
     SecretSpec,
     StoreLocation,
 )
@@ -72,7 +72,7 @@ class WorkspaceSettings:
     environment: str | None = None
     """Name of the state next to the main one."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    overrides: Overrides = Overrides()  # noqa: RUF009 - frozen
+    overrides: JobOverrides = JobOverrides()  # noqa: RUF009 - frozen
     var_files: tuple[Path, ...] = ()
     trust_file: Path | None = None
     policy_file: Path | None = None

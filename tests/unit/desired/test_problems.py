@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.cases import cases
 from tests.support.projects.manifests import problems
-from trainctl.desired.values import Overrides
+from trainctl.desired.values import JobOverrides
 
 BOOKS = ("sections", "locations", "secrets", "jobs", "expressions", "matrix", "overrides")
 
@@ -19,7 +19,7 @@ def test_all_problems_are_reported_with_their_places(tmp_path: Path, case: dict[
     """Each is ``LINE:COLUMN SUMMARY``; what is behind ``|`` is part of its detail."""
     directory = tmp_path / "demo"
     directory.mkdir()
-    overrides = Overrides(case.get("set", {}), tuple(case.get("jobs", ())))
+    overrides = JobOverrides(case.get("set", {}), tuple(case.get("jobs", ())))
     found = problems(
         directory, case["manifest"], variables=case.get("variables"), overrides=overrides
     )
