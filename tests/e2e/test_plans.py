@@ -103,25 +103,18 @@ def test_code_that_changed_since_the_plan_is_refused(fresh: ProjectHarness) -> N
 
 def test_a_plan_is_applied_in_another_checkout(fresh: ProjectHarness, tmp_path: Path) -> None:
     """Its sources and code are those of the directory where it is applied, and must have its digests."""
-    shared = {"defaults.yaml": "secrets: {unused: {from: env}}"}
-    fresh.write(shared)
-    write_manifest(
-        fresh,
-        {"a": job("cat models/tiny/config.json", weights=["tiny"]) | {"code": "."}},
-        weights=WEIGHTS,
-        extends="./defaults.yaml",
-        state={"url": f"file://{tmp_path}/state"},
-    )
+    fresh.write({"defaults.yaml": f"state: {{url: 'file://{tmp_path}/${{{{ project.name }}}}'}}"})
+    jobs = {"a": {**job("cat models/tiny/config.json", weights=["tiny"]), "code": "."}}
+    write_manifest(fresh, jobs, weights=WEIGHTS, extends="./defaults.yaml")
     fresh.run("plan", "--out", "p.bin")
-    same, other = tmp_path / "same", tmp_path / "other"
+    same, other = (str(tmp_path / name) for name in ("same", "other"))
     for directory in (same, other):
         shutil.copytree(fresh.directory, directory)
-    (other / "weights/config.json").write_text("[]")
-    for path in (fresh.directory / "weights").iterdir():
-        path.write_text("not the reviewed content")
-    assert "its code has changed" in fresh.run("-C", str(other), "apply", "p.bin", code=11).stderr
-    fresh.run("-C", str(same), "apply", "p.bin", "--wait")
-    assert fresh.run("-C", str(same), "logs", "a").stdout == "{}\n"
+    Path(other, "weights/config.json").write_text("[]")
+    fresh.write({"weights/config.json": "[1]", "weights/model.bin": "other"})
+    assert "its code has changed" in fresh.run("-C", other, "apply", "p.bin", code=11).stderr
+    fresh.run("-C", same, "apply", "p.bin", "--wait")
+    assert fresh.run("-C", same, "logs", "a").stdout == "{}\n"
 
 
 def test_detailed_exit_codes_and_the_ways_to_look_less(fresh: ProjectHarness) -> None:
