@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainctl.desired.expression import OPEN
 from trainctl.desired.values import JobOverrides
 from trainctl.manifest.files import UnreadableManifest
 from trainctl.manifest.text.yaml_text import parse_yaml
@@ -36,7 +37,7 @@ def with_overrides(
             for name in names & jobs.keys():  # the planner reports others
                 value = _value(jobs[name], steps, text, where, problems)
                 root = with_edits(root, {("jobs", name, *steps): value})
-            jobs = root.entries["jobs"].entries
+                jobs = root.entries["jobs"].entries
         except UnreadableManifest as stop:
             problems.append(stop.diagnostic)
         except ValueError as why:
@@ -59,5 +60,6 @@ def _value(
         node = None if node is None else node.entries.get(step)
     if text.startswith(("[", "{", '"', "'")):
         return parse_yaml(text, where.file, problems) or scalar_node(None, where)
-    is_text = isinstance(node and node.value, str) or not _TEXTS.isdisjoint(steps)
+    is_text = isinstance(node and node.value, str) and OPEN not in str(node and node.value)
+    is_text = is_text or not _TEXTS.isdisjoint(steps)
     return scalar_node(require_encodable(text) if is_text else resolve_scalar(text), where)
