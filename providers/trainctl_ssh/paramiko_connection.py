@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import getpass
+import re
 import secrets
+import shlex
 import socket
 import threading
 from collections.abc import Iterator, Mapping
@@ -22,10 +23,17 @@ from trainctl_ssh import connection_errors, shell
 from trainctl_ssh.host_keys import append_known_host, fingerprint, known_hosts_files
 from trainctl_ssh.hosts import SshLogin
 from trainctl_ssh.paramiko_transport import ParamikoTransport, read_greeting, relay
+from trainctl_ssh.ssh_config import proxy_of, read_ssh_config
 
 _ALIVE_SECONDS = 5
+_CAUSES = {
+    paramiko.AuthenticationException: connection_errors.DENIED,
+    socket.gaierror: connection_errors.UNKNOWN_HOST,
+    ConnectionRefusedError: connection_errors.CONNECTION_REFUSED,
+}
 _CLOSE_SECONDS = 2
 _CUT_MILLISECONDS = 15_000
+_JUMP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[^]]+\]|[^:\[\]@/]+)(?::([0-9]+))?/?")
 _USER_TIMEOUT = 18
 """TCP_USER_TIMEOUT of linux/tcp.h: paramiko ignores unanswered keepalives, so the kernel detects them."""
 
@@ -164,7 +172,7 @@ class ParamikoConnection:
 
     def _client(self) -> paramiko.SSHClient:
         login = self.login
-        config = _ssh_config(login.address)
+        config = read_ssh_config(Path("~/.ssh/config").expanduser(), login)
         try:
             return self._log_in(config)
         except paramiko.BadHostKeyException as error:
@@ -174,27 +182,16 @@ class ParamikoConnection:
                 fingerprint(error.expected_key.asbytes()),
                 f"ssh-keygen -R {login.address}, or correct host_key in the manifest.",
             ) from None
-        except paramiko.AuthenticationException as error:
-            raise connection_errors.error_for_failure(
-                connection_errors.DENIED, self.node_label, str(error)
-            ) from None
-        except socket.gaierror as error:
-            raise connection_errors.error_for_failure(
-                connection_errors.UNKNOWN_HOST, self.node_label, str(error)
-            ) from None
-        except ConnectionRefusedError as error:
-            raise connection_errors.error_for_failure(
-                connection_errors.CONNECTION_REFUSED, self.node_label, str(error)
-            ) from None
-        except (TimeoutError, paramiko.SSHException, OSError, EOFError) as error:
-            raise connection_errors.error_for_failure(
-                connection_errors.TIMED_OUT, self.node_label, str(error)
-            ) from None
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            cause = next(
+                (_CAUSES[kind] for kind in type(error).__mro__ if kind in _CAUSES),
+                connection_errors.TIMED_OUT,
+            )
+            raise connection_errors.error_for_failure(cause, self.node_label, str(error)) from None
 
     def _log_in(self, config: Mapping[str, Any]) -> paramiko.SSHClient:
         login = self.login
-        host = str(config.get("hostname", login.address))
-        port = login.port or int(config.get("port", 22))
+        host, port = config["hostname"], int(config.get("port", 22))
         client = paramiko.SSHClient()
         name = host if port == 22 else f"[{host}]:{port}"
         if login.host_key:
@@ -205,13 +202,17 @@ class ParamikoConnection:
                 if known.exists():
                     client.load_system_host_keys(str(known))
         client.set_missing_host_key_policy(_HostKeyPrompt(self, _known_hosts(config)[0]))
-        files = [login.identity_file] if login.identity_file else config.get("identityfile", [])
+        files = [login.identity_file]
+        if not login.identity_file:  # ssh ignores missing ones, too
+            files = [
+                file for file in config.get("identityfile", ()) if Path(file).expanduser().exists()
+            ]
         seconds = login.connect_timeout
         try:
             client.connect(
                 host,
                 port,
-                login.user or str(config.get("user", getpass.getuser())),
+                config.get("user"),
                 allow_agent=not login.identity_only,
                 look_for_keys=not login.identity_only,
                 key_filename=cast("Any", [str(Path(file).expanduser()) for file in files]),
@@ -219,6 +220,7 @@ class ParamikoConnection:
                 banner_timeout=seconds,
                 auth_timeout=max(seconds, 30),
                 sock=self._socket(host, port, config),
+                transport_factory=cast("Any", _KeyTransport),
             )
         except BaseException:
             client.close()
@@ -227,11 +229,11 @@ class ParamikoConnection:
         return client
 
     def _socket(self, host: str, port: int, config: Mapping[str, Any]) -> Any:
-        jump = self.login.jump or config.get("proxyjump", "")
-        if jump and jump != "none":
-            return self._through(jump, host, port)
-        if config.get("proxycommand", "none") != "none":
-            return paramiko.ProxyCommand(config["proxycommand"])
+        proxy, value = proxy_of(config)
+        if proxy == "proxyjump":
+            return self._through(value, host, port)
+        if proxy:
+            return paramiko.ProxyCommand(shlex.join(["sh", "-c", f"exec {value}"]))
         sock = socket.create_connection((host, port), self.login.connect_timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(OSError):  # unsupported: losses are detected later
@@ -241,22 +243,39 @@ class ParamikoConnection:
     def _through(self, jump: str, host: str, port: int) -> paramiko.Channel:
         """Return a channel over the last jump host, reached through those before it."""
         before, _, last = jump.rpartition(",")
-        user, _, place = last.rpartition("@")
-        address, colon, number = place.rpartition(":")
+        match = _JUMP.fullmatch(last)
+        user, address, number = match.groups() if match else ("", "", None)
+        own = address in (host, self.login.address) and int(number or 22) == port
+        if own or not address:
+            raise NodeUnreachable(
+                f"{self.node_label}: {last!r} can't be its jump host",
+                "Write ProxyJump [USER@]HOST[:PORT], and exclude jump hosts: Host * !HOST.",
+                code="ssh-config",
+            )
+        seconds = self.login.connect_timeout
         login = SshLogin(
-            (address if colon else place).strip("[]"),
-            user=user,
-            port=int(number) if colon else None,
+            address.strip("[]"),
+            user=user or "",
+            port=int(number) if number else None,
             jump=before,
-            connect_timeout=self.login.connect_timeout,
+            connect_timeout=seconds,
         )
         connection = ParamikoConnection(
-            login, f"{self.node_label} (through {place})", self._environ, self._confirm
+            login, f"{self.node_label} (through {address})", self._environ, self._confirm
         )
         client = connection._client()
         self._jumps += [*connection._jumps, client]
-        seconds = self.login.connect_timeout
         return _transport(client).open_channel("direct-tcpip", (host, port), ("127.0.0.1", 0), timeout=seconds)  # fmt: skip
+
+
+class _KeyTransport(paramiko.Transport):
+    """Refuse a second factor, for which paramiko would read standard input."""
+
+    def auth_interactive_dumb(
+        self, username: str, handler: object = None, submethods: str = ""
+    ) -> list[str]:
+        """Raise AuthenticationException."""
+        raise paramiko.AuthenticationException("The host asks for more than a key.")
 
 
 class _HostKeyPrompt(paramiko.MissingHostKeyPolicy):
@@ -280,11 +299,6 @@ class _HostKeyPrompt(paramiko.MissingHostKeyPolicy):
                 connection.node_label, connection.login, shown
             )
         append_known_host(f"{hostname} {key.get_name()} {key.get_base64()}", self._known_hosts)
-
-
-def _ssh_config(address: str) -> Mapping[str, Any]:
-    path = Path("~/.ssh/config").expanduser()
-    return paramiko.SSHConfig.from_path(str(path)).lookup(address) if path.exists() else {}
 
 
 def _known_hosts(config: Mapping[str, Any]) -> list[Path]:

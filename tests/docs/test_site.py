@@ -23,7 +23,7 @@ _LOADED = re.compile(
 def test_the_site_is_built(tmp_path: Path) -> None:
     """The site is built without warnings; no page loads a font, script or image from another server."""
     if importlib.util.find_spec("material") is None:
-        pytest.skip("needs mkdocs-material (pip install --group docs)")
+        pytest.skip("needs mkdocs-material (uv pip install --group docs)")
     words = [
         sys.executable,
         "-m",

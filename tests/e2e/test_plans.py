@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import stat
+from pathlib import Path
 
 from tests.support.projects.manifest_files import WEIGHTS, job, write_manifest
 from tests.support.projects.project import ProjectHarness
@@ -66,6 +67,24 @@ def test_a_plan_is_stale_when_what_it_changes_has_moved_and_only_then(
     assert fresh.json("status", "a")["number"] == 3
 
 
+def test_values_set_for_a_plan_are_those_of_its_apply(fresh: ProjectHarness) -> None:
+    """A saved plan shows and keeps them, and takes no others; a run of one job leaves the others alone."""
+    write_manifest(fresh, {"a": job("echo $A $B"), "b": job("echo b")})
+    path = "runtime.environment_variables"
+    values = ("--set", f"{path}.A=1e-5", "--set", f"{path}.B=x=y")
+    planned = fresh.run("plan", *values, "--target", "job.a", "--out", "p.bin")
+    assert f"Set for this plan:\n  {path}.A=1e-5\n  {path}.B=x=y\n" in planned.stdout
+    assert "can't be used with a saved plan" in fresh.run("apply", "p.bin", *values, code=64).stderr
+    fresh.run("apply", "p.bin", "--wait")
+    assert log(fresh, "a") == ["1e-5 x=y"]
+    done = fresh.run("run", "b", "--set", 'runtime.start_commands=["echo c"]', *APPLY[1:2], "-f")
+    assert (done.stdout.splitlines()[-1], fresh.json("status", "a")["number"]) == ("c", 1)
+    assert (
+        "--set compute.gpu: "
+        in fresh.run(*APPLY, "--set", "compute.gpu=1", "--target", "job.a", code=1).stderr
+    )
+
+
 def test_code_that_changed_since_the_plan_is_refused(fresh: ProjectHarness) -> None:
     """What was reviewed is what runs, or nothing: exit 11 before anything is done."""
     write_manifest(fresh, {"a": job("cat notes.txt")})
@@ -80,6 +99,22 @@ def test_code_that_changed_since_the_plan_is_refused(fresh: ProjectHarness) -> N
     fresh.write({"src/notes.txt": "first"})
     fresh.run("apply", "p.bin", "--wait")
     assert log(fresh, "a") == ["first"]
+
+
+def test_a_plan_is_applied_in_another_checkout(fresh: ProjectHarness, tmp_path: Path) -> None:
+    """Its sources and code are those of the directory where it is applied, and must have its digests."""
+    fresh.write({"defaults.yaml": f"state: {{url: 'file://{tmp_path}/${{{{ project.name }}}}'}}"})
+    jobs = {"a": {**job("cat models/tiny/config.json", weights=["tiny"]), "code": "."}}
+    write_manifest(fresh, jobs, weights=WEIGHTS, extends="./defaults.yaml")
+    fresh.run("plan", "--out", "p.bin")
+    same, other = (str(tmp_path / name) for name in ("same", "other"))
+    for directory in (same, other):
+        shutil.copytree(fresh.directory, directory)
+    Path(other, "weights/config.json").write_text("[]")
+    fresh.write({"weights/config.json": "[1]", "weights/model.bin": "other"})
+    assert "its code has changed" in fresh.run("-C", other, "apply", "p.bin", code=11).stderr
+    fresh.run("-C", same, "apply", "p.bin", "--wait")
+    assert fresh.run("-C", same, "logs", "a").stdout == "{}\n"
 
 
 def test_detailed_exit_codes_and_the_ways_to_look_less(fresh: ProjectHarness) -> None:

@@ -236,9 +236,20 @@ def test_without_an_ssh_program_host_keys_are_verified_as_strictly(
     jumped = says(jump=f"{jump.address}:{jump.port}", host_key=host.host_key)
     pinned = refusal(lambda: says(host_key=make_key(lab.place / "other")))
     closed = refusal(lambda: says(port=1))
+    # standard input, where paramiko would read the second factor, never ends
+    read, _ = os.pipe()
+    with os.fdopen(read) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        second = lab.host(
+            "KbdInteractiveAuthentication yes",
+            "AuthenticationMethods publickey,keyboard-interactive",
+            name="second",
+        )
+        denied = refusal(lambda: says(address=second.address, port=second.port))
 
     assert (unconfirmed.code, "SHA256:" in unconfirmed.summary) == ("ssh-unknown-key", True)
     assert (confirmed, jumped) == ("here\n", "here\n")
-    assert lab.user.known_hosts.read_text().endswith(host.known)
+    assert host.known in lab.user.known_hosts.read_text()
     assert (pinned.code, pinned.summary.count("SHA256:")) == ("ssh-key-changed", 2)
     assert closed.code == "ssh-connection-refused"
+    assert "asks for more than a key" in denied.detail

@@ -130,6 +130,12 @@ NoReuse = Annotated[
 Variables = Annotated[
     list[str] | None, option("--var NAME=VALUE", "Set a variable (repeatable)", POLICY)
 ]
+Settings = Annotated[
+    list[str] | None,
+    option(
+        "--set PATH=VALUE", "Value of a job, e.g. compute.accelerator=H200 (repeatable)", POLICY
+    ),
+]
 VarFiles = Annotated[
     list[Path] | None,
     option("--var-file FILE", "Load variables from YAML or TOML (repeatable)", POLICY),
@@ -180,6 +186,7 @@ class PlanningFlags:
     reuse: bool = True
     untrusted: bool = False
     policy: Path | None = None
+    settings: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.parallelism < 1:
@@ -188,11 +195,21 @@ class PlanningFlags:
     @property
     def assignments(self) -> dict[str, str]:
         """``--var`` values; UsageError for one without ``=``. The last of a name wins."""
-        pairs = [value.partition("=") for value in self.variables or ()]
-        for name, equals, _ in pairs:
-            if not (name and equals):
-                raise UsageError(f"--var {name!r}: missing value", "Use --var NAME=VALUE.")
-        return {name: value for name, _, value in pairs}
+        return _pairs("--var NAME=VALUE", self.variables)
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """``--set`` values by path; UsageError for one without ``=``."""
+        return _pairs("--set PATH=VALUE", self.settings)
+
+
+def _pairs(usage: str, values: Sequence[str] | None) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values or ()]
+    for name, equals, _ in pairs:
+        if not (name and equals):
+            flag = usage.partition(" ")[0]
+            raise UsageError(f"{flag} {name!r}: missing value", f"Use {usage}.")
+    return {name: value for name, _, value in pairs}
 
 
 def invalid_value(flag: str, error: ValueError) -> UsageError:

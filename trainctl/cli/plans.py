@@ -73,6 +73,7 @@ def plan_from_flags(
         run=addresses(flags.runs, "ADDRESS"),
         delete_checkpoints=flags.delete_checkpoints,
         reuse=flags.reuse,
+        overrides=tuple(f"{path}={value}" for path, value in flags.overrides.items()),
     )
     if flags.untrusted:
         from trainctl.operations.survey.untrusted import create_untrusted_plan

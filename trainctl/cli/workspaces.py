@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainctl.cli.options import PlanningFlags, invalid_value
 from trainctl.cli.session import CliSession
+from trainctl.desired.values import JobOverrides
 from trainctl.errors import TrainctlError, UsageError
-from trainctl.model.address import Address
+from trainctl.model.address import Address, Kind
 from trainctl.operations.states.queries import query_states
 from trainctl.operations.workspace import Workspace, WorkspaceSettings
 from trainctl.views.terminal.text import escape, warning_text
@@ -38,6 +39,10 @@ def open_workspace(
         state_url=None if flags.untrusted else session.state_url,
         environment=session.environment,
         variables=flags.assignments,
+        overrides=JobOverrides(
+            flags.overrides,
+            tuple(at.name for at in addresses(flags.targets, "--target") if at.kind is Kind.JOB),
+        ),
         var_files=tuple(flags.var_files or ()),
         trust_file=flags.trust,
         policy_file=flags.policy,

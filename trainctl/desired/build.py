@@ -14,12 +14,14 @@ from trainctl.desired.expression import OPEN, read_variables
 from trainctl.desired.jobs import JobBuilder
 from trainctl.desired.moves import moves
 from trainctl.desired.names import DeclaredNames, find_cycles
+from trainctl.desired.overrides import with_overrides
 from trainctl.desired.provider_settings import CheckOf, ProviderSettings, accept_any
 from trainctl.desired.slugs import with_slugs
 from trainctl.desired.values import (
     CheckpointStoreSettings,
     DesiredMoves,
     DesiredState,
+    JobOverrides,
     SecretSpec,
 )
 from trainctl.errors import ManifestError
@@ -41,6 +43,7 @@ def build(
     documents: Documents,
     *,
     variables: Mapping[str, str] | None = None,
+    overrides: JobOverrides = JobOverrides(),  # noqa: B008 - frozen
     var_files: Sequence[Path] = (),
     environ: Mapping[str, str] | None = None,
     provider_schema: Callable[[str], JsonObject | None],
@@ -49,12 +52,13 @@ def build(
 ) -> DesiredState:
     """Build the desired state; raise ManifestError with all problems if invalid.
 
-    ``variables`` are those of ``--var``, ``environ`` has others as ``TRAINCTL_VAR_name``. ``provider_schema`` returns
+    ``variables`` are those of ``--var``, ``overrides`` of ``--set``, ``environ`` has others as ``TRAINCTL_VAR_name``. ``provider_schema`` returns
     the JSON Schema of a provider's settings, None if it is not installed; ``provider_check`` reports further problems.
     ``providers`` are the names for suggestions.
     """
     problems: list[Diagnostic] = []
-    documents = replace(documents, root=with_slugs(documents.root, problems))
+    root = with_overrides(with_slugs(documents.root, problems), overrides, problems)
+    documents = replace(documents, root=root)
     known = read_variables(documents.root, variables or {}, var_files, problems, environ or {})
     expander = Expander(known, directory_name(documents.directory), problems)
     root = expander.manifest(documents.root)

@@ -119,6 +119,17 @@ class DesiredState:
         return [job for job in self.resources.values() if job.address.kind is Kind.JOB]
 
 
+@dataclass(frozen=True, slots=True)
+class JobOverrides:
+    """Values of ``--set``, as typed, by dotted path in the section of a job.
+
+    ``jobs``: names of the jobs to change; without any, the only job of the manifest.
+    """
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    jobs: tuple[str, ...] = ()
+
+
 def desired_to_json(desired: DesiredState, addresses: Iterable[Address]) -> dict[str, Any]:
     """Convert to JSON, with only the resources of these addresses and no warnings."""
     included = frozenset(addresses)

@@ -122,14 +122,7 @@ def scan(
 def _scan(
     directory: Path, code: str, reserved: Sequence[Path], skipped: tuple[str, ...]
 ) -> CodeSource:
-    root = (directory / code).resolve()
-    if not root.is_dir():
-        raise TrainctlError(
-            f"code directory {code!r} not found",
-            "Create it, or set `code` to a directory.",
-            code="missing-code",
-        )
-    _require_inside(root, directory.resolve(), code)
+    root = code_directory(directory, code)
     reserved_directories = _directories(root, reserved)
     listed = _git_files(root)
     paths, excluded = _walk(root, (*reserved_directories, *skipped)) if listed is None else listed
@@ -181,9 +174,17 @@ def _add(tar: tarfile.TarFile, place: Path, file: CodeFile) -> None:
         tar.addfile(info, stream)
 
 
-def _require_inside(root: Path, directory: Path, code: str) -> None:
+def code_directory(directory: Path, code: str) -> Path:
+    """Return a directory of code; TrainctlError if it is missing, or outside of the manifest's repository."""
+    root, directory = (directory / code).resolve(), directory.resolve()
+    if not root.is_dir():
+        raise TrainctlError(
+            f"code directory {code!r} not found",
+            "Create it, or set `code` to a directory.",
+            code="missing-code",
+        )
     if root.is_relative_to(directory):
-        return
+        return root
     top = run_git(directory, "rev-parse", "--show-toplevel")
     if top is None or not root.is_relative_to(Path(os.fsdecode(top).rstrip("\n")).resolve()):
         raise TrainctlError(
@@ -191,6 +192,7 @@ def _require_inside(root: Path, directory: Path, code: str) -> None:
             "Move it next to the manifest, or keep both in one git repository.",
             code="code-outside",
         )
+    return root
 
 
 def _directories(root: Path, reserved: Sequence[Path]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainctl.errors import TrainctlError
-from trainctl.jobs.code import CodeFile, CodeSource, scan
+from trainctl.jobs.code import CodeFile, CodeSource, code_directory, scan
 from trainctl.model.specs.job_spec import CodeSpec
 
 
@@ -31,6 +31,15 @@ def scan_code(directory: Path, code: CodeSpec, reserved: Sequence[Path] = ()) ->
         excluded += [f"{name}/{file}" for file in inner.excluded]
     files.sort(key=lambda file: file.path)
     return replace(source, files=tuple(files), excluded=tuple(excluded), external=external)
+
+
+def check_code(directory: Path, code: CodeSpec) -> None:
+    """Raise TrainctlError if a directory of the code can't be part of it; read no files."""
+    root = code_directory(directory, code.path)
+    for path in code.exclude_dirs:
+        _child(directory, path, root)
+    for path in code.external_dirs:
+        code_directory(directory, path)
 
 
 def _below(name: str, files: Sequence[CodeFile]) -> Iterator[CodeFile]:

@@ -14,7 +14,7 @@ from trainctl.manifest.credentials import is_secret_key, looks_like_credential
 from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import ManifestNode, Path, scalar_text
 from trainctl.manifest.types.base import NAME_ADVICE, OBJECT
-from trainctl.manifest.types.document import Manifest
+from trainctl.manifest.types.document import ORIGIN_KEYS, Manifest
 
 KINDS = {
     "projects": "project",
@@ -105,10 +105,14 @@ def describe(
                 else f"Move it next to {str(sibling)!r}."
             )
         else:
+            origin = ORIGIN_KEYS.get(str(key)) if path[:1] == ("secrets",) else None
             hint = did_you_mean(str(key), known_keys(path[:-1]))
+            hint = f"Write {{from: {key}, {origin[0]}: …}}." if origin else hint
         return DiagnosticText(f"unknown key {str(key)!r}", hint, "unknown-key")
     if kind == "missing":
-        return DiagnosticText(f"{path_text(path)} is missing", "Add it.", "missing-key")
+        is_origin = path[:1] == ("secrets",) and key == "from"
+        hint = f"Add it: one of {', '.join(ORIGIN_KEYS)}." if is_origin else "Add it."
+        return DiagnosticText(f"{path_text(path)} is missing", hint, "missing-key")
     if kind in _EXPECTED:
         expected = _expected(errors)
         detail = _describe_value(path, node, expected)

@@ -120,6 +120,9 @@ def _unknown_scheme(text: str, scheme: str | None) -> str:
         return f"missing scheme in {text!r}; use hf://{text}"
     if scheme == "http":
         return "http:// sources are not supported, as they can be modified in transit; use https://HOST/PATH"
+    if scheme in ("bdn", "bt"):
+        what = "a volume" if scheme == "bdn" else "a checkpoint"
+        return f"{text!r} is {what} of Baseten, which only that service reads; use the source that it was made from, or download it there and use file:./DIRECTORY"
     known = ", ".join(f"{name}://" for name in SCHEMES[:-1])
     problem = f"unsupported scheme {scheme!r}" if scheme else f"missing scheme in {text!r}"
     return f"{problem}; use one of {known} or file:./PATH"

@@ -22,6 +22,7 @@ from trainctl.desired.values import (
     VARIABLE_PREFIX,
     CheckpointStoreSettings,
     DesiredState,
+    JobOverrides,
     SecretSpec,
     StoreLocation,
 )
@@ -71,6 +72,7 @@ class WorkspaceSettings:
     environment: str | None = None
     """Name of the state next to the main one."""
     variables: Mapping[str, str] = field(default_factory=dict)
+    overrides: JobOverrides = JobOverrides()  # noqa: RUF009 - frozen
     var_files: tuple[Path, ...] = ()
     trust_file: Path | None = None
     policy_file: Path | None = None
@@ -115,7 +117,7 @@ class Workspace:
         if self._desired is not None:
             return self._desired
         settings = self.settings
-        if settings.var_files or settings.untrusted:
+        if settings.var_files or settings.untrusted or settings.overrides.values:
             return self._build(None)
         files = read_all_files(settings.directory)
         if not files:
@@ -141,6 +143,7 @@ class Workspace:
         return build(
             read(self.settings.directory, files, self._fetch),
             variables=self.settings.variables,
+            overrides=self.settings.overrides,
             var_files=self.settings.var_files,
             environ=self.settings.environ,
             provider_schema=self._provider_schema,
@@ -359,7 +362,8 @@ class Workspace:
         directories = own_directories(self.desired, self._state_url, settings.environ)
         var_files = ((settings.directory / path).resolve() for path in settings.var_files)
         extended = self.desired.extended
-        shared = [Path(extended.path)] if extended else []
+        # By name: a saved plan may be applied in another checkout.
+        shared = [(settings.directory / extended.name).resolve()] if extended else []
         return (*self.secrets.files(), *var_files, *directories, *output_files(), *shared)
 
     @property

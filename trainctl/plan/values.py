@@ -215,14 +215,14 @@ class PlanOptions:
     replace: tuple[Address, ...] = ()
     upgrade: bool = False
     run: tuple[Address, ...] = ()
-    """Jobs to run again (``trainctl run``)."""
     delete_checkpoints: bool = False
-    """Delete checkpoints of removed jobs."""
     untrusted: bool = False
     edits_state: bool = True
     """Whether to rename and import resources as the manifest says."""
     reuse: bool = True
     """Reuse completed runs of other jobs and states instead of starting equal ones."""
+    overrides: tuple[str, ...] = ()
+    """The texts of ``--set``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,7 +474,7 @@ class Plan:
     edits: StateEdits = NO_EDITS
     options: PlanOptions = PlanOptions()
     policies: str = ""
-    """Digest of the mandatory policies that the plan was checked against; empty without any."""
+    """Digest of its mandatory policies; empty without any."""
     policy_results: tuple[PolicyResult, ...] = ()
     digest: str = ""
 

@@ -64,8 +64,11 @@ class WeightsHandler:
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
         """Copy missing files into the mirror, verified; an error names the file."""
         resolved = step.resolved
+        uri = source_request_of(step.weights_spec, self._context.directory).uri
         if resolved is None:
             resolved = self._resolve(step)
+        elif uri.scheme == "file":  # a plan may be applied in another checkout
+            resolved = replace(resolved, source=uri.text)
         if step.weights_spec.pin not in (None, resolved.pin):
             raise self._source_changed(step, None, resolved)
         reference = Reference(

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from trainctl.base.retry import RetryPolicy
 from trainctl.review import server as review
-from trainctl.review.server import LABEL, PostPlace, ReviewRecord, ReviewRequest, required
+from trainctl.review.server import LABEL, IsDone, PostPlace, ReviewRecord, ReviewRequest, required
 
 _QUEUE = re.compile(r"refs/heads/gh-readonly-queue/.+/pr-(\d+)-[0-9a-f]+")
 _MEMBERS = frozenset({"OWNER", "MEMBER", "COLLABORATOR"})
@@ -79,7 +79,7 @@ class GitHub(review.ReviewServer):
                 yield ReviewRecord(run["external_id"], datetime.fromisoformat(run["completed_at"]))
 
     def create_check(
-        self, commit: str, name: str, digest: str, title: str, *, passed: bool
+        self, commit: str, name: str, digest: str, title: str, is_done: IsDone, *, passed: bool
     ) -> None:
         """Write a check with a digest; it has the time of the server."""
         check = {
@@ -89,7 +89,7 @@ class GitHub(review.ReviewServer):
             "conclusion": "success" if passed else "failure",
             "output": {"title": title, "summary": f"Plan digest: `{digest}`"},
         }
-        self.call("POST", f"{self._repository}/check-runs", check)
+        self.call("POST", f"{self._repository}/check-runs", check, is_done)
 
     def approvals(self, request: ReviewRequest) -> Iterator[datetime]:
         """Yield the times of approvals of the head; of each member the newest verdict counts."""

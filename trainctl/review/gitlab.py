@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from trainctl.base.retry import RetryPolicy
 from trainctl.review import server as review
-from trainctl.review.server import LABEL, PostPlace, ReviewRecord, ReviewRequest, required
+from trainctl.review.server import LABEL, IsDone, PostPlace, ReviewRecord, ReviewRequest, required
 
 _MERGED = ("merge_commit_sha", "squash_commit_sha", "sha")
 
@@ -62,12 +62,12 @@ class GitLab(review.ReviewServer):
                 yield ReviewRecord(digest, datetime.fromisoformat(status["created_at"]))
 
     def create_check(
-        self, commit: str, name: str, digest: str, title: str, *, passed: bool
+        self, commit: str, name: str, digest: str, title: str, is_done: IsDone, *, passed: bool
     ) -> None:
         """Write a commit status with a digest."""
         state = "success" if passed else "failed"
         status = {"state": state, "name": name, "description": f"{digest} {title}"[:255]}
-        self.call("POST", f"{self._project}/statuses/{commit}", status)
+        self.call("POST", f"{self._project}/statuses/{commit}", status, is_done)
 
     def approvals(self, request: ReviewRequest) -> Iterator[datetime]:
         """Yield the times of approvals; they have no commit, and a time since GitLab 18."""

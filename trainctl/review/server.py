@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
+from itertools import count
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -14,6 +16,8 @@ from trainctl.base.retry import RetryPolicy
 from trainctl.errors import SourceDenied, SourceNotFound, TrainctlError
 from trainctl.sources.client import SourceClient
 
+IsDone = Callable[[], bool]
+"""Whether the server has made a change that it answered with an error, which is asked before a repetition."""
 LABEL = "trainctl"
 """Label of issues, by which they are found."""
 _PAGE, _PAGES = 100, 1000
@@ -70,10 +74,14 @@ class ReviewServer:
         self._retry = retry
         self._http = SourceClient()
 
-    def call(self, method: str, path: str, body: object = None) -> Any:
+    def call(self, method: str, path: str, body: object = None, is_done: IsDone = bool) -> Any:
         """Send a request to a path of the API, or a URL; return the JSON of the response."""
-        url = path if "://" in path else f"{self._api}/{path}"
-        return self._retry.run(lambda: self._send(method, url, body), threading.Event())
+        url, sends = path if "://" in path else f"{self._api}/{path}", count()
+
+        def send() -> Any:
+            return None if next(sends) and is_done() else self._send(method, url, body)
+
+        return self._retry.run(send, threading.Event())
 
     def get_all(self, path: str, member: str | None = None) -> Iterator[Any]:
         """Yield the items of all pages of a list, or of a list that is a ``member`` of each page."""
@@ -104,14 +112,20 @@ class ReviewServer:
 
     def publish(self, place: PostPlace, marker: str, body: str | None) -> str:
         """Keep one post with the marker, or none if ``body`` is None; return what was done."""
+
+        def ids() -> set[int]:
+            return {post.id for post in self.posts(place, marker)}
+
         posts = self.posts(place, marker)
         for post in posts[0 if body is None else 1 :]:
             method = "DELETE" if place.closing is None else self.update_method
-            self.call(method, f"{place.item}/{post.id}", place.closing)
+            path = f"{place.item}/{post.id}"
+            self.call(method, path, place.closing, partial(lambda at: at not in ids(), post.id))
         if body is None:
             return "removed" if posts else "unchanged"
         if not posts:
-            self.call("POST", place.items.partition("?")[0], {**place.new, place.body: body})
+            path, new = place.items.partition("?")[0], {**place.new, place.body: body}
+            self.call("POST", path, new, lambda: bool(ids()))
             return "created"
         if posts[0].text.strip() == body.strip():
             return "unchanged"

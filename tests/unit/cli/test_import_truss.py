@@ -43,6 +43,30 @@ def test_a_dump_becomes_a_valid_manifest(tmp_path: Path) -> None:
     assert (other.returncode, "*.trainctl.toml" in other.stderr) == (0, True)
 
 
+def test_what_a_plan_would_refuse_is_not_carried_over(tmp_path: Path) -> None:
+    """Directories outside of the repository, and values that are invalid here; the config's own are kept."""
+    directory = tmp_path / "train"
+    for path in ("seed", "train/lib"):
+        (tmp_path / path).mkdir(parents=True)
+    dump = json.loads(write_dump(directory, "minimal").read_text())
+    places = {"external_dirs": ["../seed", "lib"], "exclude_dirs": ["lib", "../x"]}
+    dump["job"] |= {
+        "workspace": {"workspace_root": ".", **places},
+        "weights": [{"source": "bdn:acme/llama:v1", "mount_location": "/m"}],
+    }
+    (directory / "dump.json").write_text(json.dumps(dump))
+    done = trainctl(*FROM_DUMP, cwd=directory)
+    kept, _, refused = done.stdout.partition("Not carried over")
+    assert (done.returncode, "workspace_root, external_dirs, exclude_dirs\n" in kept) == (1, True)
+    for text in (
+        "workspace.external_dirs: ../seed: ",
+        "exclude_dirs: ../x: ",
+        "a volume of Baseten",
+    ):
+        assert text in refused
+    assert "external_dirs: [lib]" in (directory / "trainctl.yaml").read_text()
+
+
 def test_a_manifest_on_standard_output(tmp_path: Path) -> None:
     """From a dump on standard input; the report is on standard error."""
     dump = write_dump(tmp_path)

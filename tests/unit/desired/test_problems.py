@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.cases import cases
 from tests.support.projects.manifests import problems
+from trainctl.desired.values import JobOverrides
 
-BOOKS = ("sections", "locations", "secrets", "jobs", "expressions", "matrix")
+BOOKS = ("sections", "locations", "secrets", "jobs", "expressions", "matrix", "overrides")
 
 
 @pytest.mark.parametrize("case", [case for book in BOOKS for case in cases(f"problems/{book}")])
@@ -18,7 +19,10 @@ def test_all_problems_are_reported_with_their_places(tmp_path: Path, case: dict[
     """Each is ``LINE:COLUMN SUMMARY``; what is behind ``|`` is part of its detail."""
     directory = tmp_path / "demo"
     directory.mkdir()
-    found = problems(directory, case["manifest"], variables=case.get("variables"))
+    overrides = JobOverrides(case.get("set", {}), tuple(case.get("jobs", ())))
+    found = problems(
+        directory, case["manifest"], variables=case.get("variables"), overrides=overrides
+    )
     expected = [text.partition(" | ") for text in case["problems"]]
     places = [str(problem.where).removeprefix("trainctl.yaml:") for problem in found]
     reported = [f"{place} {one.summary}" for place, one in zip(places, found, strict=True)]

@@ -94,11 +94,12 @@ def test_aliases_share_nodes_and_merges_add_what_is_missing() -> None:
 
 @pytest.mark.parametrize("parser", PARSERS)
 def test_what_is_not_a_manifest_is_refused_with_its_place(parser: str) -> None:
-    for text, place, summary in CASES[parser]:
+    for text, place, summary, *advice in CASES[parser]:
         with pytest.raises(UnreadableManifest) as failure:
             PARSERS[parser](text, "f", [])
         assert summary in failure.value.diagnostic.summary
         assert str(failure.value.diagnostic.where) == place
+        assert "".join(advice) in failure.value.diagnostic.detail
 
 
 @pytest.mark.parametrize(

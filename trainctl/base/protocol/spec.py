@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, TypedDict
 
 RunWeights = TypedDict("RunWeights", {"name": str, "listing": str, "mount_location": Optional[str]})
-"""``name``: address of the weights. ``mount_location`` null: ``weights/NAME`` in the working directory."""
+"""``name``: address of the weights. ``mount_location`` null: ``weights/`` and the last part of the source."""
 
 _PersistentDirectory = TypedDict("_PersistentDirectory", {"path": str, "target": str})
 

@@ -83,6 +83,7 @@ def apply_command(
     exclude: options.Excludes = None,
     replace: options.Replaces = None,
     no_reuse: options.NoReuse = False,
+    set_: options.Settings = None,
     var: options.Variables = None,
     var_file: options.VarFiles = None,
     trust: options.TrustFile = None,
@@ -102,7 +103,7 @@ def apply_command(
         raise UsageError(summary, "Remove one of the options.")
     flags = PlanningFlags(
         refresh, refresh_only, offline, upgrade, destroy, target, exclude, replace, (), var, var_file,
-        parallelism, trust=trust, policy=policy, reuse=not no_reuse,
+        parallelism, trust=trust, policy=policy, reuse=not no_reuse, settings=set_,
     )  # fmt: skip
     timeout = None if lock_timeout is None else duration("--lock-timeout", lock_timeout)
     execution_flags = ExecutionFlags(
@@ -133,6 +134,9 @@ def _apply_saved(
     signers: Path | None,
 ) -> int:
     """Apply a saved plan; it may stop the live runs that it names."""
+    if flags.settings:
+        summary = "--set can't be used with a saved plan"
+        raise UsageError(summary, f"Plan with it: trainctl plan --set PATH=VALUE --out {path}.")
     with errors_as_events(session, execution_flags.format):
         saved = load_plan(path, lambda: open_workspace(session, flags).state_keys, signers)
         if saved.plan.options.untrusted:
@@ -210,6 +214,7 @@ def run_command(
     auto_approve: options.AutoApprove = False,
     stop_running: options.StopRunning = False,
     format_: FormatOption = OutputFormat.TEXT,
+    set_: options.Settings = None,
     var: options.Variables = None,
     var_file: options.VarFiles = None,
     trust: options.TrustFile = None,
@@ -218,16 +223,16 @@ def run_command(
 ) -> int:
     """Start a new run of one or more jobs with the current code, even if nothing changed."""
     session = session_of(ctx)
-    if repeat is not None and (resume or len(address) > 1):
+    if repeat is not None and (resume or set_ or len(address) > 1):
         raise UsageError(
-            "--run can't be used with --resume or with several jobs",
-            "Name one job, and leave out --resume.",
+            "--run can't be used with --resume, --set or several jobs",
+            "Name one job, and leave out the other option.",
         )
     jobs = tuple(job_address(word) for word in address)
     shell_quoted = tuple(map(str, jobs))
     flags = PlanningFlags(
         targets=shell_quoted, runs=shell_quoted, resume=resume, repeat=repeat, variables=var, var_files=var_file,
-        parallelism=parallelism, trust=trust, policy=policy,
+        parallelism=parallelism, trust=trust, policy=policy, settings=set_,
     )  # fmt: skip
     execution_flags = ExecutionFlags(
         auto_approve,

@@ -70,6 +70,7 @@ def plan_command(
     exclude: options.Excludes = None,
     replace: options.Replaces = None,
     no_reuse: options.NoReuse = False,
+    set_: options.Settings = None,
     var: options.Variables = None,
     var_file: options.VarFiles = None,
     trust: options.TrustFile = None,
@@ -88,7 +89,7 @@ def plan_command(
         raise UsageError(summary, "Such a plan sees no state, and is never applied.")
     flags = PlanningFlags(
         refresh, refresh_only, offline, upgrade, destroy, target, exclude, replace, (), var, var_file,
-        parallelism, trust=trust, policy=policy, reuse=not no_reuse, untrusted=untrusted,
+        parallelism, trust=trust, policy=policy, reuse=not no_reuse, untrusted=untrusted, settings=set_,
     )  # fmt: skip
     with ExitStack() as stack:
         if untrusted:

@@ -239,14 +239,21 @@ def _syntax(problem: yaml.YAMLError, lines: Sequence[str], file: str) -> Diagnos
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return error("indentation with a tab", "Use spaces.", where=where, code="syntax")
     parts = (getattr(problem, "context", None), getattr(problem, "problem", None))
-    detail = (
-        f"The enclosing element starts at line {context.line + 1}."
-        if context and context.line != mark.line
-        else ""
-    )
-    return error(
-        f"invalid YAML: {', '.join(part for part in parts if part)}",
-        detail,
-        where=where,
-        code="syntax",
-    )
+    summary = f"invalid YAML: {', '.join(part for part in parts if part)}"
+    return error(summary, _likely_cause(parts, line, mark, context), where=where, code="syntax")
+
+
+def _likely_cause(parts: Sequence[str | None], line: str, mark: Any, context: Any) -> str:
+    """Return advice for a syntax error at ``mark``, in an element that starts at ``context``."""
+    column, before = len(line) - len(line.lstrip()), line[: mark.column]
+    if "mapping values are not allowed" in str(parts[1]):
+        if ": " in before:
+            return "If ': ' is part of the value, put the value in quotes."
+        return "This line is indented below a complete value. Start it in the column of that value's key."
+    if context is None or context.line == mark.line:
+        return ""
+    if "block" in str(parts[0]) and before.strip() == "" and line[column:].startswith("- "):
+        return "Start all items of a list in the same column."
+    if "block" not in str(parts[0]) or before.strip() or column == context.column:
+        return f"The enclosing element starts at line {context.line + 1}."
+    return f"This line starts in column {column + 1}, the section of line {context.line + 1} in column {context.column + 1}. Indent its keys alike."

@@ -31,14 +31,14 @@ VariableName = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_-]{0,127}$")]
 
 Origin = Literal["env", "file", "command", "aws-secrets-manager", "keyring"]
 
-_KEYS: Mapping[Origin, tuple[str, ...]] = {
+ORIGIN_KEYS: Mapping[str, tuple[str, ...]] = {
     "env": ("name",),
     "file": ("path",),
     "command": ("command",),
     "aws-secrets-manager": ("name", "region", "key"),
     "keyring": ("name", "service"),
 }
-"""Keys of each origin."""
+"""Keys of each origin, that of the place of the value first."""
 _NEEDED: Mapping[Origin, str] = {"file": "path", "command": "command"}
 
 
@@ -81,8 +81,8 @@ class Secret(ManifestSection):
                 f"Add {needed}: … next to it.",
                 code="missing-key",
             )
-        every = dict.fromkeys(key for keys in _KEYS.values() for key in keys)
-        for other in every.keys() - set(_KEYS[self.origin]):
+        every = dict.fromkeys(key for keys in ORIGIN_KEYS.values() for key in keys)
+        for other in every.keys() - set(ORIGIN_KEYS[self.origin]):
             if getattr(self, other) is not None:
                 raise validation_error(
                     f"{other!r} can't be used with 'from: {self.origin}'",

@@ -110,7 +110,7 @@ class InlineWeights(ManifestSection):
     """URI: ``hf://OWNER/REPOSITORY[@REVISION]``, ``s3://BUCKET/PREFIX``, ``file:./DIRECTORY`` and
     others."""
     mount_location: MountLocation | None = None
-    """Read-only mount path; default: ``weights/NAME`` in the working directory."""
+    """Read-only mount path; default: ``weights/`` and the last part of the source."""
     auth: SourceAuth | None = None
     """Credential; default: the platform's default credential chain."""
     auth_secret_name: Name | None = None

@@ -6,14 +6,20 @@ Source of the fields: ``truss_train.definitions`` and ``truss.base.truss_config`
 from __future__ import annotations
 
 import os.path
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from trainctl.errors import TrainctlError
+from trainctl.desired.build import build
+from trainctl.errors import ManifestError, TrainctlError
+from trainctl.manifest.files import read_all_files
+from trainctl.manifest.read import read
 from trainctl.manifest.types.job import NO_ACCELERATOR
 from trainctl.model.address import slug
+from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.imported_manifest import ImportedManifest, ImportOutcome
+from trainctl.model.specs.job_spec import CodeSpec
 from trainctl.operations.truss.runtime import runtime_section
 from trainctl.operations.truss.section import ConfigSection
 from trainctl.operations.truss.weights import weights_section
@@ -33,6 +39,8 @@ class ImportTarget:
     directory: str
     cluster: str | None = None
     hosts: Sequence[str] = ()
+    check_code: Callable[[CodeSpec], None] = lambda _: None
+    """Raises TrainctlError for directories that a plan refuses."""
 
 
 def convert(dump: Mapping[str, Any], target: ImportTarget) -> ImportedManifest:
@@ -42,6 +50,22 @@ def convert(dump: Mapping[str, Any], target: ImportTarget) -> ImportedManifest:
     except (TypeError, ValueError, AttributeError, LookupError) as error:
         text = f"a value in the dump of the config has a wrong type: {error}"
         raise TrainctlError(text, "Make the dump with the SDK.", code="invalid-config") from error
+
+
+def note_refusals(result: ImportedManifest, target: ImportTarget, name: str, text: str) -> None:
+    """Note the errors of the new manifest ``name``; a cluster may be declared by another file."""
+    directory = Path(target.directory)
+    others = read_all_files(directory) if target.cluster else {}
+    try:
+        build(
+            read(directory, {**others, name: text.encode()}),
+            provider_schema=lambda _: {"type": "object"},
+        )
+    except ManifestError as error:
+        for problem in error.diagnostics:
+            if isinstance(problem, Diagnostic) and problem.severity is Severity.ERROR:
+                text = f"{problem.summary}. {problem.detail}"
+                result.note(ImportOutcome.DIFFERENT, problem.address or name, text)
 
 
 def _convert(dump: Mapping[str, Any], target: ImportTarget) -> ImportedManifest:
@@ -139,12 +163,25 @@ def _workspace(
         absolute = os.path.join(target.source, path)  # noqa: PTH118 (text)
         return os.path.relpath(absolute, target.directory)
 
+    def keep(key: str, path: str) -> bool:
+        directories: dict[str, Any] = {} if key == "workspace_root" else {key: (relative(path),)}
+        try:
+            target.check_code(CodeSpec(top, **directories))
+        except TrainctlError as error:
+            text = f"{path}: {error.summary}. {error.detail}"
+            result.note(ImportOutcome.DIFFERENT, f"workspace.{key}", text)
+            return False
+        return True
+
     root = workspace.take("workspace_root")
-    section: dict[str, Any] = {"workspace_root": relative(root)} if root else {}
+    top = relative(root or ".")
+    section: dict[str, Any] = {}
+    if root and keep("workspace_root", root):
+        section["workspace_root"] = top
     for key in ("external_dirs", "exclude_dirs"):
-        paths = workspace.take(key, [])
-        if paths:
-            section[key] = [relative(path) for path in paths]
+        kept = [relative(path) for path in workspace.take(key, []) if keep(key, path)]
+        if kept:
+            section[key] = kept
     workspace.finish(result)
     if section:
         result.carried["workspace"] = ", ".join(section)

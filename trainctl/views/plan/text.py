@@ -71,6 +71,7 @@ def sections(plan: Plan, now: float | None, most: int | None = None) -> list[Pla
     """Return the nonempty sections: losses, problems, runs, tables; ``most`` as for ``losses``."""
     candidates = (
         *losses(plan, now, most),
+        _overrides(plan),
         _items("Moves", [(item, "", how) for item, how in plan.edits.addresses.items()], most),
         PlanSection("Problems", lines=diagnostic_lines(plan.diagnostics)),
         _drift(plan, PAGE),
@@ -117,6 +118,11 @@ def _items(title: str, rows: Sequence[ItemRow], most: int | None) -> PlanSection
             for label in group_labels(addresses, most // len(groups))
         ],
     )
+
+
+def _overrides(plan: Plan) -> PlanSection:
+    items = [SectionItem(escape(item)) for item in plan.options.overrides]
+    return PlanSection("Set for this plan", items)
 
 
 def _drift(plan: Plan, page: PageStyle) -> PlanSection:
@@ -173,6 +179,7 @@ def plan_text(
         _legend(plan, page),
         [] if concise else _changes(plan, page),
         *(_section_lines(each, page, "bold" * each.strong) for each in _tables(plan, page)),
+        _section_lines(_overrides(plan), page),
         [heading(plan, page), *filter(None, [verdict(plan)])],
         *(_section_lines(lost, page, "red") for lost in losses(plan, now, most)),
         _section_lines(_items("Runs", run_items(plan), most), page),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +13,10 @@ import typer
 from trainctl.cli.options import OUTPUT, argument, option
 from trainctl.cli.session import CliSession, session_of
 from trainctl.errors import UsageError
+from trainctl.jobs.workspace_code import check_code
 from trainctl.manifest.files import manifest_files
 from trainctl.manifest.text.writer import to_toml, to_yaml
-from trainctl.operations.truss.convert import ImportTarget, convert
+from trainctl.operations.truss.convert import ImportTarget, convert, note_refusals
 from trainctl.operations.truss.reader import parse_dump, read_config
 from trainctl.views.truss import imported_lines
 
@@ -80,8 +82,11 @@ def import_truss_command(
     source = folder.resolve()
     directory = (Path() if path == _STANDARD else path.parent).resolve()
     names = [name.strip() for name in (hosts or "").split(",") if name.strip()]
-    result = convert(dump, ImportTarget(str(source), str(directory), cluster, names))
+    check = partial(check_code, directory)
+    target = ImportTarget(str(source), str(directory), cluster, names, check)
+    result = convert(dump, target)
     text = (to_toml if format_ is ManifestFormat.TOML else to_yaml)(result.tree, result.comments)
+    note_refusals(result, target, f"trainctl.{format_}" if path == _STANDARD else path.name, text)
     output = session.output
     if path == _STANDARD:
         output.print(text.removesuffix("\n"))

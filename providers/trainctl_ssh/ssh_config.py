@@ -1,0 +1,110 @@
+"""``~/.ssh/config`` for paramiko, which reads it otherwise than OpenSSH does; see ssh_config(5)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from trainctl.errors import NodeUnreachable
+from trainctl_ssh.hosts import SshLogin
+
+_LINE = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.*)")
+_WORD = re.compile(r"""\s*(?:#.*|((?:"[^"]*"|'[^']*'|[^\s"'])+))""")
+_CRITERIA = {"host", "originalhost", "user", "localuser"}
+_SINGLE = {"hostname", "user", "port", "identityfile", "proxyjump", "canonicalizehostname"}
+_TOKENS = re.compile("%[^hprduLlC]")
+_REFUSED = "refused"
+"""Keyword of a line that can't be decided here, in the section where it stands."""
+
+
+def read_ssh_config(path: Path, login: SshLogin) -> dict[str, Any]:
+    """Return the settings of a login, whose own values come first; NodeUnreachable names a line that it can't read."""
+    own = {"User": login.user, "Port": login.port, "ProxyJump": login.jump}
+    lines = [f"{keyword} {value}" for keyword, value in own.items() if value]
+    try:
+        lines += _lines(path) if path.exists() else ()
+        config = paramiko.SSHConfig.from_file(StringIO("\n".join(lines)))
+        settings: dict[str, Any] = config.lookup(login.address)
+    except (OSError, RecursionError, paramiko.ConfigParseError) as error:
+        settings = {_REFUSED: f"{path}: {error}"}
+    if _REFUSED in settings:
+        raise NodeUnreachable(
+            settings[_REFUSED],
+            "Install the ssh program of OpenSSH, which reads every setting, or change that line.",
+            code="ssh-config",
+        )
+    return settings
+
+
+def proxy_of(settings: Mapping[str, Any]) -> tuple[str, str]:
+    """Return ``proxyjump`` or ``proxycommand``, the first that is set, with its value; empty for none."""
+    for keyword, value in settings.items():
+        if keyword == "proxycommand" or (keyword == "proxyjump" and value.lower() != "none"):
+            return (keyword, value) if value else ("", "")  # paramiko has None for "none"
+    return "", ""
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the settings of a file and of those that it includes, without comments."""
+    in_section = False
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        match = _LINE.fullmatch(line.strip())
+        if match is None:
+            continue
+        keyword, place = match[1].lower(), f"{path}:{number}"
+        words = [match[2]] if keyword == "proxycommand" else _words(match[2])
+        if keyword == "include" and not in_section:
+            for included in _included(words):
+                yield from _lines(included)
+            yield "Host *"
+        elif keyword == "match":
+            known, unknown = _criteria(words)
+            yield f"Match {shlex.join(known or ['all'])}"
+            if unknown:
+                yield f"{_REFUSED} {place}: Match {unknown} is not supported"
+        elif _is_unsupported(keyword, words):
+            yield f"{_REFUSED} {place}: {match[0]!r} is not supported"
+        else:
+            yield f"{keyword} {shlex.join(words) if keyword == 'host' else ' '.join(words)}"
+        in_section = in_section or keyword in ("host", "match")
+
+
+def _included(words: list[str]) -> Iterator[Path]:
+    for word in words:
+        pattern = Path("~/.ssh").expanduser() / Path(word).expanduser()
+        yield from sorted(Path("/").glob(str(pattern).lstrip("/")))
+
+
+def _is_unsupported(keyword: str, words: list[str]) -> bool:
+    if keyword in _SINGLE and len(words) != 1:
+        return True
+    if keyword in ("include", "canonicalizehostname"):
+        return words != ["no"]
+    if keyword == "port":
+        return not words[0].isdecimal()
+    return keyword in (*_SINGLE, "proxycommand") and any(map(_TOKENS.search, words))
+
+
+def _words(text: str) -> list[str]:
+    return [re.sub("[\"']", "", word) for word in _WORD.findall(text) if word]
+
+
+def _criteria(words: list[str]) -> tuple[list[str], str]:
+    """Split those of a ``Match`` that paramiko knows from one that it doesn't."""
+    known, unknown, rest = [], "", iter(words)
+    for word in rest:
+        criterion = word.lower().removeprefix("!")
+        if criterion in _CRITERIA:
+            known += [word.lower(), next(rest, "")]
+        elif criterion in ("canonical", "final"):
+            known.append(word.lower())
+        elif criterion != "all":  # which paramiko refuses next to "final"
+            unknown = criterion
+            next(rest, None)
+    return known, unknown

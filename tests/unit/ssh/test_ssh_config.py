@@ -1,0 +1,40 @@
+"""``~/.ssh/config`` for paramiko: the settings that ssh itself has, or an error with the line."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cases import cases
+from trainctl.errors import NodeUnreachable
+from trainctl_ssh.hosts import SshLogin
+from trainctl_ssh.ssh_config import proxy_of, read_ssh_config
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="needs ssh")
+@pytest.mark.parametrize("case", cases("ssh_config"))
+def test_settings_are_those_of_ssh(case: dict[str, Any], tmp_path: Path) -> None:
+    path, own = tmp_path / "config", case.get("options", {})
+    path.write_text(case["config"].replace("{D}", str(tmp_path)))
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/one").write_text(case.get("more", ""))
+    login = SshLogin("gpu", user=own.get("User", ""), jump=own.get("ProxyJump", ""))
+    if "refused" in case:
+        with pytest.raises(NodeUnreachable) as error:
+            read_ssh_config(path, login)
+        assert case["refused"].replace("{D}", str(tmp_path)) in error.value.summary
+        return
+    found = read_ssh_config(path, login)
+    options = (f"-o{name}={value}" for name, value in own.items())
+    command = ["ssh", "-G", "-F", str(path), *options, "gpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    expected = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    proxies = [item for item in expected.items() if item[0] in ("proxyjump", "proxycommand")]
+    assert proxy_of(found) == (*proxies, ("", ""))[0]
+    for key in ("hostname", "port", "user", "identityfile"):
+        default = [expected[key]] if key == "identityfile" else expected[key]
+        assert found.get(key, default) == default, key
