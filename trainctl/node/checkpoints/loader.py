@@ -8,12 +8,14 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
+from trainctl.base.checkpoints.layout import folder_of
 from trainctl.base.checkpoints.manifests import CheckpointManifest, RunCheckpoints, list_runs
 from trainctl.base.checkpoints.ranking import age_key, checkpoint_class, newest_checkpoint
 from trainctl.base.checkpoints.stores import CheckpointStore, store_errors
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import make_directory, remove_tree
 from trainctl.base.protocol.spec import CheckpointLoad, RunSpec
+from trainctl.node.checkpoints.pointers import place_pointers
 from trainctl.node.checkpoints.uploader import open_store_for
 from trainctl.node.checkpoints.uploader_process import runs_to_upload, upload_remaining
 from trainctl.node.runs.record import NodeRun
@@ -29,8 +31,8 @@ def load_checkpoints(
 ) -> List[Dict[str, Any]]:
     """Place the checkpoints named by ``spec["load"]`` and return a row for each.
 
-    They are stored below the run's ``loaded/<job>/rank-<n>/<checkpoint>``. Checkpoints that an earlier run of the job
-    left on this node are uploaded first. Failure if a reference that is not ``optional`` matches nothing.
+    They are stored below the run's ``loaded/<job>/rank-<n>/<checkpoint>``, next to the small files by which trainers
+    find them. Checkpoints that an earlier run of the job left on this node are uploaded first. Failure if a reference that is not ``optional`` matches nothing.
     """
     references = spec.get("load") or []
     if not references:
@@ -49,10 +51,12 @@ def load_checkpoints(
         for checkpoint in checkpoints:
             prefix, manifest = checkpoint.source.prefix, checkpoint.manifest
             job = str((reference["runs"] and reference["job"]) or prefix.split("/")[1])
-            target = run.loaded / job / f"rank-{manifest['rank']}" / manifest["name"]
-            _place(checkpoint, target, data / "checkpoints")
+            rank = Path(job, f"rank-{manifest['rank']}")
+            _place(checkpoint, run.loaded / rank, data / "checkpoints")
+            visible = Path(spec["environment"].get("BT_LOAD_CHECKPOINT_DIR") or run.loaded, rank)
+            pointers = place_pointers(manifest, run.loaded / rank, visible)
             row = {name: manifest.get(name) for name in ("rank", "name", "step", "version")}
-            rows.append({"run": prefix, **row})
+            rows.append({"run": prefix, **row, "pointers": pointers})
     return rows
 
 
@@ -83,15 +87,28 @@ def _find(store: CheckpointStore, reference: CheckpointLoad) -> List[_LoadableCh
     if not newest:
         if reference["optional"]:
             return []
-        raise Failure(
-            "missing",
-            f"no complete checkpoint {_reference_text(reference)} found",
-            _available_text(store, reference),
-        )
+        rows = [row for runs in jobs.values() for rows in runs.values() for row in rows]
+        raise _not_found(store, reference, rows)
     source, ranks = max(
         newest, key=lambda entry: (min(checkpoint_class(entry[1][0]), 1), age_key(entry[1][0]))
     )
     return [_LoadableCheckpoint(source, manifest) for manifest in ranks]
+
+
+def _not_found(
+    store: CheckpointStore, reference: CheckpointLoad, unfinished: List[CheckpointManifest]
+) -> Failure:
+    if reference["name"] is not None and unfinished:
+        return Failure(
+            "missing",
+            f"checkpoint {reference['name']!r} is unfinished: {unfinished[0]['unfinished']}",
+            "Name another one, or download it with `trainctl checkpoints download --force`.",
+        )
+    return Failure(
+        "missing",
+        f"no complete checkpoint {_reference_text(reference)} found",
+        _available_text(store, reference),
+    )
 
 
 def _reference_text(reference: CheckpointLoad) -> str:
@@ -110,10 +127,12 @@ def _available_text(store: CheckpointStore, reference: CheckpointLoad) -> str:
     return f"Available: {', '.join(names[-10:])}." if names else "The project has no checkpoints."
 
 
-def _place(checkpoint: _LoadableCheckpoint, target: Path, local: Path) -> None:
-    """Fill a directory with hard links to local files, else verified copies."""
-    make_directory(target)
+def _place(checkpoint: _LoadableCheckpoint, rank: Path, local: Path) -> None:
+    """Fill the directory of a rank with hard links to local files, else verified copies."""
     source, manifest = checkpoint.source, checkpoint.manifest
+    below = Path(f"rank-{manifest['rank']}", folder_of(manifest))
+    target = rank.parent / below
+    make_directory(target)
     lease: Optional[str] = None
     with contextlib.suppress(Failure, OSError):  # the store may be read-only
         lease = source.lease(manifest["rank"], manifest["name"])
@@ -121,8 +140,7 @@ def _place(checkpoint: _LoadableCheckpoint, target: Path, local: Path) -> None:
         for file in manifest["files"]:
             path = target / file["path"]
             make_directory(path.parent)
-            folder = local / source.prefix / f"rank-{manifest['rank']}" / manifest["name"]
-            if not _link(folder / file["path"], path, file):
+            if not _link(local / source.prefix / below / file["path"], path, file):
                 _fetch(source.store, file, path)
     finally:
         if lease is not None:

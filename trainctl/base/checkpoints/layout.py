@@ -1,0 +1,231 @@
+"""Recognise checkpoints by the paths that trainers write: names, steps, series and pointer files.
+
+The functions read names only. The path of a file decides which checkpoint it belongs to, so that a checkpoint keeps its
+name while others appear: the outermost directory that states a step most clearly, or the file itself if it does so more
+clearly than its directories.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+
+LOOSE = "."
+"""Name of the checkpoint made of the files outside all directories."""
+
+TRAINER_STATE = "trainer_state.json"
+
+_LOG_PATTERN = r"(?:^|/)events\.out\.tfevents[^/]*$|(?:^|/)[^/]*cache[^/]*/|\.(?:log|wandb|jsonl|csv|tsv|out|err)$"
+_LOG = re.compile(_LOG_PATTERN, re.IGNORECASE)
+_LOG_OR_TEXT = re.compile(
+    rf"{_LOG_PATTERN}|unfinished$|\.(?:txt|json|ya?ml|toml|md)$|(?:^|/)(?:latest|last_checkpoint)$",
+    re.IGNORECASE,
+)
+_TEMPORARY = re.compile(r"(?:^|[-_.])(?:tmp|temp|incomplete|unfinished)(?:[-_.]|$)")
+_SAFETENSORS_TEMPORARY = re.compile(r"\.tmp[A-Za-z0-9]{6}")
+
+_STEP_WORDS = re.compile(
+    r"steps?|iters?|iteration|it|batch|ba|checkpoint|ckpt|chkpt|updates?|snapshot"
+)
+_EPOCH_WORDS = re.compile(r"epoch|ep|round|model|weights")
+_PART_WORDS = re.compile(
+    r"rank|version|v|run|seed|fold|trial|part|shard|process|worker|gpu|node|tp|pp|dp"
+)
+"""Numbers after these words count runs or parts, not steps."""
+
+_SUFFIX = re.compile(r"\.[A-Za-z]\w{0,11}$")
+_DATE = re.compile(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")
+_VERSION = re.compile(r"(?<![=\d.])\d+\.\d")
+_NUMBER = re.compile(r"(?<!\d)(?<!\d\.)\d{1,18}(?!\d)(?!\.\d)(?![A-Za-z])")
+_WORD = re.compile(r"([A-Za-z]+)[-_=.]*(?:\d+[-_]+)*$")
+
+_NO_STEP, _NUMBERED, _LIKELY, _CERTAIN = range(4)
+
+
+def is_safetensors_temporary(name: str) -> bool:
+    """Return whether safetensors writes, or a killed save left, a file under this hidden name."""
+    return _SAFETENSORS_TEMPORARY.fullmatch(name) is not None
+
+
+def is_temporary_checkpoint(name: str) -> bool:
+    """Return whether a trainer renames this checkpoint when it is finished."""
+    return _TEMPORARY.search(name.rpartition("/")[2]) is not None
+
+
+def is_loadable(files: Iterable[str]) -> bool:
+    """Return whether a trainer could resume from these files: not only logs, text and caches."""
+    return any(path.endswith(TRAINER_STATE) or not _LOG_OR_TEXT.search(path) for path in files)
+
+
+def parse_step(name: str) -> Optional[int]:
+    """Parse the step in a checkpoint's name; None if its numbers are not clearly a step.
+
+    ``v0/checkpoint-120``, ``checkpoint-120-1``, ``ep3-ba1200``, ``model-000400-state``, ``epoch=0-step=120.ckpt``.
+    """
+    return _parse(name.rpartition("/")[2])[1]
+
+
+def _parse(name: str) -> Tuple[int, Optional[int]]:
+    """Return how clearly a file or directory name states a step, and the step."""
+    stem = _SUFFIX.sub("", name)
+    if is_temporary_checkpoint(name):
+        return _CERTAIN if _NUMBER.search(stem) else _NO_STEP, None
+    if re.search(r"\d-of-\d", stem):
+        return _NO_STEP, None
+    dated = _DATE.search(stem) is not None
+    stem = _DATE.sub("", stem)
+    if re.fullmatch(r"\d{1,18}", stem):
+        return _CERTAIN, int(stem)
+    is_plain = not dated and not _VERSION.search(stem)
+    clearest, step = _NO_STEP, 0
+    for match in _NUMBER.finditer(stem):
+        clarity = _clarity(stem[: match.start()], match[0], stem[match.end() :], is_plain=is_plain)
+        if clarity >= clearest:
+            step = max(step, int(match[0])) if clarity == clearest else int(match[0])
+            clearest = clarity
+    return clearest, step if clearest >= _LIKELY else None
+
+
+def _clarity(before: str, digits: str, after: str, *, is_plain: bool) -> int:
+    """Return how clearly a number of a name is a step. ``is_plain``: the name has no date and no version."""
+    match = _WORD.search(before)
+    word = match[1].lower() if match else ""
+    if _STEP_WORDS.fullmatch(word):
+        return _CERTAIN
+    if _EPOCH_WORDS.fullmatch(word):
+        return _LIKELY
+    if _PART_WORDS.fullmatch(word) or not is_plain:
+        return _NO_STEP
+    is_one_of_several = re.match(r"[-_]\d", after) or re.search(r"\d[-_]$", before)
+    if len(digits) >= 3 and not is_one_of_several:
+        return _LIKELY
+    return _NUMBERED if word else _NO_STEP
+
+
+class Membership(NamedTuple):
+    """The checkpoint of a file: its name, and the folder that its files' paths are relative to."""
+
+    name: str
+    folder: str
+
+
+def group_paths(paths: Collection[str]) -> Dict[str, Membership]:
+    """Return the checkpoint of each file of a rank by its path.
+
+    Files that state the same step in the same directory are one checkpoint, with the name of the first one; text such
+    as ``meta_000100.json`` belongs to it, too.
+    """
+    steps: Dict[Tuple[str, int], List[str]] = {}
+    members: Dict[str, Membership] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        folders = folder.split("/") if folder else []
+        clarities = [_parse(part)[0] for part in folders]
+        if _LOG.search(path):  # logs belong to the runs around numbered directories
+            clarities = [value if value >= _LIKELY else _NO_STEP for value in clarities]
+        clearest = max(clarities, default=_NO_STEP)
+        top = (
+            "/".join(folders[: clarities.index(clearest) + 1]) if clearest else folder.split("/")[0]
+        )
+        members[path] = Membership(top or LOOSE, top)
+        clarity, step = _parse(name)
+        if step is not None and clarity > clearest and not _LOG.search(path):
+            steps.setdefault((folder, step), []).append(path)
+    for (folder, _), mates in steps.items():
+        loadable = [path for path in mates if is_loadable([path])]
+        if loadable:
+            first = min(loadable, key=lambda path: (len(path), path))
+            members.update((path, Membership(first, folder)) for path in mates)
+    return members
+
+
+def deciding_files(name: str, paths: Iterable[str]) -> List[str]:
+    """Return the files that decide when a checkpoint is complete: not logs that grow next to it.
+
+    Only logs, if there is nothing else; text counts only where the name states a step.
+    """
+    every = list(paths)
+    ignored = _LOG if _parse(name.rpartition("/")[2])[0] >= _LIKELY else _LOG_OR_TEXT
+    return [path for path in every if not ignored.search(path)] or every
+
+
+def series(name: str) -> str:
+    """Return a name that is equal for checkpoints whose names differ only in numbers."""
+    return re.sub(r"\d+", "#", name)
+
+
+def folder_of(row: Mapping[str, Any]) -> str:
+    """Return the folder of a checkpoint's files below its rank; empty for the rank itself."""
+    return str(row.get("folder", "" if row["name"] == LOOSE else row["name"]))
+
+
+def number_series(rows: Iterable[Dict[str, Any]]) -> None:
+    """Set the steps of checkpoints that only their siblings show to be a series.
+
+    The step is the number that differs most often, of these the largest. Names without letters are dates or times.
+    """
+    siblings: Dict[Tuple[int, str, str], List[Dict[str, Any]]] = {}
+    for row in rows:
+        folder, _, name = row["name"].rpartition("/")
+        if re.search(r"\d", name) and re.search("[A-Za-z]", name) and not _DATE.search(name):
+            siblings.setdefault((row["rank"], folder, series(name)), []).append(row)
+    for found in siblings.values():
+        numbers = [
+            list(map(int, re.findall(r"\d+", row["name"].rpartition("/")[2]))) for row in found
+        ]
+        columns = list(zip(*numbers))
+        column = max(columns, key=lambda values: (len(set(values)), max(values)))
+        for row, step in zip(found, column) if len(found) > 1 else ():
+            if row.get("step") is None and step < 10**18 and is_loadable(_paths(row)):
+                row["step"] = step
+
+
+def _paths(row: Mapping[str, Any]) -> List[str]:
+    return [file["path"] for file in row["files"]]
+
+
+_POINTER_NAME = re.compile(r"(?:^|[-_.])(?:latest|last)(?:[-_.]|$)")
+
+
+class Pointer(NamedTuple):
+    """A small file by which a trainer finds its newest checkpoint, as it has to be for this one.
+
+    ``kind``: ``text`` with a value; ``path``, text with the place of the checkpoint; ``link`` to the checkpoint; or
+    ``copy`` of a file of the checkpoint, whose path is the value.
+    """
+
+    name: str
+    kind: str
+    value: str = ""
+
+
+def find_pointer(
+    beside: str, text: Optional[str], target: Optional[str], row: Mapping[str, Any]
+) -> Optional[Pointer]:
+    """Return the pointer that a file in the directory of a checkpoint is, with the value for the checkpoint.
+
+    ``text`` of a small file, ``target`` of a symlink. ``latest`` names a checkpoint of the series,
+    ``latest_checkpointed_iteration.txt`` a step, ``last_checkpoint`` a path, ``latest-rank0.pt`` leads to one,
+    ``last.ckpt`` may be a copy, and ``latest_train_state.pt`` is a copy of the checkpoint's ``train_state.pt``.
+    """
+    name, paths = row["name"].rpartition("/")[2], _paths(row)
+    if not _POINTER_NAME.search(beside) or beside in paths:
+        return None
+    if target is not None:
+        is_member = series(target.rpartition("/")[2]) == series(name)
+        return Pointer(beside, "link") if is_member else None
+    copied = re.sub(r"^(?:latest|last)[-_]", "", beside)
+    if copied in paths and folder_of(row) == row["name"]:
+        return Pointer(beside, "copy", copied)
+    if (
+        paths == [name]
+        and _SUFFIX.search(name)
+        and re.fullmatch(rf"(?:latest|last){re.escape(_SUFFIX.findall(name)[0])}", beside)
+    ):
+        return Pointer(beside, "link")
+    value = (text or "").strip()
+    if re.fullmatch(r"\d{1,18}", value) and row.get("step") is not None:
+        return Pointer(beside, "text", str(row["step"]))
+    if series(value.rpartition("/")[2]) == series(name):
+        return Pointer(beside, "path" if "/" in value else "text", name)
+    return None
