@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from trainctl.node.checkpoints.metadata import (
     checkpoint_step,
     describe_checkpoint,
     read_header,
+    unfinished_reason,
 )
 
 A = {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}
@@ -62,6 +65,46 @@ def test_an_invalid_header_is_not_believed(tmp_path: Path, header: str) -> None:
     path = weights(tmp_path / "model.safetensors", header.encode())
     assert read_header(path) is None
     assert describe_checkpoint(tmp_path, "x", ["model.safetensors"])["parameters"] == 0
+
+
+def content(text: str) -> bytes:
+    """The bytes of a file of a case."""
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        archive.writestr("data.pkl", bytes(5000))
+    header = json.dumps(GOOD).encode()
+    formats = {
+        "zip": whole.getvalue(),
+        "safetensors": struct.pack("<Q", len(header)) + header + bytes(16),
+    }
+    kind, _, cut = text.partition(" ")
+    return formats[kind][: -25 if cut else None] if kind in formats else text.encode()
+
+
+@pytest.mark.parametrize("case", cases("node/unfinished"))
+def test_files_that_a_failed_save_left(tmp_path: Path, case: dict[str, Any]) -> None:
+    for path, text in case["files"].items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(content(text))
+    sizes = {path: (tmp_path / path).stat().st_size for path in case["files"]}
+    options = (case.get("beside", []), case.get("siblings", []), case.get("rank", 0))
+
+    assert unfinished_reason(tmp_path, case["name"], sizes, *options) == case.get("reason")
+
+
+def test_a_rank_is_the_largest_of_the_tensors_and_consolidated_parts_count_once(
+    tmp_path: Path,
+) -> None:
+    tensor = {"dtype": "BF16", "shape": [64, 1], "data_offsets": [0, 128]}
+    header = json.dumps({"v_proj.lora_A.weight": tensor}).encode()
+    (tmp_path / "sharded").mkdir()
+    (tmp_path / "adapter_config.json").write_text('{"r": 8}')
+    names = ["adapter_model.safetensors", "sharded/shard-00001-model-00001-of-00001.safetensors"]
+    for name in names:
+        weights(tmp_path / name, header)
+    found = describe_checkpoint(tmp_path, "x", ["adapter_config.json", *names])
+
+    assert (found["lora_rank"], found["parameters"]) == (64, 64)
 
 
 @pytest.mark.parametrize("case", cases("node/checkpoint_types"))

@@ -98,6 +98,13 @@ def test_finished_files_and_complete_checkpoints_are_stored(
         assert "loaded" not in step or loaded(run) == [(PREFIX, step["loaded"])]
 
 
+def test_an_unfinished_checkpoint_is_not_loaded_by_its_name(run: SavedRun) -> None:
+    _save(run, {"checkpoint-1": {"model.bin": "1", "checkpoint-is-incomplete.txt": ""}}, None)
+    run.finish()
+    with pytest.raises(Failure, match=r"'checkpoint-1' is unfinished: checkpoint-is-incomplete"):
+        loaded(run, "checkpoint-1")
+
+
 def test_a_file_that_is_open_for_writing_is_not_finished(
     run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
 ) -> None:

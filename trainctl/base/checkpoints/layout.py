@@ -8,6 +8,7 @@ clearly than its directories.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any, Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 LOOSE = "."
@@ -32,6 +33,9 @@ _PART_WORDS = re.compile(
     r"rank|version|v|run|seed|fold|trial|part|shard|process|worker|gpu|node|tp|pp|dp"
 )
 """Numbers after these words count runs or parts, not steps."""
+
+_RANK_FOLDER = re.compile(r"(?:[a-z]+_)?rank_?\d.*")
+"""Directories of model parallelism, as in NeMo's ``checkpoints/tp_rank_00_pp_rank_000/…-step=10.ckpt``."""
 
 _SUFFIX = re.compile(r"\.[A-Za-z]\w{0,11}$")
 _DATE = re.compile(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")
@@ -65,6 +69,7 @@ def parse_step(name: str) -> Optional[int]:
     return _parse(name.rpartition("/")[2])[1]
 
 
+@lru_cache(4096)  # files are grouped every second
 def _parse(name: str) -> Tuple[int, Optional[int]]:
     """Return how clearly a file or directory name states a step, and the step."""
     stem = _SUFFIX.sub("", name)
@@ -112,8 +117,8 @@ class Membership(NamedTuple):
 def group_paths(paths: Collection[str]) -> Dict[str, Membership]:
     """Return the checkpoint of each file of a rank by its path.
 
-    Files that state the same step in the same directory are one checkpoint, with the name of the first one; text such
-    as ``meta_000100.json`` belongs to it, too.
+    Files that state the same step in the same directory, or in directories of ranks there, are one checkpoint, with the
+    name of the first one; text such as ``meta_000100.json`` belongs to it, too.
     """
     steps: Dict[Tuple[str, int], List[str]] = {}
     members: Dict[str, Membership] = {}
@@ -130,7 +135,9 @@ def group_paths(paths: Collection[str]) -> Dict[str, Membership]:
         members[path] = Membership(top or LOOSE, top)
         clarity, step = _parse(name)
         if step is not None and clarity > clearest and not _LOG.search(path):
-            steps.setdefault((folder, step), []).append(path)
+            while folders and _RANK_FOLDER.fullmatch(folders[-1]):
+                folders.pop()
+            steps.setdefault(("/".join(folders), step), []).append(path)
     for (folder, _), mates in steps.items():
         loadable = [path for path in mates if is_loadable([path])]
         if loadable:
@@ -200,32 +207,32 @@ class Pointer(NamedTuple):
 
 
 def find_pointer(
-    beside: str, text: Optional[str], target: Optional[str], row: Mapping[str, Any]
+    beside: str,
+    text: Optional[str],
+    target: Optional[str],
+    row: Mapping[str, Any],
+    others: Collection[str],
 ) -> Optional[Pointer]:
     """Return the pointer that a file in the directory of a checkpoint is, with the value for the checkpoint.
 
-    ``text`` of a small file, ``target`` of a symlink. ``latest`` names a checkpoint of the series,
+    ``text`` of a small file, ``target`` of a symlink, ``others``: names in the directory. ``latest`` names a checkpoint of the series,
     ``latest_checkpointed_iteration.txt`` a step, ``last_checkpoint`` a path, ``latest-rank0.pt`` leads to one,
     ``last.ckpt`` may be a copy, and ``latest_train_state.pt`` is a copy of the checkpoint's ``train_state.pt``.
     """
     name, paths = row["name"].rpartition("/")[2], _paths(row)
-    if not _POINTER_NAME.search(beside) or beside in paths:
+    is_pointer = _POINTER_NAME.search(beside) and parse_step(beside) is None
+    if row.get("step") is None or not is_pointer or beside in paths:
         return None
+    named = (text or "").strip() if target is None else target
+    last = named.rpartition("/")[2]
+    is_member = series(last) == series(name) or last in others
+    suffix = _SUFFIX.search(name)
     if target is not None:
-        is_member = series(target.rpartition("/")[2]) == series(name)
         return Pointer(beside, "link") if is_member else None
-    copied = re.sub(r"^(?:latest|last)[-_]", "", beside)
-    if copied in paths and folder_of(row) == row["name"]:
-        return Pointer(beside, "copy", copied)
-    if (
-        paths == [name]
-        and _SUFFIX.search(name)
-        and re.fullmatch(rf"(?:latest|last){re.escape(_SUFFIX.findall(name)[0])}", beside)
-    ):
+    if folder_of(row) == row["name"] and re.sub(r"^(?:latest|last)[-_]", "", beside) in paths:
+        return Pointer(beside, "copy", re.sub(r"^(?:latest|last)[-_]", "", beside))
+    if paths == [name] and suffix and beside in (f"last{suffix[0]}", f"latest{suffix[0]}"):
         return Pointer(beside, "link")
-    value = (text or "").strip()
-    if re.fullmatch(r"\d{1,18}", value) and row.get("step") is not None:
+    if re.fullmatch(r"\d{1,18}", named):
         return Pointer(beside, "text", str(row["step"]))
-    if series(value.rpartition("/")[2]) == series(name):
-        return Pointer(beside, "path" if "/" in value else "text", name)
-    return None
+    return Pointer(beside, "path" if "/" in named else "text", name) if is_member else None

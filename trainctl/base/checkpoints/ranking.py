@@ -68,11 +68,15 @@ def _newest_common(rows: Sequence[CheckpointRow]) -> Optional[str]:
     )
 
 
+def _finished(rows: Sequence[_RowT]) -> List[_RowT]:
+    """Return the checkpoints that no rank has unfinished."""
+    unfinished = {row["name"] for row in rows if row.get("unfinished")}
+    return [row for row in rows if row["name"] not in unfinished]
+
+
 def newest_checkpoint(runs: Mapping[_RunT, Sequence[_RowT]]) -> Optional[Tuple[_RunT, List[_RowT]]]:
     """Return the run with the newest finished checkpoint, and its rows; None without any."""
-    finished = {
-        run: [row for row in rows if not row.get("unfinished")] for run, rows in runs.items()
-    }
+    finished = {run: _finished(rows) for run, rows in runs.items()}
     if not any(finished.values()):
         return None
     newest, rows = max(
@@ -97,7 +101,7 @@ def expired_checkpoints(
     for row in sorted(rows, key=recency_key):
         if row.get("step") is not None and row["name"] != LOOSE:
             alike.setdefault((int(row["rank"]), series(row["name"])), []).append(row)
-    finished = [row for row in rows if not row.get("unfinished")]
+    finished = _finished(rows)
     kept = {_newest_common(finished)} if finished else set()
     expired = []
     for (rank, _), ordered in alike.items():

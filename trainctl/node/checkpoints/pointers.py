@@ -16,8 +16,8 @@ _MOST_BYTES = 4096
 def pointers_of(saved: SavedCheckpoint, manifest: Mapping[str, Any]) -> List[Pointer]:
     """Return the pointers next to a checkpoint, with the values for it."""
     place = (saved.top / saved.name).parent
-    pointers = []
-    for name in list_names(place) if saved.folder or saved.name != "." else ():
+    pointers, names = [], list_names(place)
+    for name in names:
         path = place / name
         try:
             target = os.readlink(path) if path.is_symlink() else None
@@ -25,7 +25,7 @@ def pointers_of(saved: SavedCheckpoint, manifest: Mapping[str, Any]) -> List[Poi
             text = path.read_text("utf-8") if target is None and is_small else None
         except (OSError, ValueError):
             continue
-        pointer = find_pointer(name, text, target, manifest)
+        pointer = find_pointer(name, text, target, manifest, names)
         if pointer is not None and (target is not None or path.is_file()):
             pointers.append(pointer)
     return pointers
