@@ -83,13 +83,17 @@ def content(text: str) -> bytes:
 
 @pytest.mark.parametrize("case", cases("node/unfinished"))
 def test_files_that_a_failed_save_left(tmp_path: Path, case: dict[str, Any]) -> None:
-    for path, text in case["files"].items():
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_bytes(content(text))
-    sizes = {path: (tmp_path / path).stat().st_size for path in case["files"]}
-    options = (case.get("beside", []), case.get("siblings", []), case.get("rank", 0))
+    name, files = case["name"], case["files"]
+    place = tmp_path if name in files else tmp_path / name
+    for path, text in files.items():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_bytes(content(text))
+    for path in case.get("beside", ()):
+        (tmp_path / path).touch()
+    sizes = {path: (place / path).stat().st_size for path in files}
 
-    assert unfinished_reason(tmp_path, case["name"], sizes, *options) == case.get("reason")
+    reason = unfinished_reason(place, name, sizes, case.get("siblings", []), case.get("rank", 0))
+    assert reason == case.get("reason")
 
 
 def test_a_rank_is_the_largest_of_the_tensors_and_consolidated_parts_count_once(

@@ -101,8 +101,9 @@ def test_finished_files_and_complete_checkpoints_are_stored(
 def test_an_unfinished_checkpoint_is_not_loaded_by_its_name(run: SavedRun) -> None:
     _save(run, {"checkpoint-1": {"model.bin": "1", "checkpoint-is-incomplete.txt": ""}}, None)
     run.finish()
-    with pytest.raises(Failure, match=r"'checkpoint-1' is unfinished: checkpoint-is-incomplete"):
+    with pytest.raises(Failure, match="no complete checkpoint 'checkpoint-1'") as caught:
         loaded(run, "checkpoint-1")
+    assert "checkpoint-1 (unfinished: checkpoint-is-incomplete.txt is left)" in caught.value.detail
 
 
 def test_a_file_that_is_open_for_writing_is_not_finished(

@@ -9,7 +9,18 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Match,
+    NamedTuple,
+    Optional,
+    Tuple,
+)
 
 LOOSE = "."
 """Name of the checkpoint made of the files outside all directories."""
@@ -40,7 +51,7 @@ _RANK_FOLDER = re.compile(r"(?:[a-z]+_)?rank_?\d.*")
 _SUFFIX = re.compile(r"\.[A-Za-z]\w{0,11}$")
 _DATE = re.compile(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")
 _VERSION = re.compile(r"(?<![=\d.])\d+\.\d")
-_NUMBER = re.compile(r"(?<!\d)(?<!\d\.)\d{1,18}(?!\d)(?!\.\d)(?![A-Za-z])")
+_NUMBER = re.compile(r"(?<!\d)(?<!\d\.)(?<!-of-)\d{1,18}(?!\d)(?!\.\d)(?![A-Za-z]|-of-\d)")
 _WORD = re.compile(r"([A-Za-z]+)[-_=.]*(?:\d+[-_]+)*$")
 
 _NO_STEP, _NUMBERED, _LIKELY, _CERTAIN = range(4)
@@ -75,24 +86,20 @@ def _parse(name: str) -> Tuple[int, Optional[int]]:
     stem = _SUFFIX.sub("", name)
     if is_temporary_checkpoint(name):
         return _CERTAIN if _NUMBER.search(stem) else _NO_STEP, None
-    if re.search(r"\d-of-\d", stem):
-        return _NO_STEP, None
-    dated = _DATE.search(stem) is not None
+    is_plain = not _DATE.search(stem) and not _VERSION.search(stem)
     stem = _DATE.sub("", stem)
     if re.fullmatch(r"\d{1,18}", stem):
         return _CERTAIN, int(stem)
-    is_plain = not dated and not _VERSION.search(stem)
-    clearest, step = _NO_STEP, 0
-    for match in _NUMBER.finditer(stem):
-        clarity = _clarity(stem[: match.start()], match[0], stem[match.end() :], is_plain=is_plain)
-        if clarity >= clearest:
-            step = max(step, int(match[0])) if clarity == clearest else int(match[0])
-            clearest = clarity
+    found = [
+        (_clarity(match, is_plain=is_plain), int(match[0])) for match in _NUMBER.finditer(stem)
+    ]
+    clearest, step = max(found, default=(_NO_STEP, 0))
     return clearest, step if clearest >= _LIKELY else None
 
 
-def _clarity(before: str, digits: str, after: str, *, is_plain: bool) -> int:
+def _clarity(number: Match[str], *, is_plain: bool) -> int:
     """Return how clearly a number of a name is a step. ``is_plain``: the name has no date and no version."""
+    before, after = number.string[: number.start()], number.string[number.end() :]
     match = _WORD.search(before)
     word = match[1].lower() if match else ""
     if _STEP_WORDS.fullmatch(word):
@@ -102,39 +109,36 @@ def _clarity(before: str, digits: str, after: str, *, is_plain: bool) -> int:
     if _PART_WORDS.fullmatch(word) or not is_plain:
         return _NO_STEP
     is_one_of_several = re.match(r"[-_]\d", after) or re.search(r"\d[-_]$", before)
-    if len(digits) >= 3 and not is_one_of_several:
-        return _LIKELY
-    return _NUMBERED if word else _NO_STEP
+    return (
+        _LIKELY
+        if len(number[0]) >= 3 and not is_one_of_several
+        else _NUMBERED
+        if word
+        else _NO_STEP
+    )
 
 
-class Membership(NamedTuple):
-    """The checkpoint of a file: its name, and the folder that its files' paths are relative to."""
-
-    name: str
-    folder: str
-
-
-def group_paths(paths: Collection[str]) -> Dict[str, Membership]:
-    """Return the checkpoint of each file of a rank by its path.
+def group_paths(paths: Collection[str]) -> Dict[str, Tuple[str, str]]:
+    """Return name and folder of the checkpoint of each file of a rank; its files' paths are relative to the folder.
 
     Files that state the same step in the same directory, or in directories of ranks there, are one checkpoint, with the
     name of the first one; text such as ``meta_000100.json`` belongs to it, too.
     """
     steps: Dict[Tuple[str, int], List[str]] = {}
-    members: Dict[str, Membership] = {}
+    members: Dict[str, Tuple[str, str]] = {}
     for path in paths:
-        folder, _, name = path.rpartition("/")
-        folders = folder.split("/") if folder else []
-        clarities = [_parse(part)[0] for part in folders]
-        if _LOG.search(path):  # logs belong to the runs around numbered directories
-            clarities = [value if value >= _LIKELY else _NO_STEP for value in clarities]
-        clearest = max(clarities, default=_NO_STEP)
-        top = (
-            "/".join(folders[: clarities.index(clearest) + 1]) if clearest else folder.split("/")[0]
+        *folders, name = path.split("/")
+        is_log = (
+            _LOG.search(path) is not None
+        )  # logs belong to the runs around numbered directories
+        found = [_parse(part)[0] for part in folders]
+        clearest = max(
+            (value for value in found if value >= _LIKELY or not is_log), default=_NO_STEP
         )
-        members[path] = Membership(top or LOOSE, top)
+        top = "/".join(folders[: found.index(clearest) + 1 if clearest else 1])
+        members[path] = (top or LOOSE, top)
         clarity, step = _parse(name)
-        if step is not None and clarity > clearest and not _LOG.search(path):
+        if step is not None and clarity > clearest and not is_log:
             while folders and _RANK_FOLDER.fullmatch(folders[-1]):
                 folders.pop()
             steps.setdefault(("/".join(folders), step), []).append(path)
@@ -142,7 +146,7 @@ def group_paths(paths: Collection[str]) -> Dict[str, Membership]:
         loadable = [path for path in mates if is_loadable([path])]
         if loadable:
             first = min(loadable, key=lambda path: (len(path), path))
-            members.update((path, Membership(first, folder)) for path in mates)
+            members.update((path, (first, folder)) for path in mates)
     return members
 
 
@@ -171,27 +175,20 @@ def number_series(rows: Iterable[Dict[str, Any]]) -> None:
 
     The step is the number that differs most often, of these the largest. Names without letters are dates or times.
     """
-    siblings: Dict[Tuple[int, str, str], List[Dict[str, Any]]] = {}
+    siblings: Dict[Tuple[int, str], List[Dict[str, Any]]] = {}
     for row in rows:
-        folder, _, name = row["name"].rpartition("/")
-        if re.search(r"\d", name) and re.search("[A-Za-z]", name) and not _DATE.search(name):
-            siblings.setdefault((row["rank"], folder, series(name)), []).append(row)
-    for found in siblings.values():
-        numbers = [
-            list(map(int, re.findall(r"\d+", row["name"].rpartition("/")[2]))) for row in found
-        ]
-        columns = list(zip(*numbers))
-        column = max(columns, key=lambda values: (len(set(values)), max(values)))
-        for row, step in zip(found, column) if len(found) > 1 else ():
-            if row.get("step") is None and step < 10**18 and is_loadable(_paths(row)):
+        name = row["name"].rpartition("/")[2]
+        if re.search("[A-Za-z]", name) and not _DATE.search(name):
+            siblings.setdefault((row["rank"], series(row["name"])), []).append(row)
+    for alike in siblings.values():
+        numbers = ([int(number) for number in re.findall(r"\d+", row["name"])] for row in alike)
+        steps = max(zip(*numbers), key=lambda values: (len(set(values)), max(values)), default=())
+        for row, step in zip(alike, steps) if len(set(steps)) > 1 else ():
+            if row.get("step") is None and is_loadable(file["path"] for file in row["files"]):
                 row["step"] = step
 
 
-def _paths(row: Mapping[str, Any]) -> List[str]:
-    return [file["path"] for file in row["files"]]
-
-
-_POINTER_NAME = re.compile(r"(?:^|[-_.])(?:latest|last)(?:[-_.]|$)")
+_POINTER_NAME = re.compile(r"(?:latest|last)(?:[-_.](.*))?")
 
 
 class Pointer(NamedTuple):
@@ -207,32 +204,25 @@ class Pointer(NamedTuple):
 
 
 def find_pointer(
-    beside: str,
-    text: Optional[str],
-    target: Optional[str],
-    row: Mapping[str, Any],
-    others: Collection[str],
+    beside: str, text: str, target: Optional[str], row: Mapping[str, Any], others: Collection[str]
 ) -> Optional[Pointer]:
     """Return the pointer that a file in the directory of a checkpoint is, with the value for the checkpoint.
 
-    ``text`` of a small file, ``target`` of a symlink, ``others``: names in the directory. ``latest`` names a checkpoint of the series,
-    ``latest_checkpointed_iteration.txt`` a step, ``last_checkpoint`` a path, ``latest-rank0.pt`` leads to one,
-    ``last.ckpt`` may be a copy, and ``latest_train_state.pt`` is a copy of the checkpoint's ``train_state.pt``.
+    ``text`` of a small file, ``target`` of a symlink, ``others``: names in the directory. ``latest`` names a checkpoint
+    of the series, ``latest_checkpointed_iteration.txt`` a step, ``last_checkpoint`` a path, ``latest-rank0.pt`` leads to
+    one, ``last.ckpt`` may be a copy, and ``latest_train_state.pt`` is a copy of the checkpoint's ``train_state.pt``.
     """
-    name, paths = row["name"].rpartition("/")[2], _paths(row)
-    is_pointer = _POINTER_NAME.search(beside) and parse_step(beside) is None
-    if row.get("step") is None or not is_pointer or beside in paths:
+    name, paths = row["name"].rpartition("/")[2], [file["path"] for file in row["files"]]
+    match = _POINTER_NAME.fullmatch(beside)
+    if row.get("step") is None or not match or parse_step(beside) is not None or beside in paths:
         return None
-    named = (text or "").strip() if target is None else target
-    last = named.rpartition("/")[2]
+    last = (target or text).rpartition("/")[2]
     is_member = series(last) == series(name) or last in others
-    suffix = _SUFFIX.search(name)
-    if target is not None:
-        return Pointer(beside, "link") if is_member else None
-    if folder_of(row) == row["name"] and re.sub(r"^(?:latest|last)[-_]", "", beside) in paths:
-        return Pointer(beside, "copy", re.sub(r"^(?:latest|last)[-_]", "", beside))
-    if paths == [name] and suffix and beside in (f"last{suffix[0]}", f"latest{suffix[0]}"):
+    if target is None and folder_of(row) == row["name"] and match[1] in paths:
+        return Pointer(beside, "copy", match[1])
+    if is_member if target is not None else paths == [name] and name.endswith(f".{match[1]}"):
         return Pointer(beside, "link")
-    if re.fullmatch(r"\d{1,18}", named):
+    if target is None and re.fullmatch(r"\d{1,18}", text):
         return Pointer(beside, "text", str(row["step"]))
-    return Pointer(beside, "path" if "/" in named else "text", name) if is_member else None
+    is_path = "/" in text
+    return Pointer(beside, "path" if is_path else "text", name) if is_member else None

@@ -61,18 +61,11 @@ class RunCheckpoints:
         key = self.manifest_key(manifest["rank"], manifest["name"])
         self.store.put(key, (json.dumps(manifest, sort_keys=True) + "\n").encode())
 
-    def remove(self, manifest: Mapping[str, Any]) -> None:
-        """Remove a checkpoint, its manifest first."""
-        self.store.delete(self.manifest_key(manifest["rank"], manifest["name"]))
-        for file in manifest["files"]:
-            self.store.delete(file["key"])
-
     def remove_all(self) -> None:
         """Remove everything of the run, manifests first."""
-        for manifest in self.manifests():
-            self.remove(manifest)
-        for stored in list(self.store.list(f"{self.prefix}/")):
-            self.store.delete(stored.key)
+        for prefix in (f"{self.prefix}/{COMPLETE}/", f"{self.prefix}/"):
+            for stored in list(self.store.list(prefix)):
+                self.store.delete(stored.key)
         self.store.abandon(f"{self.prefix}/")
 
     def lease(self, rank: int, name: str) -> str:

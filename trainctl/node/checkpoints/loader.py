@@ -32,7 +32,8 @@ def load_checkpoints(
     """Place the checkpoints named by ``spec["load"]`` and return a row for each.
 
     They are stored below the run's ``loaded/<job>/rank-<n>/<checkpoint>``, next to the small files by which trainers
-    find them. Checkpoints that an earlier run of the job left on this node are uploaded first. Failure if a reference that is not ``optional`` matches nothing.
+    find them. Checkpoints that an earlier run of the job left on this node are uploaded first. Failure if a reference
+    that is not ``optional`` matches nothing.
     """
     references = spec.get("load") or []
     if not references:
@@ -87,28 +88,15 @@ def _find(store: CheckpointStore, reference: CheckpointLoad) -> List[_LoadableCh
     if not newest:
         if reference["optional"]:
             return []
-        rows = [row for runs in jobs.values() for rows in runs.values() for row in rows]
-        raise _not_found(store, reference, rows)
+        raise Failure(
+            "missing",
+            f"no complete checkpoint {_reference_text(reference)} found",
+            _available_text(store, reference),
+        )
     source, ranks = max(
         newest, key=lambda entry: (min(checkpoint_class(entry[1][0]), 1), age_key(entry[1][0]))
     )
     return [_LoadableCheckpoint(source, manifest) for manifest in ranks]
-
-
-def _not_found(
-    store: CheckpointStore, reference: CheckpointLoad, unfinished: List[CheckpointManifest]
-) -> Failure:
-    if reference["name"] is not None and unfinished:
-        return Failure(
-            "missing",
-            f"checkpoint {reference['name']!r} is unfinished: {unfinished[0]['unfinished']}",
-            "Name another one, or download it with `trainctl checkpoints download --force`.",
-        )
-    return Failure(
-        "missing",
-        f"no complete checkpoint {_reference_text(reference)} found",
-        _available_text(store, reference),
-    )
 
 
 def _reference_text(reference: CheckpointLoad) -> str:
@@ -120,11 +108,15 @@ def _reference_text(reference: CheckpointLoad) -> str:
 
 def _available_text(store: CheckpointStore, reference: CheckpointLoad) -> str:
     names = [
-        f"{list_run.prefix}: {manifest['name']}"
+        f"{list_run.prefix}: {manifest['name']}{_reason(manifest)}"
         for list_run in list_runs(store, reference["project"])
         for manifest in list_run.manifests()
     ]
     return f"Available: {', '.join(names[-10:])}." if names else "The project has no checkpoints."
+
+
+def _reason(manifest: CheckpointManifest) -> str:
+    return f" (unfinished: {manifest['unfinished']})" if manifest.get("unfinished") else ""
 
 
 def _place(checkpoint: _LoadableCheckpoint, rank: Path, local: Path) -> None:

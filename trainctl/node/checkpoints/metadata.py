@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -85,14 +86,11 @@ def describe_checkpoint(directory: Path, name: str, files: Iterable[str]) -> Dic
 def _weights(names: Collection[str]) -> List[str]:
     """Return the safetensors files, without the ``sharded/`` parts of files that torch has consolidated."""
     weights = sorted(name for name in names if name.endswith(".safetensors"))
-    folders = {name.rpartition("/")[0] for name in weights}
+    folders = {name[: name.rfind("/") + 1] for name in weights}
     return [
         name
         for name in weights
-        if not (
-            f"/{name}".split("/")[-2] == "sharded"
-            and name.rpartition("sharded/")[0][:-1] in folders
-        )
+        if "sharded/" not in name or name[: name.rfind("sharded/")] not in folders
     ]
 
 
@@ -116,75 +114,58 @@ def _base_model(adapter: Dict[str, Any], config: Dict[str, Any]) -> Optional[str
     for value in (adapter.get("base_model_name_or_path"), config.get("_name_or_path")):
         if isinstance(value, str) and value:
             revision = adapter.get("revision")
-            return (f"{value}@{revision}" if isinstance(revision, str) and revision else value)[
-                :_MOST_TEXT
-            ]
+            return f"{value}@{revision}"[:_MOST_TEXT] if revision else value[:_MOST_TEXT]
     return None
 
 
 def unfinished_reason(
-    directory: Path,
-    name: str,
-    files: Mapping[str, int],
-    beside: Collection[str] = (),
-    siblings: Iterable[str] = (),
-    rank: int = 0,
+    directory: Path, name: str, files: Mapping[str, int], siblings: Collection[str], rank: int
 ) -> Optional[str]:
     """Return how a checkpoint's files show that the trainer did not finish saving them; None if nothing shows it.
 
-    ``files``: sizes by path. ``beside``: names in the directory of the checkpoint. ``siblings``: paths of the files of
-    other checkpoints of its series. Files that only rank 0 writes are not missed on other ranks.
+    ``files``: sizes by path. ``siblings``: paths of the files of other checkpoints of its series. Files that only rank
+    0 writes are not missed on other ranks.
     """
     base = name.rpartition("/")[2]
     if is_temporary_checkpoint(name):
         return f"{base} is a temporary name"
-    stem = base[: -len(".ckpt")] if base.endswith(".ckpt") else base
-    markers = {_SENTINEL, ".metadata.tmp", f"{stem}-unfinished"} & {*files, *beside}
-    if markers & {*files, f"{stem}-unfinished"}:
-        return f"{min(markers)} is left"
+    marker = f"{base[:-5] if base.endswith('.ckpt') else base}-unfinished"  # of NeMo
+    beside = directory.parent if directory.name == base else directory
+    left = [
+        *{_SENTINEL, ".metadata.tmp"}.intersection(files),
+        *([marker] if (beside / marker).exists() else ()),
+    ]
     missing = [] if rank else _missing_files(files)
     is_trainer = _TRAINING_ARGS in files and parse_step(name) is not None
     if TRAINER_STATE not in files and (is_trainer or TRAINER_STATE in siblings):
         missing.append(TRAINER_STATE)
-    if missing:
-        return f"{missing[0]} is missing"
+    reasons = [*(f"{path} is left" for path in left), *(f"{path} is missing" for path in missing)]
     cut = (path for path, size in sorted(files.items()) if _is_truncated(directory / path, size))
-    return next((f"{path} is truncated" for path in cut), None)
+    return reasons[0] if reasons else next((f"{path} is truncated" for path in cut), None)
 
 
 def _missing_files(files: Collection[str]) -> List[str]:
     """Return files that belong to others: torch's ``.metadata``, which is renamed last, and shards of weights."""
-    missing = []
-    shards: Counter[str] = Counter()
-    for path in sorted(files):
-        folder, _, name = path.rpartition("/")
-        metadata = f"{folder}/.metadata" if folder else ".metadata"
-        if name.endswith(".distcp") and metadata not in files:
-            missing.append(metadata)
-        match = _SHARD.fullmatch(path)
-        if match is not None and f"{match[1]}{match[3]}" not in files:
-            shards[f"{match[1]}-*-of-{match[2]}{match[3]}"] += 1
-    counts = {name: int(name.rpartition("-of-")[2].partition(".")[0]) for name in shards}
-    return missing + [f"a shard of {name}" for name in shards if shards[name] < counts[name]]
+    folders = sorted({path[: path.rfind("/") + 1] for path in files if path.endswith(".distcp")})
+    shards = Counter(match.groups() for match in map(_SHARD.fullmatch, sorted(files)) if match)
+    return [f"{folder}.metadata" for folder in folders if f"{folder}.metadata" not in files] + [
+        f"a shard of {stem}-*-of-{count}{suffix}"
+        for (stem, count, suffix), found in shards.items()
+        if found < int(count) and f"{stem}{suffix}" not in files
+    ]
 
 
 def _is_truncated(path: Path, size: int) -> bool:
     """Check a safetensors file against its header, and a zip of ``torch.save`` for its end."""
-    try:
-        with path.open("rb") as stream:
-            start = stream.read(8)
-            if path.suffix == ".safetensors":
-                length = int.from_bytes(start, "little")
-                header = read_header(path)
-                expected = (
-                    header.size if header else length + 8 if length <= MAX_HEADER_BYTES else 0
-                )
-                return size < max(8, expected)
-            if path.suffix in _ZIP_SUFFIXES and start.startswith(_ZIP_START):
-                stream.seek(max(0, size - _ZIP_END_BYTES))
-                return _ZIP_END not in stream.read()
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), path.open("rb") as stream:
+        start = stream.read(8)
+        if path.suffix == ".safetensors":
+            header, length = read_header(path), int.from_bytes(start, "little")
+            end = header.size if header else length + 8 if length <= MAX_HEADER_BYTES else 0
+            return size < max(8, end)
+        if path.suffix in _ZIP_SUFFIXES and start.startswith(_ZIP_START):
+            stream.seek(max(0, size - _ZIP_END_BYTES))
+            return _ZIP_END not in stream.read()
     return False
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from trainctl.base.checkpoints.layout import (
-    Membership,
     deciding_files,
     group_paths,
     is_safetensors_temporary,
@@ -213,42 +212,29 @@ def list_saved(directory: Path) -> List[SavedCheckpoint]:
     return checkpoints
 
 
-def _list_rank(top: Path, rank: int) -> List[SavedCheckpoint]:
-    """List the checkpoints of a rank; symlinks within its directory count as files."""
-    found = dict(_inspect_files(top))
-    members = group_paths(found)
-    files: Dict[Membership, List[SavedFile]] = {}
-    skipped_links: Counter[Membership] = Counter()
-    for path, file in sorted(found.items()):
-        member = members[path]
-        if file is None:
-            skipped_links[member] += 1
-        else:
-            inner = path[len(member.folder) + 1 if member.folder else 0 :]
-            files.setdefault(member, []).append(file._replace(path=inner))
-    return [
-        SavedCheckpoint(rank, *member, top, tuple(kept), skipped_links[member])
-        for member, kept in files.items()
-    ]
-
-
-def _inspect_files(top: Path) -> Iterator[Tuple[str, Optional[SavedFile]]]:
-    """Yield the files of a rank by their paths below it; None for a symlink to no file of the rank."""
-    for path in _paths(top):
+def _list_rank(top: Path, rank: int) -> Iterator[SavedCheckpoint]:
+    """Yield the checkpoints of a rank; symlinks within its directory count as files."""
+    found = {path.relative_to(top).as_posix(): path for path in _paths(top)}
+    files: Dict[Tuple[str, str], List[SavedFile]] = {}
+    skipped_links: Counter[Tuple[str, str]] = Counter()
+    for path, member in sorted(group_paths(found).items()):
         try:
-            status: Optional[os.stat_result] = path.lstat()
+            status: Optional[os.stat_result] = found[path].lstat()
         except FileNotFoundError:
             continue
         linked = status is not None and stat.S_ISLNK(status.st_mode)
         if linked:
-            target = resolve_within(path, top)
+            target = resolve_within(found[path], top)
             status = target.stat() if target else None
-        relative = path.relative_to(top).as_posix()
         if status is None:
-            yield relative, None
+            skipped_links[member] += 1
         elif stat.S_ISREG(status.st_mode):
+            inner = path[len(member[1]) + 1 if member[1] else 0 :]
             inode = (status.st_dev, status.st_ino)
-            yield relative, SavedFile(relative, status.st_size, status.st_mtime_ns, inode, linked)
+            file = SavedFile(inner, status.st_size, status.st_mtime_ns, inode, linked)
+            files.setdefault(member, []).append(file)
+    for member, kept in files.items():
+        yield SavedCheckpoint(rank, *member, top, tuple(kept), skipped_links[member])
 
 
 def open_for_writing(files: Set[Inode]) -> Set[Inode]:
@@ -286,11 +272,11 @@ def _writes(pid: int, number: str) -> bool:
 def _paths(rank: Path) -> Iterator[Path]:
     for top, inner, names in os.walk(str(rank)):
         is_top = Path(top) == rank
-        hidden = [name for name in inner if name.startswith(".")]
-        for name in hidden:
-            if is_top or parse_step(name) is not None:
-                inner.remove(name)
-        inner.sort()
+        inner[:] = sorted(
+            name
+            for name in inner
+            if not (name.startswith(".") and (is_top or parse_step(name) is not None))
+        )
         linked = [name for name in inner if not is_top and Path(top, name).is_symlink()]
         for name in sorted([*names, *linked]):
             if not is_safetensors_temporary(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any, List, Mapping
@@ -17,18 +18,13 @@ def pointers_of(saved: SavedCheckpoint, manifest: Mapping[str, Any]) -> List[Poi
     """Return the pointers next to a checkpoint, with the values for it."""
     place = (saved.top / saved.name).parent
     pointers, names = [], list_names(place)
-    for name in names:
-        path = place / name
-        try:
+    for path in (place / name for name in names):
+        with contextlib.suppress(OSError, ValueError):
             target = os.readlink(path) if path.is_symlink() else None
-            is_small = path.is_file() and path.stat().st_size <= _MOST_BYTES
-            text = path.read_text("utf-8") if target is None and is_small else None
-        except (OSError, ValueError):
-            continue
-        pointer = find_pointer(name, text, target, manifest, names)
-        if pointer is not None and (target is not None or path.is_file()):
-            pointers.append(pointer)
-    return pointers
+            is_small = target is None and path.is_file() and path.stat().st_size <= _MOST_BYTES
+            text = path.read_text("utf-8", "replace") if is_small else ""
+            pointers.append(find_pointer(path.name, text.strip(), target, manifest, names))
+    return [pointer for pointer in pointers if pointer is not None]
 
 
 def place_pointers(manifest: Mapping[str, Any], rank: Path, visible: Path) -> List[str]:
@@ -36,21 +32,19 @@ def place_pointers(manifest: Mapping[str, Any], rank: Path, visible: Path) -> Li
 
     ``visible``: that directory as the job sees it.
     """
-    place = (rank / manifest["name"]).parent
+    loaded = rank / manifest["name"]
     written = []
     for row in manifest.get("pointers") or ():
         pointer = Pointer(str(row["name"]), str(row["kind"]), str(row["value"]))
-        path = place / pointer.name
-        if "/" in pointer.name or pointer.name in (".", "..") or os.path.lexists(path):
+        path = loaded.parent / pointer.name
+        if "/" in pointer.name or os.path.lexists(path):
             continue
         if pointer.kind == "link":
-            path.symlink_to(manifest["name"].rpartition("/")[2])
-        elif pointer.kind == "copy":
-            if pointer.value not in [file["path"] for file in manifest["files"]]:
-                continue
-            os.link(rank / manifest["name"] / pointer.value, path, follow_symlinks=False)
-        else:
+            path.symlink_to(loaded.name)
+        elif pointer.kind != "copy":
             is_path = pointer.kind == "path"
             path.write_text(str(visible / manifest["name"]) if is_path else pointer.value)
+        elif pointer.value in [file["path"] for file in manifest["files"]]:
+            os.link(loaded / pointer.value, path, follow_symlinks=False)
         written.append(path.relative_to(rank).as_posix())
     return written

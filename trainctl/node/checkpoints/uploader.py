@@ -22,7 +22,7 @@ from trainctl.base.checkpoints.manifests import (
 from trainctl.base.checkpoints.ranking import Retention, age_key, expired_checkpoints
 from trainctl.base.checkpoints.stores import CheckpointStore, open_checkpoint_store
 from trainctl.base.failure import Failure
-from trainctl.base.filesystem.files import list_names, resolve_within
+from trainctl.base.filesystem.files import resolve_within
 from trainctl.base.objects import ObjectStat
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.base.throughput import RateLimiter
@@ -168,10 +168,9 @@ class Uploader:
         if not present <= manifested or (skips_more and present == manifested):
             return False
         # A store keeps files that the job removes; in place, only targets of symlinks may vanish.
-        vanished = {file["path"] for file in manifest["files"]} - {
-            file.path for file in checkpoint.files
-        }
-        return not vanished or not self._in_place or skips_more
+        paths = {file.path for file in checkpoint.files}
+        is_whole = all(file["path"] in paths for file in manifest["files"])
+        return is_whole or not self._in_place or skips_more
 
     def _is_superseded(self, checkpoint: SavedCheckpoint) -> bool:
         """Check whether retention would delete it right after its upload."""
@@ -269,12 +268,15 @@ class Uploader:
     def _make_complete(self, checkpoint: SavedCheckpoint) -> None:
         """Write the manifest if the files are unchanged; delete the version before."""
         uploaded = {file.path: self._upload_file(checkpoint, file) for file in checkpoint.files}
-        saved = self._saved()
-        now = next((one for one in saved if one.key == checkpoint.key), None)
+        saved = {one.key: one for one in self._saved()}
+        now = saved.pop(checkpoint.key, None)
         if now is None or not set(checkpoint.files) <= set(now.files):
             raise Failure("changed", f"{checkpoint.name!r} changed during its upload")
         before = self._complete.get(checkpoint.key)
-        described = describe_checkpoint(checkpoint.directory, checkpoint.name, uploaded)
+        siblings = [one.files for one in saved.values() if one.series == checkpoint.series]
+        place, name = checkpoint.directory, checkpoint.name
+        sizes = {file.path: file.size for file in checkpoint.files}
+        paths = {file.path for files in siblings for file in files}
         manifest: CheckpointManifest = dict(
             format=FORMAT,
             version=self._version(checkpoint),
@@ -287,8 +289,8 @@ class Uploader:
             created_at=checkpoint.modified / 1e9,
             completed_at=time.time(),
             **{name: self._spec.get(name) for name in ("address", "project", "id", "number")},
-            **described,
-            unfinished=self._unfinished_reason(checkpoint, saved),
+            **describe_checkpoint(place, name, uploaded),
+            unfinished=unfinished_reason(place, name, sizes, paths, checkpoint.rank),
         )
         number_series([*self._complete.values(), manifest])
         manifest["pointers"] = [pointer._asdict() for pointer in pointers_of(checkpoint, manifest)]
@@ -297,33 +299,14 @@ class Uploader:
         if before and not self._in_place:
             self._delete_unreferenced(_object_keys(before))
 
-    def _unfinished_reason(
-        self, checkpoint: SavedCheckpoint, saved: Sequence[SavedCheckpoint]
-    ) -> Optional[str]:
-        siblings = {
-            file.path
-            for one in saved
-            if one.key != checkpoint.key and one.series == checkpoint.series
-            for file in one.files
-        }
-        return unfinished_reason(
-            checkpoint.directory,
-            checkpoint.name,
-            {file.path: file.size for file in checkpoint.files},
-            list_names((checkpoint.top / checkpoint.name).parent),
-            siblings,
-            checkpoint.rank,
-        )
-
     def _retain(self, saved: Sequence[SavedCheckpoint], *, ended: bool) -> None:
         """Apply retention; for checkpoints stored in place, only after the job has ended."""
-        rows = list(self._complete.values())
         if self._in_place and not ended:
             return
+        rows = list(self._complete.values())
         leased: Set[CheckpointKey] = set()
         if expired_checkpoints(rows, self._retention):
-            leased = self._target.leased()
-            leased |= _symlink_targets(saved) if self._in_place else set()
+            leased = self._target.leased() | (_symlink_targets(saved) if self._in_place else set())
         expired = expired_checkpoints(rows, self._retention, leased)
         for manifest in [*expired, *self._replaced_files(saved)]:
             key = (manifest["rank"], manifest["name"])
@@ -341,26 +324,20 @@ class Uploader:
         if self._in_place or self._retention != Retention():
             return []
         present = {checkpoint.key for checkpoint in saved}
-        newest: Dict[str, CheckpointManifest] = {}
-        for manifest in sorted(self._complete.values(), key=age_key):
-            if not manifest.get("unfinished"):
-                newest[series(manifest["name"])] = manifest
+        rows = sorted(self._complete.values(), key=age_key)
+        newest = {series(row["name"]): row for row in rows if not row.get("unfinished")}
         return [
-            manifest
-            for manifest in self._complete.values()
-            if folder_of(manifest) != manifest["name"] != LOOSE
-            and (manifest["rank"], manifest["name"]) not in present
-            and newest.get(series(manifest["name"]), manifest) is not manifest
+            row
+            for row in rows
+            if folder_of(row) != row["name"] != LOOSE
+            and (row["rank"], row["name"]) not in present
+            and newest.get(series(row["name"]), row) is not row
         ]
 
     def _drop_vanished(self, saved: Sequence[SavedCheckpoint]) -> None:
         """Delete uploads of files that the job removed or renamed before their checkpoint was complete."""
-        present = {
-            (*checkpoint.key, file.path) for checkpoint in saved for file in checkpoint.files
-        }
-        vanished = {
-            key: uploaded for key, uploaded in self._journal.files.items() if key not in present
-        }
+        present = {(*one.key, file.path) for one in saved for file in one.files}
+        vanished = {key: file for key, file in self._journal.files.items() if key not in present}
         for key in vanished:
             self._journal.drop(key)
         if vanished and not self._in_place:

@@ -88,15 +88,9 @@ def select_checkpoint(
 ) -> dict[str, Any]:
     """Select a rank's newest complete checkpoint, or the one of that name; with ``force`` also an unfinished one."""
     states = ("complete", "unfinished") if force and name else ("complete",)
-    of_rank = [row for row in rows if row["rank"] == rank and name in (None, row["name"])]
-    candidates = [row for row in of_rank if row["state"] in states]
+    usable = [row for row in rows if row["rank"] == rank and row["state"] in states]
+    candidates = [row for row in usable if name in (None, row["name"])]
     if not candidates:
-        if name and of_rank and of_rank[0]["state"] == "unfinished":
-            raise UsageError(
-                f"checkpoint {name} is unfinished: {of_rank[0].get('unfinished') or 'see its other ranks'}",
-                "Choose another one, or use it nevertheless with --force.",
-                code="checkpoint-not-found",
-            )
         known = ", ".join(sorted({_checkpoint_label(row) for row in rows})) or "none"
         missing = f"complete checkpoint {name}" if name else "complete checkpoint"
         raise UsageError(
@@ -164,7 +158,9 @@ def _ordered(rows: Iterable[Mapping[str, Any]], run: JobRun) -> list[Checkpoint]
 
 
 def _checkpoint_label(row: Mapping[str, Any]) -> str:
-    return str(row["name"]) if row["state"] == "complete" else f"{row['name']} ({row['state']})"
+    reason = f": {row['unfinished']}; --force uses it" if row.get("unfinished") else ""
+    is_complete = row["state"] == "complete"
+    return str(row["name"]) if is_complete else f"{row['name']} ({row['state']}{reason})"
 
 
 class DownloadedCheckpoint(NamedTuple):
@@ -185,9 +181,9 @@ def download_checkpoint(
 ) -> DownloadedCheckpoint:
     """Copy a checkpoint into ``target/<name>``, completely or not at all.
 
-    The newest complete one by default; with ``force`` also an unfinished one of that name. Resumes an interrupted download. Needs only the node of
-    the rank. UsageError if there is no such checkpoint or the target exists; StorageError if a
-    file is corrupt.
+    The newest complete one by default; with ``force`` also an unfinished one of that name. Resumes an interrupted
+    download. Needs only the node of the rank. UsageError if there is no such checkpoint or the target exists;
+    StorageError if a file is corrupt.
     """
     client = checkpoints_of(workspace, run)
     chosen = select_checkpoint(client.rows(brief=False, of=rank), run, name, rank, force=force)
@@ -213,9 +209,9 @@ def copy_checkpoint(
             _link_weights(client, chosen, unfinished)
         with client.leased(chosen["rank"], chosen["name"]):
             _fetch(client, chosen, unfinished)
-        if folder_of(chosen) != chosen["name"] and [*unfinished.iterdir()] == [
-            unfinished / place.name
-        ]:
+        if [file["path"] for file in chosen["files"]] == [place.name] and folder_of(
+            chosen
+        ) != chosen["name"]:
             (unfinished / place.name).rename(place)
             unfinished.rmdir()
         else:

@@ -27,7 +27,7 @@ _TRAINING_ONLY = re.compile(
 """Files that only resuming needs; those in directories are shards of optimizers."""
 _WEIGHTS = re.compile(r"(?:adapter_|pytorch_)?model.*\.(?:safetensors|bin)")
 _SHARD = re.compile(r"(.+)-\d+-of-\d+(\.\w+)")
-_NOT_MERGEABLE = re.compile(r".*(?:prompt|prefix|p_tuning|cpt).*")
+_NOT_SERVED = re.compile(r"other|.*(?:prompt|prefix|p_tuning|cpt).*")
 _PROCESSORS = {"preprocessor_config.json", "processor_config.json"}
 _TOKENIZERS = {"tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model"}
 
@@ -51,16 +51,11 @@ def prepare_serving(
     names = {str(file["path"]) for file in files}
     is_adapter = kind not in ("full", "whisper", "other")
     config = "adapter_config.json" if is_adapter else "config.json"
-    if kind == "other" or config not in names or not any(map(_WEIGHTS.fullmatch, names)):
+    is_loadable = config in names and any(map(_WEIGHTS.fullmatch, names))
+    if not is_loadable or _NOT_SERVED.fullmatch(kind):
         raise UsageError(
-            f"checkpoint {row['name']} can't be served: it lacks {config} or weights",
+            f"checkpoint {row['name']} of type {kind} can't be served: it lacks {config}, or weights that can be merged",
             "Save it in the format of transformers: model.save_pretrained(DIR).",
-            code="checkpoint-not-servable",
-        )
-    if _NOT_MERGEABLE.fullmatch(kind):
-        raise UsageError(
-            f"checkpoint {row['name']} can't be served: no server loads {kind} adapters, and they can't be merged",
-            "Load it with peft: PeftModel.from_pretrained(base, DIR).",
             code="checkpoint-not-servable",
         )
     spec = run.job.job_spec
@@ -89,12 +84,10 @@ def prepare_serving(
 def _stale_weights(files: list[dict[str, Any]]) -> tuple[str, ...]:
     """Warn of a file of weights that is older than shards saved later, but is loaded instead of them."""
     modified = {str(file["path"]): int(file["modified"]) for file in files}
-    shards = ((path, _SHARD.fullmatch(path)) for path in sorted(modified))
-    older = {
-        f"{match[1]}{match[2]}": path
-        for path, match in shards
-        if match and modified.get(f"{match[1]}{match[2]}", modified[path]) < modified[path]
-    }
+    older = {}
+    for path, match in ((path, _SHARD.fullmatch(path)) for path in sorted(modified)):
+        if match and modified.get(match[1] + match[2], modified[path]) < modified[path]:
+            older[match[1] + match[2]] = path
     return tuple(
         f"servers load {name}, which is older than {shard}: delete one of them, or save to an empty directory"
         for name, shard in older.items()
