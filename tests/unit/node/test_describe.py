@@ -88,7 +88,7 @@ def test_files_that_a_failed_save_left(tmp_path: Path, case: dict[str, Any]) -> 
     for path, text in files.items():
         (place / path).parent.mkdir(parents=True, exist_ok=True)
         (place / path).write_bytes(content(text))
-    for path in case.get("beside", ()):
+    for path in case.get("adjacent", ()):
         (tmp_path / path).touch()
     sizes = {path: (place / path).stat().st_size for path in files}
 

@@ -43,7 +43,7 @@ def save(run: SavedRun, case: dict[str, Any], step: int) -> None:
 
 def load(run: SavedRun, name: str | None) -> tuple[Path, Any]:
     """The directory of the rank that the next run loads, and the report."""
-    reference = {
+    reference: Any = {
         "project": "demo",
         "job": "sft",
         "run": None,

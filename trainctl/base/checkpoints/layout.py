@@ -191,7 +191,7 @@ def number_series(rows: Iterable[Dict[str, Any]]) -> None:
 _POINTER_NAME = re.compile(r"(?:latest|last)(?:[-_.](.*))?")
 
 
-class Pointer(NamedTuple):
+class PointerFile(NamedTuple):
     """A small file by which a trainer finds its newest checkpoint, as it has to be for this one.
 
     ``kind``: ``text`` with a value; ``path``, text with the place of the checkpoint; ``link`` to the checkpoint; or
@@ -204,8 +204,8 @@ class Pointer(NamedTuple):
 
 
 def find_pointer(
-    beside: str, text: str, target: Optional[str], row: Mapping[str, Any], others: Collection[str]
-) -> Optional[Pointer]:
+    filename: str, text: str, target: Optional[str], row: Mapping[str, Any], others: Collection[str]
+) -> Optional[PointerFile]:
     """Return the pointer that a file in the directory of a checkpoint is, with the value for the checkpoint.
 
     ``text`` of a small file, ``target`` of a symlink, ``others``: names in the directory. ``latest`` names a checkpoint
@@ -213,16 +213,21 @@ def find_pointer(
     one, ``last.ckpt`` may be a copy, and ``latest_train_state.pt`` is a copy of the checkpoint's ``train_state.pt``.
     """
     name, paths = row["name"].rpartition("/")[2], [file["path"] for file in row["files"]]
-    match = _POINTER_NAME.fullmatch(beside)
-    if row.get("step") is None or not match or parse_step(beside) is not None or beside in paths:
+    match = _POINTER_NAME.fullmatch(filename)
+    if (
+        row.get("step") is None
+        or not match
+        or parse_step(filename) is not None
+        or filename in paths
+    ):
         return None
     last = (target or text).rpartition("/")[2]
     is_member = series(last) == series(name) or last in others
     if target is None and folder_of(row) == row["name"] and match[1] in paths:
-        return Pointer(beside, "copy", match[1])
+        return PointerFile(filename, "copy", match[1])
     if is_member if target is not None else paths == [name] and name.endswith(f".{match[1]}"):
-        return Pointer(beside, "link")
+        return PointerFile(filename, "link")
     if target is None and re.fullmatch(r"\d{1,18}", text):
-        return Pointer(beside, "text", str(row["step"]))
+        return PointerFile(filename, "text", str(row["step"]))
     is_path = "/" in text
-    return Pointer(beside, "path" if is_path else "text", name) if is_member else None
+    return PointerFile(filename, "path" if is_path else "text", name) if is_member else None

@@ -130,10 +130,10 @@ def unfinished_reason(
     if is_temporary_checkpoint(name):
         return f"{base} is a temporary name"
     marker = f"{base[:-5] if base.endswith('.ckpt') else base}-unfinished"  # of NeMo
-    beside = directory.parent if directory.name == base else directory
+    place = directory.parent if directory.name == base else directory
     left = [
         *{_SENTINEL, ".metadata.tmp"}.intersection(files),
-        *([marker] if (beside / marker).exists() else ()),
+        *([marker] if (place / marker).exists() else ()),
     ]
     missing = [] if rank else _missing_files(files)
     is_trainer = _TRAINING_ARGS in files and parse_step(name) is not None

@@ -7,14 +7,14 @@ import os
 from pathlib import Path
 from typing import Any, List, Mapping
 
-from trainctl.base.checkpoints.layout import Pointer, find_pointer
+from trainctl.base.checkpoints.layout import PointerFile, find_pointer
 from trainctl.base.filesystem.files import list_names
 from trainctl.node.checkpoints.monitor import SavedCheckpoint
 
 _MOST_BYTES = 4096
 
 
-def pointers_of(saved: SavedCheckpoint, manifest: Mapping[str, Any]) -> List[Pointer]:
+def pointers_of(saved: SavedCheckpoint, manifest: Mapping[str, Any]) -> List[PointerFile]:
     """Return the pointers next to a checkpoint, with the values for it."""
     place = (saved.top / saved.name).parent
     pointers, names = [], list_names(place)
@@ -35,7 +35,7 @@ def place_pointers(manifest: Mapping[str, Any], rank: Path, visible: Path) -> Li
     loaded = rank / manifest["name"]
     written = []
     for row in manifest.get("pointers") or ():
-        pointer = Pointer(str(row["name"]), str(row["kind"]), str(row["value"]))
+        pointer = PointerFile(str(row["name"]), str(row["kind"]), str(row["value"]))
         path = loaded.parent / pointer.name
         if "/" in pointer.name or os.path.lexists(path):
             continue

@@ -156,7 +156,7 @@ class Uploader:
     def _is_complete(self, checkpoint: SavedCheckpoint) -> bool:
         """Check that the manifest describes the checkpoint, now or before files vanished.
 
-        Logs that grow beside it count only when the run has ended.
+        Logs that grow next to it count only when the run has ended.
         """
         manifest = self._complete.get(checkpoint.key)
         if manifest is None:
