@@ -261,6 +261,19 @@ def test_without_a_store_retention_waits_for_the_end(tmp_path: Path) -> None:
     assert [path.name for path in (run.directory / "rank-0").iterdir()] == ["checkpoint-2"]
 
 
+def test_without_a_store_logs_are_added_at_the_end(tmp_path: Path) -> None:
+    run = SavedRun(tmp_path, {"url": None})
+    store = DirectoryCheckpointStore(run.data / "checkpoints")
+    run.save("exp", {"last.ckpt": b"1", "train.log": b"1"})
+    run.uploader().run_round()
+    run.save("exp", {"train.log": b"2"})
+    during = restored(store)
+    run.finish()
+
+    assert during == {"exp": {"last.ckpt": b"1"}}
+    assert restored(store) == {"exp": {"last.ckpt": b"1", "train.log": b"2"}}
+
+
 def test_a_manifest_that_leads_elsewhere_is_not_believed(
     run: SavedRun, store: DirectoryCheckpointStore
 ) -> None:
