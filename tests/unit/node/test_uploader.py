@@ -17,22 +17,16 @@ from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import RunCheckpoints
 from trainctl.base.failure import Failure
 from trainctl.node.checkpoints import monitor
-from trainctl.node.checkpoints.loader import load_checkpoints
 from trainctl.node.checkpoints.monitor import SavedCheckpoint, SavedFile
 from trainctl.node.checkpoints.uploader_process import ended_orderly
-from trainctl.node.runs.record import NodeRun, upload_status
+from trainctl.node.runs.record import upload_status
 
 
 def loaded(
     run: SavedRun, name: str | None = None, job: str | None = "sft", runs: Sequence[str] = ()
 ) -> list[tuple[str, str]]:
     """What the project's next run loads: run and checkpoint."""
-    reference = {
-        "project": "demo", "job": job, "run": None, "name": name, "optional": False, "runs": [*runs]
-    }  # fmt: skip
-    spec: Any = {**run.spec, "load": [reference]}
-    loads = load_checkpoints(NodeRun(run.run.layout, "run-9"), spec, run.secrets, run.data)
-    return [(load["run"], load["name"]) for load in loads]
+    return [(load["run"], load["name"]) for load in run.load(name, job, runs)[1]]
 
 
 def of_another_run(

@@ -9,18 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import (
-    Any,
-    Collection,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    Match,
-    NamedTuple,
-    Optional,
-    Tuple,
-)
+from typing import Any, Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 LOOSE = "."
 """Name of the checkpoint made of the files outside all directories."""
@@ -36,13 +25,9 @@ _LOG_OR_TEXT = re.compile(
 _TEMPORARY = re.compile(r"(?:^|[-_.])(?:tmp|temp|incomplete|unfinished)(?:[-_.]|$)")
 _SAFETENSORS_TEMPORARY = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 
-_STEP_WORDS = re.compile(
-    r"steps?|iters?|iteration|it|batch|ba|checkpoint|ckpt|chkpt|updates?|snapshot"
-)
-_EPOCH_WORDS = re.compile(r"epoch|ep|round|model|weights")
-_PART_WORDS = re.compile(
-    r"rank|version|v|run|seed|fold|trial|part|shard|process|worker|gpu|node|tp|pp|dp"
-)
+_STEP_WORDS = re.compile("steps?|iters?|iteration|it|batch|ba|checkpoint|ckpt|updates?|snapshot")
+_EPOCH_WORDS = re.compile("epoch|ep|round|model|weights")
+_PART_WORDS = re.compile("rank|version|v|run|seed|fold|trial|part|shard|process|worker|gpu|node")
 """Numbers after these words count runs or parts, not steps."""
 
 _RANK_FOLDER = re.compile(r"(?:[a-z]+_)?rank_?\d.*")
@@ -97,7 +82,7 @@ def _parse(name: str) -> Tuple[int, Optional[int]]:
     return clearest, step if clearest >= _LIKELY else None
 
 
-def _clarity(number: Match[str], *, is_plain: bool) -> int:
+def _clarity(number: re.Match[str], *, is_plain: bool) -> int:
     """Return how clearly a number of a name is a step. ``is_plain``: the name has no date and no version."""
     before, after = number.string[: number.start()], number.string[number.end() :]
     match = _WORD.search(before)
