@@ -58,7 +58,7 @@ class CheckpointMonitor:
         self._settle_seconds = settings.get("debounce_seconds", DEBOUNCE_SECONDS)
         self._idle_seconds = settings.get("idle_seconds", IDLE_SECONDS)
         self._observed: Dict[CheckpointKey, _ObservedCheckpoint] = {}
-        self._usual_files: Dict[CheckpointKey, Set[str]] = {}
+        self._usual_files: Dict[CheckpointKey, Counter[str]] = {}
 
     def observe(self, saved: Sequence[SavedCheckpoint], end: Optional[RunEnd]) -> None:
         """Record the checkpoints that exist now, and forget all others.
@@ -67,10 +67,10 @@ class CheckpointMonitor:
         """
         for checkpoint in saved:
             if checkpoint.key not in self._observed:
-                usual = self._usual_files.setdefault(checkpoint.series, set())
+                usual = self._usual_files.setdefault(checkpoint.series, Counter())
                 for before in self._observed.values():
                     if before.saved.series == checkpoint.series and before.kind == 2:
-                        usual |= {series(file.path) for file in before.saved.deciding}
+                        usual |= Counter(series(file.path) for file in before.saved.deciding)
         self._observed = {checkpoint.key: self._update(checkpoint, end) for checkpoint in saved}
 
     def open_files(self, pending: Sequence[SavedCheckpoint]) -> Set[Inode]:
@@ -98,8 +98,8 @@ class CheckpointMonitor:
             and (observed.kind < 2 or other.saved.series == saved.series)
             for other in self._observed.values()
         )
-        usual = self._usual_files.get(saved.series) or {""}
-        has_usual = usual <= {series(file.path) for file in saved.files}
+        usual = self._usual_files.get(saved.series)
+        has_usual = usual and not usual - Counter(series(file.path) for file in saved.files)
         until = time.monotonic() - (max(0.0, time.time() - end.at) if end else 0.0)
         idle = until - max(observed.changed, observed.removed)
         return idle >= (self._settle_seconds if is_superseded or has_usual else self._idle_seconds)
