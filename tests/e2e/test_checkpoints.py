@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -185,32 +184,6 @@ def test_a_directory_keeps_what_the_manifest_says(fresh: ProjectHarness, tmp_pat
     assert len(stored) == 1
     assert left == []
     assert processes(str(tmp_path)) == []
-
-
-def test_logs_beside_checkpoints_are_none(fresh: ProjectHarness, tmp_path: Path) -> None:
-    """Directories and loose files, written last: not counted by keep_last, and nobody begins with them or downloads them."""
-    write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store', keep_last: 1}}")
-    logs = """\
-top = target.parent
-(top / "runs").mkdir()
-(top / "runs" / "events.out.tfevents").write_text("scalars")
-(top / "trainer.log").write_text("loss")
-"""
-    fresh.write({"src/train.py": TRAIN + logs})
-    fresh.run("apply", "--auto-approve", "--wait")
-    kept = sorted(one["name"] for one in listed(fresh))
-    place = fresh.run("checkpoints", "download", "sft").stdout.strip()
-    fresh.write({"src/number.txt": "3"})
-    fresh.run("run", "sft", "--auto-approve", "--follow")
-    loaded = fresh.run("logs", "sft").stdout
-    fresh.write({"src/number.txt": "5"})
-    resumed = fresh.run("run", "sft", "--resume", "--auto-approve", "--follow").stdout
-
-    assert kept == [".", "checkpoint-2", "runs"]
-    assert Path(place).name == "checkpoint-2"
-    assert set(re.findall(r"rank-0/([^/']*)", loaded)) == {"checkpoint-2"}
-    assert "resumes from checkpoint-4 of run" in resumed
-    assert set(re.findall(r"rank-0/([^/']*)", resumed)) == {"checkpoint-4"}
 
 
 def test_the_jobs_of_a_sweep_have_checkpoints_of_their_own(

@@ -32,7 +32,7 @@ _SENSITIVE_PATTERNS = (
 )  # fmt: skip
 _ALWAYS_EXCLUDED = (
     ".git/", ".trainctl/", "trainctl.lock", ".trainctl.lock.*", "trainctl.yaml", "trainctl.yml", "trainctl.toml",
-    "*.trainctl.yaml", "*.trainctl.yml", "*.trainctl.toml",
+    "*.trainctl.yaml", "*.trainctl.yml", "*.trainctl.toml", ".tmp??????",
 )  # fmt: skip
 _IGNORE_FILES = (".trainctlignore", ".truss_ignore")
 _OWN_MARKS = (OUTPUT_MARK.encode(), b'"trainctl_plan"', b'"trainctl_version"')

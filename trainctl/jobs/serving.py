@@ -29,7 +29,7 @@ class ServingEngine(StrEnum):
 class ServedCheckpoint:
     """A checkpoint, by its row with the files to copy, to serve as the model ``name``.
 
-    ``base``: source of the base model if it is needed: for LoRA, and if the checkpoint lacks its tokenizer or
+    ``base``: source of the base model if it is needed: for adapters, and if the checkpoint lacks its tokenizer or
     preprocessor (``has_processor``). ``image``: whether vLLM runs in a container. ``cluster``: name and settings.
     """
 
@@ -41,15 +41,14 @@ class ServedCheckpoint:
     image: bool
     base: str | None = None
     has_processor: bool = True
+    warnings: tuple[str, ...] = ()
 
     def files(self) -> dict[str, str]:
         """Return the text of each file by its path, the manifest last."""
         uri = parse_source(self.base) if self.base else None
         base = uri.location if uri and uri.scheme in ("hf", "file") else ""
-        is_lora, is_whisper = (
-            self.row["type"] == "lora",
-            "whisper" in f"{self.row['type']} {base}".lower(),
-        )
+        is_adapter = self.row["type"] not in ("full", "whisper")
+        is_whisper = "whisper" in f"{self.row['type']} {base}".lower()
         packages = f"vllm{'[audio]' if is_whisper else ''}=={_VLLM}\n"
         if self.engine is ServingEngine.TRANSFORMERS:
             packages = f"transformers[serving]=={_TRANSFORMERS}\ntorch\n"
@@ -57,22 +56,23 @@ class ServedCheckpoint:
             model="AutoModelForSpeechSeq2Seq" if is_whisper else "AutoModelForCausalLM",
             processor="AutoProcessor" if is_whisper else "AutoTokenizer",
             base=base,
-            weights="base" if is_lora else "checkpoint",
-            adapter=_ADAPTER if is_lora else "",
+            weights="base" if is_adapter else "checkpoint",
+            adapter=_ADAPTER if is_adapter else "",
             processor_from="checkpoint" if self.has_processor else "base",
         )
         return {
-            f"{JOB}/serve.sh": self._script(base, is_lora=is_lora),
+            f"{JOB}/serve.sh": self._script(base, is_adapter=is_adapter),
             f"{JOB}/load.py": loader,
-            f"{JOB}/requirements.txt": packages + ("peft\n" if is_lora else ""),
+            f"{JOB}/requirements.txt": packages + ("peft\n" if is_adapter else ""),
             "trainctl.yaml": self._manifest(),
         }
 
-    def _script(self, base: str, *, is_lora: bool) -> str:
+    def _script(self, base: str, *, is_adapter: bool) -> str:
         vllm = self.engine is ServingEngine.VLLM
-        # transformers serves no adapters; no engine takes a tokenizer or preprocessor from elsewhere.
-        complete = not vllm if is_lora else not self.has_processor
-        if vllm and is_lora:
+        # vLLM serves plain LoRA only, transformers no adapters; no engine takes a tokenizer or preprocessor from elsewhere.
+        serves_adapter = vllm and self.row["type"] == "lora"
+        complete = not serves_adapter if is_adapter else not self.has_processor
+        if serves_adapter:
             wanted = min(self.row.get("lora_rank") or 16, _LORA_RANKS[-1])
             rank = next(size for size in _LORA_RANKS if size >= wanted)
             command = f'vllm serve "$base" --enable-lora --max-lora-rank {rank} --lora-modules {self.name}="$model"'

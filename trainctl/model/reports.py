@@ -15,8 +15,9 @@ from trainctl.model.run import RunRecord
 class Checkpoint:
     """One checkpoint of one rank.
 
-    ``run`` is the id of the run, ``job`` the address of the job, ``state`` ``complete``, ``uploading`` or
-    ``incomplete``, ``created_at`` in Unix seconds. Known only once complete: ``type`` is ``lora``, ``full``, ``whisper`` or
+    ``run`` is the id of the run, ``job`` the address of the job, ``state`` ``complete``, ``unfinished``, ``uploading`` or
+    ``incomplete``, ``created_at`` in Unix seconds. ``unfinished``: the reason, if the trainer did not finish saving it.
+    Known only once uploaded: ``type`` is ``lora``, ``full``, ``whisper`` or
     ``other``; ``parameters`` counts those in safetensors files, by type in ``dtypes``. ``skipped_links`` counts
     symlinks to files outside the checkpoint directory, which are not stored.
     """
@@ -34,6 +35,7 @@ class Checkpoint:
     base_model: str | None = None
     lora_rank: int | None = None
     skipped_links: int = 0
+    unfinished: str | None = None
     tensors: int = 0
     parameters: int = 0
     dtypes: Mapping[str, int] = field(default_factory=dict)

@@ -69,7 +69,7 @@ class CheckpointClient:
     def _collect(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:
         """List the known checkpoints, and the error of each rank that has unknown ones."""
         complete = self._in_bucket(brief=brief) if self.in_bucket else []
-        rows = [self._row(manifest, "complete", None) for manifest in complete]
+        rows = [self._row(manifest, None, None) for manifest in complete]
         uploaded = {(manifest["rank"], manifest["name"]) for manifest in complete}
         responses, errors = self._query_all(brief=brief)
         unknown: dict[int, NodeUnreachable] = {}
@@ -88,7 +88,7 @@ class CheckpointClient:
     def _rows_of_rank(self, rank: RankRecord, response: protocol.CheckpointsResponse) -> list[Row]:
         """List the checkpoints of a rank on its own node."""
         complete = [manifest for manifest in response["complete"] if manifest["rank"] == rank.rank]
-        rows = [self._row(manifest, "complete", rank.node) for manifest in complete]
+        rows = [self._row(manifest, None, rank.node) for manifest in complete]
         names = {manifest["name"] for manifest in complete}
         state = "uploading" if response["live"] else "incomplete"
         for checkpoint in response["unfinished"]:
@@ -107,7 +107,7 @@ class CheckpointClient:
             for manifest in response["complete"]
             if manifest["rank"] == rank
         }
-        return [self._row(manifest, "complete", None) for manifest in visible.values()]
+        return [self._row(manifest, None, None) for manifest in visible.values()]
 
     def read(
         self,
@@ -262,7 +262,9 @@ class CheckpointClient:
         finally:
             store.close()
 
-    def _row(self, checkpoint: Mapping[str, Any], state: str, node: str | None) -> Row:
+    def _row(self, checkpoint: Mapping[str, Any], state: str | None, node: str | None) -> Row:
+        """Return a row; ``state`` None: that of the manifest."""
+        state = state or ("unfinished" if checkpoint.get("unfinished") else "complete")
         folder = "" if checkpoint["name"] == "." else f"/{checkpoint['name']}"
         base = str(self._place["url"] or "").rstrip("/") or f"node://{node}/checkpoints"
         url = f"{base}/{self._prefix}/rank-{checkpoint['rank']}{folder}"

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from itertools import islice
 from pathlib import PurePosixPath
 
+from trainctl.base.checkpoints.layout import is_safetensors_temporary
 from trainctl.base.filesystem.safe_path import is_unusable
 from trainctl.base.listing import SourceFile, sort_files
 
@@ -27,7 +28,8 @@ def select(
 ) -> tuple[Sequence[SourceFile], tuple[str, ...]]:
     """Return the selected files, sorted by path, and the patterns without a match.
 
-    ``allow`` None selects every file; ``ignore`` takes precedence. Unusable files are selected unless certainly excluded.
+    ``allow`` None selects every file; ``ignore`` takes precedence. Unusable files are selected unless certainly excluded;
+    files that a killed save of safetensors left never are.
     """
     allowing = None if allow is None else {pattern: compile_pattern(pattern) for pattern in allow}
     ignoring = {pattern: compile_pattern(pattern) for pattern in ignore or ()}
@@ -48,7 +50,7 @@ def select(
                 other = path[:-1] if path.endswith("/") else f"{path}/"
                 ignored = hit(ignoring, other) or ignored
                 allowed = allowed or (path.endswith("/") and _any_below(allow or (), path))
-            if allowed and not ignored:
+            if allowed and not ignored and not is_safetensors_temporary(path.rpartition("/")[2]):
                 yield file
 
     chosen = sort_files(selected())

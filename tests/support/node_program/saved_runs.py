@@ -11,7 +11,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from trainctl.base.checkpoints.manifests import CheckpointManifest, RunCheckpoin
 from trainctl.base.checkpoints.stores import CheckpointStore
 from trainctl.node.checkpoints import monitor
 from trainctl.node.checkpoints import uploader as uploader_module
+from trainctl.node.checkpoints.loader import load_checkpoints
 from trainctl.node.checkpoints.monitor import RunEnd
 from trainctl.node.checkpoints.uploader import Uploader
 from trainctl.node.checkpoints.uploader_process import run_uploader
@@ -67,6 +68,17 @@ class SavedRun:
 
     def end(self) -> RunEnd:
         return RunEnd(True, time.time(), {"status": "TRAINING_JOB_COMPLETED"})
+
+    def load(
+        self, name: str | None = None, job: str | None = "sft", runs: Sequence[str] = ()
+    ) -> tuple[Path, list[dict[str, Any]]]:
+        """Where the project's next run finds the checkpoints that it loads, and their rows."""
+        reference = {
+            "project": "demo", "job": job, "run": None, "name": name, "optional": False, "runs": [*runs]
+        }  # fmt: skip
+        following = NodeRun(self.run.layout, "run-9")
+        spec: Any = {**self.spec, "load": [reference]}
+        return following.loaded, load_checkpoints(following, spec, self.secrets, self.data)
 
     def finish(self, **changes: Any) -> None:
         """Upload everything of the ended run."""

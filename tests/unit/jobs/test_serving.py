@@ -45,9 +45,14 @@ WHISPER = {
 }  # fmt: skip
 
 
-def lora(base: str, rank: int = 12) -> dict[str, Any]:
+MERGED = (
+    'python3 "$here/load.py" "$model" "$base" complete\nmodel=complete\nexec vllm serve "$model"'
+)
+
+
+def lora(base: str, **more: Any) -> dict[str, Any]:
     """The files of an adapter."""
-    config = {"base_model_name_or_path": base, "r": rank}
+    config = {"base_model_name_or_path": base, "r": 12, **more}
     return {"adapter_config.json": config, "adapter_model.safetensors": {}}
 
 
@@ -62,7 +67,7 @@ def served(top: Path, files: dict[str, Any], image: str = "", **options: Any) ->
     rows = [
         {
             **describe_checkpoint(place, "checkpoint-5", files),
-            "files": [{"path": name, "size": 2} for name in files],
+            "files": [{"path": name, "size": 2, "modified": at} for at, name in enumerate(files)],
             "name": "checkpoint-5",
             "rank": 0,
             "state": "complete",
@@ -91,10 +96,13 @@ def served(top: Path, files: dict[str, Any], image: str = "", **options: Any) ->
          f'exec vllm serve "$base" --enable-lora --max-lora-rank 16 --lora-modules tune="$model" {BIND} {GPUS}'),
         (lora("acme/base"), "transformers",
          f'python3 "$here/load.py" "$model" "$base" complete\nmodel=complete\nexec transformers serve "$model" {BIND}'),
+        (lora("acme/base", use_dora=True), "vllm", MERGED),
+        (lora("acme/base", modules_to_save=["lm_head"]), "vllm", MERGED),
+        (lora("acme/base", peft_type="IA3"), "vllm", MERGED),
         ({**FULL, "config.json": {"_name_or_path": "acme/base"}, "tokenizer.json": None}, "vllm",
-         'python3 "$here/load.py" "$model" "$base" complete\nmodel=complete\nexec vllm serve "$model"'),
+         MERGED),
     ],
-    ids=["full", "full-transformers", "whisper", "lora", "lora-transformers", "no-tokenizer"],
+    ids=["full", "full-transformers", "whisper", "lora", "lora-transformers", "dora", "modules", "ia3", "no-tokenizer"],
 )  # fmt: skip
 def test_the_command(tmp_path: Path, files: dict[str, Any], engine: str, said: str) -> None:
     """Of each type and engine, in a script that the shell understands and with a program that Python does."""
@@ -135,14 +143,23 @@ def test_an_unknown_base_model(tmp_path: Path, named: str) -> None:
         {"model.safetensors": {}},
         {"config.json": {}, "pytorch_model_fsdp_0/__0_0.distcp": {}},
         {"state.pt": {}},
+        lora("acme/base", peft_type="PREFIX_TUNING"),
     ],
-    ids=["no-config", "fsdp", "other"],
+    ids=["no-config", "fsdp", "other", "prefix"],
 )
 def test_what_cannot_be_served(tmp_path: Path, files: dict[str, Any]) -> None:
     """Has no configuration or no weights of transformers."""
     with pytest.raises(UsageError) as caught:
         served(tmp_path, files)
     assert caught.value.code == "checkpoint-not-servable"
+
+
+def test_a_model_that_older_weights_hide(tmp_path: Path) -> None:
+    """Shards that ``save_pretrained`` wrote over a single file, or the other way round."""
+    shard = "model-00001-of-00001.safetensors"
+    (tmp_path / "x").mkdir()
+    assert served(tmp_path, {**FULL, shard: {}}).warnings
+    assert served(tmp_path / "x", {shard: {}, **FULL}).warnings == ()
 
 
 def test_the_manifest(tmp_path: Path) -> None:

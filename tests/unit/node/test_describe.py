@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.support.cases import cases
-from trainctl.base.checkpoints.ranking import is_loadable
+from trainctl.base.checkpoints.layout import is_loadable, parse_step
 from trainctl.node.checkpoints.metadata import (
     MAX_HEADER_BYTES,
     checkpoint_step,
     describe_checkpoint,
-    parse_step,
     read_header,
+    unfinished_reason,
 )
 
 A = {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}
@@ -47,7 +47,8 @@ def weights(path: Path, header: bytes, length: int | None = None) -> Path:
 
 def test_a_header_counts_tensors_and_parameters(tmp_path: Path) -> None:
     header = json.dumps(GOOD).encode()
-    assert read_header(weights(tmp_path / "x", header)) == (2, {"BF16": 6, "F32": 1})
+    found = read_header(weights(tmp_path / "x", header))
+    assert found == (2, {"BF16": 6, "F32": 1}, 0, 8 + len(header) + 16)
 
 
 @pytest.mark.parametrize("length", [0, 1, MAX_HEADER_BYTES + 1, 2**63, 2**64 - 1])
@@ -61,6 +62,47 @@ def test_an_invalid_header_is_not_believed(tmp_path: Path, header: str) -> None:
     path = weights(tmp_path / "model.safetensors", header.encode())
     assert read_header(path) is None
     assert describe_checkpoint(tmp_path, "x", ["model.safetensors"])["parameters"] == 0
+
+
+def content(text: str) -> bytes:
+    """The bytes of a file of a case."""
+    header = json.dumps(GOOD).encode()
+    formats = {
+        "zip": b"PK\x03\x04" + bytes(2000) + b"PK\x05\x06" + bytes(18),
+        "safetensors": struct.pack("<Q", len(header)) + header + bytes(16),
+    }
+    kind, _, cut = text.partition(" ")
+    return formats[kind][: -25 if cut else None] if kind in formats else text.encode()
+
+
+@pytest.mark.parametrize("case", cases("node/unfinished"))
+def test_files_that_a_failed_save_left(tmp_path: Path, case: dict[str, Any]) -> None:
+    name, files = case["name"], case["files"]
+    place = tmp_path if name in files else tmp_path / name
+    for path, text in files.items():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_bytes(content(text))
+    for path in case.get("adjacent", ()):
+        (tmp_path / path).touch()
+    sizes = {path: (place / path).stat().st_size for path in files}
+
+    reason = unfinished_reason(place, name, sizes, case.get("siblings", []), case.get("rank", 0))
+    assert reason == case.get("reason")
+
+
+def test_a_rank_is_the_largest_of_the_tensors_and_consolidated_parts_count_once(
+    tmp_path: Path,
+) -> None:
+    tensor = {"dtype": "BF16", "shape": [64, 1], "data_offsets": [0, 128]}
+    header = json.dumps({"v_proj.lora_A.weight": tensor}).encode()
+    (tmp_path / "sharded").mkdir()
+    (tmp_path / "adapter_config.json").write_text('{"r": 8}')
+    names = ["adapter_model.safetensors", "sharded/shard-00001-model-00001-of-00001.safetensors"]
+    for name in names:
+        weights(tmp_path / name, header)
+    found = describe_checkpoint(tmp_path, "x", ["adapter_config.json", *names])
+
+    assert (found["lora_rank"], found["parameters"]) == (64, 64)
 
 
 @pytest.mark.parametrize("case", cases("node/checkpoint_types"))

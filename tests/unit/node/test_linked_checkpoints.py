@@ -101,25 +101,6 @@ def test_a_target_that_the_job_removes_takes_nothing_from_what_is_kept(
     assert skipped_links(store)["best"] == 0
 
 
-def test_checkpoints_are_found_at_any_depth(tmp_path: Path) -> None:
-    """The other files of the directory around them stay."""
-    run, store = in_place(tmp_path, keep_last=1)
-    run.save("qwen-lora-64-128", {"args.json": b"{}", "v0/log.txt": b"1"})
-    for step in (100, 200):
-        name = f"qwen-lora-64-128/v0/checkpoint-{step}"
-        run.save(name, {"model.bin": str(step).encode(), "checkpoint-5/model.bin": b"inner"})
-        os.utime(run.directory / f"rank-0/{name}/model.bin", (step, step))
-    run.finish()
-
-    assert restored(store) == {
-        "qwen-lora-64-128": {"args.json": b"{}", "v0/log.txt": b"1"},
-        "qwen-lora-64-128/v0/checkpoint-200": {
-            "model.bin": b"200",
-            "checkpoint-5/model.bin": b"inner",
-        },
-    }
-
-
 def test_in_place_retention_keeps_targets_of_links(tmp_path: Path) -> None:
     run, store = in_place(tmp_path, keep_last=1)
     for step in (1, 2, 3):

@@ -34,6 +34,8 @@ assert post(token, progressPercentage=0, metrics=[{"name": "total_steps", "value
 metrics = {"loss": "0.25", "note": "text", "current_step": "50", "total_steps": "200", "lr": "nan"}
 metrics = [{"name": name, "value": value} for name, value in metrics.items()]
 assert post(token, progressPercentage=25, estimatedRemainingSeconds=600, metrics=metrics) == 200
+metrics += [{"name": "current_step", "value": "100"}]
+assert post(token, progressPercentage=50, estimatedRemainingSeconds=600, metrics=metrics) == 200
 PYTHON
 """
 """Posts as KEP-2779 describes."""
@@ -46,10 +48,10 @@ def progress(node: NodeHarness) -> Any:
 
 def test_a_job_posts_by_the_protocol_of_kubeflow(node: NodeHarness) -> None:
     node.start(node.spec(POST, "sleep 60"))
-    found = wait_for(lambda: (progress(node) or {}).get("loss") and progress(node))
+    found = wait_for(lambda: (progress(node) or {}).get("step") == 100 and progress(node))
 
-    assert (found["step"], found["total"], found["loss"]) == (50, 200, 0.25)
-    assert 500 < found["remaining_seconds"] <= 600
+    assert (found["step"], found["total"], found["loss"]) == (100, 200, 0.25)
+    assert 0 < found["remaining_seconds"] < 500  # by steps, not the 600 s of the report
 
 
 def test_lines_without_step_and_loss_are_no_progress(node: NodeHarness) -> None:

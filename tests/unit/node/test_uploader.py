@@ -17,22 +17,16 @@ from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import RunCheckpoints
 from trainctl.base.failure import Failure
 from trainctl.node.checkpoints import monitor
-from trainctl.node.checkpoints.loader import load_checkpoints
 from trainctl.node.checkpoints.monitor import SavedCheckpoint, SavedFile
 from trainctl.node.checkpoints.uploader_process import ended_orderly
-from trainctl.node.runs.record import NodeRun, upload_status
+from trainctl.node.runs.record import upload_status
 
 
 def loaded(
     run: SavedRun, name: str | None = None, job: str | None = "sft", runs: Sequence[str] = ()
 ) -> list[tuple[str, str]]:
     """What the project's next run loads: run and checkpoint."""
-    reference = {
-        "project": "demo", "job": job, "run": None, "name": name, "optional": False, "runs": [*runs]
-    }  # fmt: skip
-    spec: Any = {**run.spec, "load": [reference]}
-    loads = load_checkpoints(NodeRun(run.run.layout, "run-9"), spec, run.secrets, run.data)
-    return [(load["run"], load["name"]) for load in loads]
+    return [(load["run"], load["name"]) for load in run.load(name, job, runs)[1]]
 
 
 def of_another_run(
@@ -96,6 +90,14 @@ def test_finished_files_and_complete_checkpoints_are_stored(
         if "complete" in step:
             assert _stored(store, step["complete"]) == step["complete"], step
         assert "loaded" not in step or loaded(run) == [(PREFIX, step["loaded"])]
+
+
+def test_an_unfinished_checkpoint_is_not_loaded_by_its_name(run: SavedRun) -> None:
+    _save(run, {"checkpoint-1": {"model.bin": "1", "checkpoint-is-incomplete.txt": ""}}, None)
+    run.finish()
+    with pytest.raises(Failure, match="no complete checkpoint 'checkpoint-1'") as caught:
+        loaded(run, "checkpoint-1")
+    assert "checkpoint-1 (unfinished: checkpoint-is-incomplete.txt is left)" in caught.value.detail
 
 
 def test_a_file_that_is_open_for_writing_is_not_finished(
@@ -251,6 +253,19 @@ def test_without_a_store_retention_waits_for_the_end(tmp_path: Path) -> None:
 
     assert before == ["checkpoint-1", "checkpoint-2"]
     assert [path.name for path in (run.directory / "rank-0").iterdir()] == ["checkpoint-2"]
+
+
+def test_without_a_store_logs_are_added_at_the_end(tmp_path: Path) -> None:
+    run = SavedRun(tmp_path, {"url": None})
+    store = DirectoryCheckpointStore(run.data / "checkpoints")
+    run.save("exp", {"last.ckpt": b"1", "train.log": b"1"})
+    run.uploader().run_round()
+    run.save("exp", {"train.log": b"2"})
+    during = restored(store)
+    run.finish()
+
+    assert during == {"exp": {"last.ckpt": b"1"}}
+    assert restored(store) == {"exp": {"last.ckpt": b"1", "train.log": b"2"}}
 
 
 def test_a_manifest_that_leads_elsewhere_is_not_believed(

@@ -36,6 +36,7 @@ ROWS = [
     row("checkpoint-1", 1.0),
     row("checkpoint-2", 2.0),
     row("checkpoint-3", 3.0, state="uploading"),
+    {**row("checkpoint-4", 4.0, state="unfinished"), "unfinished": "x"},
     row("checkpoint-9", 9.0, rank=1),
 ]
 
@@ -48,11 +49,16 @@ def test_the_newest_complete_checkpoint_is_selected() -> None:
     for name, rank, summary in (
         ("checkpoint-9", 0, "no complete checkpoint checkpoint-9 of rank 0"),
         ("checkpoint-3", 0, "no complete checkpoint checkpoint-3 of rank 0"),
+        ("checkpoint-4", 0, "no complete checkpoint checkpoint-4 of rank 0"),
         (None, 2, "no complete checkpoint of rank 2"),
     ):
         with pytest.raises(UsageError, match=summary) as caught:
             select_checkpoint(ROWS, RUN, name, rank)
-        assert "checkpoint-3 (uploading)" in caught.value.detail
+        assert (
+            "checkpoint-3 (uploading), checkpoint-4 (unfinished: x; --force" in caught.value.detail
+        )
+    assert select_checkpoint(ROWS, RUN, "checkpoint-4", 0, force=True)["name"] == "checkpoint-4"
+    assert select_checkpoint(ROWS, RUN, None, 0, force=True)["name"] == "checkpoint-2"
 
 
 @pytest.mark.parametrize("name", ["..", "a//b", "/etc", "../../x", ""])

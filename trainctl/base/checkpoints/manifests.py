@@ -8,6 +8,7 @@ import re
 import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, cast
 
+from trainctl.base.checkpoints.layout import folder_of, number_series
 from trainctl.base.checkpoints.ranking import age_key
 from trainctl.base.checkpoints.stores import CheckpointStore
 from trainctl.base.failure import Failure
@@ -33,12 +34,11 @@ class RunCheckpoints:
         """Return the key of a checkpoint's manifest."""
         return f"{self.prefix}/{COMPLETE}/rank-{rank}/{name}.json"
 
-    def file_key(self, rank: int, name: str, path: str, version: int) -> str:
-        """Return the key of a file: its own path, or below ``.versions`` from version 2."""
+    def file_key(self, rank: int, name: str, folder: str, path: str, version: int) -> str:
+        """Return the key of a file: its path below the rank, or below ``.versions`` from version 2."""
         if version > 1:
             return f"{self.prefix}/{VERSIONS}/rank-{rank}/{name}/{version}/{path}"
-        folder = "" if name == "." else f"{name}/"
-        return f"{self.prefix}/rank-{rank}/{folder}{path}"
+        return f"{self.prefix}/rank-{rank}/{folder}{'/' if folder else ''}{path}"
 
     def manifests(self) -> List[CheckpointManifest]:
         """Return the valid manifests of complete checkpoints, the oldest first."""
@@ -49,6 +49,7 @@ class RunCheckpoints:
                 manifest["rank"], manifest["name"]
             ):
                 manifests.append(manifest)
+        number_series(manifests)
         return sorted(manifests, key=age_key)
 
     def manifest(self, rank: int, name: str) -> Optional[CheckpointManifest]:
@@ -60,18 +61,11 @@ class RunCheckpoints:
         key = self.manifest_key(manifest["rank"], manifest["name"])
         self.store.put(key, (json.dumps(manifest, sort_keys=True) + "\n").encode())
 
-    def remove(self, manifest: Mapping[str, Any]) -> None:
-        """Remove a checkpoint, its manifest first."""
-        self.store.delete(self.manifest_key(manifest["rank"], manifest["name"]))
-        for file in manifest["files"]:
-            self.store.delete(file["key"])
-
     def remove_all(self) -> None:
         """Remove everything of the run, manifests first."""
-        for manifest in self.manifests():
-            self.remove(manifest)
-        for stored in list(self.store.list(f"{self.prefix}/")):
-            self.store.delete(stored.key)
+        for prefix in (f"{self.prefix}/{COMPLETE}/", f"{self.prefix}/"):
+            for stored in list(self.store.list(prefix)):
+                self.store.delete(stored.key)
         self.store.abandon(f"{self.prefix}/")
 
     def lease(self, rank: int, name: str) -> str:
@@ -116,7 +110,9 @@ def parse_manifest(data: Optional[bytes], prefix: str) -> Optional[CheckpointMan
             manifest["format"] == FORMAT
             and isinstance(manifest["rank"], int)
             and is_checkpoint_name(manifest["name"])
+            and is_checkpoint_name(folder_of(manifest) or ".")
             and all(_is_file(file, prefix) for file in manifest["files"])
+            and all({"name", "kind", "value"} <= {*row} for row in manifest.get("pointers", ()))
             and age_key(manifest) is not None
         )
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -5,7 +5,6 @@ Directories with a step rank above other directories, and those above loose file
 
 from __future__ import annotations
 
-import re
 from typing import (
     Any,
     Collection,
@@ -20,14 +19,7 @@ from typing import (
     TypeVar,
 )
 
-LOOSE = "."
-"""Name of the checkpoint made of the files outside all directories."""
-
-TRAINER_STATE = "trainer_state.json"
-_LOG_OR_TEXT = re.compile(
-    r"(?:^|/)events\.out\.tfevents[^/]*$|\.(?:log|wandb|txt|json|jsonl|csv|tsv|ya?ml|toml|md|out|err)$",
-    re.IGNORECASE,
-)
+from trainctl.base.checkpoints.layout import LOOSE, series
 
 CheckpointRow = Mapping[str, Any]
 _RowT = TypeVar("_RowT", bound=CheckpointRow)
@@ -43,11 +35,6 @@ class Retention(NamedTuple):
     def keeps(self, step: int) -> bool:
         """Return whether a checkpoint is kept because of its step."""
         return self.keep_every is not None and step % self.keep_every == 0
-
-
-def is_loadable(files: Collection[str]) -> bool:
-    """Return whether a trainer could resume from these files: not only logs and text."""
-    return any(path.endswith(TRAINER_STATE) or not _LOG_OR_TEXT.search(path) for path in files)
 
 
 def checkpoint_class(row: CheckpointRow) -> int:
@@ -81,12 +68,20 @@ def _newest_common(rows: Sequence[CheckpointRow]) -> Optional[str]:
     )
 
 
+def _finished(rows: Sequence[_RowT]) -> List[_RowT]:
+    """Return the checkpoints that no rank has unfinished."""
+    unfinished = {row["name"] for row in rows if row.get("unfinished")}
+    return [row for row in rows if row["name"] not in unfinished]
+
+
 def newest_checkpoint(runs: Mapping[_RunT, Sequence[_RowT]]) -> Optional[Tuple[_RunT, List[_RowT]]]:
-    """Return the run with the newest checkpoint, and its rows; None without any."""
-    runs = {run: rows for run, rows in runs.items() if rows}
-    if not runs:
+    """Return the run with the newest finished checkpoint, and its rows; None without any."""
+    finished = {run: _finished(rows) for run, rows in runs.items()}
+    if not any(finished.values()):
         return None
-    newest, rows = max(runs.items(), key=lambda item: max(map(recency_key, item[1])))
+    newest, rows = max(
+        finished.items(), key=lambda item: max(map(recency_key, item[1]), default=())
+    )
     name = _newest_common(rows) or max(rows, key=recency_key)["name"]
     ranks = [row for row in rows if row["name"] == name]
     return newest, sorted(ranks, key=lambda row: int(row["rank"]))
@@ -95,23 +90,30 @@ def newest_checkpoint(runs: Mapping[_RunT, Sequence[_RowT]]) -> Optional[Tuple[_
 def expired_checkpoints(
     rows: Sequence[_RowT], retention: Retention, leased: Collection[Tuple[int, str]] = ()
 ) -> List[_RowT]:
-    """Return the complete checkpoints of a run that retention deletes, rank by rank.
+    """Return the complete checkpoints of a run that retention deletes, by rank and series.
 
     Only checkpoints with a step expire: others may be logs, exports or copies. The newest, the newest that all ranks
-    have, and ``leased`` checkpoints are always kept.
+    have, and ``leased`` checkpoints are always kept. Unfinished ones don't count, and expire with those of their age.
     """
     if retention == Retention():
         return []
-    ranks: Dict[int, List[_RowT]] = {}
+    alike: Dict[Tuple[int, str], List[_RowT]] = {}
     for row in sorted(rows, key=recency_key):
         if row.get("step") is not None and row["name"] != LOOSE:
-            ranks.setdefault(int(row["rank"]), []).append(row)
-    common = _newest_common(rows) if ranks else None
-    return [
-        row
-        for rank, ordered in ranks.items()
-        for row in ordered[: -max(1, retention.keep_last or 1)]
-        if not retention.keeps(int(row["step"]))
-        and row["name"] != common
-        and (rank, row["name"]) not in leased
-    ]
+            alike.setdefault((int(row["rank"]), series(row["name"])), []).append(row)
+    finished = _finished(rows)
+    kept = {_newest_common(finished)} if finished else set()
+    expired = []
+    for (rank, _), ordered in alike.items():
+        counted = [row for row in ordered if not row.get("unfinished")]
+        oldest = counted[-max(1, retention.keep_last or 1) :][:1]
+        expired += [
+            row
+            for row in ordered
+            if oldest
+            and recency_key(row) < recency_key(oldest[0])
+            and (row.get("unfinished") or not retention.keeps(int(row["step"])))
+            and row["name"] not in kept
+            and (rank, row["name"]) not in leased
+        ]
+    return expired

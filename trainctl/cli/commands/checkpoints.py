@@ -45,6 +45,7 @@ from trainctl.views.jobs.checkpoints import (
     serving_lines,
     skipped_links_text,
 )
+from trainctl.views.terminal.text import warning_text
 
 
 class CheckpointSort(StrEnum):
@@ -55,6 +56,8 @@ class CheckpointSort(StrEnum):
     CREATED = "created"
     TYPE = "type"
 
+
+Force = Annotated[bool, option("--force", "Use the named checkpoint even if it is unfinished")]
 
 _SORT_KEYS: dict[CheckpointSort, Callable[[Checkpoint], Any]] = {
     CheckpointSort.CHECKPOINT_ID: lambda checkpoint: checkpoint.name,
@@ -105,6 +108,7 @@ def download_command(
     ] = None,
     target: options.OutputDirectory = Path(),
     rank: Annotated[int, option("--rank N", "Rank that saved the checkpoint")] = 0,
+    force: Force = False,
     run: RunOption = None,
     trust: options.TrustFile = None,
 ) -> int:
@@ -112,7 +116,9 @@ def download_command(
     session = session_of(ctx)
     with open_with_trust(session, trust) as workspace:
         job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
-        place, skipped_links = download_checkpoint(workspace, job_run, target, name=name, rank=rank)
+        place, skipped_links = download_checkpoint(
+            workspace, job_run, target, name=name, rank=rank, force=force
+        )
     session.output.print(str(place))
     if skipped_links:
         session.output.note(
@@ -193,6 +199,7 @@ def deploy_command(
     engine: Annotated[
         ServingEngine, option("--engine ENGINE", "vllm, or transformers, which needs no GPU")
     ] = ServingEngine.VLLM,
+    force: Force = False,
     run: RunOption = None,
     trust: options.TrustFile = None,
 ) -> int:
@@ -201,9 +208,13 @@ def deploy_command(
     with open_with_trust(session_of(ctx), trust) as workspace:
         job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
         rows = checkpoints_of(workspace, job_run).rows(brief=False, of=0)
-        serving = prepare_serving(workspace, job_run, rows, checkpoint, base_model, cluster, engine)
+        serving = prepare_serving(
+            workspace, job_run, rows, checkpoint, base_model, cluster, engine, force=force
+        )
         directory = out or Path(f"serve-{serving.name}")
         if not dry_run:
             write_serving(workspace, job_run, serving, directory)
+    for line in serving.warnings:
+        output.note(warning_text(line, code="stale-weights"))
     output.print("\n".join(serving_lines(serving, directory, dry_run=dry_run)))
     return 0

@@ -8,12 +8,14 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
+from trainctl.base.checkpoints.layout import folder_of
 from trainctl.base.checkpoints.manifests import CheckpointManifest, RunCheckpoints, list_runs
 from trainctl.base.checkpoints.ranking import age_key, checkpoint_class, newest_checkpoint
 from trainctl.base.checkpoints.stores import CheckpointStore, store_errors
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import make_directory, remove_tree
 from trainctl.base.protocol.spec import CheckpointLoad, RunSpec
+from trainctl.node.checkpoints.pointers import place_pointers
 from trainctl.node.checkpoints.uploader import open_store_for
 from trainctl.node.checkpoints.uploader_process import runs_to_upload, upload_remaining
 from trainctl.node.runs.record import NodeRun
@@ -29,8 +31,9 @@ def load_checkpoints(
 ) -> List[Dict[str, Any]]:
     """Place the checkpoints named by ``spec["load"]`` and return a row for each.
 
-    They are stored below the run's ``loaded/<job>/rank-<n>/<checkpoint>``. Checkpoints that an earlier run of the job
-    left on this node are uploaded first. Failure if a reference that is not ``optional`` matches nothing.
+    They are stored below the run's ``loaded/<job>/rank-<n>/<checkpoint>``, next to the small files by which trainers
+    find them. Checkpoints that an earlier run of the job left on this node are uploaded first. Failure if a reference
+    that is not ``optional`` matches nothing.
     """
     references = spec.get("load") or []
     if not references:
@@ -49,10 +52,12 @@ def load_checkpoints(
         for checkpoint in checkpoints:
             prefix, manifest = checkpoint.source.prefix, checkpoint.manifest
             job = str((reference["runs"] and reference["job"]) or prefix.split("/")[1])
-            target = run.loaded / job / f"rank-{manifest['rank']}" / manifest["name"]
-            _place(checkpoint, target, data / "checkpoints")
+            rank = Path(job, f"rank-{manifest['rank']}")
+            _place(checkpoint, run.loaded / rank, data / "checkpoints")
+            visible = Path(spec["environment"].get("BT_LOAD_CHECKPOINT_DIR") or run.loaded, rank)
+            pointers = place_pointers(manifest, run.loaded / rank, visible)
             row = {name: manifest.get(name) for name in ("rank", "name", "step", "version")}
-            rows.append({"run": prefix, **row})
+            rows.append({"run": prefix, **row, "pointers": pointers})
     return rows
 
 
@@ -103,17 +108,23 @@ def _reference_text(reference: CheckpointLoad) -> str:
 
 def _available_text(store: CheckpointStore, reference: CheckpointLoad) -> str:
     names = [
-        f"{list_run.prefix}: {manifest['name']}"
+        f"{list_run.prefix}: {manifest['name']}{_reason(manifest)}"
         for list_run in list_runs(store, reference["project"])
         for manifest in list_run.manifests()
     ]
     return f"Available: {', '.join(names[-10:])}." if names else "The project has no checkpoints."
 
 
-def _place(checkpoint: _LoadableCheckpoint, target: Path, local: Path) -> None:
-    """Fill a directory with hard links to local files, else verified copies."""
-    make_directory(target)
+def _reason(manifest: CheckpointManifest) -> str:
+    return f" (unfinished: {manifest['unfinished']})" if manifest.get("unfinished") else ""
+
+
+def _place(checkpoint: _LoadableCheckpoint, rank: Path, local: Path) -> None:
+    """Fill the directory of a rank with hard links to local files, else verified copies."""
     source, manifest = checkpoint.source, checkpoint.manifest
+    below = Path(f"rank-{manifest['rank']}", folder_of(manifest))
+    target = rank.parent / below
+    make_directory(target)
     lease: Optional[str] = None
     with contextlib.suppress(Failure, OSError):  # the store may be read-only
         lease = source.lease(manifest["rank"], manifest["name"])
@@ -121,8 +132,7 @@ def _place(checkpoint: _LoadableCheckpoint, target: Path, local: Path) -> None:
         for file in manifest["files"]:
             path = target / file["path"]
             make_directory(path.parent)
-            folder = local / source.prefix / f"rank-{manifest['rank']}" / manifest["name"]
-            if not _link(folder / file["path"], path, file):
+            if not _link(local / source.prefix / below / file["path"], path, file):
                 _fetch(source.store, file, path)
     finally:
         if lease is not None:

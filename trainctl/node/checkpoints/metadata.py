@@ -1,21 +1,28 @@
-"""Describe checkpoints by trainers' files: type, base model, step, tensors."""
+"""Describe checkpoints by trainers' files: type, base model, step, tensors, and whether they are finished."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
 import struct
 from collections import Counter
 from pathlib import Path
-from typing import Any, Collection, Dict, Iterable, Optional, Tuple
+from typing import Any, Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional
 
-from trainctl.base.checkpoints.ranking import TRAINER_STATE, is_loadable
-
-_STEP = re.compile(
-    r"step=(\d+)|^(\d+)$|(?:checkpoint|ckpt|step|epoch|iter|iteration)[-_.]?(\d+)(?:-\d+)?$"
+from trainctl.base.checkpoints.layout import (
+    TRAINER_STATE,
+    is_loadable,
+    is_temporary_checkpoint,
+    parse_step,
 )
-"""After ``step=``, or after a word of trainers at the end. Other digits are a size, a loss or part of a model's name."""
+
+_SENTINEL = "checkpoint-is-incomplete.txt"
+_TRAINING_ARGS = "training_args.bin"
+_SHARD = re.compile(r"(.*)-\d+-of-(\d+)(\.safetensors|\.bin)")
+_ZIP_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".zip", ".npz")
+_ZIP_START, _ZIP_END, _ZIP_END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 1024
 _MOST_JSON_BYTES = 16 * 2**20
 _MOST_TEXT = 500
 
@@ -27,18 +34,16 @@ _BITS = {
     "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
 }  # fmt: skip
 
-TensorTotals = Tuple[int, Dict[str, int]]
-"""Number of tensors of a safetensors file, and its parameters by data type."""
+_LORA_A = re.compile(r"lora_(?:embedding_)?A\b")
 
 
-def parse_step(name: str) -> Optional[int]:
-    """Parse the step in a name.
+class TensorTotals(NamedTuple):
+    """Tensors of a safetensors file, parameters by data type, largest rank of LoRA, and the size of the file."""
 
-    ``v0/checkpoint-120``, ``checkpoint-120-1``, ``global_step120``, ``epoch=0-step=120.ckpt``.
-    """
-    match = _STEP.search(name.rpartition("/")[2])
-    digits = match[match.lastindex or 0] if match else ""
-    return int(digits) if 0 < len(digits) <= 18 else None
+    tensors: int
+    dtypes: Dict[str, int]
+    lora_rank: int
+    size: int
 
 
 def checkpoint_step(directory: Path, name: str, files: Collection[str]) -> Optional[int]:
@@ -63,13 +68,12 @@ def describe_checkpoint(directory: Path, name: str, files: Iterable[str]) -> Dic
     names = set(files)
     adapter = _json(directory / "adapter_config.json") if "adapter_config.json" in names else {}
     config = _json(directory / "config.json") if "config.json" in names else {}
-    weights = [name for name in sorted(names) if name.endswith(".safetensors")]
     headers = [
         header
-        for header in (read_header(directory / name) for name in weights)
+        for header in (read_header(directory / name) for name in _weights(names))
         if header is not None
     ]
-    rank = adapter.get("r")
+    rank = max((header.lora_rank for header in headers), default=0) or adapter.get("r")
     return {
         "type": _type(adapter, config, headers) if is_loadable(names) else "other",
         "base_model": _base_model(adapter, config),
@@ -79,9 +83,25 @@ def describe_checkpoint(directory: Path, name: str, files: Iterable[str]) -> Dic
     }
 
 
+def _weights(names: Collection[str]) -> List[str]:
+    """Return the safetensors files, without the ``sharded/`` parts of files that torch has consolidated."""
+    weights = sorted(name for name in names if name.endswith(".safetensors"))
+    folders = {name[: name.rfind("/") + 1] for name in weights}
+    return [
+        name
+        for name in weights
+        if "sharded/" not in name or name[: name.rfind("sharded/")] not in folders
+    ]
+
+
 def _type(adapter: Dict[str, Any], config: Dict[str, Any], headers: Iterable[TensorTotals]) -> str:
     if adapter:
-        return "lora"
+        kind = str(adapter.get("peft_type") or "LORA").lower()[:_MOST_TEXT]
+        if kind not in ("lora", "adalora"):
+            return kind
+        if adapter.get("use_dora"):
+            return "dora"
+        return "lora+modules" if adapter.get("modules_to_save") else "lora"
     architectures = config.get("architectures")
     words = [config.get("model_type"), *(architectures if isinstance(architectures, list) else [])]
     if any("whisper" in str(word).lower() for word in words if word):
@@ -90,21 +110,71 @@ def _type(adapter: Dict[str, Any], config: Dict[str, Any], headers: Iterable[Ten
 
 
 def _base_model(adapter: Dict[str, Any], config: Dict[str, Any]) -> Optional[str]:
+    """Return the name of the base model, with its revision; transformers 5 writes none for full models."""
     for value in (adapter.get("base_model_name_or_path"), config.get("_name_or_path")):
         if isinstance(value, str) and value:
-            return value[:_MOST_TEXT]
-    architectures = config.get("architectures")
-    if isinstance(architectures, list) and architectures and isinstance(architectures[0], str):
-        return architectures[0][:_MOST_TEXT]
+            revision = adapter.get("revision")
+            return f"{value}@{revision}"[:_MOST_TEXT] if revision else value[:_MOST_TEXT]
     return None
+
+
+def unfinished_reason(
+    directory: Path, name: str, files: Mapping[str, int], siblings: Collection[str], rank: int
+) -> Optional[str]:
+    """Return how a checkpoint's files show that the trainer did not finish saving them; None if nothing shows it.
+
+    ``files``: sizes by path. ``siblings``: paths of the files of other checkpoints of its series. Files that only rank
+    0 writes are not missed on other ranks.
+    """
+    base = name.rpartition("/")[2]
+    if is_temporary_checkpoint(name):
+        return f"{base} is a temporary name"
+    marker = f"{base[:-5] if base.endswith('.ckpt') else base}-unfinished"  # of NeMo
+    place = directory.parent if directory.name == base else directory
+    left = [
+        *{_SENTINEL, ".metadata.tmp"}.intersection(files),
+        *([marker] if (place / marker).exists() else ()),
+    ]
+    missing = [] if rank else _missing_files(files)
+    is_trainer = _TRAINING_ARGS in files and parse_step(name) is not None
+    if TRAINER_STATE not in files and (is_trainer or TRAINER_STATE in siblings):
+        missing.append(TRAINER_STATE)
+    reasons = [*(f"{path} is left" for path in left), *(f"{path} is missing" for path in missing)]
+    cut = (path for path, size in sorted(files.items()) if _is_truncated(directory / path, size))
+    return reasons[0] if reasons else next((f"{path} is truncated" for path in cut), None)
+
+
+def _missing_files(files: Collection[str]) -> List[str]:
+    """Return files that belong to others: torch's ``.metadata``, which is renamed last, and shards of weights."""
+    folders = sorted({path[: path.rfind("/") + 1] for path in files if path.endswith(".distcp")})
+    shards = Counter(match.groups() for match in map(_SHARD.fullmatch, sorted(files)) if match)
+    return [f"{folder}.metadata" for folder in folders if f"{folder}.metadata" not in files] + [
+        f"a shard of {stem}-*-of-{count}{suffix}"
+        for (stem, count, suffix), found in shards.items()
+        if found < int(count) and f"{stem}{suffix}" not in files
+    ]
+
+
+def _is_truncated(path: Path, size: int) -> bool:
+    """Check a safetensors file against its header, and a zip of ``torch.save`` for its end."""
+    with contextlib.suppress(OSError), path.open("rb") as stream:
+        start = stream.read(8)
+        if path.suffix == ".safetensors":
+            header, length = read_header(path), int.from_bytes(start, "little")
+            end = header.size if header else length + 8 if length <= MAX_HEADER_BYTES else 0
+            return size < max(8, end)
+        if path.suffix in _ZIP_SUFFIXES and start.startswith(_ZIP_START):
+            stream.seek(max(0, size - _ZIP_END_BYTES))
+            return _ZIP_END not in stream.read()
+    return False
 
 
 def _totals(headers: Iterable[TensorTotals]) -> Dict[str, Any]:
     dtypes: Counter[str] = Counter()
     tensors = 0
-    for count, header in headers:
-        tensors += count
-        dtypes.update(header)
+    for header in headers:
+        tensors += header.tensors
+        dtypes.update(header.dtypes)
     return {"tensors": tensors, "parameters": sum(dtypes.values()), "dtypes": dict(dtypes)}
 
 
@@ -118,23 +188,27 @@ def read_header(path: Path) -> Optional[TensorTotals]:
             (length,) = struct.unpack("<Q", stream.read(8))
             if not 2 <= length <= MAX_HEADER_BYTES:
                 return None
-            return _parse(json.loads(stream.read(length)))
+            return _parse(json.loads(stream.read(length)), 8 + length)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, struct.error, RecursionError):
         return None
 
 
-def _parse(document: Dict[str, Any]) -> TensorTotals:
+def _parse(document: Dict[str, Any], start: int) -> TensorTotals:
     if not isinstance(document.pop("__metadata__", {}), dict):
         raise TypeError("metadata is not an object")
     dtypes: Dict[str, int] = {}
-    for tensor in document.values():
+    lora_rank, end = 0, 0
+    for name, tensor in document.items():
         begin, stop = tensor["data_offsets"]
         count = math.prod(_natural_number(size) for size in tensor["shape"])
         bits = _BITS.get(tensor["dtype"], 8 * (stop - begin) // (count or 1))
         if stop - begin != count * bits // 8:
             raise ValueError("size of a tensor does not match its shape")
         dtypes[str(tensor["dtype"])] = dtypes.get(str(tensor["dtype"]), 0) + count
-    return len(document), dtypes
+        end = max(end, stop)
+        if _LORA_A.search(name) and tensor["shape"]:
+            lora_rank = max(lora_rank, tensor["shape"][0])
+    return TensorTotals(len(document), dtypes, lora_rank, start + end)
 
 
 def _natural_number(value: Any) -> int:

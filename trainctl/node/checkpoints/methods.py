@@ -96,10 +96,11 @@ def remove_checkpoints(request: protocol.RemoveCheckpointsRequest, emit: Emit) -
 
 
 def _is_unchanged(manifest: CheckpointManifest, local: List[SavedCheckpoint]) -> bool:
-    """Check that a checkpoint stored in place still matches its manifest."""
+    """Check that a checkpoint stored in place still matches its manifest, apart from logs."""
     files = {(file["path"], file["size"], file["modified"]) for file in manifest["files"]}
     return any(
-        {(file.path, file.size, file.modified) for file in saved.files} == files
+        {(file.path, file.size, file.modified) for file in saved.deciding} <= files
+        and {path for path, *_ in files} <= {file.path for file in saved.files}
         for saved in local
         if saved.key == (manifest["rank"], manifest["name"])
     )

@@ -6,9 +6,17 @@ import os
 import re
 import stat
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from trainctl.base.checkpoints.layout import (
+    deciding_files,
+    group_paths,
+    is_safetensors_temporary,
+    parse_step,
+    series,
+)
 from trainctl.base.checkpoints.ranking import checkpoint_class
 from trainctl.base.filesystem.files import list_names, resolve_within
 from trainctl.base.protocol.spec import CheckpointStoreSpec
@@ -28,16 +36,12 @@ class RunEnd(NamedTuple):
 
 
 class _ObservedCheckpoint(NamedTuple):
-    """Times of the last change of each file and the last removal, by this process."""
+    """Times of the last change of each file, and of deciding files' last change and removal, by this process."""
 
     saved: SavedCheckpoint
     since: Dict[SavedFile, float]
+    changed: float
     removed: float
-
-    @property
-    def changed(self) -> float:
-        """Time of the last write."""
-        return max(self.since.values())
 
     @property
     def kind(self) -> int:
@@ -54,9 +58,19 @@ class CheckpointMonitor:
         self._settle_seconds = settings.get("debounce_seconds", DEBOUNCE_SECONDS)
         self._idle_seconds = settings.get("idle_seconds", IDLE_SECONDS)
         self._observed: Dict[CheckpointKey, _ObservedCheckpoint] = {}
+        self._usual_files: Dict[CheckpointKey, Counter[str]] = {}
 
     def observe(self, saved: Sequence[SavedCheckpoint], end: Optional[RunEnd]) -> None:
-        """Record the checkpoints that exist now, and forget all others."""
+        """Record the checkpoints that exist now, and forget all others.
+
+        The files of those that have a newer one are what the next of the series have when they are complete.
+        """
+        for checkpoint in saved:
+            if checkpoint.key not in self._observed:
+                usual = self._usual_files.setdefault(checkpoint.series, Counter())
+                for before in self._observed.values():
+                    if before.saved.series == checkpoint.series and before.kind == 2:
+                        usual |= Counter(series(file.path) for file in before.saved.deciding)
         self._observed = {checkpoint.key: self._update(checkpoint, end) for checkpoint in saved}
 
     def open_files(self, pending: Sequence[SavedCheckpoint]) -> Set[Inode]:
@@ -69,7 +83,10 @@ class CheckpointMonitor:
         return [file for file in self._settled(saved) if file.inode not in writing]
 
     def is_due(self, saved: SavedCheckpoint, end: Optional[RunEnd]) -> bool:
-        """Check whether a checkpoint is complete: newer one, idle, or orderly end."""
+        """Check whether a checkpoint is complete.
+
+        A newer one of its series exists, it has the files of those before it, nothing changes, or the run has ended.
+        """
         if end is not None and end.orderly:
             return True
         observed = self._observed[saved.key]
@@ -78,11 +95,14 @@ class CheckpointMonitor:
             and other.saved.name != saved.name
             and (other.changed, other.saved.modified) > (observed.changed, saved.modified)
             and other.kind >= observed.kind
+            and (observed.kind < 2 or other.saved.series == saved.series)
             for other in self._observed.values()
         )
+        usual = self._usual_files.get(saved.series)
+        has_usual = usual and not usual - Counter(series(file.path) for file in saved.files)
         until = time.monotonic() - (max(0.0, time.time() - end.at) if end else 0.0)
         idle = until - max(observed.changed, observed.removed)
-        return idle >= (self._settle_seconds if is_superseded else self._idle_seconds)
+        return idle >= (self._settle_seconds if is_superseded or has_usual else self._idle_seconds)
 
     def _update(self, saved: SavedCheckpoint, end: Optional[RunEnd]) -> _ObservedCheckpoint:
         now = time.monotonic()
@@ -96,10 +116,11 @@ class CheckpointMonitor:
                 since[file] = now - max(0.0, time.time() - file.modified / 1e9)
             else:
                 since[file] = now
+        changed = max(since[file] for file in saved.deciding)
         if before is None:
-            return _ObservedCheckpoint(saved, since, min(since.values()))
-        removed = {file.path for file in before.since} - {file.path for file in since}
-        return _ObservedCheckpoint(saved, since, now if removed else before.removed)
+            return _ObservedCheckpoint(saved, since, changed, min(since.values()))
+        removed = {file.path for file in before.saved.deciding} - {file.path for file in since}
+        return _ObservedCheckpoint(saved, since, changed, now if removed else before.removed)
 
     def _settled(self, saved: SavedCheckpoint) -> List[SavedFile]:
         now = time.monotonic()
@@ -108,8 +129,6 @@ class CheckpointMonitor:
 
 
 _RANK = re.compile(r"rank-(\d+)")
-_NESTED = re.compile(r".*checkpoint-\d+(?:-\d+)?")
-"""Directories that are checkpoints at any depth. As on Baseten: https://docs.baseten.co/training/concepts/checkpointing"""
 
 CheckpointKey = Tuple[int, str]
 """Rank and name of a checkpoint."""
@@ -129,17 +148,18 @@ class SavedFile(NamedTuple):
 
 
 class SavedCheckpoint(NamedTuple):
-    """A checkpoint: a directory of a rank, or ``.`` for files next to them.
+    """A checkpoint of a rank: a directory, files of one step, or ``.`` for files next to them.
 
-    ``name`` is the path below the rank. A directory that holds checkpoints, as in ``v0/checkpoint-100``, has its other
-    files only.
+    ``name`` is its path below ``top``, the directory of the rank; ``folder`` the directory that its files' paths are
+    relative to. A directory that holds checkpoints, as in ``v0/checkpoint-100``, has its other files only.
 
     ``skipped_links`` counts symlinks that lead out of the job's checkpoint directory or to no file.
     """
 
     rank: int
     name: str
-    directory: Path
+    folder: str
+    top: Path
     files: Tuple[SavedFile, ...]
     skipped_links: int = 0
 
@@ -149,14 +169,25 @@ class SavedCheckpoint(NamedTuple):
         return self.rank, self.name
 
     @property
-    def top(self) -> Path:
-        """Checkpoint directory of its rank; symlinks must not lead out of it."""
-        return self.directory if self.name == "." else self.directory.parents[self.name.count("/")]
+    def series(self) -> CheckpointKey:
+        """Rank and name without its numbers."""
+        return self.rank, series(self.name)
+
+    @property
+    def directory(self) -> Path:
+        """Directory that the paths of its files are relative to."""
+        return self.top / self.folder
+
+    @property
+    def deciding(self) -> List[SavedFile]:
+        """Files that decide when it is complete."""
+        paths = set(deciding_files(self.name, [file.path for file in self.files]))
+        return [file for file in self.files if file.path in paths]
 
     @property
     def modified(self) -> int:
-        """Last modification of a file, in nanoseconds by the file system's clock."""
-        return max((file.modified for file in self.files), default=0)
+        """Last modification of a file that decides, in nanoseconds by the file system's clock."""
+        return max((file.modified for file in self.deciding), default=0)
 
     @property
     def bytes(self) -> int:
@@ -169,41 +200,41 @@ def list_saved(directory: Path) -> List[SavedCheckpoint]:
 
     Ignores symlinks to directories, and names that begin with a dot: trainers rename those when they are complete.
     """
-    checkpoints = []
-    for rank_name in list_names(directory):
-        match = _RANK.fullmatch(rank_name)
-        rank = directory / rank_name
-        if match is None or rank.is_symlink() or not rank.is_dir():
-            continue
-        for name in list_names(rank):
-            path = rank / name
-            if not name.startswith(".") and not path.is_symlink() and path.is_dir():
-                names = [name, *(f"{name}/{inner}" for inner in _nested_checkpoints(path))]
-                checkpoints += [inspect_checkpoint(rank / one, int(match[1]), one) for one in names]
-        checkpoints.append(inspect_checkpoint(rank, int(match[1]), "."))
-    return [saved for saved in checkpoints if saved.files]
+    checkpoints: List[SavedCheckpoint] = []
+    for name in list_names(directory):
+        match = _RANK.fullmatch(name)
+        if (
+            match is not None
+            and (directory / name).is_dir()
+            and not (directory / name).is_symlink()
+        ):
+            checkpoints += _list_rank(directory / name, int(match[1]))
+    return checkpoints
 
 
-def inspect_checkpoint(directory: Path, rank: int, name: str) -> SavedCheckpoint:
-    """Read a checkpoint's files; symlinks within the job's directory count as files."""
-    files, skipped_links = [], 0
-    empty = SavedCheckpoint(rank, name, directory, ())
-    for path in _paths(directory, loose_only=name == "."):
+def _list_rank(top: Path, rank: int) -> Iterator[SavedCheckpoint]:
+    """Yield the checkpoints of a rank; symlinks within its directory count as files."""
+    found = {path.relative_to(top).as_posix(): path for path in _paths(top)}
+    files: Dict[Tuple[str, str], List[SavedFile]] = {}
+    skipped_links: Counter[Tuple[str, str]] = Counter()
+    for path, member in sorted(group_paths(found).items()):
         try:
-            status: Optional[os.stat_result] = path.lstat()
+            status: Optional[os.stat_result] = found[path].lstat()
         except FileNotFoundError:
             continue
         linked = status is not None and stat.S_ISLNK(status.st_mode)
         if linked:
-            target = resolve_within(path, empty.top)
+            target = resolve_within(found[path], top)
             status = target.stat() if target else None
         if status is None:
-            skipped_links += 1
+            skipped_links[member] += 1
         elif stat.S_ISREG(status.st_mode):
-            relative = path.relative_to(directory).as_posix()
+            inner = path[len(member[1]) + 1 if member[1] else 0 :]
             inode = (status.st_dev, status.st_ino)
-            files.append(SavedFile(relative, status.st_size, status.st_mtime_ns, inode, linked))
-    return empty._replace(files=tuple(files), skipped_links=skipped_links)
+            file = SavedFile(inner, status.st_size, status.st_mtime_ns, inode, linked)
+            files.setdefault(member, []).append(file)
+    for member, kept in files.items():
+        yield SavedCheckpoint(rank, *member, top, tuple(kept), skipped_links[member])
 
 
 def open_for_writing(files: Set[Inode]) -> Set[Inode]:
@@ -238,25 +269,15 @@ def _writes(pid: int, number: str) -> bool:
     return match is not None and int(match[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
-def _nested_checkpoints(directory: Path) -> Iterator[str]:
-    """Yield the paths of checkpoints below a directory; a checkpoint holds no others."""
-    if _NESTED.fullmatch(directory.name):
-        return
-    for top, inner, _ in os.walk(str(directory)):
-        for name in sorted(filter(_NESTED.fullmatch, inner)):
-            inner.remove(name)
-            if not name.startswith(".") and not Path(top, name).is_symlink():
-                yield Path(top, name).relative_to(directory).as_posix()
-
-
-def _paths(directory: Path, *, loose_only: bool) -> Iterator[Path]:
-    is_whole = _NESTED.fullmatch(directory.name)
-    for top, inner, names in os.walk(str(directory)):
-        if loose_only:
-            inner.clear()
-        elif not is_whole:
-            inner[:] = [name for name in inner if not _NESTED.fullmatch(name)]
-        inner.sort()
-        linked = [name for name in inner if Path(top, name).is_symlink()]
+def _paths(rank: Path) -> Iterator[Path]:
+    for top, inner, names in os.walk(str(rank)):
+        is_top = Path(top) == rank
+        inner[:] = sorted(
+            name
+            for name in inner
+            if not (name.startswith(".") and (is_top or parse_step(name) is not None))
+        )
+        linked = [name for name in inner if not is_top and Path(top, name).is_symlink()]
         for name in sorted([*names, *linked]):
-            yield Path(top, name)
+            if not is_safetensors_temporary(name):
+                yield Path(top, name)

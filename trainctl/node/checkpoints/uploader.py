@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Sequence, Set, cast
 
 from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
+from trainctl.base.checkpoints.layout import LOOSE, folder_of, number_series, series
 from trainctl.base.checkpoints.manifests import (
     COMPLETE,
     FORMAT,
@@ -18,14 +19,18 @@ from trainctl.base.checkpoints.manifests import (
     CheckpointManifest,
     RunCheckpoints,
 )
-from trainctl.base.checkpoints.ranking import LOOSE, Retention, expired_checkpoints
+from trainctl.base.checkpoints.ranking import Retention, age_key, expired_checkpoints
 from trainctl.base.checkpoints.stores import CheckpointStore, open_checkpoint_store
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import resolve_within
 from trainctl.base.objects import ObjectStat
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.base.throughput import RateLimiter
-from trainctl.node.checkpoints.metadata import checkpoint_step, describe_checkpoint
+from trainctl.node.checkpoints.metadata import (
+    checkpoint_step,
+    describe_checkpoint,
+    unfinished_reason,
+)
 from trainctl.node.checkpoints.monitor import (
     CheckpointKey,
     CheckpointMonitor,
@@ -33,9 +38,9 @@ from trainctl.node.checkpoints.monitor import (
     RunEnd,
     SavedCheckpoint,
     SavedFile,
-    inspect_checkpoint,
     list_saved,
 )
+from trainctl.node.checkpoints.pointers import pointers_of
 from trainctl.node.checkpoints.upload_journal import COMPLETED, SYNCING, UploadJournal, UploadRecord
 from trainctl.node.runs.record import NodeRun
 
@@ -67,6 +72,7 @@ class Uploader:
         self._rate_limiter = RateLimiter(settings.get("max_rate"))
         self._monitor = CheckpointMonitor(settings)
         self._loaded = False
+        self._ended_orderly = False
         self._complete: Dict[CheckpointKey, CheckpointManifest] = {}
         self._refused: Dict[CheckpointKey, str] = {}
 
@@ -78,6 +84,7 @@ class Uploader:
     def run_round(self, end: Optional[RunEnd] = None) -> bool:
         """Upload settled files and complete checkpoints; with ``end``, True if done."""
         self._load()
+        self._ended_orderly = end is not None and end.orderly
         self._journal.heartbeat()
         saved = self._saved()
         self._monitor.observe(saved, end)
@@ -85,8 +92,8 @@ class Uploader:
         writing = set() if end else self._monitor.open_files(pending)
         errors = [self._try_upload(checkpoint, writing, end) for checkpoint in pending]
         remaining = [checkpoint for checkpoint in pending if not self._is_complete(checkpoint)]
-        self._drop_vanished({checkpoint.key for checkpoint in saved})
-        self._retain(ended=end is not None)
+        self._drop_vanished(saved)
+        self._retain(saved, ended=end is not None)
         self._report(remaining, next(filter(None, errors), None))
         return all(checkpoint.key in self._refused for checkpoint in remaining)
 
@@ -147,17 +154,23 @@ class Uploader:
         return all((*checkpoint.key, file.path) in self._journal.files for file in checkpoint.files)
 
     def _is_complete(self, checkpoint: SavedCheckpoint) -> bool:
-        """Check that the manifest describes the checkpoint, now or before files vanished."""
+        """Check that the manifest describes the checkpoint, now or before files vanished.
+
+        Logs that grow next to it count only when the run has ended.
+        """
         manifest = self._complete.get(checkpoint.key)
         if manifest is None:
             return False
+        files = checkpoint.files if self._ended_orderly else checkpoint.deciding
         manifested = {(file["path"], file["size"], file["modified"]) for file in manifest["files"]}
-        present = {(file.path, file.size, file.modified) for file in checkpoint.files}
+        present = {(file.path, file.size, file.modified) for file in files}
         skips_more = checkpoint.skipped_links > manifest.get("skipped_links", 0)
+        if not present <= manifested or (skips_more and present == manifested):
+            return False
         # A store keeps files that the job removes; in place, only targets of symlinks may vanish.
-        if present < manifested:
-            return skips_more or not self._in_place
-        return present == manifested and not skips_more
+        paths = {file.path for file in checkpoint.files}
+        is_whole = all(file["path"] in paths for file in manifest["files"])
+        return is_whole or not self._in_place or skips_more
 
     def _is_superseded(self, checkpoint: SavedCheckpoint) -> bool:
         """Check whether retention would delete it right after its upload."""
@@ -203,8 +216,11 @@ class Uploader:
             settled = self._monitor.settled_files(checkpoint, writing)
         for file in settled:
             self._upload_file(checkpoint, file)
-        if due and len(settled) == len(checkpoint.files):
-            self._make_complete(checkpoint)
+        deciding = set(checkpoint.deciding)
+        if self._in_place and end is None:  # a log that grows would differ from its digest
+            settled = [file for file in settled if file in deciding]
+        if due and deciding <= set(settled):
+            self._make_complete(checkpoint._replace(files=tuple(settled)))
             self._refused.pop(checkpoint.key, None)
 
     def _version(self, checkpoint: SavedCheckpoint) -> int:
@@ -218,7 +234,9 @@ class Uploader:
             if stored is not None and stored.describes(file):
                 return stored
         version = 1 if self._in_place else self._version(checkpoint)
-        object_key = self._target.file_key(checkpoint.rank, checkpoint.name, file.path, version)
+        object_key = self._target.file_key(
+            checkpoint.rank, checkpoint.name, checkpoint.folder, file.path, version
+        )
         digest = self._send(checkpoint, file, object_key)
         uploaded = UploadRecord(file.size, file.modified, digest, object_key)
         self._journal.add(key, uploaded)
@@ -251,52 +269,89 @@ class Uploader:
         return stream.hexdigest()
 
     def _make_complete(self, checkpoint: SavedCheckpoint) -> None:
-        """Write the manifest if the checkpoint is unchanged; delete the version before."""
+        """Write the manifest if the files are unchanged; delete the version before."""
         uploaded = {file.path: self._upload_file(checkpoint, file) for file in checkpoint.files}
-        if inspect_checkpoint(checkpoint.directory, checkpoint.rank, checkpoint.name) != checkpoint:
+        saved = {one.key: one for one in self._saved()}
+        now = saved.pop(checkpoint.key, None)
+        if now is None or not set(checkpoint.files) <= set(now.files):
             raise Failure("changed", f"{checkpoint.name!r} changed during its upload")
         before = self._complete.get(checkpoint.key)
+        siblings = [one.files for one in saved.values() if one.series == checkpoint.series]
+        place, name = checkpoint.directory, checkpoint.name
+        sizes = {file.path: file.size for file in checkpoint.files}
+        paths = {file.path for files in siblings for file in files}
         manifest: CheckpointManifest = dict(
             format=FORMAT,
             version=self._version(checkpoint),
             rank=checkpoint.rank,
             name=checkpoint.name,
+            folder=checkpoint.folder,
             files=[{"path": path, **file._asdict()} for path, file in sorted(uploaded.items())],
             bytes=checkpoint.bytes,
             skipped_links=checkpoint.skipped_links,
             created_at=checkpoint.modified / 1e9,
             completed_at=time.time(),
             **{name: self._spec.get(name) for name in ("address", "project", "id", "number")},
-            **describe_checkpoint(checkpoint.directory, checkpoint.name, uploaded),
+            **describe_checkpoint(place, name, uploaded),
+            unfinished=unfinished_reason(place, name, sizes, paths, checkpoint.rank),
         )
+        number_series([*self._complete.values(), manifest])
+        manifest["pointers"] = [pointer._asdict() for pointer in pointers_of(checkpoint, manifest)]
         self._target.put(manifest)
         self._complete[checkpoint.key] = manifest
         if before and not self._in_place:
-            for key in _object_keys(before) - _object_keys(manifest):
-                self._target.store.delete(key)
+            self._delete_unreferenced(_object_keys(before))
 
-    def _retain(self, *, ended: bool) -> None:
+    def _retain(self, saved: Sequence[SavedCheckpoint], *, ended: bool) -> None:
         """Apply retention; for checkpoints stored in place, only after the job has ended."""
-        rows = list(self._complete.values())
-        if (self._in_place and not ended) or not expired_checkpoints(rows, self._retention):
+        if self._in_place and not ended:
             return
-        protected = _symlink_targets(list_saved(self._local)) if self._in_place else set()
-        for manifest in expired_checkpoints(
-            rows, self._retention, {*self._target.leased(), *protected}
-        ):
-            self._target.remove(manifest)
+        rows = list(self._complete.values())
+        leased: Set[CheckpointKey] = set()
+        if expired_checkpoints(rows, self._retention):
+            leased = self._target.leased() | (_symlink_targets(saved) if self._in_place else set())
+        expired = expired_checkpoints(rows, self._retention, leased)
+        for manifest in [*expired, *self._replaced_files(saved)]:
             key = (manifest["rank"], manifest["name"])
+            del self._complete[key]
+            self._target.store.delete(self._target.manifest_key(*key))
             for file in manifest["files"]:
                 self._journal.drop((*key, file["path"]))
-            del self._complete[key]
+            self._delete_unreferenced(_object_keys(manifest))
 
-    def _drop_vanished(self, present: Set[CheckpointKey]) -> None:
-        """Delete uploads of incomplete checkpoints that the job removed or renamed."""
-        if not self._in_place:
-            for key, uploaded in list(self._journal.files.items()):
-                if key[:2] not in present and key[:2] not in self._complete:
-                    self._target.store.delete(uploaded.key)
-                    self._journal.drop(key)
+    def _replaced_files(self, saved: Sequence[SavedCheckpoint]) -> List[CheckpointManifest]:
+        """Return checkpoints without a directory that the trainer removed after it saved a newer one.
+
+        Not if retention decides how many are kept.
+        """
+        if self._in_place or self._retention != Retention():
+            return []
+        present = {checkpoint.key for checkpoint in saved}
+        rows = sorted(self._complete.values(), key=age_key)
+        newest = {series(row["name"]): row for row in rows if not row.get("unfinished")}
+        return [
+            row
+            for row in rows
+            if folder_of(row) != row["name"] != LOOSE
+            and (row["rank"], row["name"]) not in present
+            and newest.get(series(row["name"]), row) is not row
+        ]
+
+    def _drop_vanished(self, saved: Sequence[SavedCheckpoint]) -> None:
+        """Delete uploads of files that the job removed or renamed before their checkpoint was complete."""
+        present = {(*one.key, file.path) for one in saved for file in one.files}
+        vanished = {key: file for key, file in self._journal.files.items() if key not in present}
+        for key in vanished:
+            self._journal.drop(key)
+        if vanished and not self._in_place:
+            self._delete_unreferenced({uploaded.key for uploaded in vanished.values()})
+
+    def _delete_unreferenced(self, keys: Set[str]) -> None:
+        """Delete objects that are neither of a complete checkpoint nor uploaded for another one."""
+        referenced = {key for manifest in self._complete.values() for key in _object_keys(manifest)}
+        referenced.update(uploaded.key for uploaded in self._journal.files.values())
+        for key in keys - referenced:
+            self._target.store.delete(key)
 
     def _report(self, pending: List[SavedCheckpoint], error: Optional[str]) -> None:
         self._journal.report(SYNCING, error, [checkpoint.name for checkpoint in pending])

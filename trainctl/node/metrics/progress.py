@@ -28,11 +28,12 @@ def read_progress(
         return None
     at = run.progress_lines.stat().st_mtime
     step, total = row.get("step"), row.get("total")
-    left = row.get("remaining_seconds")
-    if left is None and started_at and step and total:
-        first = _numbers(_read(run, 0, _HEAD_BYTES)).get("step", 0.0)
-        is_new = step > first  # resumed training begins at its first step
-        left = (at - started_at) * (total - step) / (step - first) if is_new else None
+    left = row.get("remaining_seconds") if step is None else None
+    if started_at and step and total:
+        # transformers' own number divides the time of a resumed process by all steps
+        first = _numbers(_read(run, 0, _HEAD_BYTES)[::-1]).get("step", 0.0)
+        if step > first:  # resumed training begins at its first step
+            left = (at - started_at) * (total - step) / (step - first)
     return {
         "step": None if step is None else int(step),
         "total": None if total is None else int(total),
@@ -48,7 +49,7 @@ def newest_values(run: NodeRun) -> Dict[str, float]:
     """Return the newest value of each number in the last lines."""
     with contextlib.suppress(OSError):
         size = run.progress_lines.stat().st_size
-        return _numbers(_read(run, max(0, size - _TAIL_BYTES), _TAIL_BYTES), last=True)
+        return _numbers(_read(run, max(0, size - _TAIL_BYTES), _TAIL_BYTES))
     return {}
 
 
@@ -58,10 +59,10 @@ def _read(run: NodeRun, start: int, length: int) -> List[bytes]:
         return stream.read(length).splitlines()
 
 
-def _numbers(lines: List[bytes], *, last: bool = False) -> Dict[str, float]:
-    """Return finite numbers by name: of the first line, or the last of each name."""
+def _numbers(lines: List[bytes]) -> Dict[str, float]:
+    """Return the last finite number of each name."""
     row: Dict[str, float] = {}
-    for line in lines if last else lines[:1]:
+    for line in lines:
         with contextlib.suppress(ValueError):
             value = json.loads(line)
             for name, number in value.items() if isinstance(value, dict) else ():

@@ -136,7 +136,9 @@ def _from_trainer_status(status: Mapping[str, Any], before: Mapping[str, float])
         with contextlib.suppress(ValueError):
             row[_NAMES.get(name.replace("_", "").lower(), name)] = float(metric["value"])
     percent, total = status.get("progressPercentage"), row.get("total", before.get("total"))
-    if percent is not None and total and "step" not in row:
+    if (
+        percent and total and "step" not in row
+    ):  # transformers reports 0 % before a resumed run's first step
         row["step"] = total * float(percent) // 100
     if status.get("estimatedRemainingSeconds") is not None:
         row["remaining_seconds"] = float(status["estimatedRemainingSeconds"])

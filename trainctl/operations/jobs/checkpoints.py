@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote
 
+from trainctl.base.checkpoints.layout import folder_of
 from trainctl.base.checkpoints.manifests import is_checkpoint_name
 from trainctl.base.checkpoints.ranking import recency_key
 from trainctl.base.json import digest
@@ -34,7 +35,7 @@ from trainctl.weights.mirrors import Mirror, directory_of
 
 _CHECKPOINT_FIELDS = (
     "name", "rank", "step", "bytes", "files", "created_at", "state", "url", "type", "base_model", "lora_rank",
-    "skipped_links", "tensors", "parameters", "dtypes",
+    "skipped_links", "unfinished", "tensors", "parameters", "dtypes",
 )  # fmt: skip
 
 _AT_ONCE = 8
@@ -83,11 +84,12 @@ def list_checkpoints(
 
 
 def select_checkpoint(
-    rows: list[dict[str, Any]], run: JobRun, name: str | None, rank: int
+    rows: list[dict[str, Any]], run: JobRun, name: str | None, rank: int, *, force: bool = False
 ) -> dict[str, Any]:
-    """Select a rank's newest complete checkpoint, or the one of that name."""
-    complete = [row for row in rows if row["rank"] == rank and row["state"] == "complete"]
-    candidates = [row for row in complete if name in (None, row["name"])]
+    """Select a rank's newest complete checkpoint, or the one of that name; with ``force`` also an unfinished one."""
+    states = ("complete", "unfinished") if force and name else ("complete",)
+    usable = [row for row in rows if row["rank"] == rank and row["state"] in states]
+    candidates = [row for row in usable if name in (None, row["name"])]
     if not candidates:
         known = ", ".join(sorted({_checkpoint_label(row) for row in rows})) or "none"
         missing = f"complete checkpoint {name}" if name else "complete checkpoint"
@@ -111,7 +113,7 @@ def artifacts(
     return [
         CheckpointFile(
             url=client.url(file["key"], expires_seconds),
-            path=file["path"] if row["name"] == "." else f"{row['name']}/{file['path']}",
+            path=f"{folder_of(row)}/{file['path']}".lstrip("/"),
             rank=row["rank"],
             bytes=file["size"],
             modified=file["modified"] / 1e9,
@@ -135,8 +137,17 @@ def checkpoint_from(row: Mapping[str, Any], run: JobRun) -> Checkpoint:
             "The name is not a path below a directory. Check the store.",
         )
     fields = {key: row[key] for key in _CHECKPOINT_FIELDS if key in row}
+    if fields.get("type") in ("full", "whisper") and not fields.get("base_model"):
+        fields["base_model"] = _mounted_model(run)
     origin = {"job": str(run.job.address), "run": run.record.id}
     return Checkpoint(**{**origin, "step": None, **fields})
+
+
+def _mounted_model(run: JobRun) -> str | None:
+    """Return the source of the only model that the job mounts."""
+    sources = [item.source for item in run.job.job_spec.weights]
+    models = [source for source in sources if "://datasets/" not in source]
+    return models[0].removeprefix("hf://") if len(models) == 1 else None
 
 
 def _ordered(rows: Iterable[Mapping[str, Any]], run: JobRun) -> list[Checkpoint]:
@@ -147,7 +158,9 @@ def _ordered(rows: Iterable[Mapping[str, Any]], run: JobRun) -> list[Checkpoint]
 
 
 def _checkpoint_label(row: Mapping[str, Any]) -> str:
-    return str(row["name"]) if row["state"] == "complete" else f"{row['name']} ({row['state']})"
+    reason = f": {row['unfinished']}; --force uses it" if row.get("unfinished") else ""
+    is_complete = row["state"] == "complete"
+    return str(row["name"]) if is_complete else f"{row['name']} ({row['state']}{reason})"
 
 
 class DownloadedCheckpoint(NamedTuple):
@@ -158,16 +171,22 @@ class DownloadedCheckpoint(NamedTuple):
 
 
 def download_checkpoint(
-    workspace: Workspace, run: JobRun, target: Path, *, name: str | None = None, rank: int = 0
+    workspace: Workspace,
+    run: JobRun,
+    target: Path,
+    *,
+    name: str | None = None,
+    rank: int = 0,
+    force: bool = False,
 ) -> DownloadedCheckpoint:
     """Copy a checkpoint into ``target/<name>``, completely or not at all.
 
-    The newest complete one by default. Resumes an interrupted download. Needs only the node of
-    the rank. UsageError if there is no such checkpoint or the target exists; StorageError if a
-    file is corrupt.
+    The newest complete one by default; with ``force`` also an unfinished one of that name. Resumes an interrupted
+    download. Needs only the node of the rank. UsageError if there is no such checkpoint or the target exists;
+    StorageError if a file is corrupt.
     """
     client = checkpoints_of(workspace, run)
-    chosen = select_checkpoint(client.rows(brief=False, of=rank), run, name, rank)
+    chosen = select_checkpoint(client.rows(brief=False, of=rank), run, name, rank, force=force)
     checkpoint_from(chosen, run)  # validates the name
     place = target / (f"checkpoint-{run.record.id}" if chosen["name"] == "." else chosen["name"])
     require_absent(place)
@@ -178,7 +197,7 @@ def download_checkpoint(
 def copy_checkpoint(
     client: CheckpointClient, chosen: Mapping[str, Any], place: Path, *, link: bool = False
 ) -> None:
-    """Copy the files of a row to a directory that doesn't exist, completely or not at all.
+    """Copy the files of a row to a path that doesn't exist, completely or not at all.
 
     ``link``: link weights that are in a store on this machine, which replaces files and never changes them.
     """
@@ -190,7 +209,13 @@ def copy_checkpoint(
             _link_weights(client, chosen, unfinished)
         with client.leased(chosen["rank"], chosen["name"]):
             _fetch(client, chosen, unfinished)
-        unfinished.rename(place)
+        if [file["path"] for file in chosen["files"]] == [place.name] and folder_of(
+            chosen
+        ) != chosen["name"]:
+            (unfinished / place.name).rename(place)
+            unfinished.rmdir()
+        else:
+            unfinished.rename(place)
     except OSError as error:
         raise StorageError(f"cannot copy {chosen['name']} to {target}: {error}") from error
 

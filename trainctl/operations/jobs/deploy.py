@@ -26,7 +26,8 @@ _TRAINING_ONLY = re.compile(
 )
 """Files that only resuming needs; those in directories are shards of optimizers."""
 _WEIGHTS = re.compile(r"(?:adapter_|pytorch_)?model.*\.(?:safetensors|bin)")
-_CONFIGS = {"lora": "adapter_config.json", "full": "config.json", "whisper": "config.json"}
+_SHARD = re.compile(r"(.+)-\d+-of-\d+(\.\w+)")
+_NOT_SERVED = re.compile(r"other|.*(?:prompt|prefix|p_tuning|cpt).*")
 _PROCESSORS = {"preprocessor_config.json", "processor_config.json"}
 _TOKENIZERS = {"tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model"}
 
@@ -39,24 +40,29 @@ def prepare_serving(
     base_model: str | None,
     cluster: str | None,
     engine: ServingEngine,
+    *,
+    force: bool = False,
 ) -> ServedCheckpoint:
     """Decide how one of the run's checkpoints is served; None means as it says. UsageError if it can't be served."""
-    row = select_checkpoint(rows, run, checkpoint, 0)
-    checkpoint_from(row, run)  # validates the name
+    row = select_checkpoint(rows, run, checkpoint, 0, force=force)
+    described = checkpoint_from(row, run)  # validates the name
+    kind = described.type or "other"
     files = [file for file in row["files"] if not _TRAINING_ONLY.fullmatch(file["path"])]
     names = {str(file["path"]) for file in files}
-    config = _CONFIGS.get(str(row.get("type")))
-    if config not in names or not any(map(_WEIGHTS.fullmatch, names)):
+    is_adapter = kind not in ("full", "whisper", "other")
+    config = "adapter_config.json" if is_adapter else "config.json"
+    is_loadable = config in names and any(map(_WEIGHTS.fullmatch, names))
+    if not is_loadable or _NOT_SERVED.fullmatch(kind):
         raise UsageError(
-            f"checkpoint {row['name']} can't be served: it lacks {config or 'config.json'} or weights",
+            f"checkpoint {row['name']} of type {kind} can't be served: it lacks {config}, or weights that can be merged",
             "Save it in the format of transformers: model.save_pretrained(DIR).",
             code="checkpoint-not-servable",
         )
     spec = run.job.job_spec
-    has_processor = bool(names & (_PROCESSORS if row["type"] == "whisper" else _TOKENIZERS))
+    has_processor = bool(names & (_PROCESSORS if kind == "whisper" else _TOKENIZERS))
     base = None
-    if row["type"] == "lora" or not has_processor:
-        named = base_model or row.get("base_model") or ""
+    if is_adapter or not has_processor:
+        named = base_model or described.base_model or ""
         base = resolve_base_model(named, spec, workspace.settings.directory)
     cluster = cluster or spec.cluster
     declared = workspace.desired.resources.get(Address(Kind.CLUSTER, cluster))
@@ -68,9 +74,23 @@ def prepare_serving(
         engine=engine,
         cluster=(cluster, declared.attributes),
         accelerator=spec.compute.gpu_kind or ("none" if spec.compute.gpus == 0 else None),
-        image=spec.in_container and engine is ServingEngine.VLLM and row["type"] != "whisper",
+        image=spec.in_container and engine is ServingEngine.VLLM and kind in ("full", "lora"),
         base=base,
         has_processor=has_processor,
+        warnings=_stale_weights(files),
+    )
+
+
+def _stale_weights(files: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Warn of a file of weights that is older than shards saved later, but is loaded instead of them."""
+    modified = {str(file["path"]): int(file["modified"]) for file in files}
+    older = {}
+    for path, match in ((path, _SHARD.fullmatch(path)) for path in sorted(modified)):
+        if match and modified.get(match[1] + match[2], modified[path]) < modified[path]:
+            older[match[1] + match[2]] = path
+    return tuple(
+        f"servers load {name}, which is older than {shard}: delete one of them, or save to an empty directory"
+        for name, shard in older.items()
     )
 
 

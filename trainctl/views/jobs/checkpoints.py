@@ -21,7 +21,7 @@ from trainctl.views.terminal.text import (
 )
 
 CHECKPOINT_COLUMNS = (
-    "job", "run", "name", "rank", "step", "type", "base_model", "bytes", "state", "created_at", "url", "skipped_links",
+    "job", "run", "name", "rank", "step", "type", "base_model", "bytes", "state", "created_at", "url", "skipped_links", "unfinished",
 )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def checkpoint_table(
             *([str(checkpoint.rank)] if _rank_count(checkpoints) else []),
             "" if checkpoint.step is None else str(checkpoint.step),
             _type_text(checkpoint),
-            escape(checkpoint.base_model or ""),
+            escape(_base_model_text(checkpoint)),
             _count(checkpoint.parameters),
             format_bytes(checkpoint.bytes),
             checkpoint_state_text(checkpoint),
@@ -80,12 +80,12 @@ def checkpoint_table(
 
 
 def checkpoint_state_text(checkpoint: Checkpoint) -> str:
-    """Return the state, with the number of skipped symlinks."""
-    return (
-        f"{checkpoint.state}, {skipped_links_text(checkpoint.skipped_links)}"
-        if checkpoint.skipped_links
-        else checkpoint.state
+    """Return the state, with the reason if unfinished, and the number of skipped symlinks."""
+    reason = f": {escape(checkpoint.unfinished)}" if checkpoint.unfinished else ""
+    skipped = (
+        f", {skipped_links_text(checkpoint.skipped_links)}" if checkpoint.skipped_links else ""
     )
+    return f"{checkpoint.state}{reason}{skipped}"
 
 
 def skipped_links_text(number: int) -> str:
@@ -125,9 +125,14 @@ def serving_lines(serving: ServedCheckpoint, directory: Path, *, dry_run: bool) 
         yield f"Next: trainctl -C {where} apply, then trainctl -C {where} proxy {JOB} {PORT}"
 
 
+def _base_model_text(checkpoint: Checkpoint) -> str:
+    is_model = checkpoint.type in ("full", "whisper")
+    return checkpoint.base_model or ("unknown" if is_model else "")
+
+
 def _type_text(checkpoint: Checkpoint) -> str:
-    if checkpoint.type == "lora" and checkpoint.lora_rank is not None:
-        return f"lora r={checkpoint.lora_rank}"
+    if checkpoint.type and checkpoint.lora_rank is not None:
+        return f"{checkpoint.type} r={checkpoint.lora_rank}"
     return checkpoint.type or ""
 
 

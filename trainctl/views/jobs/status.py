@@ -150,7 +150,10 @@ def _remark_lines(run: RunRecord) -> list[tuple[str, str]]:
         (run.status.words, run.waiting),
         ("image", run.image_digest),
         ("progress", progress_text(run.progress) if run.progress else None),
-        *(("started with", f"{loaded['run']}: {loaded['name']}") for loaded in run.loaded),
+        *(
+            ("started with", ", ".join([f"{one['run']}: {one['name']}", *one.get("pointers", ())]))
+            for one in run.loaded
+        ),
         ("upload", upload),
     ]
     return [(word, escape(text)) for word, text in remarks if text]

@@ -1,0 +1,218 @@
+"""Recognise checkpoints by the paths that trainers write: names, steps, series and pointer files.
+
+The functions read names only. The path of a file decides which checkpoint it belongs to, so that a checkpoint keeps its
+name while others appear: the outermost directory that states a step most clearly, or the file itself if it does so more
+clearly than its directories.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+
+LOOSE = "."
+"""Name of the checkpoint made of the files outside all directories."""
+
+TRAINER_STATE = "trainer_state.json"
+
+_LOG_PATTERN = r"(?:^|/)events\.out\.tfevents[^/]*$|(?:^|/)[^/]*cache[^/]*/|\.(?:log|wandb|jsonl|csv|tsv|out|err)$"
+_LOG = re.compile(_LOG_PATTERN, re.IGNORECASE)
+_LOG_OR_TEXT = re.compile(
+    rf"{_LOG_PATTERN}|unfinished$|\.(?:txt|json|ya?ml|toml|md)$|(?:^|/)(?:latest|last_checkpoint)$",
+    re.IGNORECASE,
+)
+_TEMPORARY = re.compile(r"(?:^|[-_.])(?:tmp|temp|incomplete|unfinished)(?:[-_.]|$)")
+_SAFETENSORS_TEMPORARY = re.compile(r"\.tmp[A-Za-z0-9]{6}")
+
+_STEP_WORDS = re.compile("steps?|iters?|iteration|it|batch|ba|checkpoint|ckpt|updates?|snapshot")
+_EPOCH_WORDS = re.compile("epoch|ep|round|model|weights")
+_PART_WORDS = re.compile("rank|version|v|run|seed|fold|trial|part|shard|process|worker|gpu|node")
+"""Numbers after these words count runs or parts, not steps."""
+
+_RANK_FOLDER = re.compile(r"(?:[a-z]+_)?rank_?\d.*")
+"""Directories of model parallelism, as in NeMo's ``checkpoints/tp_rank_00_pp_rank_000/…-step=10.ckpt``."""
+
+_SUFFIX = re.compile(r"\.[A-Za-z]\w{0,11}$")
+_DATE = re.compile(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")
+_VERSION = re.compile(r"(?<![=\d.])\d+\.\d")
+_NUMBER = re.compile(r"(?<!\d)(?<!\d\.)(?<!-of-)\d{1,18}(?!\d)(?!\.\d)(?![A-Za-z]|-of-\d)")
+_WORD = re.compile(r"([A-Za-z]+)[-_=.]*(?:\d+[-_]+)*$")
+
+_NO_STEP, _NUMBERED, _LIKELY, _CERTAIN = range(4)
+
+
+def is_safetensors_temporary(name: str) -> bool:
+    """Return whether safetensors writes, or a killed save left, a file under this hidden name."""
+    return _SAFETENSORS_TEMPORARY.fullmatch(name) is not None
+
+
+def is_temporary_checkpoint(name: str) -> bool:
+    """Return whether a trainer renames this checkpoint when it is finished."""
+    return _TEMPORARY.search(name.rpartition("/")[2]) is not None
+
+
+def is_loadable(files: Iterable[str]) -> bool:
+    """Return whether a trainer could resume from these files: not only logs, text and caches."""
+    return any(path.endswith(TRAINER_STATE) or not _LOG_OR_TEXT.search(path) for path in files)
+
+
+def parse_step(name: str) -> Optional[int]:
+    """Parse the step in a checkpoint's name; None if its numbers are not clearly a step.
+
+    ``v0/checkpoint-120``, ``checkpoint-120-1``, ``ep3-ba1200``, ``model-000400-state``, ``epoch=0-step=120.ckpt``.
+    """
+    return _parse(name.rpartition("/")[2])[1]
+
+
+@lru_cache(4096)  # files are grouped every second
+def _parse(name: str) -> Tuple[int, Optional[int]]:
+    """Return how clearly a file or directory name states a step, and the step."""
+    stem = _SUFFIX.sub("", name)
+    if is_temporary_checkpoint(name):
+        return _CERTAIN if _NUMBER.search(stem) else _NO_STEP, None
+    is_plain = not _DATE.search(stem) and not _VERSION.search(stem)
+    stem = _DATE.sub("", stem)
+    if re.fullmatch(r"\d{1,18}", stem):
+        return _CERTAIN, int(stem)
+    found = [
+        (_clarity(match, is_plain=is_plain), int(match[0])) for match in _NUMBER.finditer(stem)
+    ]
+    clearest, step = max(found, default=(_NO_STEP, 0))
+    return clearest, step if clearest >= _LIKELY else None
+
+
+def _clarity(number: re.Match[str], *, is_plain: bool) -> int:
+    """Return how clearly a number of a name is a step. ``is_plain``: the name has no date and no version."""
+    before, after = number.string[: number.start()], number.string[number.end() :]
+    match = _WORD.search(before)
+    word = match[1].lower() if match else ""
+    if _STEP_WORDS.fullmatch(word):
+        return _CERTAIN
+    if _EPOCH_WORDS.fullmatch(word):
+        return _LIKELY
+    if _PART_WORDS.fullmatch(word) or not is_plain:
+        return _NO_STEP
+    is_one_of_several = re.match(r"[-_]\d", after) or re.search(r"\d[-_]$", before)
+    return (
+        _LIKELY
+        if len(number[0]) >= 3 and not is_one_of_several
+        else _NUMBERED
+        if word
+        else _NO_STEP
+    )
+
+
+def group_paths(paths: Collection[str]) -> Dict[str, Tuple[str, str]]:
+    """Return name and folder of the checkpoint of each file of a rank; its files' paths are relative to the folder.
+
+    Files that state the same step in the same directory, or in directories of ranks there, are one checkpoint, with the
+    name of the first one; text such as ``meta_000100.json`` belongs to it, too.
+    """
+    steps: Dict[Tuple[str, int], List[str]] = {}
+    members: Dict[str, Tuple[str, str]] = {}
+    for path in paths:
+        *folders, name = path.split("/")
+        is_log = (
+            _LOG.search(path) is not None
+        )  # logs belong to the runs around numbered directories
+        found = [_parse(part)[0] for part in folders]
+        clearest = max(
+            (value for value in found if value >= _LIKELY or not is_log), default=_NO_STEP
+        )
+        top = "/".join(folders[: found.index(clearest) + 1 if clearest else 1])
+        members[path] = (top or LOOSE, top)
+        clarity, step = _parse(name)
+        if step is not None and clarity > clearest and not is_log:
+            while folders and _RANK_FOLDER.fullmatch(folders[-1]):
+                folders.pop()
+            steps.setdefault(("/".join(folders), step), []).append(path)
+    for (folder, _), mates in steps.items():
+        loadable = [path for path in mates if is_loadable([path])]
+        if loadable:
+            first = min(loadable, key=lambda path: (len(path), path))
+            members.update((path, (first, folder)) for path in mates)
+    return members
+
+
+def deciding_files(name: str, paths: Iterable[str]) -> List[str]:
+    """Return the files that decide when a checkpoint is complete: not logs that grow next to it.
+
+    Only logs, if there is nothing else; text counts only where the name states a step.
+    """
+    every = list(paths)
+    ignored = _LOG if _parse(name.rpartition("/")[2])[0] >= _LIKELY else _LOG_OR_TEXT
+    return [path for path in every if not ignored.search(path)] or every
+
+
+def series(name: str) -> str:
+    """Return a name that is equal for checkpoints whose names differ only in numbers."""
+    return re.sub(r"\d+", "#", name)
+
+
+def folder_of(row: Mapping[str, Any]) -> str:
+    """Return the folder of a checkpoint's files below its rank; empty for the rank itself."""
+    return str(row.get("folder", "" if row["name"] == LOOSE else row["name"]))
+
+
+def number_series(rows: Iterable[Dict[str, Any]]) -> None:
+    """Set the steps of checkpoints that only their siblings show to be a series.
+
+    The step is the number that differs most often, of these the largest. Names without letters are dates or times.
+    """
+    siblings: Dict[Tuple[int, str], List[Dict[str, Any]]] = {}
+    for row in rows:
+        name = row["name"].rpartition("/")[2]
+        if re.search("[A-Za-z]", name) and not _DATE.search(name):
+            siblings.setdefault((row["rank"], series(row["name"])), []).append(row)
+    for alike in siblings.values():
+        numbers = ([int(number) for number in re.findall(r"\d+", row["name"])] for row in alike)
+        steps = max(zip(*numbers), key=lambda values: (len(set(values)), max(values)), default=())
+        for row, step in zip(alike, steps) if len(set(steps)) > 1 else ():
+            if row.get("step") is None and is_loadable(file["path"] for file in row["files"]):
+                row["step"] = step
+
+
+_POINTER_NAME = re.compile(r"(?:latest|last)(?:[-_.](.*))?")
+
+
+class PointerFile(NamedTuple):
+    """A small file by which a trainer finds its newest checkpoint, as it has to be for this one.
+
+    ``kind``: ``text`` with a value; ``path``, text with the place of the checkpoint; ``link`` to the checkpoint; or
+    ``copy`` of a file of the checkpoint, whose path is the value.
+    """
+
+    name: str
+    kind: str
+    value: str = ""
+
+
+def find_pointer(
+    filename: str, text: str, target: Optional[str], row: Mapping[str, Any], others: Collection[str]
+) -> Optional[PointerFile]:
+    """Return the pointer that a file in the directory of a checkpoint is, with the value for the checkpoint.
+
+    ``text`` of a small file, ``target`` of a symlink, ``others``: names in the directory. ``latest`` names a checkpoint
+    of the series, ``latest_checkpointed_iteration.txt`` a step, ``last_checkpoint`` a path, ``latest-rank0.pt`` leads to
+    one, ``last.ckpt`` may be a copy, and ``latest_train_state.pt`` is a copy of the checkpoint's ``train_state.pt``.
+    """
+    name, paths = row["name"].rpartition("/")[2], [file["path"] for file in row["files"]]
+    match = _POINTER_NAME.fullmatch(filename)
+    if (
+        row.get("step") is None
+        or not match
+        or parse_step(filename) is not None
+        or filename in paths
+    ):
+        return None
+    last = (target or text).rpartition("/")[2]
+    is_member = series(last) == series(name) or last in others
+    if target is None and folder_of(row) == row["name"] and match[1] in paths:
+        return PointerFile(filename, "copy", match[1])
+    if is_member if target is not None else paths == [name] and name.endswith(f".{match[1]}"):
+        return PointerFile(filename, "link")
+    if target is None and re.fullmatch(r"\d{1,18}", text):
+        return PointerFile(filename, "text", str(row["step"]))
+    is_path = "/" in text
+    return PointerFile(filename, "path" if is_path else "text", name) if is_member else None
