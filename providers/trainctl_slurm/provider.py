@@ -38,12 +38,21 @@ from trainctl_slurm.queries import (
     parse_jobs,
     parse_machines,
     parse_partitions,
+    parse_time_limits,
     sacct_arguments,
     sinfo_arguments,
     squeue_arguments,
+    time_limits_arguments,
 )
 from trainctl_slurm.settings import SlurmSettings, hosts, schema
-from trainctl_slurm.submission import VARIABLES, job_name, order, sbatch_arguments, script
+from trainctl_slurm.submission import (
+    VARIABLES,
+    job_name,
+    order,
+    sbatch_arguments,
+    script,
+    with_margin,
+)
 from trainctl_ssh import SshProvider
 
 _SECONDS = 5
@@ -96,9 +105,11 @@ class SlurmProvider(SshProvider):
         super().__init__()
         self._listings: dict[str, _Listing] = {}
         self._changed_at = -_SETTLING_SECONDS
+        self._time_limits: dict[tuple[str, str], list[float]] = {}
 
     def submit_job(self, cluster: ClusterSettings, node: Node, request: BatchRequest) -> str:
         """See SchedulesJobs."""
+        request = self._with_margin(cluster, node, request)
         argv = sbatch_arguments(SlurmSettings.of(cluster), request)
         output = self._slurm(node, argv, script(request))
         if output.exit_code != 0:
@@ -124,6 +135,11 @@ class SlurmProvider(SshProvider):
             raise NodeError(f"cannot cancel job {job.id}", _tail(output))
         self._note_change(node)
 
+    def signal_job(self, cluster: ClusterSettings, node: Node, job: BatchJob) -> None:
+        """See SchedulesJobs. Without ``scancel --full``, only steps get the signal."""
+        self._slurm(node, ["scancel", "--signal=TERM", job.id])
+        self._note_change(node)
+
     def reorder_job(
         self, cluster: ClusterSettings, node: Node, job: BatchJob, request: BatchRequest
     ) -> None:
@@ -135,13 +151,13 @@ class SlurmProvider(SshProvider):
 
     def machines(self, cluster: ClusterSettings, node: Node) -> Sequence[BatchMachine]:
         """See SchedulesJobs."""
-        return parse_machines(self._sinfo(node, MACHINES))
+        return parse_machines(self._sinfo(node, sinfo_arguments(MACHINES)))
 
     def partitions(self, cluster: ClusterSettings, node: Node) -> Sequence[PartitionFacts]:
         """See SchedulesJobs."""
         settings = SlurmSettings.of(cluster)
         names = {settings.partition, *(gpu.get("partition", "") for gpu in settings.gpus.values())}
-        known = parse_partitions(self._sinfo(node, PARTITIONS))
+        known = parse_partitions(self._sinfo(node, sinfo_arguments(PARTITIONS)))
         named = [partition for partition in known if partition.name in names]
         return named or known
 
@@ -149,13 +165,26 @@ class SlurmProvider(SshProvider):
         self, cluster: ClusterSettings, node: Node, request: BatchRequest
     ) -> BatchForecast:
         """See SchedulesJobs."""
+        request = self._with_margin(cluster, node, request)
         argv = [*sbatch_arguments(SlurmSettings.of(cluster), request, ["TZ=UTC"]), "--test-only"]
         output = self._slurm(node, argv, "#!/bin/sh\n")
         text = (output.stderr or output.stdout).decode(errors="replace")
         return parse_forecast(text, refused=output.exit_code != 0)
 
-    def _sinfo(self, node: Node, columns: Mapping[str, int]) -> str:
-        output = self._slurm(node, sinfo_arguments(columns))
+    def _with_margin(
+        self, cluster: ClusterSettings, node: Node, request: BatchRequest
+    ) -> BatchRequest:
+        if request.time_limit is None:
+            return request
+        partition = SlurmSettings.of(cluster).partition_for(request.gpu_kind)
+        key = (node.id, partition)
+        if key not in self._time_limits:
+            output = self._sinfo(node, time_limits_arguments(partition))
+            self._time_limits[key] = parse_time_limits(output, partition)
+        return with_margin(request, self._time_limits[key])
+
+    def _sinfo(self, node: Node, argv: Sequence[str]) -> str:
+        output = self._slurm(node, argv)
         if output.exit_code != 0:
             raise NodeError(f"sinfo failed on {node.id}", _tail(output))
         return output.stdout.decode(errors="replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -140,7 +141,8 @@ def _rows(output: str, columns: Mapping[str, int]) -> Iterator[list[str]]:
         ]
 
 
-_GPUS = re.compile(r"gpu(?::([A-Za-z][^:,()]*))?:(\d+)")
+_GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)(?![^,(])")
+"""Type and count; a type may begin with a digit, as 3090 and 1g.10gb do."""
 _DOWN = ("down", "drain", "fail", "maint", "unknown", "inval")
 
 
@@ -187,13 +189,42 @@ def _gpus(gres: str) -> int:
     return sum(int(number) for _, number in _GPUS.findall(gres))
 
 
+def time_limits_arguments(partition: str) -> list[str]:
+    """Return the command that lists the time limits of a partition; empty: of all."""
+    named = [f"--partition={partition}"] if partition else []
+    return ["sinfo", "--noheader", "--format=%P %l", *named]
+
+
+def parse_time_limits(output: str, partition: str) -> list[float]:
+    """Return the time limits of sinfo in seconds; without a partition, that of Slurm's default."""
+    rows = (line.split() for line in output.splitlines())
+    limits = {row[1] for row in rows if len(row) == 2 and (partition or row[0].endswith("*"))}
+    return [_seconds(limit) for limit in sorted(limits) if limit[0].isdigit()]
+
+
+def _seconds(limit: str) -> float:
+    """Read ``[DAYS-]HOURS:MINUTES:SECONDS``, as 1-00:00:00 or 30:00."""
+    days, _, clock = limit.rpartition("-")
+    total = 0.0
+    for part in clock.split(":"):
+        total = total * 60 + int(part)
+    return int(days or 0) * 86400 + total
+
+
 _START = re.compile(r"to start at (\S+)")
+_PROCESSORS = re.compile(r"using (\d+) processors")
+_FAR_SECONDS = 180 * 86400.0
+"""For Slurm, a running job without a time limit ends a year after its start, a pending one in centuries."""
 
 
 def parse_forecast(output: str, *, refused: bool) -> BatchForecast:
     """Read the answer of ``sbatch --test-only``, called with ``TZ=UTC``."""
     match = _START.search(output)
     if match is not None:
-        return BatchForecast(_unix_time(match[1]))
+        start, processors = _unix_time(match[1]), _PROCESSORS.search(output)
+        cpus = int(processors[1]) if processors else None
+        if start is not None and start > time.time() + _FAR_SECONDS:
+            return BatchForecast(obstacle="behind jobs without a time limit", cpus=cpus)
+        return BatchForecast(start, cpus=cpus)
     text = " ".join(output.replace("allocation failure:", "").split()).removeprefix("sbatch: ")
     return BatchForecast(refusal=text if refused else "")

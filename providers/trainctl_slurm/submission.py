@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from trainctl.base.protocol.batch import WAITING_EXIT_CODE
 from trainctl.plugin_api.scheduler import BatchRequest, BatchVariables
@@ -39,6 +40,13 @@ def sbatch_arguments(
     """Return the command that submits the script on its standard input; ``variables`` are set for it."""
     sbatch = ["sbatch", "--parsable", *_options(settings, request)]
     return ["sh", "-c", _CLEAN, "sh", *variables, *sbatch]
+
+
+def with_margin(request: BatchRequest, limits: Iterable[float]) -> BatchRequest:
+    """Add the margin to the time limit, as far as the limits of partitions allow in which the job fits."""
+    needed = request.time_limit or 0.0
+    allowed = [limit for limit in limits if limit >= needed]
+    return replace(request, time_limit=min([needed + request.time_margin, *allowed]))
 
 
 def order(request: BatchRequest) -> list[str]:

@@ -106,6 +106,7 @@ def test_a_pending_run_says_why_and_can_be_stopped(
     other = slurm.sbatch("sleep 300", "--nodes=4", "--gres=gpu:2")
     slurm.await_state(other, "RUNNING")
     write(project, slurm, '"sleep 300"')
+    assert "start unknown, behind jobs without a time limit" in project.run("plan").stdout
     project.run("apply", "--auto-approve")
     reasons = ("waits for free nodes", "waits for jobs with a higher priority")
     wait_for(lambda: until(project, "TRAINING_JOB_PENDING")["waiting"] in reasons)
@@ -116,15 +117,33 @@ def test_a_pending_run_says_why_and_can_be_stopped(
 
 
 @pytest.mark.long
+def test_a_run_has_its_max_duration(project: ProjectHarness, slurm: SlurmCluster) -> None:
+    """Slurm's signal would come up to 30 s before its time, a minute before the time limit."""
+    write(project, slurm, '"sleep 45"')
+    with (project.directory / "trainctl.yaml").open("a") as manifest:
+        manifest.write("    max_duration: 1m\n")
+    project.run("apply", "--auto-approve", "--wait")
+    job = str(max(slurm.jobs()))
+    assert slurm("squeue", "-h", "-t", "all", "-j", job, "-O", "TimeLimit") == "11:00"
+
+
+SLOW = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(6), print("saved"), sys.exit()))
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
 def test_a_run_that_is_stopped_may_save(project: ProjectHarness, slurm: SlurmCluster) -> None:
-    command = "\"trap 'echo saved; exit 0' TERM; sleep 300 & echo ready; wait\""
-    write(project, slurm, command)
+    """For longer than Slurm's KillWait. One process, as Slurm signals all in any order."""
+    (project.directory / "saves.py").write_text(SLOW)
+    write(project, slurm, '"exec python3 saves.py"')
     project.run("apply", "--auto-approve")
     wait_for(lambda: project.run("logs", "train", code=None).stdout == "ready\n")
     project.run("stop", "train")
     assert project.json("status", "job.train")["status"] == "TRAINING_JOB_STOPPED"
-    # Slurm says that a job was cancelled while its processes still have their time to end.
-    wait_for(lambda: project.run("logs", "train").stdout == "ready\nsaved\n")
+    assert project.run("logs", "train").stdout == "ready\nsaved\n"
 
 
 def until(project: ProjectHarness, expected: str) -> Any:
@@ -234,6 +253,18 @@ def test_limit_and_priority_of_a_sweep_change(project: ProjectHarness, slurm: Sl
     assert {job["status"] for job in project.json("status")["jobs"]} == {"TRAINING_JOB_COMPLETED"}
 
 
+def test_a_plan_asks_once_per_shape_and_warns_of_one_processor(
+    project: ProjectHarness, slurm: SlurmCluster
+) -> None:
+    """A sweep has one shape; each forecast uses up a job id."""
+    project.write({"trainctl.yaml": SWEEP % (slurm.shared_dir / "asked", "go")})
+    before = slurm.sbatch("true", "--gres=gpu:1")
+    slurm.await_state(before, "COMPLETED")  # a restarted controller may not know the GPUs yet
+    plan = project.run("plan")
+    assert "cluster.hpc would give it 1 processor for 1 GPU per node" in plan.stdout + plan.stderr
+    assert slurm.sbatch("true") == before + 2
+
+
 def running(slurm: SlurmCluster) -> int:
     return slurm("squeue", "-h", "-o", "%T").split().count("RUNNING")
 
@@ -292,6 +323,18 @@ def test_the_example(project: ProjectHarness, slurm: SlurmCluster) -> None:
     project.run("apply", "--auto-approve", "--wait", *names)
     assert project.run("logs", "sum", "--rank", "0").stdout == "sum of 1 numbers: 10\n"
     project.run("destroy", "--auto-approve", *names)
+
+
+def test_a_run_whose_shell_is_replaced_fails(
+    project: ProjectHarness, slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    """So does its job: Slurm starts no job after it."""
+    (tmp_path / ".bash_profile").write_text("exec true\n")
+    project.variables["HOME"] = str(tmp_path)
+    write(project, slurm, '"echo started"')
+    project.run("apply", "--auto-approve", "--wait", code=None)
+    assert "ended or replaced it" in until(project, "TRAINING_JOB_DEPLOY_FAILED")["error"]
+    assert slurm.state(max(slurm.jobs())) == "FAILED"
 
 
 IN_CONTAINER = """

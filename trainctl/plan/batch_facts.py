@@ -20,8 +20,8 @@ class BatchFacts:
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """A cluster's batch system, and its new runs with the Unix time of their start if known."""
+    """A cluster's batch system, and its new runs with the forecast of their start."""
 
     cluster: Address
     partitions: tuple[PartitionFacts, ...]
-    jobs: tuple[tuple[Address, float | None], ...]
+    jobs: tuple[tuple[Address, BatchForecast], ...]

@@ -53,7 +53,8 @@ class BatchRequest:
 
     ``name`` and ``label`` (address and run) are for people. ``gpus`` are per node; None: all of a node. ``memory`` is
     in bytes per node, ``time_limit`` in seconds. ``after``: ids of jobs that must complete before. ``slot``: at most one
-    job with the same slot runs at a time. ``grace``: seconds between the signal and the end at the time limit.
+    job with the same slot runs at a time. ``time_margin``: seconds to add to the time limit, as far as the batch system
+    allows. ``grace``: seconds between the signal and the end at the time limit.
     """
 
     key: str
@@ -68,6 +69,7 @@ class BatchRequest:
     cpus: int | None = None
     memory: int | None = None
     time_limit: float | None = None
+    time_margin: float = 0.0
     priority: int = 0
     after: Sequence[str] = ()
     slot: str | None = None
@@ -124,10 +126,15 @@ class BatchMachine:
 
 @dataclass(frozen=True, slots=True)
 class BatchForecast:
-    """Answer to a job that was not submitted: Unix time of its start if known, or why it would be refused."""
+    """Answer to a job that was not submitted: Unix time of its start if known, or why it would be refused.
+
+    ``obstacle``: in words, why the start is unknown. ``cpus``: processors that it would get on all nodes; None: unknown.
+    """
 
     start: float | None = None
     refusal: str = ""
+    obstacle: str = ""
+    cpus: int | None = None
 
 
 @runtime_checkable
@@ -153,6 +160,10 @@ class SchedulesJobs(Protocol):
 
     def cancel_job(self, cluster: ClusterSettings, node: Node, job: BatchJob) -> None:
         """Ask for the end of a job: SIGTERM, later SIGKILL; no error if it has ended."""
+        ...
+
+    def signal_job(self, cluster: ClusterSettings, node: Node, job: BatchJob) -> None:
+        """Send SIGTERM to the commands of a running job, and nothing else: they decide when it ends."""
         ...
 
     def reorder_job(

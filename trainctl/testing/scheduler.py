@@ -93,6 +93,21 @@ class SchedulerConformance(ProviderFixtures):
         assert waiting.state in (BatchState.PENDING, BatchState.CANCELLED)
         scheduler.cancel_job(cluster, node, waiting)
 
+    def test_a_signalled_job_decides_when_it_ends(
+        self, scheduler: SchedulesJobs, cluster: ClusterSettings, node: Node, request_: BatchRequest
+    ) -> None:
+        """Its command gets SIGTERM, and the job lasts as long as the command."""
+        script = "import signal; signal.pthread_sigmask(0, [15]); print('up', flush=True); signal.sigwait([15]); print('saved')"
+        scheduler.submit_job(cluster, node, replace(request_, command=(node.python, "-c", script)))
+        log, until = Path(request_.log), time.monotonic() + _SECONDS
+        while not (log.exists() and "up" in log.read_text()) and time.monotonic() < until:
+            time.sleep(0.2)
+
+        job = scheduler.find_jobs(cluster, node, [request_.key])[request_.key]
+        scheduler.signal_job(cluster, node, job)
+        assert _wait(scheduler, cluster, node, request_.key).state is BatchState.COMPLETED
+        assert "saved" in log.read_text()
+
     def test_a_forecast_submits_nothing(
         self, scheduler: SchedulesJobs, cluster: ClusterSettings, node: Node, request_: BatchRequest
     ) -> None:

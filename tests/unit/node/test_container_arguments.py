@@ -99,7 +99,8 @@ def test_a_mount_is_a_line_of_csv(bind: BindMount) -> None:
 def test_the_images_working_directory_is_copied_unless_it_is_mounted(
     workdir: str, mounted: list[str]
 ) -> None:
-    text = init_program(workdir, PurePosixPath("/b10/workspace"), mounted, forwards_term=False)
+    work = PurePosixPath("/b10/workspace")
+    text = init_program(workdir, work, mounted, input_bytes=1, forwards_term=False)
     assert ("cp -RPn" in text) is (workdir.startswith("/app") and mounted != ["/app"])
 
 

@@ -31,7 +31,7 @@ def held(node: NodeHarness, engine: EngineHarness) -> Iterator[NodeHarness]:
 
 
 def start_lasting(
-    node: NodeHarness, engine: EngineHarness, script: str = "sleep 60; :", grace: float = 5
+    node: NodeHarness, engine: EngineHarness, script: str = "sleep 600; :", grace: float = 5
 ) -> int:
     """Start a job and wait until its command runs; return its PID on the host."""
     command = f"echo up; exec sh -c '{script}' MARKED-{node.base.name}"
@@ -193,7 +193,7 @@ def children(pid: int) -> list[int]:
 def test_no_container_is_left_if_its_holders_are_killed(
     held: NodeHarness, engine: EngineHarness, killed: list[int]
 ) -> None:
-    """Once the status of the run is requested, or, if all were killed, once it is removed."""
+    """Once the status of the run is requested; if all were killed, its process 1 ends it."""
     pid = start_lasting(held, engine)
     processes = holders(held)
     for number in killed:
@@ -201,6 +201,7 @@ def test_no_container_is_left_if_its_holders_are_killed(
             os.kill(processes[number], signal.SIGKILL)
     if len(killed) > 1:
         wait_for(lambda: not is_alive(processes[0]))
+        wait_for(lambda: engine.name == "apptainer" or not is_alive(pid))
         assert held.call("remove", {"key": "run-1"}) == {"removed": True}
         assert not held.directory().exists()
     else:

@@ -128,4 +128,10 @@ def test_clusters_and_code_of_an_import() -> None:
     named = convert(dump, ImportTarget("/w/a", "/w", "lab")).tree
     assert named["jobs"]["minimal"]["cluster"] == "lab"
     assert "clusters" not in named
+    cookbook = [
+        convert(DUMPS["cookbook"], ImportTarget("/a", "/a", "lab", h)).tree["jobs"]
+        for h in ((), ("h",))
+    ]
+    cpus = [job["compute"].get("cpu_count") for jobs in cookbook for job in jobs.values()]
+    assert cpus == [128, None]
     assert "cluster" not in imported("minimal").tree["jobs"]["minimal"]

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from tests.support.cases import cases
 from trainctl.plugin_api.provider import ClusterSettings
 from trainctl.plugin_api.scheduler import BatchRequest, BatchState
-from trainctl_slurm.queries import parse_accounting, parse_forecast, parse_jobs, parse_partitions
+from trainctl_slurm.queries import (
+    parse_accounting,
+    parse_forecast,
+    parse_jobs,
+    parse_machines,
+    parse_partitions,
+    parse_time_limits,
+)
 from trainctl_slurm.settings import SlurmSettings, hosts
-from trainctl_slurm.submission import order, sbatch_arguments, script
+from trainctl_slurm.submission import order, sbatch_arguments, script, with_margin
 
 REQUEST = BatchRequest("key-1", "train", "job.train run 1 (abc)", ("python3", "a b"), "{}", "/log")
 
@@ -104,9 +114,31 @@ def test_gpus_of_nodes_that_are_down_are_not_free() -> None:
     assert partition.limits == "at most 2-00:00:00"
 
 
+@pytest.mark.parametrize("case", cases("slurm/gres"))
+def test_gpus_of_a_machine_are_counted_by_type(case: dict[str, Any]) -> None:
+    row = f"{'n1':<80}{'idle':<24}{case['gres']:<200}{case['used']:<300}{'none':<200}"
+    (machine,) = parse_machines(row)
+    assert (machine.gpu_type, [machine.gpus, machine.gpus_used]) == (case["kind"], case["counts"])
+
+
+@pytest.mark.parametrize(("partition", "minutes"), [("", 40), ("gpu,short", 35)])
+def test_a_job_has_its_margin_as_far_as_the_partition_allows(partition: str, minutes: int) -> None:
+    """Of the default partition without a name; those in which it does not fit do not count."""
+    limits = parse_time_limits(
+        "gpu* 2-00:00:00\nshort 35:00\ndebug 29:00\nlong infinite\n", partition
+    )
+    timed = with_margin(replace(REQUEST, time_limit=1800, time_margin=600), limits)
+    assert timed.time_limit == minutes * 60
+
+
 def test_a_forecast_is_a_time_or_a_refusal() -> None:
-    text = "sbatch: Job 7 to start at 2026-01-02T03:04:05 using 4 processors on nodes n1 in partition gpu"
-    assert parse_forecast(text, refused=False).start is not None
+    text = "sbatch: Job 7 to start at %s using 4 processors on nodes n1 in partition gpu"
+    start = int(time.time()) + 3600
+    soon = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(start))
+    found = parse_forecast(text % soon, refused=False)
+    assert (found.start, found.cpus) == (start, 4)
+    far = parse_forecast(text % "2367-03-02T07:19:43", refused=False)
+    assert (far.start, far.obstacle) == (None, "behind jobs without a time limit")
     refusal = "allocation failure: Requested node configuration is not available"
     parsed = parse_forecast(refusal, refused=True)
     assert parsed.refusal == "Requested node configuration is not available"

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from trainctl.node.containers.cleanup import LABEL
-from trainctl.node.containers.engines import APPTAINER, DOCKER
+from trainctl.node.containers.engines import APPTAINER, DOCKER, PODMAN
 
 
 class BindMount(NamedTuple):
@@ -45,6 +45,7 @@ def engine_arguments(engine: str, spec: ContainerSpec) -> Tuple[str, ...]:
     """Command line to run it in the foreground. Secrets are passed on standard input."""
     return (
         *(engine, "run", "--interactive", "--pull", "never", "--log-driver", "none"),
+        *(("--rm",) if engine == PODMAN else ()),  # docker may report exit code 0 then
         *("--name", spec.name, "--label", f"{LABEL}={spec.directory}"),
         *("--network", "host", "--userns", "host", "--user", "0:0"),
         *("--security-opt", "label=disable", "--stop-timeout", "0"),
@@ -131,8 +132,18 @@ LOG, STEP, HELD, COMMANDS, FIRST, PROGRESS = (
 
 _HEAD = """\
 exec >>{log} 2>&1
-eval "$(cat)"
-exec </dev/null
+eval "$(head -c {input_bytes})"
+exec 3<&0 </dev/null
+__lifeline=
+if [ "$$" = 1 ]; then
+    {{ trap '' TERM; read -r __line; kill -TERM 1; kill -KILL -1; }} <&3 &
+    __lifeline=$!
+fi
+exec 3<&-
+"""
+"""Standard input stays open as long as the engine's client and the supervisor live: the container ends with them.
+
+Apptainer's processes, whose first is another, are children of the supervisor.
 """
 _COPY = """\
 for __entry in {workdir}/* {workdir}/.[!.]*; do
@@ -153,6 +164,7 @@ __status=$?
 [ "$__status" -le 128 ] || wait "$!" 2>/dev/null || :
 """
 _TAIL = """\
+[ -z "$__lifeline" ] || { kill -KILL "$__lifeline"; wait "$__lifeline"; } 2>/dev/null
 if [ "$$" != 1 ]; then
     :
 elif [ -n "${__stop_requested-}" ]; then
@@ -172,15 +184,17 @@ def init_program(
     work: PurePosixPath,
     mounted: Sequence[str],
     *,
+    input_bytes: int,
     forwards_term: bool,
     holding: str = "",
 ) -> str:
     """Program of process 1: read secrets, copy the image's WORKDIR, run commands.
 
-    ``mounted`` are mount points, which aren't copied. ``forwards_term``: SIGTERM reaches process 1 only, which forwards
-    it; otherwise every process receives it. ``holding``: lines that follow the commands.
+    ``input_bytes``: size of the secrets. ``mounted`` are mount points, which aren't copied. ``forwards_term``: SIGTERM
+    reaches process 1 only, which forwards it; otherwise every process receives it. ``holding``: lines that follow the
+    commands.
     """
-    text = _HEAD.format(log=LOG)
+    text = _HEAD.format(log=LOG, input_bytes=input_bytes)
     skipped = _entries_to_skip(workdir, work, mounted)
     if skipped is not None:
         pattern = "|".join(shlex.quote(name) for name in skipped) or "''"

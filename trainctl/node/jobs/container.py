@@ -48,9 +48,11 @@ CONTAINER_PATHS = {
 _SECRETS = "TRAINCTL_SECRETS"
 _WRAPPER = f"""\
 secrets=${_SECRETS}; unset {_SECRETS}
-printf '%s\\n' "$secrets" | exec "$@" >"$0" 2>&1
+exec 3>/dev/stdin
+printf '%s\\n' "$secrets" >&3 &
+exec "$@" 3>&- >"$0" 2>&1
 """
-"""Passes secrets on the engine's standard input: not in arguments, files or container metadata."""
+"""Passes secrets on the engine's standard input, a pipe: not in arguments, files or container metadata."""
 
 _MAX_ERROR = 500
 _RESERVED_PREFIXES = ("BT_", "TRAINCTL_", "MASTER_", "KUBEFLOW_TRAINER_")
@@ -78,8 +80,14 @@ def launch(
     binds = _binds(run, output, prepared, mounts)
     targets = [bind.target for bind in binds]
     holding = holding_lines(HELD, trigger) if trigger else ""
+    exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in secret.items())
     first = init_program(
-        container["workdir"], WORK, targets, forwards_term=engine == DOCKER, holding=holding
+        container["workdir"],
+        WORK,
+        targets,
+        input_bytes=len(os.fsencode(exports)) + 1,
+        forwards_term=engine == DOCKER,
+        holding=holding,
     )
     _write_programs(run, spec, first)
     rdma = rdma_access(RDMA)
@@ -108,7 +116,6 @@ def launch(
     visible = {  # read by metrics
         name: variables[name] for name in VISIBILITY_VARIABLES if name in variables
     }
-    exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in secret.items())
     environment = {**os.environ, **visible, **engine_variables}
     environment.update({RUN_VARIABLE: str(run.directory), _SECRETS: exports})
     return Launch(
@@ -116,6 +123,7 @@ def launch(
         environment,
         finish=lambda: cleanup.remove_container(run.directory),
         refused=_start_error_reader(run, log),
+        lifeline=True,
     )
 
 

@@ -123,10 +123,10 @@ class Attempt:
 
     def _run_warden(self, result: int) -> None:
         """Run in the warden's process; doesn't return."""
+        self._stdin, writer = os.pipe()
+        kept = (result, writer, *self._kept)
         try:
-            code = supervise_child(
-                self._execute, (result, *self._kept), self._grace, self._supervisor["pid"]
-            )
+            code = supervise_child(self._execute, kept, self._grace, self._supervisor["pid"])
             if os.getppid() != self._supervisor["pid"]:
                 self._launch.finish()  # the supervisor has died
             os.write(result, json.dumps(code).encode())
@@ -143,6 +143,8 @@ class Attempt:
             log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(log, 1)
             os.dup2(log, 2)
+            if launch.lifeline:
+                os.dup2(self._stdin, 0)
             if launch.mounts:
                 enter_namespace(launch.mounts, run.view, run.layout.cache)
                 prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -243,7 +245,8 @@ class Launch(NamedTuple):
     """A program with its environment and private ``mounts``.
 
     ``finish`` cleans up after each attempt and is idempotent. ``refused`` explains after the end why no command was
-    started; empty if one was.
+    started; empty if one was. ``lifeline``: its standard input is a pipe that ends when the warden does, however it is
+    killed.
     """
 
     argv: Tuple[str, ...]
@@ -251,3 +254,4 @@ class Launch(NamedTuple):
     mounts: Tuple[Mount, ...] = ()
     finish: Callable[[], None] = lambda: None
     refused: Callable[[], str] = str
+    lifeline: bool = False

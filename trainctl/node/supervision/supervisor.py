@@ -339,6 +339,8 @@ class _Supervisor:
         if end.expired:
             error = f"the run exceeded its max_duration of {self._deadline:.0f} s"
             return RunOutcome(runs.FAILED, end.code, error)
+        if self._request.spec.get("batch") and signal.SIGTERM in signal.sigpending():
+            return RunOutcome(runs.STOPPED, end.code)  # the batch system signals the job as well
         code, started = end.code, started_commands(self._run.step)
         if code == 0 and started == len(commands):
             return RunOutcome(runs.COMPLETED, 0)

@@ -25,6 +25,8 @@ from trainctl.operations.truss.section import ConfigSection
 from trainctl.operations.truss.weights import weights_section
 
 _DEFAULT_MEMORY = "2Gi"
+_CPUS_PER_GPU = 16
+"""Of the service's instances, such as ``H200:2x8x128x1600``: 8 GPUs and 128 processors."""
 _HOSTS = "hosts"
 _TEN_YEARS = 5_256_000
 """Minutes of the SDK's -1."""
@@ -127,7 +129,7 @@ def _job(
     if workspace:
         section["workspace"] = workspace
     section["image"] = _image(result, job.section("image"))
-    section["compute"] = _compute(result, job.section("compute"))
+    section["compute"] = _compute(result, job.section("compute"), target)
     weights = [weights_section(result, n, item) for n, item in enumerate(job.take("weights", []))]
     if weights:
         section["weights"] = weights
@@ -208,7 +210,9 @@ def _with_secrets(result: ImportedManifest, value: Any) -> Any:
     return {key: _with_secrets(result, item) for key, item in value.items() if item is not None}
 
 
-def _compute(result: ImportedManifest, compute: ConfigSection) -> dict[str, Any]:
+def _compute(
+    result: ImportedManifest, compute: ConfigSection, target: ImportTarget
+) -> dict[str, Any]:
     nodes = compute.take("node_count", 1)
     section: dict[str, Any] = {
         "node_count": max(nodes, 1),
@@ -230,12 +234,24 @@ def _compute(result: ImportedManifest, compute: ConfigSection) -> dict[str, Any]
     if cpus <= 1 or memory == _DEFAULT_MEMORY:
         text = "The SDK's defaults, cpu_count 1 and memory 2Gi, would be limits here: left out."
         result.comment(text, "compute")
+    section = _instance_cpus(result, section["accelerator"], target) | section
     model = compute.take("availability_model", "dedicated")
     if model != "dedicated":
         section["availability_model"] = model
         result.carried["compute.availability_model"] = model
     compute.finish(result)
     return section
+
+
+def _instance_cpus(
+    result: ImportedManifest, accelerator: str, target: ImportTarget
+) -> dict[str, Any]:
+    """Return the processors of the service's instance if the cluster may be one of Slurm."""
+    if accelerator == NO_ACCELERATOR or not target.cluster or target.hosts:
+        return {}
+    text = "As on the service. Without it, Slurm gives one processor; hosts give all of theirs."
+    result.comments.setdefault(("jobs", result.job, "compute", "cpu_count"), text)
+    return {"cpu_count": _CPUS_PER_GPU * int(accelerator.partition(":")[2] or 1)}
 
 
 def _accelerator(value: Any) -> str:

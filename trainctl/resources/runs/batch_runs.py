@@ -35,10 +35,14 @@ from trainctl.resources.clusters import provider_cluster
 
 _QUERY_SECONDS = 60.0
 _POLL_SECONDS = 0.5
+_SAVE_SECONDS = 120.0
+"""For the last checkpoint of a run that is stopped, after its processes have ended."""
 _END_MARGIN_SECONDS = 120.0
 _AT_ONCE = 8
 CHECKPOINT_GRACE_SECONDS = 60.0
 """Time between SIGTERM and the end of a job at its time limit."""
+_TIME_MARGIN_SECONDS = 600.0
+"""Added to ``max_duration``, which supervisors keep: preparation, an early signal (Slurm: 30 s), the last checkpoint."""
 
 
 def rank_node(node: Node, rank: int) -> Node:
@@ -91,19 +95,32 @@ class BatchCluster:
         }
 
     def stop(self, run: RunRecord, grace_seconds: float, on_event: OnEvent | None) -> None:
-        """Cancel the run's job and wait for its end."""
+        """Stop the run's commands, or cancel its job if they haven't started, and wait for its end.
+
+        A batch system kills a cancelled job after a time of its own, whatever the grace time is.
+        """
         ranks, root = len(run.ranks), self.node.root
         expected = ExpectStopRequest(
             root=root, key=run.key, ranks=ranks, grace_seconds=grace_seconds
         )
         self.agent.call(EXPECT_STOP, expected)
         job = self.job(run.key)
-        if job is not None and not job.state.ended:
-            self.scheduler.cancel_job(self.settings, self.node, job)
+        seconds_to_save = 0.0
+        if (
+            job is not None
+            and job.state is BatchState.RUNNING
+            and self._has_started(run.key, ranks)
+        ):
+            self.scheduler.signal_job(self.settings, self.node, job)
+            seconds_to_save = grace_seconds + _SAVE_SECONDS
+        is_cancelled = False
         start = time.monotonic()
         while job is not None and not job.state.ended:
             seconds = time.monotonic() - start
-            if seconds > grace_seconds + _END_MARGIN_SECONDS:
+            if seconds >= seconds_to_save and not is_cancelled:
+                self.scheduler.cancel_job(self.settings, self.node, job)
+                is_cancelled = True
+            if seconds > seconds_to_save + grace_seconds + _END_MARGIN_SECONDS:
                 raise NodeError(f"job {job.id} of run {run.id} did not end", "Try again.")
             if on_event is not None:
                 on_event({"seconds": round(seconds), "grace": grace_seconds, "processes": 1})
@@ -115,6 +132,12 @@ class BatchCluster:
                 root=root, key=run.key, ranks=ranks, status=RunStatus.STOPPED.value, error=None
             ),
         )
+
+    def _has_started(self, key: str, ranks: int) -> bool:
+        reports = self.reports({key: ranks})
+        if isinstance(reports, NodeError):
+            raise reports
+        return any(report and report["status"] == RunStatus.RUNNING for report in reports[key])
 
     def submit(
         self,
@@ -189,6 +212,7 @@ def batch_request(address: Address, job: JobSpec, run: RunRecord) -> BatchReques
         cpus=compute.cpu_count,
         memory=compute.memory_bytes,
         time_limit=job.max_duration_seconds,
+        time_margin=_TIME_MARGIN_SECONDS,
         priority=job.priority,
         grace=min(CHECKPOINT_GRACE_SECONDS, (job.max_duration_seconds or math.inf) / 2),
     )

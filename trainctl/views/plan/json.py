@@ -70,7 +70,10 @@ def _batch_system(row: BatchRow) -> dict[str, Any]:
     return {
         "cluster": row.cluster.name,
         "partitions": [asdict(partition) for partition in row.partitions],
-        "jobs": [{"job": str(job), "start_at": format_timestamp(start)} for job, start in row.jobs],
+        "jobs": [
+            {"job": str(job), "start_at": format_timestamp(forecast.start)}
+            for job, forecast in row.jobs
+        ],
     }
 
 

@@ -235,10 +235,10 @@ def _batch_lines(rows: Iterable[BatchRow]) -> list[str]:
             nodes = f"{partition.nodes} node{'s' if partition.nodes != 1 else ''}"
             limits = f", {partition.limits}" if partition.limits else ""
             lines.append(f"  {row.cluster.name}/{partition.name}: {free} on {nodes}{limits}")
-        for job, start in row.jobs:
-            at = (format_timestamp(start) or "")[:16].replace("T", " ")
-            when = f"would start at {at} UTC" if at else "start unknown"
-            lines.append(f"  {job}: {when}")
+        for job, forecast in row.jobs:
+            at = (format_timestamp(forecast.start) or "")[:16].replace("T", " ")
+            unknown = ", ".join(filter(None, ("start unknown", forecast.obstacle)))
+            lines.append(f"  {job}: {f'would start at {at} UTC' if at else unknown}")
     return lines
 
 
