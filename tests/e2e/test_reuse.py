@@ -77,3 +77,9 @@ def test_what_ran_on_a_branch_runs_no_more_after_the_merge(fresh: ProjectHarness
     fresh.run("destroy", "--auto-approve", "--delete-checkpoints")
     kept = fresh.directory.parent / "data/trainctl/checkpoints/demo/sft"
     assert [folder.name for folder in kept.iterdir()] == [f"1-{branch['job.sft']}"]
+
+
+def test_a_run_that_failed_is_not_reused(fresh: ProjectHarness) -> None:
+    fresh.write({"trainctl.yaml": MANIFEST.replace("grep -r .", "exit 3;"), "src/lr": "1\n"})
+    fresh.run(*APPLY, "--env", "pr-1", code=12)
+    assert {*reused(fresh)} == {"job.sft"}
