@@ -45,7 +45,7 @@ class ServedCheckpoint:
     def files(self) -> dict[str, str]:
         """Return the text of each file by its path, the manifest last."""
         uri = parse_source(self.base) if self.base else None
-        base = uri.location if uri and uri.scheme in ("hf", "file") else ""
+        base = uri.location if uri and (uri.has_commits or uri.scheme == "file") else ""
         is_lora, is_whisper = (
             self.row["type"] == "lora",
             "whisper" in f"{self.row['type']} {base}".lower(),
