@@ -11,9 +11,11 @@ import boto3
 import pytest
 
 from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, moto, rclone
-from trainctl.errors import SourceNotFound
+from tests.support.storage.weights_data import LFS_POINTER
+from trainctl.errors import SourceError, SourceNotFound
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.bucket import BucketSource
+from trainctl.weights.resolution import SourceRequest, resolve
 
 pytestmark = pytest.mark.integration
 
@@ -54,6 +56,12 @@ def put(s3: Any, **objects: bytes) -> None:
 
 def paths(source: BucketSource, uri: str) -> list[str]:
     return [file.path for file in source.resolve(uri, None, KEYS).files]
+
+
+def test_a_pointer_of_git_lfs_is_not_the_file(s3: Any, source: BucketSource) -> None:
+    put(s3, **{"llm/w.safetensors": LFS_POINTER, "llm/c.json": b"{}"})
+    with pytest.raises(SourceError, match=r"w\.safetensors is a Git LFS pointer"):
+        resolve(SourceRequest("s3://models/llm", Path()), KEYS, open_source=lambda scheme: source)
 
 
 def test_a_prefix_is_a_directory(s3: Any, source: BucketSource) -> None:
