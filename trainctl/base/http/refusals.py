@@ -87,7 +87,7 @@ class RefusedRequest(NamedTuple):
         kind, text, advice, code = row
         guesses = (_DENIED, _MISSING, _OTHER, *((_GATED,) if self.origin is not None else ()))
         if explained and row in guesses:
-            advice = ""
+            advice = _USE_AUTH if self.origin is None and row is not _OTHER else ""
         if self.origin and kind is SourceDenied:
             advice = f"The credential was read from {self.origin}. {advice}".strip()
         why = f"{self.status}, {self.code}" if self.code else self.status
