@@ -35,8 +35,7 @@ _ALWAYS_EXCLUDED = (
     ".git/", ".trainctl/", "trainctl.lock", ".trainctl.lock.*", "trainctl.yaml", "trainctl.yml", "trainctl.toml",
     "*.trainctl.yaml", "*.trainctl.yml", "*.trainctl.toml",
 )  # fmt: skip
-SUBMODULE = "160000"
-"""Mode of a submodule in git."""
+SUBMODULE = "160000"  # mode in git
 _IGNORE_FILES = (".trainctlignore", ".truss_ignore")
 _OWN_MARKS = (OUTPUT_MARK.encode(), b'"trainctl_plan"', b'"trainctl_version"')
 _MARK_BYTES = 80

@@ -17,7 +17,6 @@ from trainctl.errors import (
 )
 
 ERROR_BYTES = 2**14
-"""So much of an error's body is read."""
 _MAX_MESSAGE = 300
 _STATUS_WORDS = 3
 """Messages of so few words only repeat the status, such as ``Access Denied``."""
