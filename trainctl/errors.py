@@ -139,9 +139,10 @@ class SecretUnavailable(TrainctlError):
 
 
 class SourceError(TrainctlError):
-    """A weight source can't be resolved or read."""
+    """A weight source can't be resolved or read; ``bare_status``: without an error code of the platform."""
 
     default_code = "source-failed"
+    bare_status: int = 0
 
 
 class SourceNotFound(SourceError):

@@ -141,7 +141,7 @@ def test_the_default_credentials_open_a_bucket(fresh: ProjectHarness, tmp_path: 
     assert (row["files"], repeated["files"]) == (2, 2)
     assert "the credential of AWS_ACCESS_KEY_ID is not sent to http://127.0.0.1" in refused
     assert "AWS_ENDPOINT_URL_S3" in refused
-    assert "no credential was sent" in nothing
+    assert "declare a secret" in nothing
 
 
 @pytest.mark.parametrize("platform", sample(["s3", "google", "azure"], 1))

@@ -61,7 +61,7 @@ def test_a_job_reads_a_file_of_a_web_server(work: ProjectHarness, web: WebServer
 
 
 def test_declared_content_is_pinned_and_verified(work: ProjectHarness, web: WebServer) -> None:
-    """The digest is the revision whatever the server reports; other content fails the apply."""
+    """The digest is the revision whatever the server reports, a size or none; other content fails the apply."""
     write_manifest(work, web, f"    sha256: '{'0' * 64}'\n")
     refused = work.run("apply", "--auto-approve", code=12)
     assert "model.bin differs from the digest declared" in refused.stderr
@@ -73,8 +73,14 @@ def test_declared_content_is_pinned_and_verified(work: ProjectHarness, web: WebS
     write_manifest(work, web, f"    sha256: {DIGEST.upper()}\n")
     planned = work.json("plan")
     assert (planned["weights"][0]["revision"], planned["diagnostics"]) == (f"sha256:{DIGEST}", [])
+    web.tells_length = False
+    planned = work.json("plan")
+    assert planned["weights"][0]["bytes"] is None
+    assert "unknown" in work.run("plan").stdout
     run_all(work)
-    web.tells = MODIFIED
+    assert work.run("logs", "sft").stdout.split()[0] == DIGEST
+    assert work.run("plan", "--detailed-exitcode").stderr == ""
+    web.tells, web.tells_length = MODIFIED, True
     assert work.run("plan", "--detailed-exitcode").stderr == ""
 
 
@@ -99,36 +105,3 @@ def test_a_change_between_plan_and_apply_is_refused(work: ProjectHarness, web: W
     web.put("/model.bin", CONTENT[::-1])
     assert "has changed since" in work.run("apply", "second.plan", code=None).stderr
     assert lock.read_text() == locked
-
-
-def test_the_locked_version_stays_until_an_upgrade(work: ProjectHarness, web: WebServer) -> None:
-    """The mirror's version stays in use, with a warning; if the mirror lost it, that is an error."""
-    run_all(work)
-    web.put("/model.bin", CONTENT[::-1])
-    kept = work.run("plan", "--detailed-exitcode")
-    assert "has changed upstream since it was locked" in kept.stderr
-    assert work.actions("--upgrade") == {"weights.model": ["update"]}
-    work.run("apply", "--auto-approve", "--upgrade", "--wait")
-    assert work.run("plan", "--detailed-exitcode").stderr == ""
-    web.put("/model.bin", CONTENT)
-    for listing in work.mirror.glob("listings/*"):
-        listing.unlink()
-    lost = work.run("plan", code=1)
-    assert "error: weights.model: " in lost.stderr
-    assert "pinned in trainctl.lock is no longer available upstream" in lost.stderr
-
-
-def test_a_secret_is_not_sent_to_a_host_that_only_the_manifest_names(
-    work: ProjectHarness, web: WebServer
-) -> None:
-    """plan and apply exit with 13 and say how to trust the host; the server gets no request."""
-    work.variables["CORP_TOKEN"] = web.token
-    secrets = "secrets: {corp: {from: env, name: CORP_TOKEN}}\n"
-    write_manifest(work, web, f"    auth_secret_name: corp\n{secrets}")
-    planned = work.run("plan", code=13)
-    host = web.url.removeprefix("https://")
-    assert f"error: weights.model: secret 'corp' is not sent to {host}" in planned.stderr
-    assert f'hosts = ["{host}"]' in planned.stderr
-    work.run("apply", "--auto-approve", code=13)
-    work.run("validate")
-    assert web.asked == []

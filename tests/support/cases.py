@@ -15,3 +15,8 @@ def cases(name: str) -> list[Any]:
     """Parameters for ``pytest.mark.parametrize``, one a case: the value below its name, which is its id."""
     found = yaml.safe_load((_CASES / f"{name}.yaml").read_text())
     return [pytest.param(values, id=str(case)) for case, values in found.items()]
+
+
+def by_text(name: str) -> list[tuple[str, Any]]:
+    """Cases whose names are the texts to parse."""
+    return [(case.id or "", case.values[0]) for case in cases(name)]

@@ -393,10 +393,12 @@ def _start(change: Change, key: str, plan: Plan) -> IntentRequest:
 
 def _record(change: Change, key: str, outputs: Mapping[str, object]) -> RecordedResource:
     kept = {name: change.outputs[name] for name in (ORIGIN,) if name in change.outputs}
+    after = change.after or {}
+    pending = (name for name in change.after_unknown if after.get(name, name) is None)
     return RecordedResource(
         address=change.address,
         provider=change.provider,
-        attributes=change.after or {},
+        attributes={**after, **{name: outputs.get(name) for name in pending}},
         outputs={**kept, **outputs},
         depends_on=change.depends_on,
         lifecycle=change.lifecycle,

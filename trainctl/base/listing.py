@@ -19,6 +19,10 @@ _MEMBERS = ("path", "size", "sha256", "chunks")
 _is_hex = re.compile("[0-9a-f]{64}").fullmatch
 CHUNK_BYTES = 16 * 2**20
 """The unit of transfer, verification and resuming, in bytes."""
+UNKNOWN_SIZE = -1
+"""Size of a file with a declared digest whose server reports no size."""
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
+"""Start of the stand-ins in a clone without Git LFS."""
 _DIGEST_BYTES = 32
 _INVALID_NAMES = {"", ".", ".."}
 _MAX_NAME = 255
@@ -31,9 +35,10 @@ _TAIL = b'],"version":1}'
 class SourceFile:
     """One file of a source at a revision, from metadata only.
 
-    ``path`` is relative, with ``/``; ``size`` in bytes. ``validator`` identifies the content: ``sha256:HEX`` (LFS, or
-    declared), ``git:HEX`` (git blob sha1), ``mtime:NANOSECONDS:INODE`` (local), ``etag:TAG`` and ``modified:TIME``
-    (web servers, buckets), or ``size:BYTES`` if upstream reports nothing else.
+    ``path`` is relative, with ``/``; ``size`` in bytes, or UNKNOWN_SIZE. ``validator`` identifies the content:
+    ``sha256:HEX`` (LFS, or declared), ``git:HEX`` (git blob sha1), ``xet:HEX`` (buckets of the Hub),
+    ``mtime:NANOSECONDS:INODE`` (local), ``etag:TAG`` and ``modified:TIME`` (web servers, buckets), or ``size:BYTES`` if
+    upstream reports nothing else.
     ``checksum``: further checksums, words of ``md5:HEX``, ``crc32:HEX``, ``crc32c:HEX`` and ``crc64nvme:HEX``. Downloads
     are verified against one of them; pins don't include them. Without HEX it comes with the file itself; ``crc:`` if
     there may be one. ``HEX/BYTES`` is the CRC of the CRCs of parts of so many bytes.
@@ -88,7 +93,7 @@ class ResolvedSource:
     newest: str | None = field(default=None, compare=False)
     """The current upstream revision, if another was requested and upstream reports it."""
     known_as: str | None = None
-    """The pin that this version had upstream, if its files come from the listing of a mirror."""
+    """The pin of this version, if its files come from the listing of a mirror or have a declared digest."""
     versions: Mapping[str, str] | None = field(default=None, compare=False)
     """File versions by path, if upstream keeps versions and these are to be read."""
     endpoint: str | None = None
@@ -101,6 +106,11 @@ class ResolvedSource:
         It is unambiguous: only bucket sources with an endpoint may hold spaces, and their prefixes hold no ``//``.
         """
         return self.source if self.endpoint is None else f"{self.source} {self.endpoint}"
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether all sizes are known."""
+        return all(file.size != UNKNOWN_SIZE for file in self.files)
 
     @cached_property
     def size(self) -> int:

@@ -195,6 +195,7 @@ def weights(
         None if section.allow_patterns is None else tuple(section.allow_patterns),
         None if section.ignore_patterns is None else tuple(section.ignore_patterns),
         section.sha256,
+        section.name,
     )
     attributes = spec.to_attributes()
     return build_resource(address, BUILTIN_PROVIDER, attributes, lifecycle, path, names)

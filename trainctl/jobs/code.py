@@ -17,6 +17,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from trainctl.base.json import digest
+from trainctl.base.listing import LFS_POINTER
 from trainctl.errors import TrainctlError
 from trainctl.plan.values import OUTPUT_MARK, CodeTree
 from trainctl.remote.responses import format_exit_status
@@ -34,6 +35,7 @@ _ALWAYS_EXCLUDED = (
     ".git/", ".trainctl/", "trainctl.lock", ".trainctl.lock.*", "trainctl.yaml", "trainctl.yml", "trainctl.toml",
     "*.trainctl.yaml", "*.trainctl.yml", "*.trainctl.toml", ".tmp??????",
 )  # fmt: skip
+SUBMODULE = "160000"  # mode in git
 _IGNORE_FILES = (".trainctlignore", ".truss_ignore")
 _OWN_MARKS = (OUTPUT_MARK.encode(), b'"trainctl_plan"', b'"trainctl_version"')
 _MARK_BYTES = 80
@@ -68,6 +70,13 @@ class CodeSource:
         """Return the file of a path in the code."""
         top, _, inner = path.partition("/")
         return self.external[top] / inner if top in self.external else self.root / path
+
+    def empty_submodules(self) -> list[str]:
+        """Return the submodules that aren't checked out."""
+        places = {path: self.locate(path) for path in self.excluded if path.endswith("/")}
+        empty = {path: p for path, p in places.items() if p.is_dir() and not any(p.iterdir())}
+        rows = {path: run_git(p.parent, "ls-files", "-s", p.name) for path, p in empty.items()}
+        return [path for path, row in rows.items() if (row or b"").startswith(SUBMODULE.encode())]
 
     @cached_property
     def tree(self) -> CodeTree:
@@ -141,7 +150,7 @@ def _scan(
             continue
         if is_sensitive(path) and not is_negated(path):
             excluded.add(path)
-        elif not _is_own_output(root / path):
+        elif not _is_own_output(root / path, path):
             included.append(path)
     files = _describe(root, sorted(included, key=_nfc), use_git=listed is not None)
     return CodeSource(root, tuple(files), tuple(sorted(p for p in excluded if not is_ignored(p))))
@@ -237,13 +246,20 @@ def run_git(directory: Path, *args: str, stdin: bytes = b"") -> bytes | None:
 
 
 def _git_files(root: Path) -> tuple[list[str], set[str]] | None:
-    """Return existing files listed by git, and submodules; None without git."""
+    """Return existing files listed by git, also in submodules, and other repositories; None without git."""
     out = run_git(root, "ls-files", "-co", "--exclude-standard", "-z")
     if out is None:
         return None
     names = {os.fsdecode(name) for name in out.split(b"\0") if name}
     paths = [name for name in names if (root / name).is_symlink() or (root / name).is_file()]
-    inner = {f"{name.rstrip('/')}/" for name in names.difference(paths) if (root / name).is_dir()}
+    inner: set[str] = set()
+    for name in names.difference(paths):
+        # git lists a repository that isn't a submodule with a slash, and an empty submodule has no .git
+        is_submodule = not name.endswith("/") and (root / name / ".git").exists()
+        files, others = (is_submodule and _git_files(root / name)) or ([], {""})
+        paths += [f"{name}/{path}" for path in files]
+        if (root / name).is_dir():
+            inner |= {f"{name.rstrip('/')}/{path}" for path in others}
     return paths, inner
 
 
@@ -295,11 +311,18 @@ def _ignore_rules(root: Path) -> tuple[Callable[[str], object], Callable[[str], 
     return _pattern_matcher(()), _pattern_matcher(())
 
 
-def _is_own_output(path: Path) -> bool:
+def _is_own_output(path: Path, name: str) -> bool:
+    """Whether trainctl wrote the file; TrainctlError for a pointer of Git LFS."""
     if path.is_symlink():
         return False
     with path.open("rb") as stream:
         head = stream.read(_MARK_BYTES)
+    if head.startswith(LFS_POINTER):
+        raise TrainctlError(
+            f"{name} in the code is a Git LFS pointer, not the file",
+            "Run git lfs pull (in CI: checkout with lfs: true), or exclude it with .trainctlignore.",
+            code="lfs-pointer",
+        )
     return any(mark in head for mark in _OWN_MARKS)
 
 

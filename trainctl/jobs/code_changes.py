@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trainctl.jobs.code import CodeFile, CodeSource, run_git
+from trainctl.jobs.code import SUBMODULE, CodeFile, CodeSource, run_git
 from trainctl.model.contents import ContentChange, ContentDiff, ContentGroup
 
 _KINDS = {"100644": "-", "100755": "x", "120000": "l"}
@@ -15,12 +15,20 @@ _NUMSTAT = "diff --numstat -z --relative --no-renames --no-ext-diff --no-textcon
 _END = "--end-of-options"
 
 
-def compare_code(diff: ContentDiff, root: Path, commit: str, now: Mapping[str, str]) -> ContentDiff:
-    """Compare ``CodeSource.blobs`` at ``root`` with a commit; TrainctlError if git fails."""
-    old, lines = {}, {}
+def _committed(root: Path, commit: str) -> Iterator[tuple[str, str, str]]:
+    """Yield path, mode and id of all files of a commit, also in submodules."""
     for row in (run_git(root, "ls-tree", "-r", "-z", _END, commit, ".") or b"").split(b"\0")[:-1]:
         head, path = os.fsdecode(row).split("\t")
         mode, _, blob = head.split()
+        if mode == SUBMODULE and (root / path / ".git").exists():
+            yield from ((f"{path}/{name}", m, b) for name, m, b in _committed(root / path, blob))
+        yield path, mode, blob
+
+
+def compare_code(diff: ContentDiff, root: Path, commit: str, now: Mapping[str, str]) -> ContentDiff:
+    """Compare ``CodeSource.blobs`` at ``root`` with a commit; TrainctlError if git fails."""
+    old, lines = {}, {}
+    for path, mode, blob in _committed(root, commit):
         # Files that exist, but are not part of the code, are ignored.
         if mode in _KINDS and (path in now or not os.path.lexists(root / path)):
             old[path] = f"{_KINDS[mode]} {blob}"

@@ -2,7 +2,7 @@
 
 | scheme | text |
 |---|---|
-| hf | ``hf://OWNER/REPO[@REVISION]``, ``hf://datasets/OWNER/NAME[@REVISION]`` |
+| hf | ``hf://OWNER/REPO[@REVISION]``, ``hf://datasets/OWNER/NAME[@REVISION]``, ``hf://buckets/OWNER/NAME[/PREFIX]`` |
 | s3, gs | ``s3://BUCKET[/PREFIX]`` |
 | r2 | ``r2://ACCOUNT.BUCKET[/PREFIX]`` |
 | azure | ``azure://ACCOUNT/CONTAINER[/PREFIX]`` |
@@ -26,6 +26,7 @@ SCHEMES = ("hf", "s3", "gs", "r2", "azure", "https", "file")
 BUCKETS = ("s3", "gs", "r2", "azure")
 """Schemes of object stores; a source is a prefix."""
 
+_HF_BUCKETS = "hf://buckets/"
 _HF_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _HF_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
 _BUCKET = (
@@ -61,7 +62,7 @@ class SourceUri:
     """A parsed source.
 
     ``location`` is ``OWNER/REPO``, a bucket, ``ACCOUNT/CONTAINER``, a host, or for ``file`` the path. ``path`` is
-    the prefix or file in it, without a leading ``/``. ``dataset`` is for ``hf`` only.
+    the prefix or file in it, without a leading ``/``. ``hub_type``: models, datasets or buckets, for ``hf`` only.
     """
 
     text: str
@@ -69,10 +70,15 @@ class SourceUri:
     location: str
     path: str = ""
     revision: str | None = None
-    dataset: bool = False
+    hub_type: str = ""
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def has_commits(self) -> bool:
+        """Whether its versions are commits of a Hub, which never change."""
+        return self.hub_type in ("models", "datasets")
 
     @property
     def name(self) -> str:
@@ -100,7 +106,8 @@ def parse_source(text: str) -> SourceUri:
     if not colon or scheme not in _PARSERS:
         raise ValueError(_unknown_scheme(text, scheme if colon else None))
     # Keys of objects may contain spaces.
-    checked = text.replace(" ", "") if scheme in BUCKETS else text
+    is_bucket = scheme in BUCKETS or text.startswith(_HF_BUCKETS)
+    checked = text.replace(" ", "") if is_bucket else text
     if scheme != "file" and _UNPRINTABLE.search(checked):
         raise ValueError(f"{text!r} contains a space or a control character; remove it")
     if scheme == "file":
@@ -129,6 +136,14 @@ def _unknown_scheme(text: str, scheme: str | None) -> str:
 
 
 def _hf(text: str, rest: str) -> SourceUri:
+    if text.startswith(_HF_BUCKETS):
+        owner, name, prefix = (*rest.split("/", 3)[1:], "", "")[:3]
+        if not (_HF_NAME.fullmatch(owner) and _HF_NAME.fullmatch(name)):
+            raise ValueError(
+                f"{text!r} is not a bucket of the Hugging Face Hub; use {_HF_BUCKETS}OWNER/NAME[/PREFIX], without a revision"
+            )
+        _check_prefix(text, prefix)
+        return SourceUri(text, "hf", f"{owner}/{name}", prefix, hub_type="buckets")
     dataset = rest.startswith("datasets/")
     path, at, revision = rest.partition("@")
     shape = "hf://datasets/OWNER/NAME[@REVISION]" if dataset else "hf://OWNER/REPO[@REVISION]"
@@ -142,7 +157,8 @@ def _hf(text: str, rest: str) -> SourceUri:
         raise ValueError(
             f"invalid branch, tag or commit after @ in {text!r}; use for example {shape.partition('[')[0]}@main"
         )
-    return SourceUri(text, "hf", f"{owner}/{name}", "", revision or None, dataset)
+    hub_type = "datasets" if dataset else "models"
+    return SourceUri(text, "hf", f"{owner}/{name}", "", revision or None, hub_type)
 
 
 def _bucket(text: str, rest: str) -> SourceUri:
@@ -194,12 +210,17 @@ def _https(text: str, rest: str) -> SourceUri:
         name = _last_segment(parts.path)
     except UnicodeDecodeError:
         name = ""
-    if _NO_FILE_NAME.fullmatch(name) or len(name.encode()) > _LONGEST_NAME:
+    if not is_file_name(name):
         raise ValueError(
             f"the path of {text!r} doesn't end in a valid file name; use https://HOST/PATH/NAME"
         )
     query = f"?{parts.query}" if parts.query else ""
     return SourceUri(text, "https", parts.netloc, parts.path.lstrip("/") + query)
+
+
+def is_file_name(name: str) -> bool:
+    """Return whether a text is the name of a file in a directory."""
+    return not _NO_FILE_NAME.fullmatch(name) and len(name.encode()) <= _LONGEST_NAME
 
 
 def _last_segment(path: str) -> str:
@@ -251,10 +272,13 @@ def source_of_page(host: str, path: str) -> str | None:
 
 
 def format_source(words: Sequence[str], revision: str = "") -> str:
-    """Format ``[models|datasets,] OWNER, NAME[, VIEW, REVISION][, PATH…]`` as source."""
+    """Format ``[models|datasets|buckets,] OWNER, NAME[, VIEW, REVISION][, PATH…]`` as source."""
     repo, inside = _split_repository(words)
     if not repo:
         return "hf://OWNER/REPO[@REVISION]"
+    if repo[0] == "buckets":
+        inside = inside[1:] if inside[:1] and inside[0] in _VIEWS else inside
+        return f"hf://{'/'.join([*repo, *inside])}"
     folder = inside[:1] == ["tree"]
     if inside[:1] and inside[0] in _VIEWS:
         revision, inside = "".join(inside[1:2]), inside[2:]
@@ -268,6 +292,6 @@ def _split_repository(path: Sequence[str]) -> tuple[list[str], list[str]]:
     words = [word for word in path if word]
     if len(words) > 2 and words[0] == "models":
         del words[0]
-    size = 3 if words[:1] == ["datasets"] else 2
+    size = 3 if words[:1] in (["datasets"], ["buckets"]) else 2
     is_repository = len(words) >= size and words[0] != "spaces"
     return (words[:size], words[size:]) if is_repository else ([], [])

@@ -1,4 +1,4 @@
-"""Translate obstore's errors by status and error code, without their text."""
+"""Translate obstore's errors by status, error code and the server's message."""
 
 from __future__ import annotations
 
@@ -7,24 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trainctl.base.checkpoints.s3_client import PATH_STYLE_REFUSED
+from trainctl.base.http.refusals import RefusedRequest, server_message
 from trainctl.base.throughput import StalledError
 from trainctl.errors import (
     SourceDenied,
     SourceError,
     SourceInterrupted,
     SourceMismatch,
-    SourceNotFound,
-    SourceUnavailable,
     SourceUnreachable,
 )
 from trainctl.objects.obstore_client import UNREACHABLE_PROXY
 
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>\s*([A-Za-z0-9]{1,64})\s*</Code>")
-_TRANSIENT_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 _REDIRECTS = {302, 303, 307, 308}
-_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
-_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
 _BUCKET_REGION = re.compile(
     r"<Region>([a-z0-9-]{4,32})</Region>|<Endpoint>[^<]*\.s3[.-]([a-z0-9-]{4,32})\.amazonaws\.com"
 )
@@ -90,7 +86,11 @@ def _translate(error: Exception, subject: str, host: str, origin: str | None) ->
     if known := _known_error(f"({status}, {code})", code, brief, subject, host):
         return known
     if status is not None:
-        return error_for_status(status, code, subject, host, origin)
+        refusal = RefusedRequest(
+            status, host, code or "", server_message({}, brief.encode()), origin
+        )
+        # some servers answer 400 to unsigned requests
+        return refusal.error(subject, 401 if status == 400 and origin is None else 0)
     return _connection_error(kind, text, subject, host)
 
 
@@ -139,35 +139,6 @@ def _connection_error(kind: str, text: str, subject: str, host: str) -> SourceEr
     )
 
 
-def error_for_status(
-    status: int, code: str | None, subject: str, host: str, origin: str | None
-) -> SourceError:
-    """Return the error for a status and the platform's error code."""
-    status_text = f"{status}, {code}" if code else str(status)
-    if status in _TRANSIENT_STATUSES or code in ("SlowDown", "RequestTimeTooSkewed"):
-        return SourceUnavailable(f"{subject}: {host} is unavailable ({status_text})")
-    if code in _EXPIRED:
-        return SourceDenied(
-            f"{subject}: the credential has expired ({status_text})",
-            f"It was read from {origin}. Create a new credential, or check the clock of this machine.",
-            code="expired-credential",
-        )
-    if code in _NO_BUCKET:
-        return SourceNotFound(
-            f"{subject}: bucket not found on {host} ({status_text})", "Check the name."
-        )
-    # some servers answer 400 to unsigned requests
-    unsigned = status == 400 and origin is None
-    if status in (401, 403) or unsigned or code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
-        return _denied_error(subject, host, status_text, origin)
-    if status in (404, 410):
-        return SourceNotFound(f"{subject}: not found on {host} ({status_text})", "Check the name.")
-    return SourceError(
-        f"{subject}: {host} answered {status_text}",
-        "Check that endpoint_url points to an S3-compatible server.",
-    )
-
-
 def _redirect_error(subject: str, host: str) -> SourceError:
     return SourceError(
         f"{subject}: {host} redirects to another server",
@@ -179,18 +150,6 @@ def _redirect_error(subject: str, host: str) -> SourceError:
 def _wrong_region_error(status_text: str, subject: str, brief: str) -> WrongRegion:
     region = _BUCKET_REGION.search(brief)
     return WrongRegion(subject, status_text, (region[1] or region[2]) if region else None)
-
-
-def _denied_error(subject: str, host: str, status_text: str, origin: str | None) -> SourceDenied:
-    if origin is None:
-        return SourceDenied(
-            f"{subject}: {host} requires authentication ({status_text}), and no credential was sent",
-            "Declare a secret with read access, and name it in auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}.",
-        )
-    return SourceDenied(
-        f"{subject}: permission denied by {host} ({status_text})",
-        f"The credential was read from {origin}. Check that it is valid and may list and read this bucket.",
-    )
 
 
 def _name_error(subject: str, brief: str) -> SourceError:

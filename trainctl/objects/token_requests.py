@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from trainctl.base.http.refusals import server_message
 from trainctl.base.network.tls import client_context
 from trainctl.errors import (
     SourceDenied,
@@ -43,7 +44,7 @@ for _name in ("azure", "google", "msal"):  # keep unredacted warnings off stderr
 
 @contextmanager
 def token_errors(platform: str, origin: str) -> Iterator[None]:
-    """Translate a library's exceptions without their text, which may hold secrets."""
+    """Translate a library's exceptions without their text, which may hold secrets; repeat the message of AWS."""
     package, extra, advice = _PACKAGES[platform]
     try:
         yield
@@ -69,13 +70,16 @@ def _translate(error: Exception, platform: str, origin: str, advice: str) -> Sou
                 f"{platform} is unreachable for {origin}",
                 "Check the network and, behind a proxy, HTTPS_PROXY.",
             )
-    name = type(error).__name__
+    name, said = type(error).__name__, ""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's
-        name = str(response.get("Error", {}).get("Code", name))
+        refusal = response.get("Error", {})
+        name = str(refusal.get("Code", name))
+        message = server_message({}, json.dumps(refusal.get("Message")).encode())
+        said = f": {message}" if message else ""
     if name in _NO_CREDENTIAL_ERRORS:
         return no_credential_error(platform, origin)
-    return SourceDenied(f"{platform} returned no credential for {origin} ({name})", advice)
+    return SourceDenied(f"{platform} returned no credential for {origin} ({name}){said}", advice)
 
 
 def no_credential_error(platform: str, origin: str) -> SourceDenied:

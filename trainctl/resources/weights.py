@@ -12,6 +12,7 @@ from typing import Any
 
 from trainctl.apply.step import ApplyStep, MayStop
 from trainctl.base.listing import Listing, ResolvedSource
+from trainctl.base.retry import RetryPolicy
 from trainctl.errors import (
     SourceError,
     SourceMismatch,
@@ -65,7 +66,7 @@ class WeightsHandler:
         """Copy missing files into the mirror, verified; an error names the file."""
         resolved = step.resolved
         uri = source_request_of(step.weights_spec, self._context.directory).uri
-        if resolved is None:
+        if resolved is None or not resolved.is_measured:
             resolved = self._resolve(step)
         elif uri.scheme == "file":  # a plan may be applied in another checkout
             resolved = replace(resolved, source=uri.text)
@@ -155,22 +156,24 @@ class WeightsHandler:
             credential = credential_of(step.weights_spec, self._secrets)
         except TrainctlError as error:
             return resolve_from_lock(request, error, locked=planned, store=store).resolved
-        if planned is not None and request.uri.scheme not in ("hf", "file"):
-            source, uri = source_for(request.uri.scheme), request.uri.text
-            version = version_from_lock(uri, source.custom_endpoint(uri, credential), planned)
+        uri = request.uri
+        if planned is not None and not (uri.has_commits or uri.scheme == "file"):
+            endpoint = source_for(uri.scheme).custom_endpoint(uri.text, credential)
+            version = version_from_lock(uri.text, endpoint, planned)
             mirrored = mirrored_version(store, version, planned)
             if mirrored is not None:
                 return mirrored
             planned = None  # the caller compares the current version with the plan's pin
         with explaining_denials(credential):
-            return resolve(request, credential, locked=planned, cancelled=step.cancelled).resolved
+            found = resolve(request, credential, locked=planned, cancelled=step.cancelled).resolved
+            return found if found.is_measured else _measured(step, found, credential)
 
     def _resolve_now(
         self, step: ApplyStep, credential: SourceCredential | None
     ) -> ResolvedSource | None:
         """Resolve the current version; None if unknown, or if revisions are immutable."""
         request = source_request_of(step.weights_spec, self._context.directory)
-        if request.uri.scheme == "hf" or request.sha256:
+        if request.uri.has_commits or request.sha256:
             return None
         try:
             return resolve(request, credential, cancelled=step.cancelled).resolved
@@ -229,6 +232,24 @@ class WeightsHandler:
         return Observation(ResourceStatus.PRESENT if exists else ResourceStatus.MISSING)
 
 
+def _measured(
+    step: ApplyStep, resolved: ResolvedSource, credential: SourceCredential | None
+) -> ResolvedSource:
+    """Read a file whose server reports no size to its end, before it is read to be copied."""
+    (file,) = resolved.files
+
+    def read() -> int:
+        size = 0
+        with source_for("https").open(resolved, file, 0, credential) as stream:
+            for data in stream:
+                step.stop_if_cancelled()
+                size += len(data)
+        return size
+
+    size = RetryPolicy().run(read, step.cancelled)
+    return replace(resolved, files=(replace(file, size=size),))
+
+
 def source_request_of(weights: WeightsSpec, directory: Path) -> SourceRequest:
     """Return the request that resolves the source of a weights resource."""
     return SourceRequest(
@@ -237,6 +258,7 @@ def source_request_of(weights: WeightsSpec, directory: Path) -> SourceRequest:
         allow=weights.allow_patterns or None,
         ignore=weights.ignore_patterns or None,
         sha256=weights.sha256,
+        name=weights.name,
         endpoint_url=weights.endpoint_url,
     )
 
@@ -267,6 +289,7 @@ def lock_entry(weights: WeightsSpec, directory: Path) -> LockEntry:
         files=weights.files or 0,
         bytes=weights.bytes or 0,
         endpoint_url=request.endpoint_url,
+        name=request.name,
     )
 
 

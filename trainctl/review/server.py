@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import SourceDenied, SourceNotFound, TrainctlError
+from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.client import SourceClient
 
 IsDone = Callable[[], bool]
@@ -70,7 +71,7 @@ class ReviewServer:
     def __init__(self, api: str, token: str, retry: RetryPolicy, commit: str) -> None:
         self.commit = commit
         self._api = api.rstrip("/")
-        self._token = token
+        self._credential = SourceCredential(token, "")
         self._retry = retry
         self._http = SourceClient()
 
@@ -137,7 +138,7 @@ class ReviewServer:
         headers = {"Content-Type": "application/json", "User-Agent": "trainctl"}
         data = None if body is None else json.dumps(body).encode()
         try:
-            with self._http.get(url, subject, headers, self._token, method, data) as response:
+            with self._http.get(url, subject, headers, self._credential, method, data) as response:
                 return json.loads(response.read(2**25) or b"null")
         except (SourceDenied, SourceNotFound) as error:
             raise TrainctlError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Iterator, Mapping
+from typing import Collection, Iterator, Mapping
 from urllib.parse import urlsplit
 
 from trainctl.base.http import (
@@ -18,17 +18,17 @@ from trainctl.base.http import (
     UnusableProxy,
 )
 from trainctl.base.http.limits import LIMITS, retry_after
+from trainctl.base.http.refusals import ERROR_BYTES, RefusedRequest, server_message
 from trainctl.base.http.urls import host_of, origin_of
 from trainctl.errors import (
-    SourceDenied,
     SourceError,
     SourceInterrupted,
     SourceMismatch,
-    SourceNotFound,
     SourceThrottled,
     SourceUnavailable,
     SourceUnreachable,
 )
+from trainctl.plugin_api.sources import SourceCredential
 
 _THROTTLE_STATUSES = (429, 503)
 _CODES = {
@@ -70,10 +70,17 @@ class SourceResponse:
 
 
 class SourceClient:
-    """Reads URLs; thread-safe. ``direct`` uses no proxy."""
+    """Reads URLs; thread-safe. ``direct`` uses no proxy. ``hub``: stays there, see ``at_hub``."""
 
-    def __init__(self, read_timeout: float = 30.0, *, direct: bool = False) -> None:
-        self._http = HttpClient(read_timeout=read_timeout, proxies=not direct, limits=LIMITS)
+    def __init__(
+        self, read_timeout: float = 30.0, *, direct: bool = False, hub: str | None = None
+    ) -> None:
+        self._http = HttpClient(
+            read_timeout=read_timeout,
+            proxies=not direct,
+            limits=LIMITS,
+            relocate=lambda url: at_hub(url, hub),
+        )
 
     @contextlib.contextmanager
     def get(
@@ -81,26 +88,33 @@ class SourceClient:
         url: str,
         subject: str,
         headers: Mapping[str, str],
-        token: str | None = None,
+        credential: SourceCredential | None = None,
         method: str = "GET",
         body: bytes | None = None,
     ) -> Iterator[SourceResponse]:
-        """Send a request, following redirects if it has no body; the token stays at its origin.
+        """Send a request, following redirects if it has no body; the credential stays at its origin.
 
         ``subject`` begins error messages, which never show the URL, as it may contain a signature.
         """
-        with self._request(method, url, subject, headers, token, body=body) as response:
+        with self._request(method, url, subject, headers, credential, body=body) as response:
             yield SourceResponse(response, subject)
 
     def redirect_from(
-        self, url: str, subject: str, headers: Mapping[str, str], token: str
+        self,
+        url: str,
+        subject: str,
+        headers: Mapping[str, str],
+        credential: SourceCredential | None,
+        xet: str | None,
     ) -> str | None:
-        """Return the first redirect to another origin; None without any."""
+        """Return the first redirect to another origin; None without any. ``xet``: hash of the content, if known."""
         origin, visited = origin_of(urlsplit(url)), {url}
         while True:
-            request = self._request("HEAD", url, subject, headers, token, follow=False)
+            request = self._request("HEAD", url, subject, headers, credential, follow=False)
             with request as response, _source_errors(subject):
                 target = response.redirect
+            if xet and response.headers.get("X-Xet-Hash") not in (None, xet):
+                raise SourceMismatch(f"{subject} has changed since it was resolved", "Plan again.")
             if target is None:
                 return None
             if origin_of(urlsplit(target)) != origin:
@@ -117,38 +131,60 @@ class SourceClient:
         url: str,
         subject: str,
         headers: Mapping[str, str],
-        token: str | None,
+        credential: SourceCredential | None,
         *,
         follow: bool = True,
         body: bytes | None = None,
     ) -> Iterator[Response]:
-        secret = {"Authorization": f"Bearer {token}"} if token is not None else None
+        secret = {"Authorization": f"Bearer {credential.value}"} if credential else None
         with contextlib.ExitStack() as stack:
             with _source_errors(subject):
                 request = self._http.request(
                     method, url, headers, secret_headers=secret, follow=follow, body=body
                 )
                 response = stack.enter_context(request)
-                refused = response.status >= (400 if not follow else 300)
+                allowed: Collection[int] = range(200, 300 if follow else 400)
+                if follow and method in ("GET", "HEAD"):  # 202 and 203 aren't the file
+                    allowed = (200, 206) if "Range" in headers else (200,)
+                refused = response.status not in allowed
             if refused:
-                sent = (
-                    token if origin_of(urlsplit(response.url)) == origin_of(urlsplit(url)) else None
+                is_own = origin_of(urlsplit(response.url)) == origin_of(urlsplit(url))
+                raise _refusal(
+                    response, subject, credential.origin if credential and is_own else None
                 )
-                raise _refusal(response, subject, sent)
             yield response
 
 
-def _refusal(response: Response, subject: str, token: str | None) -> SourceError:
+_PUBLIC_HUB = ("huggingface.co", "www.huggingface.co", "hf.co")
+
+
+def at_hub(url: str, endpoint: str | None) -> str:
+    """Return a URL of the public Hub on the server that the user has set instead; others unchanged."""
+    parts = urlsplit(url)
+    if endpoint is None or parts.hostname not in _PUBLIC_HUB:
+        return url
+    return f"{endpoint}{url.partition(parts.netloc)[2]}"
+
+
+def _refusal(response: Response, subject: str, origin: str | None) -> SourceError:
     """Return the error of a status; start a pause if the host asks for one."""
-    parts = urlsplit(response.url)
-    if response.status == 407:
+    status, headers, parts = response.status, response.headers, urlsplit(response.url)
+    if status == 407:
         summary = f"{subject}: proxy authentication required (407)"
         advice = "Set HTTP_PROXY to http://USER:PASSWORD@HOST:PORT."
         return SourceError(summary, advice, code="unusable-proxy")
-    error = _error_for(response.status, response.headers, subject, host_of(parts), token)
-    if not isinstance(error, SourceUnavailable) or response.status not in _THROTTLE_STATUSES:
+    body, code = b"", headers.get("X-Error-Code") or ""
+    with contextlib.suppress(HttpError):
+        body = response.read(ERROR_BYTES)
+    # GitHub's limits
+    is_limit = headers.get("Retry-After") or headers.get("X-RateLimit-Remaining") == "0"
+    refusal = RefusedRequest(status, host_of(parts), code, server_message(headers, body), origin)
+    error = refusal.error(subject, 429 if status == 403 and is_limit else 0)
+    error.bare_status = 0 if code else status
+    if not isinstance(error, SourceUnavailable):
         return error
-    if LIMITS.of(origin_of(parts)).pause(error.retry_after):
+    error.retry_after = retry_after(headers)
+    if status not in _THROTTLE_STATUSES or LIMITS.of(origin_of(parts)).pause(error.retry_after):
         return error
     return SourceThrottled(error.summary, error.detail, retry_after=error.retry_after)
 
@@ -172,83 +208,3 @@ def _error(error: HttpError, subject: str) -> SourceError:
     if isinstance(error, UnusableProxy):
         summary = error.reason
     return SourceError(summary, error.advice, code=_CODES.get(type(error)))
-
-
-_TRANSIENT_STATUSES = {408, 425, 429, 500, 502, 503, 504}
-
-
-def _error_for(
-    status: int, headers: Mapping[str, str], subject: str, host: str, token: str | None
-) -> SourceError:
-    """Return the error of a status; ``token`` selects the advice and is never shown."""
-    # GitHub's limits
-    is_limit = headers.get("Retry-After") or headers.get("X-RateLimit-Remaining") == "0"
-    if status == 429 or (status == 403 and is_limit):
-        return SourceUnavailable(
-            f"{subject}: rate limited by {host} ({status})",
-            "" if token else "Use a token, which may have a higher limit.",
-            retry_after=retry_after(headers),
-        )
-    if status in _TRANSIENT_STATUSES:
-        return SourceUnavailable(
-            f"{subject}: {host} is unavailable ({status})", retry_after=retry_after(headers)
-        )
-    if headers.get("X-Error-Code") == "GatedRepo":
-        return _gated_error(subject, token)
-    if status in (401, 403):
-        return _denied_error(subject, host, status, token)
-    if status in (404, 410):
-        return _not_found_error(subject, host, status, headers.get("X-Error-Code"), token)
-    if status in (412, 416):
-        return SourceMismatch(f"{subject} has changed since it was resolved", "Plan again.")
-    return SourceError(
-        f"{subject}: {host} answered {status}",
-        "Check that the URL and endpoint_url are those of the right server.",
-    )
-
-
-_USE_AUTH = "Declare a secret with a token that has read access, and name it in the source's auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}."
-
-
-def _gated_error(subject: str, token: str | None) -> SourceError:
-    accept = "Accept the licence on the Hugging Face page with the account of the token"
-    if token is None:
-        return SourceDenied(
-            f"{subject}: the repository is gated, and no token was sent",
-            f"{accept}. {_USE_AUTH}",
-            code="gated-source",
-        )
-    return SourceDenied(
-        f"{subject}: the repository is gated, and the token's account has no access",
-        f"{accept}, or use a token of an account with access.",
-        code="gated-source",
-    )
-
-
-def _denied_error(subject: str, host: str, status: int, token: str | None) -> SourceError:
-    if token is None:
-        return SourceDenied(
-            f"{subject}: {host} requires authentication ({status}), or the source doesn't exist",
-            f"Check the name. {_USE_AUTH}",
-        )
-    return SourceDenied(
-        f"{subject}: permission denied by {host} ({status})",
-        "The token may be expired, or lack read access. Create a new token and update the secret.",
-    )
-
-
-def _not_found_error(
-    subject: str, host: str, status: int, code: str | None, token: str | None
-) -> SourceError:
-    if code == "RevisionNotFound":
-        return SourceNotFound(
-            f"{subject}: revision not found on {host} (404)",
-            "Use an existing branch, tag or commit after @.",
-        )
-    if code == "EntryNotFound":
-        return SourceNotFound(
-            f"{subject}: {host} lists the file, but doesn't have it at this revision (404)",
-            "Exclude it with ignore_patterns, or have it restored upstream.",
-        )
-    private = f" If it is private: {_USE_AUTH[0].lower()}{_USE_AUTH[1:]}" if token is None else ""
-    return SourceNotFound(f"{subject}: not found on {host} ({status})", f"Check the name.{private}")

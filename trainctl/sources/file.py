@@ -153,7 +153,12 @@ def _classify_entry(
 
 
 def _link_problem(target: str, above: Sequence[str]) -> str | None:
-    if target != above[0] and not target.startswith(above[0].rstrip("/") + "/"):
+    root = above[0].rstrip("/")
+    repository = root.partition("/snapshots/")[0]
+    is_cached = Path(repository).name.startswith(("models--", "datasets--"))
+    # the Hub's cache keeps the files of snapshots in its repository
+    inside = (f"{root}/", f"{repository}/blobs/") if is_cached else (f"{root}/",)
+    if not f"{target}/".startswith(inside):
         return f"is a symlink that leaves the directory, to {display_path(target)}"
     if target in above:
         return "is a symlink to a parent directory"

@@ -11,7 +11,7 @@ from datetime import timezone
 from email.utils import parsedate_to_datetime
 from typing import Mapping
 
-from trainctl.base.listing import SourceFile
+from trainctl.base.listing import UNKNOWN_SIZE, SourceFile
 from trainctl.errors import SourceInterrupted, SourceMismatch
 from trainctl.plugin_api.sources import ByteRange, Fill
 from trainctl.sources.client import SourceResponse
@@ -32,6 +32,8 @@ def read_from(
     part = _content_range(response)
     if int(part[1]) != offset if part else response.status == 206:
         raise SourceInterrupted(f"{subject}: the server returned a different range than requested")
+    if file.size == UNKNOWN_SIZE:
+        return response.iter_bytes()
     _check_total_length(response, subject, file)
     return _check_length(response.iter_bytes(), subject, file, offset, 0 if part else offset)
 

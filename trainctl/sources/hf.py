@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -17,16 +18,16 @@ from trainctl.base.http.urls import host_of, resolve_reference
 from trainctl.base.listing import ResolvedSource, SourceFile, sort_files
 from trainctl.base.pagination import PaginationCycle, pages
 from trainctl.base.retry import RetryFn, no_retry
-from trainctl.errors import SourceDenied, SourceError, SourceNotFound
-from trainctl.model.source_uri import parse_source
+from trainctl.errors import SourceError, SourceNotFound
+from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
-from trainctl.sources.client import SourceClient, SourceResponse
+from trainctl.sources.client import SourceClient, SourceResponse, at_hub
 from trainctl.sources.headers import range_header, read_from, read_range
 
 _DEFAULT_ENDPOINT = "https://huggingface.co"
 _MAX_RESPONSE_BYTES = 64 * 2**20
 _NEXT = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?')
-_NO_FILE_NAMES = "expand=sha&expand=gated"
+_NO_FILE_NAMES = "?expand=sha&expand=gated"
 """Keeps the list of files out of the response, on servers that support it."""
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 _MOST_COMMITS = 150
@@ -49,8 +50,8 @@ class HubSource:
     def __init__(self, endpoint: str | None = None, read_timeout: float = 30.0) -> None:
         endpoint = endpoint or os.environ.get("HF_ENDPOINT") or _DEFAULT_ENDPOINT
         self._endpoint = _validate_endpoint(endpoint).rstrip("/")
-        self._http = SourceClient(read_timeout)
-        self._storage_urls: dict[str, str] = {}
+        self._http = SourceClient(read_timeout, hub=self._endpoint)
+        self._storage_urls: dict[tuple[str, str], str] = {}
 
     def resolve(
         self, uri: str, revision: str | None, credential: SourceCredential | None
@@ -63,10 +64,11 @@ class HubSource:
     ) -> ResolvedSource:
         """See PagedSource."""
         source = parse_source(uri)
+        if not source.has_commits:
+            return ResolvedSource(uri, "", self._bucket_files(source, credential, each))
         pinned = revision if revision and _COMMIT.fullmatch(revision) else None
         name = source.revision or "main" if pinned or not revision else revision
-        kind = "datasets" if source.dataset else "models"
-        repo = f"{self._endpoint}/api/{kind}/{source.location}"
+        repo = self._api(source)
         try:
             info = each(partial(self._info, repo, name, uri, credential))
         except SourceNotFound:  # a commit outlives its branch
@@ -74,7 +76,8 @@ class HubSource:
                 raise
             info = each(partial(self._info, repo, str(pinned), uri, credential))
         commit = pinned or info["sha"]
-        files = sort_files(self._tree(f"{repo}/tree/{commit}", uri, credential, each))
+        tree = f"{repo}/tree/{commit}?recursive=true"
+        files = sort_files(self._tree(tree, uri, credential, each))
         resolved = ResolvedSource(uri, commit, files, info["sha"])
         if info.get("gated") and files:
             each(partial(self._check_access, resolved, credential))
@@ -84,9 +87,8 @@ class HubSource:
         self, resolved: ResolvedSource, since: str, credential: SourceCredential | None
     ) -> list[tuple[str, str]]:
         """Return ids and titles of the commits after ``since``, newest first; SourceError after too many."""
-        source, uri = parse_source(resolved.source), resolved.source
-        kind = "datasets" if source.dataset else "models"
-        first = f"{self._endpoint}/api/{kind}/{source.location}/commits/{resolved.revision}"
+        uri = resolved.source
+        first = f"{self._api(parse_source(uri))}/commits/{resolved.revision}"
         commits: list[tuple[str, str]] = []
         for page in _list_pages(uri, lambda url: self._json(url or first, uri, credential)):
             for row in page:
@@ -104,8 +106,13 @@ class HubSource:
     def _info(
         self, repo: str, revision: str, uri: str, credential: SourceCredential | None
     ) -> dict[str, Any]:
-        url = f"{repo}/revision/{quote(revision, safe='')}?{_NO_FILE_NAMES}"
-        info, _ = self._json(url, uri, credential)
+        url = f"{repo}/revision/{quote(revision, safe='')}"
+        try:
+            info, _ = self._json(f"{url}{_NO_FILE_NAMES}", uri, credential)
+        except SourceError as error:
+            if error.bare_status not in (400, 404):
+                raise
+            info, _ = self._json(url, uri, credential)  # of a registry that refuses the parameters
         commit = info.get("sha") if isinstance(info, dict) else None
         if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
             raise SourceError(
@@ -119,20 +126,31 @@ class HubSource:
         self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
     ) -> str | None:
         """Return the signed URL of the Hub's storage, for a public file the Hub's own URL."""
-        url = self._url(resolved, file)
         if credential is None:
-            return url
-        if self.needs_relay(file, credential):
-            return None
-        subject = f"{resolved.source}: {display_path(file.path)}"
-        with _token_errors(credential):
-            return self._http.redirect_from(
-                url, subject, {"User-Agent": "trainctl"}, credential.value
-            )
+            return self._content_url(resolved, file, None)
+        is_relayed = self.needs_relay(file, credential)
+        return None if is_relayed else self._storage_url(resolved, file, credential)
+
+    def _storage_url(
+        self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
+    ) -> str | None:
+        """Return the URL to which the Hub redirects, None without one; SourceMismatch if a bucket's file changed."""
+        url, subject = self._url(resolved, file), f"{resolved.source}: {display_path(file.path)}"
+        kind, _, digest = file.validator.partition(":")
+        headers, xet = {"User-Agent": "trainctl"}, digest if kind == "xet" else None
+        return self._http.redirect_from(url, subject, headers, credential, xet)
+
+    def _content_url(
+        self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
+    ) -> str:
+        """Return a URL that always has the resolved content."""
+        is_mutable = file.validator.startswith("xet:")
+        storage = self._storage_url(resolved, file, credential) if is_mutable else None
+        return storage or self._url(resolved, file)
 
     def needs_relay(self, file: SourceFile, credential: SourceCredential | None) -> bool:
         """Return whether the file is in git, not the Hub's storage, and needs a token."""
-        return credential is not None and file.sha256 is None
+        return credential is not None and file.validator.startswith("git:")
 
     @contextmanager
     def open(
@@ -144,7 +162,7 @@ class HubSource:
     ) -> Iterator[Iterator[bytes]]:
         """Open a file at the resolved commit."""
         subject = f"{resolved.source}: {display_path(file.path)}"
-        url, ranged = self._url(resolved, file), range_header(offset)
+        url, ranged = self._content_url(resolved, file, credential), range_header(offset)
         with self._get(url, subject, ranged, credential) as response:
             yield read_from(response, subject, file, offset)
 
@@ -158,29 +176,32 @@ class HubSource:
     ) -> Iterator[Fill | None]:
         """See RangeSource."""
         subject = f"{resolved.source}: {display_path(file.path)}"
-        url, ranged = self._url(resolved, file), range_header(*span)
-        with self._from_storage(url, subject, ranged, credential) as response:
+        with self._from_storage(resolved, file, span, credential) as response:
             yield read_range(response, subject, file, span)
 
     @contextmanager
     def _from_storage(
         self,
-        url: str,
-        subject: str,
-        headers: Mapping[str, str],
+        resolved: ResolvedSource,
+        file: SourceFile,
+        span: ByteRange,
         credential: SourceCredential | None,
     ) -> Iterator[SourceResponse]:
         """Reuse the file's last redirect target, as the Hub counts requests."""
+        subject = f"{resolved.source}: {display_path(file.path)}"
+        key, headers = (self._url(resolved, file), file.validator), range_header(*span)
         with ExitStack() as stack:
-            target = self._storage_urls.get(url, url)
+            known = self._storage_urls.get(key)
             try:
+                target = known or self._content_url(resolved, file, credential)
                 response = stack.enter_context(self._get(target, subject, headers, credential))
             except SourceError as error:
-                if target == url or error.retryable:
+                if known is None or error.retryable:
                     raise
-                self._storage_urls.pop(url, None)
-                response = stack.enter_context(self._get(url, subject, headers, credential))
-            self._storage_urls[url] = response.url
+                self._storage_urls.pop(key, None)
+                target = self._content_url(resolved, file, credential)
+                response = stack.enter_context(self._get(target, subject, headers, credential))
+            self._storage_urls[key] = response.url
             yield response
 
     def _check_access(self, resolved: ResolvedSource, credential: SourceCredential | None) -> None:
@@ -194,17 +215,41 @@ class HubSource:
 
     def _url(self, resolved: ResolvedSource, file: SourceFile) -> str:
         source = parse_source(resolved.source)
-        kind = "datasets/" if source.dataset else ""
-        path = quote(file.path, safe="/")
-        return f"{self._endpoint}/{kind}{source.location}/resolve/{resolved.revision}/{path}"
+        kind = "" if source.hub_type == "models" else f"{source.hub_type}/"
+        place = f"{self._endpoint}/{kind}{source.location}/resolve"
+        if source.has_commits:
+            return f"{place}/{resolved.revision}/{quote(file.path)}"
+        parent, _, name = source.path.rpartition("/")
+        is_single = [other.path for other in resolved.files] == [name]
+        folder = parent if is_single else source.path.rstrip("/")
+        return f"{place}/{quote(f'{folder}/{file.path}'.lstrip('/'))}"
+
+    def _api(self, source: SourceUri) -> str:
+        return f"{self._endpoint}/api/{source.hub_type}/{source.location}"
+
+    def _bucket_files(
+        self, source: SourceUri, credential: SourceCredential | None, each: RetryFn
+    ) -> tuple[SourceFile, ...]:
+        """Return all files below the prefix, or the one file of that name."""
+        prefix = source.path.rstrip("/")
+        start = f"/{quote(prefix, safe='')}" if prefix else ""
+        url = f"{self._api(source)}/tree{start}?recursive=true"
+        files = tuple(self._tree(url, source.text, credential, each))
+        if not prefix:
+            return sort_files(files)
+        # the Hub compares the prefix as text: logs includes logs-old/
+        below = [file for file in files if file.path.startswith(f"{prefix}/")]
+        skipped = len(prefix) + 1
+        if not below and not source.path.endswith("/"):
+            below = [file for file in files if file.path == prefix]
+            skipped = len(prefix) - len(source.name)
+        return sort_files(replace(file, path=file.path[skipped:]) for file in below)
 
     def _tree(
         self, url: str, uri: str, credential: SourceCredential | None, each: RetryFn
     ) -> Iterator[SourceFile]:
-        first = f"{url}?recursive=true&expand=false"
-
         def request(next_url: str | None) -> tuple[Any, str | None]:
-            return each(partial(self._json, next_url or first, uri, credential))
+            return each(partial(self._json, next_url or url, uri, credential))
 
         for page in _list_pages(uri, request):
             try:
@@ -233,7 +278,8 @@ class HubSource:
         if not next_link:
             return value, None
         try:
-            return value, resolve_reference(response.url, next_link[1], "a link")
+            following = resolve_reference(response.url, next_link[1], "a link")
+            return value, at_hub(following, self._endpoint)
         except UnsafeRedirect as error:
             raise SourceError(f"{uri}: {error.reason}", code="unsafe-redirect") from None
 
@@ -246,28 +292,14 @@ class HubSource:
         credential: SourceCredential | None,
     ) -> Iterator[SourceResponse]:
         is_hub = urlsplit(url)[:2] == urlsplit(self._endpoint)[:2]
-        token = credential.value if credential and is_hub else None
         headers = {"User-Agent": "trainctl", **headers}
-        with (
-            _token_errors(credential if is_hub else None),
-            self._http.get(url, subject, headers, token) as response,
-        ):
+        sent = credential if is_hub else None
+        with self._http.get(url, subject, headers, sent) as response:
             yield response
 
     @property
     def _host(self) -> str:
         return host_of(urlsplit(self._endpoint))
-
-
-@contextmanager
-def _token_errors(credential: SourceCredential | None) -> Iterator[None]:
-    """Add the origin of a refused token to the error."""
-    try:
-        yield
-    except SourceDenied as error:
-        if credential:
-            error.detail = f"The token was read from {credential.origin}. {error.detail}"
-        raise
 
 
 _NOT_A_HUB = "Check that HF_ENDPOINT is the URL of a Hugging Face Hub or a compatible server."
@@ -292,10 +324,12 @@ def _validate_endpoint(endpoint: str) -> str:
 def _file(entry: Mapping[str, Any]) -> SourceFile:
     lfs = entry.get("lfs")
     size = parse_size_field(lfs["size"] if lfs else entry["size"])
-    digest = lfs["oid"] if lfs else entry["oid"]
+    kind, digest = ("sha256", lfs["oid"]) if lfs else ("git", entry.get("oid"))
+    if digest is None:  # a file of a bucket
+        kind, digest = "xet", entry["xetHash"]
     if not _COMMIT.fullmatch(digest):
         raise ValueError(entry)
-    return SourceFile(str(entry["path"]), size, f"{'sha256' if lfs else 'git'}:{digest}")
+    return SourceFile(str(entry["path"]), size, f"{kind}:{digest}")
 
 
 def _list_pages(

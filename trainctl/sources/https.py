@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from urllib.parse import urlsplit
+from contextlib import contextmanager, suppress
+from urllib.parse import unquote, urlsplit
 
 from trainctl.base.http.urls import host_of, quote_url
-from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.base.listing import UNKNOWN_SIZE, ResolvedSource, SourceFile
 from trainctl.errors import (
     SourceDenied,
     SourceError,
@@ -16,7 +17,7 @@ from trainctl.errors import (
     SourceNotFound,
     SourceUnavailable,
 )
-from trainctl.model.source_uri import parse_source
+from trainctl.model.source_uri import is_file_name, parse_source
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
 from trainctl.sources.client import SourceClient, SourceResponse
 from trainctl.sources.headers import (
@@ -31,6 +32,11 @@ from trainctl.sources.headers import (
 )
 
 _DECLARED = "sha256:"
+_FILE_NAME = re.compile(
+    r"""filename(?:\*=[^']*'[^']*'([^;\s]+)|=("[^"]+"|[^";]+))""", re.IGNORECASE
+)
+_COMPRESSED = {"gzip": (".gz", ".tgz"), "bzip2": (".bz2",), "compress": (".z",), "zstd": (".zst",)}
+"""Files that servers label with a ``Content-Encoding``, as Apache's AddEncoding does."""
 
 
 class HttpsSource:
@@ -46,12 +52,12 @@ class HttpsSource:
         file = (
             self._request_file(uri, revision, credential, "HEAD", {})
             or self._request_file(uri, revision, credential, "GET", {"Range": "bytes=0-0"})
-            or self._request_file(uri, revision, credential, "GET", {})
+            or self._request_file(uri, revision, credential, "GET", {}, is_last=True)
         )
         if file is None:
             raise SourceError(
                 f"{uri}: {host_of(urlsplit(uri))} doesn't report the size of the file",
-                _DOWNLOAD_ADVICE,
+                f"Declare its sha256. {_DOWNLOAD_ADVICE}",
             )
         return ResolvedSource(uri, "", (file,))
 
@@ -107,8 +113,9 @@ class HttpsSource:
         if headers and (tag := if_range(file.validator)):
             headers["If-Range"] = tag
         with self._send(uri, credential, "GET", headers) as response:
-            _check_not_encoded(uri, response)
-            _check_unchanged(uri, file, response)
+            if file.sha256 is None:
+                _check_not_encoded(uri, file.path, response)
+                _check_unchanged(uri, file, response)
             yield response
 
     def _request_file(
@@ -118,11 +125,18 @@ class HttpsSource:
         credential: SourceCredential | None,
         method: str,
         headers: Mapping[str, str],
+        *,
+        is_last: bool = False,
     ) -> SourceFile | None:
         """Return the file by one request; None if another kind of request may return more."""
         try:
             with self._send(uri, credential, method, headers) as response:
-                return _file_from_headers(uri, revision, response, sure=method == "GET")
+                size = total_length(response)
+                if size is None and is_last and (revision or "").startswith(_DECLARED):
+                    size = UNKNOWN_SIZE
+                if size is None or (not size and method != "GET"):
+                    return None
+                return _file_from_headers(uri, revision, response, size)
         except SourceMismatch:  # there is no byte 0: the file may be empty
             return None
         except (SourceUnavailable, SourceInterrupted, SourceNotFound):
@@ -136,17 +150,13 @@ class HttpsSource:
     def _send(
         self, uri: str, credential: SourceCredential | None, method: str, headers: Mapping[str, str]
     ) -> Iterator[SourceResponse]:
-        token = credential.value if credential else None
         sent = {"User-Agent": "trainctl", **headers}
         try:
-            with self._http.get(quote_url(uri), uri, sent, token, method) as response:
+            with self._http.get(quote_url(uri), uri, sent, credential, method) as response:
                 yield response
         except (SourceDenied, SourceNotFound) as error:
-            error.detail = (
-                f"The token was read from {credential.origin}. {error.detail}"
-                if credential
-                else f"Check the URL. {_DOWNLOAD_ADVICE}"
-            )
+            if credential is None:
+                error.detail = f"Check the URL. {_DOWNLOAD_ADVICE}"
             raise
 
 
@@ -156,16 +166,12 @@ _DOWNLOAD_ADVICE = (
 
 
 def _file_from_headers(
-    uri: str, revision: str | None, response: SourceResponse, *, sure: bool
-) -> SourceFile | None:
-    """Return the file by its headers; None without a length."""
-    size = total_length(response)
-    if size is None or (not size and not sure):
-        return None
-    _check_not_encoded(uri, response)
-    name = parse_source(uri).name
+    uri: str, revision: str | None, response: SourceResponse, size: int
+) -> SourceFile:
+    name = _name_of(response) or parse_source(uri).name
     if revision and revision.startswith(_DECLARED):
         return SourceFile(name, size, revision)
+    _check_not_encoded(uri, name, response)
     if _is_html(response) and not name.lower().endswith((".html", ".htm", ".xhtml")):
         raise SourceError(
             f"{uri}: {host_of(urlsplit(response.url))} returned a web page",
@@ -174,25 +180,37 @@ def _file_from_headers(
     return SourceFile(name, size, validator_of(response.headers, size))
 
 
+def _name_of(response: SourceResponse) -> str:
+    """Return the file name of ``Content-Disposition``, or ``""``."""
+    found = _FILE_NAME.findall(response.headers.get("Content-Disposition") or "")
+    extended, plain = ([name for name in names if name] for names in zip(*found or [("", "")]))
+    name = unquote(extended[0]) if extended else "".join(plain[:1]).strip('" ')
+    with suppress(UnicodeError):  # http.client decodes headers as Latin-1
+        name = name.encode("latin-1").decode()
+    name = re.split(r"[/\\]", name)[-1]
+    return name if is_file_name(name) else ""
+
+
 def _is_html(response: SourceResponse) -> bool:
     kind = (response.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
     return kind in ("text/html", "application/xhtml+xml")
 
 
-def _check_not_encoded(uri: str, response: SourceResponse) -> None:
-    """Raise SourceError for a compressed response."""
+def _check_not_encoded(uri: str, name: str, response: SourceResponse) -> None:
+    """Raise SourceError for a response that was compressed, unlike a file that is itself compressed."""
     coding = (response.headers.get("Content-Encoding") or "identity").strip().lower()
-    if coding != "identity":
+    own = _COMPRESSED.get(coding[2:] if coding.startswith("x-") else coding, ())
+    if coding != "identity" and not (
+        name.lower().endswith(own) or parse_source(uri).name.lower().endswith(own)
+    ):
         raise SourceError(
             f"{uri}: the server ignores the request not to compress ({coding[:20]!r})",
-            "Turn off Content-Encoding for the file, or download it yourself and use file:///PATH.",
+            "Declare its sha256, or download it yourself and use file:///PATH.",
         )
 
 
 def _check_unchanged(uri: str, file: SourceFile, response: SourceResponse) -> None:
     """Raise SourceMismatch if the validator has changed."""
-    if file.sha256 is not None:
-        return
     current = validator_of(response.headers, file.size)
     if same_content(current, file.validator):
         return

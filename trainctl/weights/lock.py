@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
@@ -18,7 +18,9 @@ from trainctl.model.json_codec import OMIT_EMPTY, JsonSerializable
 FILE_NAME = "trainctl.lock"
 _VERSION = 1
 
-LockKey: TypeAlias = tuple[str, tuple[str, ...] | None, tuple[str, ...] | None, str | None]
+LockKey: TypeAlias = tuple[
+    str, tuple[str, ...] | None, tuple[str, ...] | None, str | None, str | None
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +35,12 @@ class LockEntry(JsonSerializable):
     files: int
     bytes: int
     endpoint_url: str | None = field(default=None, metadata=OMIT_EMPTY)
+    name: str | None = field(default=None, metadata=OMIT_EMPTY)
 
     @property
     def key(self) -> LockKey:
         """Key of the entry in a lock file."""
-        return self.source, self.allow_patterns, self.ignore_patterns, self.endpoint_url
-
-
-def find_locked(
-    entries: Mapping[LockKey, LockEntry], key: LockKey, manifest_keys: Container[LockKey]
-) -> LockEntry | None:
-    """Return the entry for a key; ``manifest_keys`` are all keys of the manifest.
-
-    Entries of older lock files name no endpoint; they match any, unless the manifest has the source without one.
-    """
-    bare = (*key[:3], None)
-    return entries.get(key) or (None if bare in manifest_keys else entries.get(bare))
+        return self.source, self.allow_patterns, self.ignore_patterns, self.name, self.endpoint_url
 
 
 class LockFile:
@@ -92,7 +84,7 @@ class LockFile:
         for key, entry in new.items():
             if replace or key not in raw:
                 raw[key] = {**raw.get(key, {}), **entry.to_json()}
-        stays = raw if manifest_keys is None else _named_keys(raw, manifest_keys)
+        stays = raw if manifest_keys is None else manifest_keys
         rows = [raw[key] for key in sorted(raw, key=_sort_key) if key in stays or key in new]
         text = json.dumps({**document, "version": _VERSION, "sources": rows}, **_STYLE) + "\n"
         before = self.path.read_text(encoding="utf-8") if self.path.exists() else None
@@ -145,7 +137,7 @@ class LockFile:
         if not isinstance(row, dict):
             raise self._lock_error(None, f"entry {number} of sources is not an object")
         for name, kinds in _FORM.items():
-            value = row.get(name, None if name == "endpoint_url" else ...)
+            value = row.get(name, None if name in ("endpoint_url", "name") else ...)
             texts = value if isinstance(value, list) else ()
             if not isinstance(value, kinds) or not all(isinstance(text, str) for text in texts):
                 how = "has the wrong type" if name in row else "is missing"
@@ -171,14 +163,10 @@ _FORM: dict[str, type | tuple[type, ...]] = {
     "files": int,
     "bytes": int,
     "endpoint_url": (str, NoneType),
+    "name": (str, NoneType),
 }
 _STYLE: dict[str, Any] = {"indent": 2, "sort_keys": True, "ensure_ascii": False}
 
 
-def _named_keys(present: Collection[LockKey], manifest_keys: Collection[LockKey]) -> set[LockKey]:
-    """Return the keys to keep: the manifest's, and matching ones of older lock files."""
-    return {*manifest_keys, *((*key[:3], None) for key in manifest_keys if key not in present)}
-
-
-def _sort_key(key: LockKey) -> tuple[str, tuple[str, ...], tuple[str, ...], str]:
-    return key[0], key[1] or (), key[2] or (), key[3] or ""
+def _sort_key(key: LockKey) -> tuple[str, tuple[str, ...], tuple[str, ...], str, str]:
+    return key[0], key[1] or (), key[2] or (), key[3] or "", key[4] or ""

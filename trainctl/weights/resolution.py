@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from trainctl.base.filesystem.safe_path import check_paths
-from trainctl.base.listing import ResolvedSource
+from trainctl.base.filesystem.safe_path import check_paths, display_path
+from trainctl.base.listing import LFS_POINTER, UNKNOWN_SIZE, ResolvedSource, SourceFile
 from trainctl.base.retry import RetryFn, RetryPolicy, no_retry
 from trainctl.errors import (
     SecretUnavailable,
@@ -65,7 +65,7 @@ _SECRET_CODES = ("missing-secret", "unusable-secret")
 class SourceRequest:
     """A source in the manifest; ``allow`` None selects every file.
 
-    ``sha256``: declared digest of a single file, in hex. ``endpoint_url``: endpoint of a bucket.
+    ``sha256`` and ``name``: declared digest, in hex, and name of a single file. ``endpoint_url``: endpoint of a bucket.
     """
 
     source: str
@@ -74,11 +74,12 @@ class SourceRequest:
     ignore: tuple[str, ...] | None = None
     sha256: str | None = None
     endpoint_url: str | None = None
+    name: str | None = None
 
     @property
     def key(self) -> LockKey:
         """Key in the lock file."""
-        return self.source, self.allow, self.ignore, self.endpoint_url
+        return self.source, self.allow, self.ignore, self.name, self.endpoint_url
 
     @property
     def uri(self) -> SourceUri:
@@ -166,12 +167,18 @@ def resolve(
             lambda: query_source(source, uri.text, pinned, credential, each),
         )
         resolved, unmatched = _apply_patterns(request, all_files, memory)
+        if not uri.has_commits:  # a Hub itself tells LFS files from others
+            open_file = partial(source.open, resolved, offset=0, credential=credential)
+            _refuse_lfs_pointers(request, resolved.files, open_file, each)
     except (SourceError, SecretUnavailable) as error:
         if not _is_unavailable(error):
             raise
         return _resolve_locked(request, error, locked, fall_back, upgrade=upgrade)
+    if locked is not None and not resolved.is_measured and locked.revision == resolved.revision:
+        files = tuple(replace(file, size=locked.bytes) for file in resolved.files)
+        resolved = replace(resolved, files=files)
     differs = pinned_entry is not None and resolved.pin != pinned_entry.pin
-    if pinned_entry is not None and differs and uri.scheme == "hf":
+    if pinned_entry is not None and differs and uri.has_commits:
         raise _rewritten_error(request, pinned_entry)
     if pinned_entry is not None and differs and uri.scheme != "file":
         mirrored, notice = fall_back(resolved, pinned_entry)
@@ -247,6 +254,9 @@ def _apply_patterns(
     request: SourceRequest, all_files: ResolvedSource, memory: Path | None
 ) -> tuple[ResolvedSource, Mapping[str, str | None]]:
     """Return the selected files, with a revision, and the patterns without a match."""
+    if request.name:
+        named = tuple(replace(file, path=request.name) for file in all_files.files)
+        all_files = replace(all_files, files=named)
     files, unmatched_patterns = select(all_files.files, request.allow, request.ignore)
     unmatched = {
         pattern: nearest_pattern(pattern, all_files.files) for pattern in unmatched_patterns
@@ -257,10 +267,40 @@ def _apply_patterns(
     resolved = replace(all_files, files=files)
     if request.uri.scheme == "file":
         resolved = by_content(resolved, request.directory, memory)
+    if request.uri.scheme == "https" and files[0].sha256:
+        # not every response has the size, so it is no part of the identity
+        unsized = tuple(replace(file, size=UNKNOWN_SIZE) for file in files)
+        resolved = replace(resolved, known_as=replace(resolved, files=unsized).pin)
     if not resolved.revision:
         revision = resolved.files[0].validator if len(files) == 1 else resolved.pin
         resolved = replace(resolved, revision=revision)
     return resolved, unmatched
+
+
+OpenFile = Callable[[SourceFile], AbstractContextManager[Iterator[bytes]]]
+_MOST_READ, _POINTER_SIZES = 8, range(120, 200)
+_TEXTS = (".json", ".jsonl", ".md", ".txt", ".yaml", ".py", ".jinja")
+
+
+def _refuse_lfs_pointers(
+    request: SourceRequest, files: Iterable[SourceFile], open_file: OpenFile, each: RetryFn
+) -> None:
+    """Raise SourceError for a pointer of Git LFS; from other machines only a few files are read."""
+
+    def is_pointer(file: SourceFile) -> bool:
+        with open_file(file) as stream:
+            return next(stream, b"").startswith(LFS_POINTER)
+
+    small = [file for file in files if file.size in _POINTER_SIZES]
+    if request.uri.scheme != "file":
+        small = [file for file in small if not file.path.endswith(_TEXTS)][:_MOST_READ]
+    for file in small:
+        if each(partial(is_pointer, file)):
+            raise SourceError(
+                f"{request.source}: {display_path(file.path)} is a Git LFS pointer, not the file",
+                "Run git lfs pull in the clone that it comes from (in CI: checkout with lfs: true), and copy the files again. Others can be excluded with ignore_patterns.",
+                code="lfs-pointer",
+            )
 
 
 def _revision_to_ask(
@@ -272,7 +312,7 @@ def _revision_to_ask(
     if pinned_entry is None:
         return None
     declared = uri.scheme == "https" and pinned_entry.revision.startswith("sha256:")
-    return pinned_entry.revision if uri.scheme == "hf" or declared else None
+    return pinned_entry.revision if uri.has_commits or declared else None
 
 
 def _usable_lock_entry(
@@ -341,6 +381,7 @@ def _lock_entry(request: SourceRequest, resolved: ResolvedSource) -> LockEntry:
         files=len(resolved.files),
         bytes=resolved.size,
         endpoint_url=request.endpoint_url,
+        name=request.name,
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.support.servers.certificate_authority import authority
 from tests.support.servers.hub import Hub, serve
 from tests.support.servers.web_server import MODIFIED, STRONG, serve_web
+from trainctl.errors import SourceMismatch
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.file import FileSource
 from trainctl.sources.hf import HubSource
@@ -88,6 +89,34 @@ class TestHubWithStorage(TestHub):
         assert (large or "").startswith(str(self.hub.cdn))
         assert [one.path.rpartition("/")[2] for one in self.hub.seen] == ["weights.bin"]
         assert self.hub.seen[0].path.startswith("/acme/")
+
+
+class TestHubBucket(TestHubWithStorage):
+    def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
+        keys = {f"runs/step 1/{path}": data for path, data in files.items()}
+        keys |= {"runs/step 10/x": b"x"}
+        self.hub.buckets = {"acme/data": keys, "acme/closed": keys}
+        uri, missing, private = (
+            f"hf://buckets/acme/{name}/runs/step 1" for name in ("data", "none", "closed")
+        )
+        credential = SourceCredential(self.hub.token, "test")
+        source = HubSource(self.hub.url, read_timeout=5)
+        return UpstreamFixture(source, uri, missing, credential, private)
+
+    def test_only_a_file_in_the_storage_has_a_presigned_url(self) -> None:
+        """All files are there. Each is read in the version that was listed; the storage gets no token."""
+        upstream = self.place({"w.bin": b"first"})
+        source, credential = upstream.source, upstream.credential
+        resolved = source.resolve(f"{upstream.uri}/w.bin", None, credential)
+        (file,) = resolved.files
+        link = source.presigned_url(resolved, file, credential) or ""
+        assert (file.path, link.startswith(f"{self.hub.cdn}/xet/")) == ("w.bin", True)
+        assert b"".join(self._read(source, resolved, "w.bin", 0)) == b"first"
+        (storage,) = (one for one in self.hub.seen if one.path.startswith("/xet/"))
+        assert "Authorization" not in storage.headers
+        self.place({"w.bin": b"other"})
+        with pytest.raises(SourceMismatch, match=r"w\.bin has changed since"):
+            list(self._read(source, resolved, "w.bin", 0))
 
 
 class TestHttps(WeightSourceConformance):

@@ -26,6 +26,9 @@ _RESOLVE = re.compile(
 _CDN = re.compile(
     r"/cdn/(?P<kind>models|datasets)/(?P<repo>[^/]+/[^/]+)/(?P<rev>[^/]+)/(?P<path>.+)"
 )
+_BUCKET = re.compile(
+    r"/(?:api/)?buckets/(?P<repo>[^/]+/[^/]+)/(?P<endpoint>tree|resolve)(?:/(?P<path>.+))?"
+)
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
@@ -84,7 +87,7 @@ class HttpFault:
     """What goes wrong with the next ``times`` requests whose path ends with ``path``.
 
     ``kind``: ``status`` (with ``status`` and ``headers``), ``cut`` and ``silent`` after ``at`` bytes of the body,
-    ``flip`` one bit of the byte ``at``, ``longer`` by one byte, ``shifted``: the range that begins ``at`` bytes earlier, ``wait`` ``at`` seconds before answering, ``hold`` back
+    ``flip`` one bit of the byte ``at``, ``longer`` by one byte, ``wait`` ``at`` seconds before answering, ``hold`` back
     what comes after ``at`` bytes of an answer until ``released``.
     """
 
@@ -94,6 +97,7 @@ class HttpFault:
     at: int = 0
     status: int = 500
     headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b"no"
     released: threading.Event = field(default_factory=threading.Event)
 
 
@@ -112,6 +116,10 @@ class Hub:
 
     def __init__(self) -> None:
         self.repos: dict[tuple[str, str], HubRepo] = {}
+        self.buckets: dict[str, dict[str, bytes]] = {}
+        self.blobs: dict[str, bytes] = {}
+        self.links_to: str | None = None
+        self.refuses_parameters = 0
         self.faults: list[HttpFault] = []
         self.seen: list[SeenRequest] = []
         self.token = "hf_" + "t" * 30
@@ -200,10 +208,6 @@ class FaultyHandler(BaseHTTPRequestHandler):
             body[fault.at] ^= 1
         if fault and fault.kind == "longer":
             body = memoryview(content + b"!")
-        if fault and fault.kind == "shifted":
-            shift = fault.at
-            asked = re.sub(r"\d+", lambda at: str(int(at[0]) - shift), self.headers["Range"])
-            self.headers.replace_header("Range", asked)
         start, end = self.begin(len(body), announced or len(content), headers, ranges=ranges)
         if start > end:
             return
@@ -281,15 +285,17 @@ class _Handler(FaultyHandler):
             self.hub.closing.wait(fault.at)
             fault = None
         if fault and fault.kind == "status":
-            self.answer(fault.status, b"no", dict(fault.headers))
+            self.answer(fault.status, fault.body, dict(fault.headers))
         elif match := _API.fullmatch(parts.path):
             self._api(match, parse_qs(parts.query))
         elif match := _CDN.fullmatch(parts.path):
             self._file(match, f"{match['kind']}", fault, redirected=True)
         elif match := _RESOLVE.fullmatch(parts.path):
             self._file(match, "datasets" if match["kind"] else "models", fault)
+        elif parts.path.startswith("/xet/"):
+            self.part(self.hub.blobs[parts.path[5:]], {}, fault, ranges=self.hub.ranges)
         else:
-            self.answer(404, b"")
+            self._bucket(_BUCKET.fullmatch(parts.path), parse_qs(parts.query))
 
     do_HEAD = do_GET  # noqa: N815  the name is the library's
 
@@ -308,6 +314,9 @@ class _Handler(FaultyHandler):
         return None
 
     def _api(self, match: re.Match[str], query: dict[str, list[str]]) -> None:
+        if self.hub.refuses_parameters and "expand" in query:
+            self.answer(self.hub.refuses_parameters, b"")
+            return
         repo = self._repo(match["kind"], match["repo"], body=False)
         if repo is None:
             return
@@ -330,12 +339,32 @@ class _Handler(FaultyHandler):
                 | {name: value for name, value in info.items() if not wanted or name in wanted}
             )
         else:
-            start = int(query.get("cursor", ["0"])[0])
-            end = start + self.hub.page_size
-            more = end < len(repo.trees[commit])
-            link = f"<{self.hub.url}{urlsplit(self.path).path}?recursive=true&cursor={end}>"
-            headers = {"Link": f'{link}; rel="next"'} if more else {}
-            self._json(repo.trees[commit][start:end], headers)
+            self._page(repo.trees[commit], int(query.get("cursor", ["0"])[0]))
+
+    def _page(self, rows: list[dict[str, Any]], start: int) -> None:
+        end, host = start + self.hub.page_size, self.hub.links_to or self.hub.url
+        link = f"<{host}{urlsplit(self.path).path}?recursive=true&cursor={end}>"
+        self._json(rows[start:end], {"Link": f'{link}; rel="next"'} if end < len(rows) else {})
+
+    def _bucket(self, match: re.Match[str] | None, query: dict[str, list[str]]) -> None:
+        """A bucket's list, whose prefix is text, and its files, which redirect to blobs that stay."""
+        files = self.hub.buckets.get(match["repo"], {}) if match else {}
+        path = unquote(match["path"] or "") if match else ""
+        hashes = {key: hashlib.sha256(b"xet" + data).hexdigest() for key, data in files.items()}
+        self.hub.blobs |= {hashes[key]: data for key, data in files.items()}
+        allowed = self.headers.get("Authorization") == f"Bearer {self.hub.token}"
+        if match is None or not files or (match["repo"].endswith("closed") and not allowed):
+            self.answer(404, b"", {"X-Error-Code": "RepoNotFound"} if match else {})
+        elif match["endpoint"] == "tree":
+            rows = [
+                {"type": "file", "path": key, "size": len(files[key]), "xetHash": hashes[key]}
+                for key in sorted(files)
+                if key.startswith(path)
+            ]
+            self._page(rows, int(query.get("cursor", ["0"])[0]))
+        else:
+            where = f"{self.hub.cdn or self.hub.url}/xet/{hashes[path]}"
+            self.answer(302, b"", {"Location": where, "X-Xet-Hash": hashes[path]})
 
     def _file(
         self, match: re.Match[str], kind: str, fault: HttpFault | None, redirected: bool = False

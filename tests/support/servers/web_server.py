@@ -91,7 +91,7 @@ class _Handler(FaultyHandler):
         if self.command == "HEAD" and web.head is not None:
             self.answer(web.head, b"")
         elif fault and fault.kind == "status":
-            self.answer(fault.status, b"no", fault.headers)
+            self.answer(fault.status, fault.body, fault.headers)
         elif path in web.redirects:
             self.answer(302, b"", {"Location": web.redirects[path]})
         elif path.startswith("/closed/") and self.headers.get("Authorization") != bearer:

@@ -13,10 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.projects.plans import PlanScenario
+from tests.support.storage.weights_data import LFS_POINTER
 from trainctl.base.filesystem.archives import unpack
 from trainctl.errors import TrainctlError
 from trainctl.jobs.code import CodeSource, pack, scan
+from trainctl.jobs.code_changes import compare_code
 from trainctl.jobs.workspace_code import scan_code
+from trainctl.model.address import Address, Kind
+from trainctl.model.contents import ContentDiff
 from trainctl.model.specs.job_spec import CodeSpec
 from trainctl.plan.plan_file import write_plan
 from trainctl.plan.planner import make_plan
@@ -228,7 +232,7 @@ def test_a_link_that_leaves_the_tree_is_refused(any_tree: Path, target: str) -> 
 
 
 def test_other_repositories_inside_are_told(tree: Path) -> None:
-    """git doesn't list what is in a submodule, so it doesn't travel; the plan can say so."""
+    """What is in a repository that is no submodule doesn't travel; the plan can say so."""
     git(tree, "init", "-q")
     write(tree, {"vendor/x.py": "x"})
     git(tree / "vendor", "init", "-q")
@@ -238,6 +242,40 @@ def test_other_repositories_inside_are_told(tree: Path) -> None:
     assert (paths(code), code.excluded) == (["lib/model.py", "train.py"], ("vendor/",))
     write(tree, {".trainctlignore": "vendor/\n"})
     assert scan(tree, ".").excluded == ()
+
+
+def test_submodules_travel(tree: Path, tmp_path: Path) -> None:
+    """With their own ignore files and submodules; one that isn't checked out is named."""
+    add = ("-c", "protocol.file.allow=always", "submodule", "add", "-q")
+    inner = write(tmp_path / "inner", {"inner.py": "x"})
+    outer = write(tmp_path / "outer", {"outer.py": "x", ".gitignore": "*.log\n"})
+    for place, *module in ((inner,), (outer, inner, "sub"), (tree, outer, "vendor")):
+        git(place, "init", "-q")
+        if module:
+            git(place, *add, *map(str, module))
+        git(place, "add", ".")
+        git(place, "commit", "-qm", "x")
+    code = scan(tree, ".")
+    assert (code.excluded, code.empty_submodules()) == (("vendor/sub/",), ["vendor/sub/"])
+    git(tree, *add[:2], "submodule", "update", "-q", "--init", "--recursive")
+    write(tree, {"vendor/new.py": "x", "vendor/x.log": "x"})
+    code = scan(tree, ".")
+    names = {
+        name for name in paths(code) if name.startswith("vendor/") and name.endswith(("py", "log"))
+    }
+    assert names == {"vendor/new.py", "vendor/outer.py", "vendor/sub/inner.py"}
+    assert (code.excluded, code.empty_submodules()) == ((), [])
+    diff = ContentDiff(Address(Kind.JOB, "a"), "code", "", "")
+    diff = compare_code(diff, tree, "HEAD", code.blobs)
+    assert [row.name for group in diff.groups for row in group.changes] == ["vendor/new.py"]
+
+
+def test_a_pointer_of_git_lfs_is_no_code(any_tree: Path) -> None:
+    (any_tree / "lib" / "w.bin").write_bytes(LFS_POINTER)
+    with pytest.raises(TrainctlError, match=r"lib/w\.bin in the code is a Git LFS pointer"):
+        scan(any_tree, ".")
+    write(any_tree, {".trainctlignore": "*.bin\n"})
+    assert "lib/w.bin" not in paths(scan(any_tree, "."))
 
 
 @pytest.mark.parametrize("name", ['"quoted"', "-x", " ", "a b", "ü", "$(x)", "'", "\\"])

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.machines.permissions import unreadable
 from tests.support.storage.mirrors import ingest, mirror_at, stored
+from tests.support.storage.weights_data import LFS_POINTER
 from trainctl.base.listing import ResolvedSource
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
 from trainctl.sources.file import FileSource
@@ -59,6 +60,29 @@ def test_links_inside_are_content(place: Path) -> None:
         "sub/c.json",
         "w.bin",
     ]
+
+
+def test_a_snapshot_of_the_hubs_cache_is_followed_in_its_repository(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--a--m" / "snapshots" / ("0" * 40)
+    for directory in (
+        snapshot,
+        tmp_path / "models--a--m" / "blobs",
+        tmp_path / "models--b" / "blobs",
+    ):
+        directory.mkdir(parents=True)
+        (directory / "aaa").write_bytes(b"weights")
+    (snapshot / "w.bin").symlink_to("../../blobs/aaa")
+    assert [file.path for file in wanted(snapshot).resolved.files] == ["aaa", "w.bin"]
+    (snapshot / "x.bin").symlink_to("../../../models--b/blobs/aaa")
+    with pytest.raises(SourceError, match=r"x\.bin is a symlink that leaves the directory"):
+        wanted(snapshot)
+
+
+def test_a_pointer_of_git_lfs_is_not_the_file(place: Path) -> None:
+    (place / "sub" / "w.safetensors").write_bytes(LFS_POINTER)
+    with pytest.raises(SourceError, match=r"sub/w\.safetensors is a Git LFS pointer"):
+        wanted(place)
+    assert len(wanted(place, ignore=("*.safetensors",)).resolved.files) == 2
 
 
 @pytest.mark.parametrize(

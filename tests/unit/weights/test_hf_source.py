@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers.hub import Hub, SeenRequest, serve
+from tests.support.servers.hub import HttpFault, Hub, SeenRequest, serve
 from tests.support.storage.mirrors import contents, ingest, mirror_at
 from trainctl.base.listing import ResolvedSource
 from trainctl.errors import SourceDenied
@@ -40,10 +40,10 @@ def test_the_hub_is_asked_for_the_commit_and_not_for_every_name(hub: Hub, expand
     """Files come with the tree, page by page, from a server that ignores ``expand``, too."""
     hub.expands = expands
     commit = hub.add("acme/model", FILES, gated=True)
-    with pytest.raises(SourceDenied, match="gated, and no token") as caught:
+    with pytest.raises(SourceDenied, match="gated") as caught:
         resolved(hub)
     assert "licence" in caught.value.detail
-    with pytest.raises(SourceDenied, match="has no access"):
+    with pytest.raises(SourceDenied, match="gated"):
         resolved(hub, SourceCredential("hf_other", "test"))
     found = resolved(hub, SourceCredential(hub.token, "test"))
     assert (found.revision, len(found.files)) == (commit, 2)
@@ -63,6 +63,26 @@ def test_the_hubs_own_library_agrees_with_the_source(hub: Hub, tmp_path: Path) -
     assert theirs.query == ours.query
     place = Path(api.snapshot_download("acme/model", local_dir=tmp_path))
     assert {file.path: (place / file.path).read_bytes() for file in found.files} == FILES
+    hub.buckets = {"acme/data": {"run 1/w.bin": b"1", "run 1/x": b"22", "run 10": b""}}
+    hub.page_size = 2
+    files = HubSource(hub.url).resolve("hf://buckets/acme/data", None, None).files
+    items = api.list_bucket_tree("acme/data", "run 1", recursive=True)
+    rows = [(item.path, item.size, f"xet:{item.xet_hash}") for item in items if item.type == "file"]
+    assert rows == [(file.path, file.size, file.validator) for file in files]
+
+
+@pytest.mark.parametrize("status", [400, 404])
+def test_a_mirror_stays_the_server_that_was_set(hub: Hub, status: int) -> None:
+    """Its links and redirects to the public Hub are asked there; a parameter that it refuses is left out."""
+    hub.page_size, hub.links_to, hub.refuses_parameters = 1, "https://huggingface.co", status
+    source, credential = HubSource(hub.url), SourceCredential(hub.token, "test")
+    found = source.resolve("hf://acme/model", None, credential)
+    assert {file.path for file in found.files} == set(FILES)
+    moved = {"Location": f"https://hf.co/acme/model/resolve/{found.revision}/model.safetensors"}
+    hub.faults = [HttpFault("status", "config.json", status=307, headers=moved)]
+    with source.open(found, found.files[1], 0, credential) as body:
+        assert b"".join(body) == FILES["model.safetensors"]
+    assert len(with_token(hub)) == len(hub.seen)
 
 
 def test_without_a_credential_no_token_is_sent(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.cases import cases
+from tests.support.cases import by_text, cases
 from tests.support.servers.certificate_authority import authority
+from tests.support.servers.hub import HttpFault
 from tests.support.servers.web_server import (
     MODIFIED,
     NOTHING,
@@ -19,10 +21,11 @@ from tests.support.servers.web_server import (
     WebServer,
     serve_web,
 )
-from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.base.listing import UNKNOWN_SIZE, ResolvedSource, SourceFile
 from trainctl.errors import (
     SourceError,
     SourceMismatch,
+    SourceUnavailable,
 )
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.https import HttpsSource
@@ -94,7 +97,31 @@ def test_a_size_is_needed_to_plan_but_not_to_read(web: WebServer) -> None:
     assert body(web, file, 990) == CONTENT[990:]
     with pytest.raises(SourceError, match="doesn't report the size of the file") as caught:
         only(web)
-    assert "file:///PATH" in caught.value.detail
+    assert "Declare its sha256" in caught.value.detail
+    declared = only(web, revision=f"sha256:{DIGEST}")
+    assert declared.size == UNKNOWN_SIZE
+    assert body(web, declared) == CONTENT
+
+
+@pytest.mark.parametrize(("status", "kind"), [(202, SourceUnavailable), (203, SourceError)])
+def test_only_200_is_a_file(web: WebServer, status: int, kind: type[SourceError]) -> None:
+    """What comes later may be the file, what was changed on the way isn't; the digest doesn't help."""
+    web.head = 405
+    web.faults = [HttpFault("status", "/w.bin", 99, status=status, headers={"Retry-After": "9"})]
+    with pytest.raises(kind, match=f"\\({status}\\)") as caught:
+        only(web, revision=f"sha256:{DIGEST}")
+    assert getattr(caught.value, "retry_after", 9) == 9
+
+
+@pytest.mark.parametrize(("header", "name"), by_text("sources/file_names"))
+def test_the_name_is_that_of_the_server_or_the_manifest(
+    web: WebServer, header: str, name: str
+) -> None:
+    web.change("/w.bin", {"Content-Disposition": header})
+    request = SourceRequest(f"{web.url}/w.bin", Path("/"))
+    named = replace(request, name="mine.bin")
+    assert [resolve(one).resolved.files[0].path for one in (request, named)] == [name, "mine.bin"]
+    assert resolve(named).entry.key == named.key != request.key
 
 
 def test_a_declared_sha256_is_the_identity(web: WebServer) -> None:
@@ -163,8 +190,12 @@ def test_a_compressed_response_is_refused(web: WebServer) -> None:
         with pytest.raises(SourceError, match=r"request not to compress \('gzip'\)"):
             act()
     assert all(one.headers["Accept-Encoding"] == "identity" for one in web.seen)
+    assert only(web, revision=f"sha256:{DIGEST}").size == 1000
     web.change("/w.bin", {"Content-Encoding": "identity"})
     assert only(web) == file
+    web.put("/w.tar.gz", CONTENT)
+    web.change("/w.tar.gz", {"Content-Encoding": "x-gzip"})
+    assert body(web, only(web, "/w.tar.gz"), path="/w.tar.gz") == CONTENT
 
 
 def test_a_web_page_is_refused(web: WebServer) -> None:

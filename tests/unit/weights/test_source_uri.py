@@ -6,13 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.cases import cases
+from tests.support.cases import by_text
 from trainctl.model.source_uri import SourceUri, parse_source
-
-
-def by_text(name: str) -> list[tuple[str, Any]]:
-    """Cases whose names are the texts to parse."""
-    return [(case.id or "", case.values[0]) for case in cases(name)]
 
 
 @pytest.mark.parametrize(("text", "parts"), by_text("sources/uris"))
@@ -51,7 +46,7 @@ def test_a_relative_path_becomes_absolute_once(tmp_path: Path) -> None:
     inside = parse_source("file:./a/../b").within(tmp_path)
     assert inside.text == f"file://{tmp_path}/b"
     assert inside.within(Path("/elsewhere")) == inside
-    assert parse_source("hf://a/b").within(tmp_path) == SourceUri("hf://a/b", "hf", "a/b")
+    assert parse_source("hf://a/b").within(tmp_path) == parse_source("hf://a/b")
 
 
 @pytest.mark.parametrize(

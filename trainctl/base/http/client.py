@@ -59,8 +59,11 @@ _Idle = Dict[Origin, List[HttpConnection]]
 class Response:
     """A response with an unread body; valid within the ``with`` of its request."""
 
-    def __init__(self, raw: http.client.HTTPResponse, url: str) -> None:
+    def __init__(
+        self, raw: http.client.HTTPResponse, url: str, relocate: Callable[[str], str] = str
+    ) -> None:
         self._raw = raw
+        self._relocate = relocate
         self.url = url
         self.status = raw.status
         self.headers = cast(Headers, raw.headers)
@@ -75,7 +78,7 @@ class Response:
         location = self.headers.get("Location")
         if not location:
             raise UnsafeRedirect("a redirect without a location")
-        return resolve_reference(self.url, location)
+        return self._relocate(resolve_reference(self.url, location))
 
     def read(self, size: int = BUFFER_BYTES) -> bytes:
         """Return the next bytes, empty at the end; HttpInterrupted if cut short."""
@@ -125,7 +128,7 @@ class HttpClient:
 
     ``read_timeout``: longest wait for a byte, in seconds. ``pin``: sha256 of the only certificate to accept.
     ``tls``: returns the context for other servers, by default ``client_context``. ``proxies``: use those of the
-    environment. ``limits``: limits per host that requests wait for.
+    environment. ``limits``: limits per host that requests wait for. ``relocate``: changes the URLs of redirects.
     """
 
     def __init__(
@@ -137,6 +140,7 @@ class HttpClient:
         pin: Optional[str] = None,
         tls: Optional[Callable[[], ssl.SSLContext]] = None,
         limits: Optional[HostLimits] = None,
+        relocate: Callable[[str], str] = str,
     ) -> None:
         self._read_timeout = read_timeout
         self._connect_seconds = min(read_timeout, connect_seconds)
@@ -144,6 +148,7 @@ class HttpClient:
         self._pin = pin
         self._make_tls = tls
         self._limits = limits
+        self._relocate = relocate
         self._lock = threading.Lock()
         self._idle: _Idle = defaultdict(list)
         self._in_use: Set[HttpConnection] = set()
@@ -217,7 +222,7 @@ class HttpClient:
                 method, parts, headers, body, read_timeout or self._read_timeout
             )
             try:
-                yield Response(raw, url)
+                yield Response(raw, url, self._relocate)
             finally:
                 self._release(origin, connection, raw)
 

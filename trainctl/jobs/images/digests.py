@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from trainctl.base.http.client import HttpClient
+from trainctl.base.http.refusals import ERROR_BYTES, server_message
 from trainctl.base.http.response import Headers
 from trainctl.base.network.http_errors import HttpError
 from trainctl.errors import SourceError
@@ -45,19 +46,22 @@ def image_digest(image: ImageSpec, secrets: SecretResolver, client: HttpClient) 
         raise SourceError("it is a local image")
     server = "registry-1.docker.io" if host in _HUB else host
     url = f"{_scheme(host)}://{server}/v2/{path}/manifests/{tag}"
+    sent: Mapping[str, str] = {}
     try:
-        status, headers = _head(client, url, {})
+        status, headers = _head(client, url, sent)
         if status == _UNAUTHORIZED:
             login = _login(image, host, secrets)
             granted = _authorization(client, headers, host, path, login)
             secrets.register(granted)
-            status, headers = _head(client, url, {"Authorization": granted})
+            sent = {"Authorization": granted}
+            status, headers = _head(client, url, sent)
+        said = "" if status == _OK else _message(client, url, sent)
     except HttpError as error:
         raise SourceError(error.reason) from None
     except ValueError as error:
         raise SourceError(f"{host}: {error}") from None
     if status != _OK:
-        raise SourceError(f"{host}: HTTP status {status}")
+        raise SourceError(f"{host}: HTTP status {status}{said}")
     found = headers.get("Docker-Content-Digest") or ""
     if not _DIGEST.fullmatch(found):
         raise SourceError(f"{host}: it reports no digest")
@@ -96,6 +100,12 @@ def _head(client: HttpClient, url: str, secret: Mapping[str, str]) -> tuple[int,
         return response.status, response.headers
 
 
+def _message(client: HttpClient, url: str, secret: Mapping[str, str]) -> str:
+    with client.request("GET", url, secret_headers=secret, follow=False) as response:
+        said = server_message(response.headers, response.read(ERROR_BYTES))
+    return f": {said}" if said else ""
+
+
 def _login(image: ImageSpec, host: str, secrets: SecretResolver) -> str | None:
     """Return the Basic credential of ``docker_auth`` if it is for this registry."""
     auth = image.docker_auth
@@ -127,7 +137,8 @@ def _authorization(
     url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(scope)}"
     with client.request("GET", url, secret_headers=secret, follow=False) as response:
         if response.status != _OK:
-            raise ValueError(f"HTTP status {response.status} from its token server")
+            said = server_message(response.headers, response.read(ERROR_BYTES))
+            raise ValueError(f"HTTP status {response.status} from its token server {said}".strip())
         document = json.loads(response.read_all(_MOST_BYTES))
     return f"Bearer {document.get('token') or document.get('access_token') or ''}"
 

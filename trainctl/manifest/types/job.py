@@ -191,7 +191,7 @@ class Job(ManifestSection):
     cluster: Name | None = None
     """Cluster; optional if there is only one."""
     code: Text = "."
-    """Directory with the source code, relative to the manifest."""
+    """Directory with the source code, relative to the manifest, with its git submodules."""
     workspace: CodeWorkspace = CodeWorkspace()
     """Code from several directories."""
     image: Image | None = None

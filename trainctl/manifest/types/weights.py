@@ -125,6 +125,9 @@ class InlineWeights(ManifestSection):
     """Exclude files that match a pattern."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of an ``https://`` file; it pins the source."""
+    name: Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f\x7f]{1,255}$")] | None = None
+    """File name of an ``https://`` file; default: the server's (``Content-Disposition``), else the
+    end of the URL."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> InlineWeights:
@@ -134,12 +137,13 @@ class InlineWeights(ManifestSection):
                 "Remove 'auth' or 'auth_secret_name'.",
                 code="redundant-key",
             )
-        if self.sha256 is not None and not self.source.startswith("https:"):
-            raise validation_error(
-                "sha256 is supported for https:// sources only",
-                "Remove 'sha256'.",
-                code="redundant-key",
-            )
+        for key in ("sha256", "name"):
+            if getattr(self, key) is not None and not self.source.startswith("https:"):
+                raise validation_error(
+                    f"{key} is supported for https:// sources only",
+                    f"Remove '{key}'.",
+                    code="redundant-key",
+                )
         if self.mount_location is None:
             _require_file_name(self.source)
         self._check_server()

@@ -57,6 +57,7 @@ class WeightsSpec(_Attributes):
     allow_patterns: tuple[str, ...] | None = None
     ignore_patterns: tuple[str, ...] | None = None
     sha256: str | None = None
+    name: str | None = field(default=None, metadata=OMIT_EMPTY)
     revision: str | None = field(default=None, metadata=OMIT_EMPTY)
     pin: str | None = field(default=None, metadata=OMIT_EMPTY)
     files: int | None = field(default=None, metadata=OMIT_EMPTY)

@@ -23,7 +23,7 @@ from trainctl.base.listing import ResolvedSource, SourceFile, file_index
 from trainctl.base.protocol.callbacks import CallbackClient, CallerGone, PendingRequest
 from trainctl.base.protocol.wire import error_from_json
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, TrainctlError, UserInterrupt
-from trainctl.plugin_api.sources import ByteRange, Fill
+from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
 from trainctl.sources.client import SourceClient, SourceResponse
 from trainctl.sources.headers import (
     check_not_replaced,
@@ -138,7 +138,8 @@ class UrlUpstream:
     def __init__(self, resolved: ResolvedSource, urls: SourceUrlCache) -> None:
         self._resolved = resolved
         self._urls = urls
-        self._client = SourceClient()
+        hub = resolved.endpoint if resolved.source.startswith("hf:") else None
+        self._client = SourceClient(hub=hub)
         self._relay = SourceClient(direct=True)
         self._web = HttpsSource()
         self._without_md5: Set[str] = set()
@@ -207,9 +208,8 @@ class UrlUpstream:
         label = self._label(file)
         client = self._relay if url.is_relayed else self._client
         headers = {**download_headers(self.source), **ranged}
-        with _url_errors(label, url), client.get(
-            url.url, label, headers, url.token or None
-        ) as response:
+        credential = SourceCredential(url.token, "") if url.token else None
+        with _url_errors(label, url), client.get(url.url, label, headers, credential) as response:
             if not url.is_relayed:
                 check_not_replaced(response.headers, label, file)
             if has_no_md5_etag(response.headers):
@@ -227,5 +227,5 @@ def _url_errors(label: str, url: SourceUrl) -> Iterator[None]:
             raise
         raise SourceDenied(
             f"{label}: access with the presigned URL denied",
-            f"Presigned URLs expire, and may be limited to a network. {error.summary}.",
+            f"{error.summary}. Presigned URLs expire, and may be limited to a network.",
         ) from None

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 from trainctl.base.failure import Failure, NoReachableAddress, PeerAuthError
 from trainctl.base.http import HttpClient, HttpError, HttpInterrupted, HttpUnreachable, Response
+from trainctl.base.http.refusals import ERROR_BYTES, server_message
 from trainctl.base.listing import ListedFile
 from trainctl.base.network.addresses import (
     address_family,
@@ -92,9 +93,9 @@ class HttpReader(ObjectReader):
             text = response.headers.get("Retry-After") or ""
             seconds = float(text) if text.isdigit() and len(text) < 5 else 0.0
             raise RetryAfter(seconds, is_incoming=response.status == 503 and text == "0")
-        raise Failure(
-            "denied", f"access to weights denied by {self.where} (status {response.status})"
-        )
+        said = server_message(response.headers, response.read(ERROR_BYTES))
+        summary = f"access to weights denied by {self.where} (status {response.status})"
+        raise Failure("denied", f"{summary}: {said}" if said else summary)
 
     def _seek(self, response: Response, offset: int) -> int:
         """Skip bytes before the offset, as some servers ignore ranges; bytes left."""

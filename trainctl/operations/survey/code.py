@@ -10,7 +10,7 @@ from trainctl.jobs.code import CodeSource
 from trainctl.jobs.host_requirements import HostRequirements, host_requirements
 from trainctl.jobs.workspace_code import scan_code
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic, of_error
+from trainctl.model.diagnostics import Diagnostic, of_error, warning
 from trainctl.model.specs.job_spec import CodeSpec
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import CodeTree
@@ -42,6 +42,15 @@ def survey_code(workspace: Workspace) -> CodeSurveyResult:
         if isinstance(code, TrainctlError):
             result.problems.append(of_error(code, str(address)))
             continue
+        result.problems += [
+            warning(
+                f"the submodule {path} in the code is empty",
+                "Check it out: git submodule update --init. Or exclude it with .trainctlignore.",
+                address=str(address),
+                code="empty-submodule",
+            )
+            for path in code.empty_submodules()
+        ]
         result.trees[address] = code.tree
         if len(code.blobs) <= _MOST_LISTED:
             result.files[code.tree.digest] = code.blobs

@@ -15,22 +15,23 @@ from trainctl.plan.resources import PLANNED_WEIGHTS_ATTRIBUTES, DesiredValues
 from trainctl.plan.values import Change, PlanInputs, TierFacts, WeightsFacts, WeightsRow
 
 _NAMES = sorted(PLANNED_WEIGHTS_ATTRIBUTES)
-_SELECTION = ("source", "allow_patterns", "ignore_patterns", "sha256")
+_SELECTION = ("source", "allow_patterns", "ignore_patterns", "sha256", "name")
 
 
 def desired_weights_attributes(
     context: ResourceContext, facts: WeightsFacts | None
 ) -> DesiredValues:
     """Return the desired attributes with revision, pin, files and bytes if known."""
-    known = _known(facts)
-    if known is not None:
+    known = _known(facts) or {}
+    if "bytes" in known:
         listing = {"listing": facts.listing} if facts and facts.listing else {}
         return DesiredValues(context.desired(known), known_outputs=listing)
     before, desired = context.before, context.desired({})
     if context.recorded and all(before.get(key) == desired.get(key) for key in _SELECTION):
         return DesiredValues(context.desired({name: before.get(name) for name in _NAMES}))
+    unknown = [name for name in _NAMES if name not in known]
     return DesiredValues(
-        context.desired(dict.fromkeys(_NAMES)), unknown=dict.fromkeys(_NAMES, True)
+        context.desired({**dict.fromkeys(_NAMES), **known}), unknown=dict.fromkeys(unknown, True)
     )
 
 
@@ -42,7 +43,7 @@ def _known(facts: WeightsFacts | None) -> dict[str, Any] | None:
         "revision": resolved.revision,
         "pin": resolved.pin,
         "files": len(resolved.files),
-        "bytes": resolved.size,
+        **({"bytes": resolved.size} if resolved.is_measured else {}),
     }
 
 

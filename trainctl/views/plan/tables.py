@@ -39,7 +39,9 @@ def weights_table(lines: Sequence[WeightsRow], page: PageStyle) -> list[str]:
         "WEIGHTS": [str(line.address) for line in lines],
         "REVISION": [short_revision(line.revision) for line in lines],
         "FILES": [_UNKNOWN if line.files is None else str(line.files) for line in lines],
-        "SIZE": [_bytes(line.bytes) for line in lines],
+        "SIZE": [
+            "unknown" if line.files and line.bytes is None else _bytes(line.bytes) for line in lines
+        ],
         "CACHED": [_share(line.bytes_mirrored, line.bytes) for line in lines],
         "TO DOWNLOAD": [_share(line.bytes_upstream, line.bytes) for line in lines],
         "VIA CLIENT": [_share(line.bytes_through_client, line.bytes) for line in lines],
