@@ -8,14 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.failure import Failure
+from trainctl.base.listing import Listing
 from trainctl.base.parallel import each
 from trainctl.base.protocol import checkpoints as protocol
 from trainctl.base.protocol.runs import UploadStatus
-from trainctl.errors import NodeError, NodeUnreachable, StorageError, UnknownOnNode
+from trainctl.errors import (
+    NodeError,
+    NodeUnreachable,
+    StorageError,
+    TrainctlError,
+    UnknownOnNode,
+)
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.environment import checkpoint_directory
 from trainctl.model.reports import UnreachableNode, unreachable_nodes
 from trainctl.model.run import RankRecord, RunRecord
+from trainctl.plugin_api.provider import Node
+from trainctl.remote.agent import NodeAgent
+from trainctl.remote.responses import OnEvent
 from trainctl.resources.runs.run_control import QUERY_SECONDS, RunControl
 
 if TYPE_CHECKING:
@@ -40,6 +50,11 @@ class CheckpointClient:
         self._run = run
         self._prefix = run.checkpoint_prefix
         self._place = dict(run.store or {"url": None, "secret": None})
+
+    @property
+    def place(self) -> Mapping[str, Any]:
+        """The store: that of the run's record, or the manifest's if only this one has checkpoints."""
+        return self._place
 
     @property
     def in_bucket(self) -> bool:
@@ -67,6 +82,20 @@ class CheckpointClient:
         return rows, unreachable_nodes(self._run, errors)
 
     def _collect(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:
+        """List the checkpoints where the run's record says they are, else those in the manifest's store."""
+        recorded, present = self._place, {**self._place, **self._access.location}
+        rows, errors = self._collect_here(brief=brief)
+        if present == recorded or any(row["state"] == "complete" for row in rows):
+            return rows, errors
+        self._place = present
+        with suppress(TrainctlError):
+            others, _ = self._collect_here(brief=brief)
+            if any(row["state"] == "complete" for row in others):
+                return others, {}
+        self._place = recorded
+        return rows, errors
+
+    def _collect_here(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:
         """List the known checkpoints, and the error of each rank that has unknown ones."""
         complete = self._in_bucket(brief=brief) if self.in_bucket else []
         rows = [self._row(manifest, "complete", None) for manifest in complete]
@@ -108,6 +137,22 @@ class CheckpointClient:
             if manifest["rank"] == rank
         }
         return [self._row(manifest, "complete", None) for manifest in visible.values()]
+
+    def on_node(self, agent: NodeAgent, node: Node) -> set[tuple[int, str]]:
+        """Return rank and name of the complete checkpoints that a node sees in the store."""
+        request = self._list_request(node, brief=True)
+        response = agent.call(protocol.CHECKPOINTS, request, timeout=QUERY_SECONDS)
+        return {(manifest["rank"], manifest["name"]) for manifest in response["complete"]}
+
+    def listing(self, row: Row, on_event: OnEvent) -> tuple[NodeAgent, Node, str, Listing]:
+        """Verify a checkpoint on its node; return the node, the store's directory there and the files by key."""
+        agent, node = self._control.node_of_rank(self._run, row["rank"])
+        request = protocol.CheckpointListingRequest(
+            root=node.root, data=node.data, key=self._run.key, prefix=self._prefix, place=self._place,
+            rank=row["rank"], name=row["name"],
+        )  # fmt: skip
+        response = agent.call(protocol.CHECKPOINT_LISTING, request, on_event=on_event)
+        return agent, node, response["directory"], Listing.of_rows(response["files"])
 
     def read(
         self,
@@ -233,7 +278,11 @@ class CheckpointClient:
 
     def _query(self, rank: int, *, brief: bool) -> protocol.CheckpointsResponse:
         agent, node = self._control.node_of_rank(self._run, rank)
-        request = protocol.CheckpointsRequest(
+        request = self._list_request(node, brief=brief)
+        return agent.call(protocol.CHECKPOINTS, request, timeout=QUERY_SECONDS)
+
+    def _list_request(self, node: Node, *, brief: bool) -> protocol.CheckpointsRequest:
+        return protocol.CheckpointsRequest(
             root=node.root,
             data=node.data,
             key=self._run.key,
@@ -241,7 +290,6 @@ class CheckpointClient:
             place=None if self.in_bucket else self._place,
             brief=brief,
         )
-        return agent.call(protocol.CHECKPOINTS, request, timeout=QUERY_SECONDS)
 
     def _in_bucket(self, *, brief: bool) -> list[Row]:
         with _translated_errors(), self._open_store() as run_store:

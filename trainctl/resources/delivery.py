@@ -106,6 +106,15 @@ class Delivery:
         self._context = context
         self._mirror = mirror
 
+    def through(self, source: MirrorAccess) -> Delivery:
+        """Return the delivery of listings that another source than the mirror has."""
+        return Delivery(self._store, self._context, source)
+
+    @property
+    def register(self) -> Callable[[str], str]:
+        """Redact a token in all output."""
+        return self._mirror.register
+
     def listings(self, listings: Mapping[str, str]) -> dict[str, Listing]:
         """Load listings by their ids and renew their references."""
         if not listings:
@@ -236,7 +245,7 @@ class Delivery:
                 "lineage": self._context.lineage,
                 "owner": self._context.owner,
                 "lease": step.key,
-                "source": step.needed(Address.parse(address)).weights_spec.source,
+                "source": _source(step, address),
                 **delivery.options,
             }
             on_event = progress.of(delivery.rank, address)
@@ -273,6 +282,13 @@ class Delivery:
                 code="mirror-corrupt",
             )
         return listing
+
+
+def _source(step: ApplyStep, name: str) -> str:
+    """Return the text that shows people where a listing is from: weights, or a checkpoint."""
+    if "/" in name:
+        return f"checkpoint {name}"
+    return step.needed(Address.parse(name)).weights_spec.source
 
 
 def _first_error(errors: Sequence[BaseException]) -> BaseException:

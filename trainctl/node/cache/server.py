@@ -6,6 +6,7 @@ import os
 import re
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from secrets import token_urlsafe
 from typing import (  # fmt: skip
     TYPE_CHECKING,
@@ -58,9 +59,14 @@ _MIN_TOKEN = 16
 
 
 def serve(request: ServeRequest, emit: Emit, caller: BinaryIO) -> ServeResponse:
-    """Serve listings from this node's cache; the first event has what it ``holds``."""
+    """Serve listings from this node's cache or a directory; the first event has what the cache ``holds``."""
     layout = layout_of(request)
     listings = receive_listings(request["listings"], caller)
+    if "directory" in request:
+        directory = check_absolute(request["directory"], "directory")
+        return _serve(
+            FileObjectSource(layout, listings, directory), request, emit, caller, {"holds": {}}
+        )
     holds = {listing.id: _holdings(layout, listing) for listing in listings}
     return _serve(CacheObjectSource(layout, listings), request, emit, caller, {"holds": holds})
 
@@ -148,6 +154,20 @@ class CacheObjectSource(ObjectSource):
         if sha256 in self._chunks:
             sha256 = self._chunks[sha256][0].sha256
         return any(sha256 in self._listings.get(listing, ()) for listing in self._reserved)
+
+
+class FileObjectSource(CacheObjectSource):
+    """Chunks of listings by digest, from files in a directory."""
+
+    def __init__(self, layout: Layout, listings: Sequence[Listing], directory: Path) -> None:
+        super().__init__(layout, listings)
+        files = (file for listing in listings for file in listing.unique_files)
+        self._paths = {file.sha256: directory / file.path for file in files}
+
+    def open_blob(self, sha256: str) -> Optional[OpenObject]:
+        """See CacheObjectSource. Receivers verify."""
+        stream = open_file(self._paths[sha256]) if sha256 in self._paths else None
+        return None if stream is None else OpenObject.from_file(stream)
 
 
 def _holdings(layout: Layout, listing: Listing) -> str:
