@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,14 +54,47 @@ def write(project: ProjectHarness, hosts: list[Sshd], checkpoints: str = "") -> 
     project.write({"trainctl.yaml": text, "src/train.py": TRAIN})
 
 
-def test_what_rank_0_saved_reaches_every_rank(fresh: ProjectHarness, hosts: list[Sshd]) -> None:
+def loaded(project: ProjectHarness) -> set[str]:
+    """What each rank of the newest run says it began with."""
+    return {project.run("logs", "ddp", "--rank", str(rank)).stdout for rank in range(3)}
+
+
+def test_what_rank_0_saved_reaches_every_rank(
+    fresh: ProjectHarness, hosts: list[Sshd], tmp_path: Path
+) -> None:
+    """Each byte leaves its host once. A resume that failed stays one, also with another store, which then has a group's modes."""
     write(fresh, hosts)
     fresh.run("apply", "--auto-approve", "--wait")
-    out = fresh.run("run", "ddp", "--resume", "--auto-approve", "--follow", code=None)
-    print(out.stdout, out.stderr)
-    for rank in range(3):
-        print(fresh.run("logs", "ddp", "--rank", str(rank)).stdout)
-    status = fresh.json("status", "ddp")
-    print(json.dumps(status["deliveries"], indent=1))
-    print(fresh.run("status", "ddp").stdout)
-    assert 0
+    (saved,) = hosts[0].home.rglob("checkpoint-60/model.bin")
+    good, times = saved.read_bytes(), saved.stat()
+    saved.write_bytes(b"x" * len(good))
+    os.utime(saved, ns=(times.st_atime_ns, times.st_mtime_ns))
+    failed = fresh.run("run", "ddp", "--resume", "--auto-approve", code=1)
+    saved.write_bytes(good)
+    os.utime(saved, ns=(times.st_atime_ns, times.st_mtime_ns))
+    store = tmp_path / "store"
+    store.mkdir()
+    store.chmod(0o2770)
+    write(fresh, hosts, f"checkpoints: {{url: 'file://{store}'}}")
+    changed = fresh.run("plan").stdout
+    print(changed)
+    fresh.run("apply", "--auto-approve", "--wait")
+    status, second = fresh.json("status", "ddp"), loaded(fresh)
+    fresh.run("run", "ddp", "--resume", "--auto-approve", "--follow")
+    third, again = loaded(fresh), fresh.json("status", "ddp")
+    fresh.run("destroy", "--auto-approve")
+    kept = fresh.json("checkpoints", "list", "--kept")["checkpoints"]
+    place = fresh.run("checkpoints", "download", "ddp", "--kept", "--run", "1")
+
+    assert "digest mismatch" in failed.stderr
+    assert "resumes; to start from the beginning: trainctl run job.ddp" in changed
+    assert f'+ checkpoint_store = "file://{store}"' in changed
+    assert second == third == {f"loaded [('checkpoint-60', {sum(good) % 9973})]\n"}
+    tiers = [row["bytes_by_tier"] for row in status["deliveries"]]
+    size = sum(tiers[0].values())
+    assert sum(tier["mirror"] for tier in tiers) == sum(tier["peers"] for tier in tiers) == size
+    assert again["deliveries"] == []
+    assert {path.stat().st_mode & 0o7777 for path in store.rglob("*")} == {0o2770, 0o660}
+    assert [row["name"] for row in kept] == ["checkpoint-60"] * 3
+    assert (fresh.directory / place.stdout.strip() / "model.bin").read_bytes() == good
+    assert "left out of the code" in place.stderr

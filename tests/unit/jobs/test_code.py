@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.projects.plans import PlanScenario
 from trainctl.errors import TrainctlError
-from trainctl.jobs.code import CodeSource, pack, scan
+from trainctl.jobs.code import DOWNLOAD_MARK, CodeSource, pack, scan
 from trainctl.jobs.workspace_code import scan_code
 from trainctl.model.specs.job_spec import CodeSpec
 from trainctl.plan.plan_file import write_plan
@@ -194,6 +194,21 @@ def test_output_of_trainctl_is_no_code(any_tree: Path) -> None:
 
     assert before == after
     assert "doc.md" in paths(scan(any_tree, "."))
+
+
+def test_a_downloaded_checkpoint_is_no_code(any_tree: Path) -> None:
+    """It is marked, and told."""
+    write(
+        any_tree,
+        {
+            f"out/checkpoint-60/{DOWNLOAD_MARK}": OUTPUT_MARK,
+            "out/checkpoint-60/a/model.bin": "x",
+            "out/a": "x",
+        },
+    )
+    code = scan(any_tree, ".")
+    assert paths(code) == ["lib/model.py", "out/a", "train.py"]
+    assert code.excluded == ("out/checkpoint-60/",)
 
 
 def test_a_link_to_a_secret_is_no_way_around(any_tree: Path) -> None:

@@ -76,10 +76,9 @@ def plan_of(case: dict[str, Any]) -> Plan:
     state, more = EMPTY, dict[str, Any]()
     if "ran" in case:
         state = ran(world, RunStatus[case["ran"].upper()], **case.get("run", {}))
-        if case.get("resumed"):
-            job = state.resources[JOB]
-            job = replace(job, attributes={**job.attributes, "resume_from": "latest"})
-            state = replace(state, resources={**state.resources, JOB: job})
+        job = state.resources[JOB]
+        job = replace(job, attributes={**job.attributes, **case.get("recorded", {})})
+        state = replace(state, resources={**state.resources, JOB: job})
     number = 2 if "ran" in case else 1
     if "interrupted" in case:
         starts = {JOB: RESUME} if case["interrupted"] == "resume" else {}

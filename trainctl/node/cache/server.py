@@ -6,7 +6,6 @@ import os
 import re
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from secrets import token_urlsafe
 from typing import (  # fmt: skip
     TYPE_CHECKING,
@@ -63,7 +62,7 @@ def serve(request: ServeRequest, emit: Emit, caller: BinaryIO) -> ServeResponse:
     layout = layout_of(request)
     listings = receive_listings(request["listings"], caller)
     if "directory" in request:
-        directory = check_absolute(request["directory"], "directory")
+        directory = str(check_absolute(request["directory"], "directory"))
         return _serve(
             FileObjectSource(layout, listings, directory), request, emit, caller, {"holds": {}}
         )
@@ -159,10 +158,10 @@ class CacheObjectSource(ObjectSource):
 class FileObjectSource(CacheObjectSource):
     """Chunks of listings by digest, from files in a directory."""
 
-    def __init__(self, layout: Layout, listings: Sequence[Listing], directory: Path) -> None:
+    def __init__(self, layout: Layout, listings: Sequence[Listing], directory: str) -> None:
         super().__init__(layout, listings)
         files = (file for listing in listings for file in listing.unique_files)
-        self._paths = {file.sha256: directory / file.path for file in files}
+        self._paths = {file.sha256: f"{directory}/{file.path}" for file in files}
 
     def open_blob(self, sha256: str) -> Optional[OpenObject]:
         """See CacheObjectSource. Receivers verify."""

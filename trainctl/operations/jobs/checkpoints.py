@@ -14,7 +14,8 @@ from trainctl.base.checkpoints.ranking import recency_key
 from trainctl.base.json import digest
 from trainctl.base.parallel import each
 from trainctl.base.protocol.checkpoints import CheckpointObjectRange
-from trainctl.errors import NodeError, NodeUnreachable, StorageError, UsageError
+from trainctl.errors import ManifestError, NodeError, NodeUnreachable, StorageError, UsageError
+from trainctl.jobs.code import DOWNLOAD_MARK
 from trainctl.jobs.environment import checkpoint_directory
 from trainctl.model.address import Address, Kind
 from trainctl.model.reports import (
@@ -27,6 +28,7 @@ from trainctl.model.reports import (
 from trainctl.operations.jobs.code import require_absent
 from trainctl.operations.jobs.runs import JobRun, run_control, with_unrecorded_runs
 from trainctl.operations.workspace import Workspace
+from trainctl.plan.values import OUTPUT_MARK
 from trainctl.resources.agents import node_named
 from trainctl.resources.checkpoints import CheckpointClient
 from trainctl.resources.runs.run_control import runs_of
@@ -43,7 +45,7 @@ _AT_ONCE = 8
 
 def checkpoints_of(workspace: Workspace, run: JobRun) -> CheckpointClient:
     """Return the client of a run's checkpoints."""
-    return CheckpointClient(run_control(workspace), workspace.checkpoints, run.record)
+    return CheckpointClient(run_control(workspace, run.state), workspace.checkpoints, run.record)
 
 
 def complete_rows(workspace: Workspace, run: JobRun) -> list[dict[str, Any]]:
@@ -75,7 +77,7 @@ def list_checkpoints(
             return [], unreachable_nodes(run.record, errors_by_rank), error
 
     results = each(query, runs, _AT_ONCE)
-    if all(error is not None for _, _, error in results):
+    if results and all(error is not None for _, _, error in results):
         raise next(error for _, _, error in results if error is not None)
     unreachable = dict.fromkeys(node for _, nodes, _ in results for node in nodes)
     checkpoints = [checkpoint for known, _, _ in results for checkpoint in known]
@@ -151,10 +153,11 @@ def _checkpoint_label(row: Mapping[str, Any]) -> str:
 
 
 class DownloadedCheckpoint(NamedTuple):
-    """A downloaded directory, and the number of links to skipped files."""
+    """A downloaded directory, the number of links to skipped files, and the job whose code it is inside."""
 
     place: Path
     skipped_links: int
+    inside: Address | None
 
 
 def download_checkpoint(
@@ -171,21 +174,45 @@ def download_checkpoint(
     checkpoint_from(chosen, run)  # validates the name
     place = target / (f"checkpoint-{run.record.id}" if chosen["name"] == "." else chosen["name"])
     require_absent(place)
-    copy_checkpoint(client, chosen, place)
-    return DownloadedCheckpoint(place, int(chosen.get("skipped_links") or 0))
+    inside = job_with_code(workspace, place)
+    copy_checkpoint(client, chosen, place, mark=inside is not None)
+    return DownloadedCheckpoint(place, int(chosen.get("skipped_links") or 0), inside)
+
+
+def job_with_code(workspace: Workspace, place: Path) -> Address | None:
+    """Return a job whose code directory a path is in."""
+    with suppress(ManifestError):
+        for job in workspace.desired.jobs():
+            code = (workspace.settings.directory / job.job_spec.code.path).resolve()
+            if place.resolve().is_relative_to(code):
+                return job.address.group
+    return None
+
+
+def mark_download(directory: Path) -> None:
+    """Mark a directory as a download, so that it isn't code."""
+    (directory / DOWNLOAD_MARK).write_text(f"{OUTPUT_MARK}\n")
 
 
 def copy_checkpoint(
-    client: CheckpointClient, chosen: Mapping[str, Any], place: Path, *, link: bool = False
+    client: CheckpointClient,
+    chosen: Mapping[str, Any],
+    place: Path,
+    *,
+    link: bool = False,
+    mark: bool = False,
 ) -> None:
     """Copy the files of a row to a directory that doesn't exist, completely or not at all.
 
     ``link``: link weights that are in a store on this machine, which replaces files and never changes them.
+    ``mark``: mark it as a download.
     """
     target = place.parent
     unfinished = target / f".download-{digest([chosen['url'], chosen['files']])[7:23]}"
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
+        if mark:
+            mark_download(unfinished)
         if link and str(chosen["url"]).startswith("file:///"):
             _link_weights(client, chosen, unfinished)
         with client.leased(chosen["rank"], chosen["name"]):

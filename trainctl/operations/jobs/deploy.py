@@ -15,6 +15,8 @@ from trainctl.operations.jobs.checkpoints import (
     checkpoint_from,
     checkpoints_of,
     copy_checkpoint,
+    job_with_code,
+    mark_download,
     select_checkpoint,
 )
 from trainctl.operations.jobs.code import require_absent
@@ -81,6 +83,8 @@ def write_serving(
     require_absent(directory / WEIGHTS, "--out")
     copy_checkpoint(checkpoints_of(workspace, run), serving.row, directory / WEIGHTS, link=True)
     try:
+        if job_with_code(workspace, directory):
+            mark_download(directory)
         for name, text in serving.files().items():
             (directory / name).parent.mkdir(exist_ok=True)
             (directory / name).write_text(text, encoding="utf-8")
