@@ -77,14 +77,15 @@ def test_what_rank_0_saved_reaches_every_rank(
     store.chmod(0o2770)
     write(fresh, hosts, f"checkpoints: {{url: 'file://{store}'}}")
     changed = fresh.run("plan").stdout
-    print(changed)
     fresh.run("apply", "--auto-approve", "--wait")
     status, second = fresh.json("status", "ddp"), loaded(fresh)
     fresh.run("run", "ddp", "--resume", "--auto-approve", "--follow")
     third, again = loaded(fresh), fresh.json("status", "ddp")
     fresh.run("destroy", "--auto-approve")
     kept = fresh.json("checkpoints", "list", "--kept")["checkpoints"]
-    place = fresh.run("checkpoints", "download", "ddp", "--kept", "--run", "1")
+    place = fresh.run(
+        "checkpoints", "download", "ddp", "--kept", "--run", "1", "--output-dir", "src/out"
+    )
 
     assert "digest mismatch" in failed.stderr
     assert "resumes; to start from the beginning: trainctl run job.ddp" in changed

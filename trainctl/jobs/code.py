@@ -31,7 +31,7 @@ _SENSITIVE_PATTERNS = (
     ".env*", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*.pem", "*.key", "*.p12", "*.pfx", ".netrc",
 )  # fmt: skip
 _ALWAYS_EXCLUDED = (
-    ".git/", ".trainctl/", "trainctl.lock", ".trainctl.lock.*", "trainctl.yaml", "trainctl.yml", "trainctl.toml",
+    ".git/", ".download-*/", ".trainctl/", "trainctl.lock", ".trainctl.lock.*", "trainctl.yaml", "trainctl.yml", "trainctl.toml",
     "*.trainctl.yaml", "*.trainctl.yml", "*.trainctl.toml",
 )  # fmt: skip
 _IGNORE_FILES = (".trainctlignore", ".truss_ignore")

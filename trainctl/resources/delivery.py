@@ -106,15 +106,6 @@ class Delivery:
         self._context = context
         self._mirror = mirror
 
-    def through(self, source: MirrorAccess) -> Delivery:
-        """Return the delivery of listings that another source than the mirror has."""
-        return Delivery(self._store, self._context, source)
-
-    @property
-    def register(self) -> Callable[[str], str]:
-        """Redact a token in all output."""
-        return self._mirror.register
-
     def listings(self, listings: Mapping[str, str]) -> dict[str, Listing]:
         """Load listings by their ids and renew their references."""
         if not listings:
@@ -240,12 +231,14 @@ class Delivery:
         records = []
         for address, listing in delivery.listings.items():
             step.stop_if_cancelled()
+            weights = None if "/" in address else step.needed(Address.parse(address)).weights_spec
+            source = weights.source if weights else f"checkpoint {address}"
             request = {
                 **cache_target(delivery.assignment.node, delivery.assignment.cluster),
                 "lineage": self._context.lineage,
                 "owner": self._context.owner,
                 "lease": step.key,
-                "source": _source(step, address),
+                "source": source,
                 **delivery.options,
             }
             on_event = progress.of(delivery.rank, address)
@@ -282,13 +275,6 @@ class Delivery:
                 code="mirror-corrupt",
             )
         return listing
-
-
-def _source(step: ApplyStep, name: str) -> str:
-    """Return the text that shows people where a listing is from: weights, or a checkpoint."""
-    if "/" in name:
-        return f"checkpoint {name}"
-    return step.needed(Address.parse(name)).weights_spec.source
 
 
 def _first_error(errors: Sequence[BaseException]) -> BaseException:

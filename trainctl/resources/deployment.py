@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from trainctl.apply.step import ApplyStep, DeferredStep
@@ -91,9 +92,8 @@ class Deployment:
         self._secrets = secrets
         self._context = context
         self._checkpoints = checkpoints
-        self._delivery = Delivery(
-            mirror.store, context, mirror_access(agents, mirror, secrets.register)
-        )
+        self._deliver_from = partial(Delivery, mirror.store, context)
+        self._delivery = self._deliver_from(mirror_access(agents, mirror, secrets.register))
         self._placer = RunPlacer(agents, mirror.store, planned)
         self._planned_runs = planned
         self._preflight = PreflightChecker(agents, quarantine)
@@ -120,9 +120,9 @@ class Deployment:
         replaced.stop()
         control = RunControl(self._agents, step.lookup)
         loader = CheckpointLoader(
-            step, control, self._checkpoints, self._delivery, dict(enumerate(requests))
+            step, control, self._checkpoints, self._deliver_from, self._secrets.register
         )
-        run = loader.add_checkpoints(run, ranks)
+        run = loader.add_checkpoints(run, list(zip(ranks, requests, strict=True)))
         batch = BatchCluster.of(self._agents, self._cluster(step))
         if batch is not None:
             follows = [request["key"] for request in requests[0]["run"]["follows"]]

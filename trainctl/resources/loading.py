@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from trainctl.apply.step import ApplyStep
@@ -16,125 +15,119 @@ from trainctl.base.protocol.spec import CheckpointLoad
 from trainctl.base.protocol.wire import encode_rows
 from trainctl.errors import NodeError
 from trainctl.jobs.checkpoints import CheckpointAccess, loadable_runs, reference_of
+from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.run import RunRecord
 from trainctl.resources.checkpoints import CheckpointClient, Row
 from trainctl.resources.delivery import Delivery
-from trainctl.resources.mirror.access import NodeFilesAccess
+from trainctl.resources.mirror.access import MirrorAccess, NodeFilesAccess
 from trainctl.resources.mirror.node_server import NodeServer
 from trainctl.resources.runs.launch import PlacedRank
 from trainctl.resources.runs.run_control import RunControl
 
 _AT_ONCE = 8
 """How many runs or nodes are queried at the same time."""
+_Ranks = Sequence[tuple[PlacedRank, StartRequest]]
 
 
-class _Chosen(NamedTuple):
-    client: CheckpointClient
-    prefix: str
-    rows: Sequence[Row]
-    reference: CheckpointLoad
-
-
+@dataclass(frozen=True, slots=True)
 class CheckpointLoader:
-    """Adds to the requests that start a run what its ranks load; no earlier run of its job is live any more."""
+    """Adds what its ranks load to the requests that start a run; no earlier run of its job is live any more."""
 
-    def __init__(
-        self,
-        step: ApplyStep,
-        control: RunControl,
-        access: CheckpointAccess,
-        delivery: Delivery,
-        started: Mapping[int, StartRequest],
-    ) -> None:
-        self._step = step
-        self._control = control
-        self._access = access
-        self._delivery = delivery
-        self._started = started
+    step: ApplyStep
+    control: RunControl
+    access: CheckpointAccess
+    delivery: Callable[[MirrorAccess], Delivery]
+    register: Callable[[str], str]
 
-    def add_checkpoints(self, run: RunRecord, ranks: Sequence[PlacedRank]) -> RunRecord:
+    def add_checkpoints(self, run: RunRecord, ranks: _Ranks) -> RunRecord:
         """Choose the newest checkpoints of recorded runs, as plans do; return the run with their deliveries.
 
         Nodes look in their own store for checkpoints of runs that the new one follows, and of no recorded run.
         """
-        followed = {follows["key"] for follows in self._started[0]["run"]["follows"]}
-        for load in self._step.job_spec.runtime.loads:
-            runs = list(loadable_runs(load, self._access.state()))
-            reference = reference_of(load, runs, self._step.lookup)
-            follows = followed.intersection(candidate.key for candidate in runs)
-            chosen = None if follows else self._choose(runs, reference)
-            if chosen is None:
-                for rank in ranks:
-                    self._started[rank.number]["run"]["load"].append(reference)
-            else:
-                run = self._add(run, ranks, chosen)
+        followed = {follows["key"] for _, request in ranks for follows in request["run"]["follows"]}
+        for load in self.step.job_spec.runtime.loads:
+            runs = list(loadable_runs(load, self.access.state()))
+            reference = reference_of(load, runs, self.step.lookup)
+            follows = any(candidate.key in followed for candidate in runs)
+            chosen = None if follows else self._choose(runs, load.name)
+            if chosen is not None:
+                records = self._add(ranks, reference, *chosen)
+                delivered = run.delivered + sum(record.moved for record in records)
+                deliveries = (*run.deliveries, *(record.to_json() for record in records))
+                run = replace(run, delivered=delivered, deliveries=deliveries)
+            for _, request in ranks if chosen is None else ():
+                request["run"]["load"].append(reference)
         return run
 
-    def _choose(self, runs: Sequence[RunRecord], reference: CheckpointLoad) -> _Chosen | None:
-        """Return the newest complete checkpoint, None without any."""
+    def _choose(
+        self, runs: Sequence[RunRecord], name: str | None
+    ) -> tuple[CheckpointClient, Sequence[Row]] | None:
+        """Return the newest complete checkpoint of the runs, with this name if given."""
+        clients = [CheckpointClient(self.control, self.access, run) for run in runs]
 
-        def query(run: RunRecord) -> tuple[CheckpointClient, list[Row]]:
-            client = CheckpointClient(self._control, self._access, run)
-            if run.sync.get("state") != "COMPLETED":
+        def query(client: CheckpointClient) -> list[Row]:
+            if client.run.sync.get("state") != "COMPLETED":
                 with suppress(NodeError):  # the node is unreachable, or the run is live
                     client.upload()
-            known = [row for row in client.rows() if row["state"] == "complete"]
-            return client, [row for row in known if reference["name"] in (None, row["name"])]
+            complete = [row for row in client.rows() if row["state"] == "complete"]
+            return [row for row in complete if name in (None, row["name"])]
 
-        found = dict(zip((run.checkpoint_prefix for run in runs), each(query, runs, _AT_ONCE), strict=True))  # fmt: skip
-        newest = newest_checkpoint({prefix: rows for prefix, (_, rows) in found.items()})
-        if newest is None:
-            return None
-        prefix, rows = newest
-        job = reference["job"] or prefix.split("/")[1]
-        exact: CheckpointLoad = {**reference, "job": job, "name": rows[0]["name"], "runs": [prefix]}
-        return _Chosen(found[prefix][0], prefix, rows, exact)
+        newest = newest_checkpoint(dict(enumerate(each(query, clients, _AT_ONCE))))
+        return newest and (clients[newest[0]], newest[1])
 
-    def _add(self, run: RunRecord, ranks: Sequence[PlacedRank], chosen: _Chosen) -> RunRecord:
-        """Add a checkpoint to the requests; deliver the files of its ranks to nodes that don't see them."""
-        client, rows = chosen.client, chosen.rows
-        seen = {rank.number: {row["rank"] for row in rows} for rank in ranks}
-        if not client.in_bucket:
-            replies = each(lambda rank: client.on_node(rank.agent, rank.node), ranks, _AT_ONCE)
-            for rank, complete in zip(ranks, replies, strict=True):
-                seen[rank.number] = {
-                    row["rank"] for row in rows if (row["rank"], row["name"]) in complete
-                }
-        for rank in (rank for rank in ranks if seen[rank.number]):
-            request = self._started[rank.number]
-            request["run"]["load"].append({**chosen.reference, "place": client.place})
-            request["secrets"] = {**request["secrets"], **self._access.values(client.place)}
+    def _add(
+        self,
+        ranks: _Ranks,
+        reference: CheckpointLoad,
+        client: CheckpointClient,
+        rows: Sequence[Row],
+    ) -> list[DeliveryRecord]:
+        """Add a checkpoint to the requests; deliver what its ranks saved to nodes that don't see it."""
+        name = rows[0]["name"]
+        exact = CheckpointLoad(**{**reference, "name": name, "runs": [client.prefix]})
+        exact["job"] = reference["job"] or client.prefix.split("/")[1]
+        secrets = self.access.values(client.place)
+
+        def seen_by(rank: PlacedRank) -> set[int]:
+            complete = rows if client.in_bucket else client.query(rank.agent, rank.node)["complete"]
+            return {row["rank"] for row in complete if row["name"] == name}
+
+        seen = each(seen_by, [rank for rank, _ in ranks], _AT_ONCE)
+        for (_, request), saved_by in zip(ranks, seen, strict=True):
+            if saved_by:
+                request["run"]["load"].append({**exact, "place": client.place})
+                request["secrets"] = {**request["secrets"], **secrets}
+        records: list[DeliveryRecord] = []
         for row in rows:
-            lacking = [rank for rank in ranks if row["rank"] not in seen[rank.number]]
-            run = self._deliver(run, lacking, chosen, row) if lacking else run
-        return run
+            lacking = [
+                pair
+                for pair, saved_by in zip(ranks, seen, strict=True)
+                if row["rank"] not in saved_by
+            ]
+            records += self._deliver(lacking, exact, client, row) if lacking else ()
+        return records
 
     def _deliver(
-        self, run: RunRecord, ranks: Sequence[PlacedRank], chosen: _Chosen, row: Row
-    ) -> RunRecord:
+        self, ranks: _Ranks, exact: CheckpointLoad, client: CheckpointClient, row: Row
+    ) -> list[DeliveryRecord]:
         """Deliver what one rank saved from its node to others, each byte once."""
-        name = f"{chosen.prefix}/rank-{row['rank']}/{row['name']}"
-
-        def on_event(event: Mapping[str, Any]) -> None:
-            self._step.progress(f"verifying {name}", int(event["done"]), row["bytes"])
-
-        agent, node, directory, listing = chosen.client.listing(row, on_event)
-        request = {"root": node.root, "ports": node.ports, "directory": directory}
-        register = self._delivery.register
-        following = encode_rows([listing.rows()])
-        server = NodeServer(agent, {**request, "listings": [listing.id]}, register, following)
-        with closing(server):
-            source = NodeFilesAccess(server, register)
-            assignments = list({rank.node.id: rank.assignment for rank in ranks}.values())
-            records = self._delivery.through(source).deliver(
-                self._step, assignments, {name: listing}
-            )
-        for rank in ranks:
+        name = f"{client.prefix}/rank-{row['rank']}/{row['name']}"
+        self.step.progress(f"verifying {name}", 0, 0)
+        agent, node, directory, listing = client.listing(row)
+        request = {
+            "root": node.root,
+            "ports": node.ports,
+            "directory": directory,
+            "listings": [listing.id],
+        }
+        nodes = {rank.node.id: rank for rank, _ in reversed(ranks)}
+        with closing(
+            NodeServer(agent, request, self.register, encode_rows([listing.rows()]))
+        ) as server:
+            source = NodeFilesAccess(server, self.register)
+            assignments = [rank.assignment for rank in nodes.values()]
+            records = self.delivery(source).deliver(self.step, assignments, {name: listing})
+        for rank, start in ranks:
             place = {"url": f"file://{quote(source.trees[rank.node.id])}"}
-            self._started[rank.number]["run"]["load"].append({**chosen.reference, "place": place})
-        numbers = {rank.node.id: rank.number for rank in reversed(ranks)}
-        delivered = [replace(record, rank=numbers[record.node]).to_json() for record in records]
-        moved = sum(record.moved for record in records)
-        return replace(
-            run, delivered=run.delivered + moved, deliveries=(*run.deliveries, *delivered)
-        )
+            start["run"]["load"].append({**exact, "place": place})
+        return [replace(record, rank=nodes[record.node].number) for record in records]

@@ -62,12 +62,9 @@ class RemoveCheckpointsRequest(TypedDict):
     place: Optional[CheckpointStoreLocation]
 
 
-class CheckpointListingRequest(RunRequest):
-    """``prefix`` and ``place`` as in CheckpointsRequest; a ``place`` that this node sees as a directory."""
+class CheckpointListingRequest(CheckpointsRequest):
+    """``place``: a store that the node sees as a directory."""
 
-    data: str
-    prefix: str
-    place: CheckpointStoreLocation
     rank: int
     name: str
 
@@ -95,7 +92,7 @@ CHECKPOINT_LISTING = Method(
     "checkpoint_listing",
     CheckpointListingRequest,
     CheckpointListingResponse,
-    "Verify a complete checkpoint in a directory and list its files by digest. Events: `{done}`.",
+    "Verify a complete checkpoint in a directory and list its files by digest.",
 )
 UPLOAD_CHECKPOINTS = Method(
     "upload_checkpoints",

@@ -98,15 +98,15 @@ def list_command(
 ) -> int:
     """List the checkpoints of a job, or of all jobs of a matrix."""
     session = session_of(ctx)
-    if address is None and (run is not None or not kept):
-        raise UsageError("ADDRESS is missing", "Name a job, for example job.train.")
     job = job_address(address) if address else None
     with open_with_trust(session, trust) as workspace:
         state = kept_state(workspace) if kept else with_unrecorded_runs(workspace)
-        if kept and run is None:
-            runs = kept_runs(state, job)
-        else:
-            runs = select_runs(state, job_address(address or ""), run)
+        all_kept = kept and run is None
+        runs = (
+            kept_runs(state, job)
+            if all_kept
+            else select_runs(state, job_address(address or ""), run)
+        )
         checkpoints, unreachable = list_checkpoints(workspace, runs)
     checkpoints = [one for one in checkpoints if name in (None, one.name)]
     if sort is not None:

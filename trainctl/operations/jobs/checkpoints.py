@@ -14,7 +14,7 @@ from trainctl.base.checkpoints.ranking import recency_key
 from trainctl.base.json import digest
 from trainctl.base.parallel import each
 from trainctl.base.protocol.checkpoints import CheckpointObjectRange
-from trainctl.errors import ManifestError, NodeError, NodeUnreachable, StorageError, UsageError
+from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError, UsageError
 from trainctl.jobs.code import DOWNLOAD_MARK
 from trainctl.jobs.environment import checkpoint_directory
 from trainctl.model.address import Address, Kind
@@ -174,45 +174,33 @@ def download_checkpoint(
     checkpoint_from(chosen, run)  # validates the name
     place = target / (f"checkpoint-{run.record.id}" if chosen["name"] == "." else chosen["name"])
     require_absent(place)
-    inside = job_with_code(workspace, place)
-    copy_checkpoint(client, chosen, place, mark=inside is not None)
+    copy_checkpoint(client, chosen, place)
+    inside = exclude_from_code(workspace, place)
     return DownloadedCheckpoint(place, int(chosen.get("skipped_links") or 0), inside)
 
 
-def job_with_code(workspace: Workspace, place: Path) -> Address | None:
-    """Return a job whose code directory a path is in."""
-    with suppress(ManifestError):
+def exclude_from_code(workspace: Workspace, place: Path) -> Address | None:
+    """Mark a downloaded directory if it is in the code of a job; return the job."""
+    with suppress(TrainctlError):  # the manifest may be invalid
         for job in workspace.desired.jobs():
             code = (workspace.settings.directory / job.job_spec.code.path).resolve()
             if place.resolve().is_relative_to(code):
+                (place / DOWNLOAD_MARK).write_text(f"{OUTPUT_MARK}\n")
                 return job.address.group
     return None
 
 
-def mark_download(directory: Path) -> None:
-    """Mark a directory as a download, so that it isn't code."""
-    (directory / DOWNLOAD_MARK).write_text(f"{OUTPUT_MARK}\n")
-
-
 def copy_checkpoint(
-    client: CheckpointClient,
-    chosen: Mapping[str, Any],
-    place: Path,
-    *,
-    link: bool = False,
-    mark: bool = False,
+    client: CheckpointClient, chosen: Mapping[str, Any], place: Path, *, link: bool = False
 ) -> None:
     """Copy the files of a row to a directory that doesn't exist, completely or not at all.
 
     ``link``: link weights that are in a store on this machine, which replaces files and never changes them.
-    ``mark``: mark it as a download.
     """
     target = place.parent
     unfinished = target / f".download-{digest([chosen['url'], chosen['files']])[7:23]}"
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
-        if mark:
-            mark_download(unfinished)
         if link and str(chosen["url"]).startswith("file:///"):
             _link_weights(client, chosen, unfinished)
         with client.leased(chosen["rank"], chosen["name"]):

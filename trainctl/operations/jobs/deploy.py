@@ -15,8 +15,7 @@ from trainctl.operations.jobs.checkpoints import (
     checkpoint_from,
     checkpoints_of,
     copy_checkpoint,
-    job_with_code,
-    mark_download,
+    exclude_from_code,
     select_checkpoint,
 )
 from trainctl.operations.jobs.code import require_absent
@@ -83,8 +82,7 @@ def write_serving(
     require_absent(directory / WEIGHTS, "--out")
     copy_checkpoint(checkpoints_of(workspace, run), serving.row, directory / WEIGHTS, link=True)
     try:
-        if job_with_code(workspace, directory):
-            mark_download(directory)
+        exclude_from_code(workspace, directory)
         for name, text in serving.files().items():
             (directory / name).parent.mkdir(exist_ok=True)
             (directory / name).write_text(text, encoding="utf-8")

@@ -11,7 +11,7 @@ from trainctl.errors import StorageError, TrainctlError
 from trainctl.jobs.code_changes import compare_code
 from trainctl.model.address import Kind
 from trainctl.model.contents import ContentDiff, ContentGroup
-from trainctl.model.run import RunRecord
+from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.source_uri import parse_source
 from trainctl.model.specs.job_spec import CheckpointSelector
 from trainctl.model.specs.resource import WeightsSpec
@@ -115,6 +115,7 @@ def _selected(
     source = changes.get(load.job or "")
     if source and source is not change and source.address in plan.runs and not load.run:
         return f"the new run of {load.job}"
-    run = _last_run(source)
+    runs = [*map(RunRecord.from_json, source.outputs.get("runs", ()))] if source else []
+    run = next((run for run in reversed(runs) if run.status is not RunStatus.DEPLOY_FAILED), None)
     name = load.run or (f"{run.number}-{run.id}" if run else "newest run")
     return "/".join(filter(None, (load.project, (load.job or "").removeprefix("job."), name)))
