@@ -45,19 +45,23 @@ class CheckpointLoader:
         Nodes look in their own store for checkpoints of runs that the new one follows, and of no recorded run.
         """
         followed = {follows["key"] for _, request in ranks for follows in request["run"]["follows"]}
+        chosen = dict[tuple[str, str], tuple[CheckpointLoad, CheckpointClient, Sequence[Row]]]()
         for load in self.step.job_spec.runtime.loads:
             runs = list(loadable_runs(load, self.access.state()))
             reference = reference_of(load, runs, self.step.lookup)
             follows = any(candidate.key in followed for candidate in runs)
-            chosen = None if follows else self._choose(runs, load.name)
-            if chosen is not None:
-                records = self._add(ranks, reference, *chosen)
-                delivered = run.delivered + sum(record.moved for record in records)
-                deliveries = (*run.deliveries, *(record.to_json() for record in records))
-                run = replace(run, delivered=delivered, deliveries=deliveries)
-            for _, request in ranks if chosen is None else ():
+            newest = None if follows else self._choose(runs, load.name)
+            if newest is not None:
+                client, rows = newest
+                chosen[client.prefix, rows[0]["name"]] = reference, client, rows
+            for _, request in ranks if newest is None else ():
                 request["run"]["load"].append(reference)
-        return run
+        records = [record for added in chosen.values() for record in self._add(ranks, *added)]
+        return replace(
+            run,
+            delivered=run.delivered + sum(record.moved for record in records),
+            deliveries=(*run.deliveries, *(record.to_json() for record in records)),
+        )
 
     def _choose(
         self, runs: Sequence[RunRecord], name: str | None
@@ -97,15 +101,13 @@ class CheckpointLoader:
             if saved_by:
                 request["run"]["load"].append({**exact, "place": client.place})
                 request["secrets"] = {**request["secrets"], **secrets}
-        records: list[DeliveryRecord] = []
-        for row in rows:
-            lacking = [
-                pair
-                for pair, saved_by in zip(ranks, seen, strict=True)
-                if row["rank"] not in saved_by
-            ]
-            records += self._deliver(lacking, exact, client, row) if lacking else ()
-        return records
+
+        def deliver(row: Row) -> list[DeliveryRecord]:
+            pairs = zip(ranks, seen, strict=True)
+            lacking = [pair for pair, saved_by in pairs if row["rank"] not in saved_by]
+            return self._deliver(lacking, exact, client, row) if lacking else []
+
+        return [record for records in each(deliver, rows, _AT_ONCE) for record in records]
 
     def _deliver(
         self, ranks: _Ranks, exact: CheckpointLoad, client: CheckpointClient, row: Row
