@@ -59,9 +59,10 @@ def plan_job(context: ResourceContext, today: dict[str, Any]) -> Change:
     cause = comparison.new_run()
     if cause is not None:
         reason, paths = cause
-        address = context.address.shell_quoted
-        resumes_again = f"resumes; to start from the beginning: trainctl run {address}"
-        notes = [run_end_note(context, run), resumes_again if resumes else ""]
+        note = run_end_note(context, run)
+        if resumes:
+            anew = f"trainctl run {context.address.shell_quoted}"
+            note = f"{note}; resumes; to start from the beginning: {anew}".removeprefix("; ")
         return context.make(
             Action.REPLACE,
             today,
@@ -69,7 +70,7 @@ def plan_job(context: ResourceContext, today: dict[str, Any]) -> Change:
             after_unknown={"runs": True},
             replace_paths=paths,
             stops=live_run(context),
-            note="; ".join(filter(None, notes)),
+            note=note,
         )
     return comparison.same_run()
 

@@ -116,16 +116,11 @@ class CheckpointLoader:
         name = f"{client.prefix}/rank-{row['rank']}/{row['name']}"
         self.step.progress(f"verifying {name}", 0, 0)
         agent, node, directory, listing = client.listing(row)
-        request = {
-            "root": node.root,
-            "ports": node.ports,
-            "directory": directory,
-            "listings": [listing.id],
-        }
+        listings = {"listings": [listing.id], "directory": directory}
+        request = {"root": node.root, "ports": node.ports, **listings}
+        rows = encode_rows([listing.rows()])
         nodes = {rank.node.id: rank for rank, _ in reversed(ranks)}
-        with closing(
-            NodeServer(agent, request, self.register, encode_rows([listing.rows()]))
-        ) as server:
+        with closing(NodeServer(agent, request, self.register, rows)) as server:
             source = NodeFilesAccess(server, self.register)
             assignments = [rank.assignment for rank in nodes.values()]
             records = self.delivery(source).deliver(self.step, assignments, {name: listing})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Protocol
@@ -171,19 +172,12 @@ class NodeFilesAccess:
     @contextmanager
     def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[NodeMirrorCall]:
         """See MirrorAccess."""
-        open_access = _open_access(agent, self._server.connection())
+        yield partial(self._call, node, _open_access(agent, self._server.connection()))
 
-        def call(
-            method: Method[Any, Any],
-            request: Mapping[str, Any],
-            on_event: OnEvent,
-            listing: Listing,
-        ) -> Any:
-            response = open_access(method, request, on_event, listing)
-            self.trees[node.id] = response["tree"]
-            return response
-
-        yield call
+    def _call(self, node: Node, call: NodeMirrorCall, *arguments: Any) -> Any:
+        response = call(*arguments)
+        self.trees[node.id] = response["tree"]
+        return response
 
 
 class BucketMirrorAccess:
