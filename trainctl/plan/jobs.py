@@ -61,8 +61,8 @@ def plan_job(context: ResourceContext, today: dict[str, Any]) -> Change:
         reason, paths = cause
         note = run_end_note(context, run)
         if resumes:
-            anew = f"trainctl run {context.address.shell_quoted}"
-            note = f"{note}; resumes; to start from the beginning: {anew}".removeprefix("; ")
+            command = f"trainctl run {context.address.shell_quoted}"
+            note = f"{note}; resumes; to start from the beginning: {command}".removeprefix("; ")
         return context.make(
             Action.REPLACE,
             today,
