@@ -129,9 +129,14 @@ def test_a_run_begins_with_the_newest_checkpoint_of_those_before(
     fresh.run("run", "sft", "--auto-approve", "--follow")
     third = fresh.run("logs", "sft").stdout
     status = fresh.json("status", "sft")
+    write(fresh, in_bucket(bucket, "elsewhere"), 5)
+    changed = fresh.actions()
+    fresh.run("run", "sft", "--resume", "--auto-approve", "--follow")
+    fourth = fresh.run("logs", "sft").stdout
 
     assert first == "loaded []\n"
-    for said, step in ((second, 2), (third, 4)):
+    assert changed["job.sft"] == ["update"]
+    for said, step in ((second, 2), (third, 4), (fourth, 4)):
         folder = f"sft/rank-0/checkpoint-{step}"
         assert (
             said

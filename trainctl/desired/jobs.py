@@ -27,8 +27,10 @@ from trainctl.manifest.types.base import Lifecycle as LifecycleSection
 from trainctl.manifest.types.base import SecretReference
 from trainctl.manifest.types.cluster import Cache
 from trainctl.manifest.types.job import KNOWN_ACCELERATORS, Job
+from trainctl.manifest.types.runtime import Runtime
 from trainctl.manifest.types.weights import InlineWeights, default_mount, is_source
 from trainctl.model.address import NAME, Address, Kind, slug
+from trainctl.model.delivery import MirrorSite
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.json_codec import from_json
 from trainctl.model.specs.job_spec import (
@@ -148,6 +150,7 @@ class JobBuilder:
             else None,
             labels=section.labels,
             code=self._code(section, path),
+            checkpoint_store=self._checkpoint_store(section.runtime),
         )
         self._check_accelerator(section, path)
         if section.max_parallel is not None and instance is None:
@@ -166,6 +169,12 @@ class JobBuilder:
                 depends_on.append(self._caches[None, cluster])
         depends_on += resolve_dependencies(section.depends_on, path, self._names, self._of_matrix)
         self._add(address, cluster, job.to_attributes(), section.lifecycle, path, set(depends_on))
+
+    def _checkpoint_store(self, runtime: Runtime) -> str | None:
+        """Return where new runs store checkpoints, None if that is on their nodes or they have none."""
+        loading, url = runtime.load_checkpoint_config, self._store.url
+        uses = runtime.checkpointing_config.enabled or (loading and loading.enabled)
+        return str(MirrorSite(url, self._store.endpoint_url or "")) if url and uses else None
 
     def _address(self, name: str) -> Address:
         """Return the address of a job by its key in the tree."""

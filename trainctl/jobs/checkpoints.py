@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from trainctl.base.protocol.spec import CheckpointLoad, CheckpointStoreSpec
@@ -12,7 +12,7 @@ from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.jobs.destinations import bucket_destination
 from trainctl.jobs.environment import file_name
 from trainctl.jobs.secrets import SecretResolver
-from trainctl.ledger.state import Lookup, origin_of
+from trainctl.ledger.state import Lookup, State, origin_of
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.job_spec import CheckpointSelector, JobSpec
@@ -31,11 +31,16 @@ _KEYS = {
 
 
 class CheckpointAccess:
-    """The manifest's checkpoint store, and the credentials of any store of a run."""
+    """The manifest's checkpoint store, the credentials of any store of a run, and the recorded runs."""
 
     def __init__(
-        self, settings: CheckpointStoreSettings, secrets: SecretResolver, environ: Mapping[str, str]
+        self,
+        settings: CheckpointStoreSettings,
+        secrets: SecretResolver,
+        environ: Mapping[str, str],
+        state: Callable[[], State],
     ) -> None:
+        self.state = state
         self._settings = settings
         self._secrets = secrets
         self._environ = environ
@@ -44,13 +49,18 @@ class CheckpointAccess:
         self, lookup: Lookup, address: Address, project: str, run: RunRecord
     ) -> dict[str, Any]:
         """Return the location of a new run's checkpoints, for its record."""
+        folder = f"{_folder(lookup, project)}/{_job_folder(lookup, address)}"
+        return {**self.location, "prefix": f"{folder}/{run.number}-{run.id}"}
+
+    @property
+    def location(self) -> dict[str, str | None]:
+        """The store of new runs: ``{url, endpoint_url, secret}``."""
         settings = self._settings
         bucket = settings.url is not None and not settings.url.startswith("file:")
         return {
             "url": settings.url,
             "endpoint_url": self._endpoint if bucket else None,
             "secret": (settings.secret or ENVIRONMENT) if bucket else None,
-            "prefix": f"{_folder(lookup, project)}/{_job_folder(lookup, address)}/{run.number}-{run.id}",
         }
 
     def store(self, job: JobSpec, place: Mapping[str, Any]) -> CheckpointStoreSpec:
@@ -120,23 +130,31 @@ class CheckpointAccess:
         return json.dumps({key: value for key, value in values.items() if value})
 
 
-def references(job: JobSpec, lookup: Lookup) -> list[CheckpointLoad]:
-    """Return the checkpoints to start from, as in a run's specification.
+def reference_of(
+    load: CheckpointSelector, runs: Iterable[RunRecord], lookup: Lookup
+) -> CheckpointLoad:
+    """Return a checkpoint to start from, as in a run's specification.
 
-    Those of a recorded job are those of its recorded runs: not of a job of that name in another
-    state, and of the runs that it reuses.
+    Checkpoints of a recorded job are those of its ``runs``: not of a job of that name in another state.
     """
-    return [
-        {
-            "project": _folder(lookup, load.project),
-            "job": _job_folder(lookup, Address.parse(load.job)) if load.job else None,
-            "run": load.run,
-            "name": load.name,
-            "optional": load.optional,
-            "runs": _recorded_runs(load, lookup),
-        }
-        for load in job.runtime.loads
-    ]
+    prefixes = [run.checkpoint_prefix for run in runs]
+    return {
+        "project": _folder(lookup, load.project),
+        "job": _job_folder(lookup, Address.parse(load.job)) if load.job else None,
+        "run": load.run,
+        "name": load.name,
+        "optional": load.optional,
+        "runs": prefixes if load.job and not load.run else [],
+    }
+
+
+def loadable_runs(load: CheckpointSelector, state: State) -> Iterator[RunRecord]:
+    """Yield the recorded runs whose checkpoints a selector may mean."""
+    for address, job in {**state.forgotten, **state.resources}.items():
+        same_project = address.kind is Kind.JOB and job.job_spec.project == load.project
+        if str(address) == load.job or (load.job is None and (load.run or same_project)):
+            runs = map(RunRecord.from_json, job.outputs.get("runs") or ())
+            yield from (run for run in runs if run.store and load.run in (None, run.id))
 
 
 def _folder(lookup: Lookup, project: str) -> str:
@@ -145,10 +163,3 @@ def _folder(lookup: Lookup, project: str) -> str:
 
 def _job_folder(lookup: Lookup, job: Address) -> str:
     return file_name(origin_of(lookup, job))
-
-
-def _recorded_runs(load: CheckpointSelector, lookup: Lookup) -> list[str]:
-    """Return the paths of a recorded job's runs in their store; none if others may match."""
-    recorded = lookup(Address.parse(load.job)) if load.job and not load.run else None
-    runs = recorded.outputs.get("runs", ()) if recorded else ()
-    return [run["store"]["prefix"] for run in runs if run.get("store")]

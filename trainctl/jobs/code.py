@@ -32,11 +32,13 @@ _SENSITIVE_PATTERNS = (
     ".env*", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*.pem", "*.key", "*.p12", "*.pfx", ".netrc",
 )  # fmt: skip
 _ALWAYS_EXCLUDED = (
-    ".git/", ".trainctl/", "trainctl.lock", ".trainctl.lock.*", "trainctl.yaml", "trainctl.yml", "trainctl.toml",
+    ".git/", ".download-*/", ".trainctl/", "trainctl.lock", ".trainctl.lock.*", "trainctl.yaml", "trainctl.yml", "trainctl.toml",
     "*.trainctl.yaml", "*.trainctl.yml", "*.trainctl.toml", ".tmp??????",
 )  # fmt: skip
 SUBMODULE = "160000"  # mode in git
 _IGNORE_FILES = (".trainctlignore", ".truss_ignore")
+DOWNLOAD_MARK = ".trainctl-download"
+"""Name of a file in downloaded directories, which are not code."""
 _OWN_MARKS = (OUTPUT_MARK.encode(), b'"trainctl_plan"', b'"trainctl_version"')
 _MARK_BYTES = 80
 """Files that trainctl wrote: one of the marks is in their first bytes."""
@@ -135,7 +137,8 @@ def _scan(
     reserved_directories = _directories(root, reserved)
     listed = _git_files(root)
     paths, excluded = _walk(root, (*reserved_directories, *skipped)) if listed is None else listed
-    excluded |= {path for path in reserved_directories if (root / path).is_dir()}
+    downloads = {f"{Path(path).parent}/" for path in paths if path.endswith(f"/{DOWNLOAD_MARK}")}
+    excluded |= {path for path in reserved_directories if (root / path).is_dir()} | downloads
     is_ignored, is_negated = _ignore_rules(root)
     is_never = _pattern_matcher(_ALWAYS_EXCLUDED)
     is_sensitive = _pattern_matcher(_SENSITIVE_PATTERNS)
@@ -143,7 +146,7 @@ def _scan(
     for path in paths:
         if (
             is_never(path)
-            or path.startswith((*reserved_directories, *skipped))
+            or path.startswith((*reserved_directories, *skipped, *downloads))
             or is_ignored(path)
             or Path(os.path.realpath(root / path)) in reserved
         ):

@@ -19,9 +19,9 @@ from trainctl.ledger.entries import (
     UnlockEntry,
 )
 from trainctl.ledger.leases import open_leases
-from trainctl.ledger.reducer import StateReducer, newest_run
-from trainctl.ledger.state import Intent, State
-from trainctl.model.address import Address
+from trainctl.ledger.reducer import StateReducer, merge_outputs, newest_run
+from trainctl.ledger.state import Intent, RecordedResource, State
+from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import DeliveryRecord, MirroringRecord
 from trainctl.model.json_codec import JsonSerializable
 from trainctl.model.run import RunStatus
@@ -119,6 +119,21 @@ def state_at(entries: Iterable[Entry], serial: int) -> State:
     raise UsageError(
         f"serial {serial} is not in the state", f"Use a serial from 0 to {reducer.serial}."
     )
+
+
+def removed_resources(entries: Iterable[Entry]) -> State:
+    """Replay a state of the jobs that were removed, with all of their runs, and of all clusters there were."""
+    reducer, removed = StateReducer(), dict[Address, RecordedResource]()
+    for entry in entries:
+        removes = isinstance(entry, OutcomeEntry) and entry.recorded is None
+        before = {**reducer.forgotten, **reducer.resources} if removes else {}
+        reducer.apply(entry)
+        for address in before.keys() - reducer.forgotten.keys() - reducer.resources.keys():
+            earlier = removed.get(address, before[address])
+            outputs = merge_outputs(earlier.outputs, before[address].outputs)
+            removed[address] = replace(before[address], outputs=outputs)
+    present = {a: item for a, item in reducer.resources.items() if a.kind is not Kind.JOB}
+    return replace(reducer.state(), resources={**removed, **present}, forgotten={})
 
 
 def _all_names(entries: Sequence[Entry], address: Address) -> set[Address]:

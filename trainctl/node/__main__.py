@@ -46,6 +46,7 @@ _METHODS = {
     "cache_state": "training.methods.cache_state",
     "clear_cache": "training.methods.clear_cache",
     "checkpoints": "checkpoints.methods.checkpoints",
+    "checkpoint_listing": "checkpoints.methods.checkpoint_listing",
     "remove_checkpoints": "checkpoints.methods.remove_checkpoints",
     "upload_checkpoints": "checkpoints.methods.upload_checkpoints",
     "object_get": "mirror.methods.object_get",

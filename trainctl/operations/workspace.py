@@ -320,7 +320,8 @@ class Workspace:
             settings, secrets = self.desired.checkpoints, self.secrets
         except ManifestError:
             settings, secrets = CheckpointStoreSettings(), self._secrets({})
-        return CheckpointAccess(settings, secrets, self.settings.environ)
+        environ = self.settings.environ
+        return CheckpointAccess(settings, secrets, environ, lambda: self.ledger.known())
 
     @cached_property
     def agents(self) -> Agents:

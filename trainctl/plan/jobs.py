@@ -19,11 +19,12 @@ from trainctl.plan.values import Change, CodeTree, RerunRequest
 
 _IN_PLACE = (
     *("name", "labels", "priority", "max_duration", "retry", "interactive_session"),
-    *("matrix", "max_parallel", "depends_on"),
+    *("matrix", "max_parallel", "depends_on", "checkpoint_store"),
 )
 _STARTS = frozenset({"rerun_of", "resume_from"})
 NOT_CONFIGURATION = frozenset({*_IN_PLACE, *_STARTS, "code", "weight_pins", "persisted_secrets"})
 _NEW_RUN = frozenset({"create", "replace"})
+_FAILED = (RunStatus.DEPLOY_FAILED, RunStatus.FAILED, RunStatus.LOST)
 _REASONS = {
     "config": ActionReason.CONFIG_CHANGED,
     "code": ActionReason.CODE_CHANGED,
@@ -51,10 +52,17 @@ def plan_job(context: ResourceContext, today: dict[str, Any]) -> Change:
     run = context.newest_run
     if context.recorded is None or run is None:
         return context.make(Action.CREATE, today, after_unknown={"runs": True})
+    resumes = _failed_resume(context, run)
+    if resumes:
+        today = {**today, "resume_from": resumes}
     comparison = _RunComparison(context, today, run)
     cause = comparison.new_run()
     if cause is not None:
         reason, paths = cause
+        note = run_end_note(context, run)
+        if resumes:
+            command = f"trainctl run {context.address.shell_quoted}"
+            note = f"{note}; resumes; to start from the beginning: {command}".removeprefix("; ")
         return context.make(
             Action.REPLACE,
             today,
@@ -62,9 +70,18 @@ def plan_job(context: ResourceContext, today: dict[str, Any]) -> Change:
             after_unknown={"runs": True},
             replace_paths=paths,
             stops=live_run(context),
-            note=run_end_note(context, run),
+            note=note,
         )
     return comparison.same_run()
+
+
+def _failed_resume(context: ResourceContext, run: RunRecord) -> str | None:
+    """Return ``resume_from`` of the newest attempt or run if it failed, unless another run is requested."""
+    if context.replace:
+        return None
+    if context.intent is not None and context.intent.action in _NEW_RUN:
+        return JobSpec.from_attributes(context.intent.attributes).resume_from
+    return context.before.get("resume_from") if run.status in _FAILED else None
 
 
 def with_reuse(change: Change, reused: ReusedRun | None) -> Change:

@@ -8,14 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.failure import Failure
+from trainctl.base.listing import Listing
 from trainctl.base.parallel import each
 from trainctl.base.protocol import checkpoints as protocol
 from trainctl.base.protocol.runs import UploadStatus
-from trainctl.errors import NodeError, NodeUnreachable, StorageError, UnknownOnNode
+from trainctl.errors import (
+    NodeError,
+    NodeUnreachable,
+    StorageError,
+    TrainctlError,
+    UnknownOnNode,
+)
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.environment import checkpoint_directory
 from trainctl.model.reports import UnreachableNode, unreachable_nodes
 from trainctl.model.run import RankRecord, RunRecord
+from trainctl.plugin_api.provider import Node
+from trainctl.remote.agent import NodeAgent
 from trainctl.resources.runs.run_control import QUERY_SECONDS, RunControl
 
 if TYPE_CHECKING:
@@ -27,7 +36,10 @@ _AT_ONCE = 16
 
 
 class CheckpointClient:
-    """Checkpoints of one run: in a bucket, or in a directory that nodes see."""
+    """Checkpoints of one run: in a bucket, or in a directory that nodes see.
+
+    ``place``: the store of the run's record, or once they were listed the manifest's, if only that one has any.
+    """
 
     def __init__(
         self,
@@ -37,14 +49,14 @@ class CheckpointClient:
     ) -> None:
         self._control = control
         self._access = access
-        self._run = run
-        self._prefix = run.checkpoint_prefix
-        self._place = dict(run.store or {"url": None, "secret": None})
+        self.run = run
+        self.prefix = run.checkpoint_prefix
+        self.place = dict(run.store or {"url": None, "secret": None})
 
     @property
     def in_bucket(self) -> bool:
         """Whether the checkpoints are stored in a bucket."""
-        return str(self._place["url"] or "").startswith("s3:")
+        return str(self.place["url"] or "").startswith("s3:")
 
     def rows(self, *, brief: bool = True, of: int | None = None) -> list[Row]:
         """List the checkpoints of every rank with ``state``, ``url`` and ``node``.
@@ -62,18 +74,30 @@ class CheckpointClient:
     def survey(self) -> tuple[list[Row], tuple[UnreachableNode, ...]]:
         """List the known checkpoints and unreachable nodes; raise if all are."""
         rows, errors = self._collect(brief=True)
-        if errors and len(errors) == len(self._run.ranks):
+        if errors and len(errors) == len(self.run.ranks):
             raise next(iter(errors.values()))
-        return rows, unreachable_nodes(self._run, errors)
+        return rows, unreachable_nodes(self.run, errors)
 
     def _collect(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:
+        """List the checkpoints where the run's record says they are, else those in the manifest's store."""
+        recorded, found = self.place, self._collect_here(brief=brief)
+        self.place = {**recorded, **self._access.location}
+        if self.place != recorded and not _has_complete(found[0]):
+            with suppress(TrainctlError):
+                others = self._collect_here(brief=brief)
+                if _has_complete(others[0]):
+                    return others
+        self.place = recorded
+        return found
+
+    def _collect_here(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:
         """List the known checkpoints, and the error of each rank that has unknown ones."""
         complete = self._in_bucket(brief=brief) if self.in_bucket else []
         rows = [self._row(manifest, None, None) for manifest in complete]
         uploaded = {(manifest["rank"], manifest["name"]) for manifest in complete}
         responses, errors = self._query_all(brief=brief)
         unknown: dict[int, NodeUnreachable] = {}
-        for rank in self._run.ranks:
+        for rank in self.run.ranks:
             response = responses.get(rank.rank)
             if response is not None:
                 rank_rows = self._rows_of_rank(rank, response)
@@ -109,6 +133,15 @@ class CheckpointClient:
         }
         return [self._row(manifest, None, None) for manifest in visible.values()]
 
+    def listing(self, row: Row) -> tuple[NodeAgent, Node, str, Listing]:
+        """Verify a checkpoint on its node; return the node, the store's directory there and the files by key."""
+        agent, node = self._control.node_of_rank(self.run, row["rank"])
+        request = protocol.CheckpointListingRequest(
+            **self._request(node, brief=True), rank=row["rank"], name=row["name"]
+        )
+        response = agent.call(protocol.CHECKPOINT_LISTING, request)
+        return agent, node, response["directory"], Listing.of_rows(response["files"])
+
     def read(
         self,
         rank: int,
@@ -131,8 +164,8 @@ class CheckpointClient:
             received = True
             on_bytes(data)
 
-        others = [other.rank for other in self._run.ranks if other.rank != rank]
-        remaining = [rank, *(others if self._place["url"] else ())]
+        others = [other.rank for other in self.run.ranks if other.rank != rank]
+        remaining = [rank, *(others if self.place["url"] else ())]
         while remaining:
             try:
                 self._read_through(remaining.pop(0), objects, take)
@@ -148,9 +181,9 @@ class CheckpointClient:
         objects: Sequence[protocol.CheckpointObjectRange],
         on_bytes: Callable[[bytes], None],
     ) -> None:
-        agent, node = self._control.node_of_rank(self._run, rank)
+        agent, node = self._control.node_of_rank(self.run, rank)
         request = protocol.ReadObjectsRequest(
-            data=node.data, prefix=self._prefix, place=self._place, objects=[*objects]
+            data=node.data, prefix=self.prefix, place=self.place, objects=[*objects]
         )
         agent.read(protocol.READ_OBJECTS, request, on_bytes)
 
@@ -176,9 +209,9 @@ class CheckpointClient:
         if self.in_bucket:
             with _translated_errors(), self._open_store() as run_store:
                 return run_store.store.url(key, seconds)
-        rank = self._run.ranks[0].rank
-        _, node = self._control.node_of_rank(self._run, rank)
-        url = self._place["url"] or (Path(node.data) / "checkpoints").as_uri()
+        rank = self.run.ranks[0].rank
+        _, node = self._control.node_of_rank(self.run, rank)
+        url = self.place["url"] or (Path(node.data) / "checkpoints").as_uri()
         from trainctl.base.checkpoints.stores import open_checkpoint_store
 
         with _translated_errors():
@@ -187,11 +220,11 @@ class CheckpointClient:
     def upload(self) -> UploadStatus:
         """Upload checkpoints that a finished run left on its nodes."""
         sync: UploadStatus = {}
-        for rank in self._run.ranks:
-            agent, node = self._control.node_of_rank(self._run, rank.rank)
-            secrets = self._access.values(self._place)
+        for rank in self.run.ranks:
+            agent, node = self._control.node_of_rank(self.run, rank.rank)
+            secrets = self._access.values(self.place)
             request = protocol.UploadCheckpointsRequest(
-                root=node.root, data=node.data, key=self._run.key, secrets=secrets
+                root=node.root, data=node.data, key=self.run.key, secrets=secrets
             )
             sync = agent.call(protocol.UPLOAD_CHECKPOINTS, request)["sync"]
         return sync
@@ -201,12 +234,12 @@ class CheckpointClient:
         if self.in_bucket:
             with _translated_errors(), self._open_store() as run_store:
                 run_store.remove_all()
-        for rank in self._run.ranks:
-            agent, node = self._control.node_of_rank(self._run, rank.rank)
-            directory = checkpoint_directory(node, self._run)
-            place = None if self.in_bucket else self._place
+        for rank in self.run.ranks:
+            agent, node = self._control.node_of_rank(self.run, rank.rank)
+            directory = checkpoint_directory(node, self.run)
+            place = None if self.in_bucket else self.place
             request = protocol.RemoveCheckpointsRequest(
-                data=node.data, directory=str(directory), prefix=self._prefix, place=place
+                data=node.data, directory=str(directory), prefix=self.prefix, place=place
             )
             agent.call(protocol.REMOVE_CHECKPOINTS, request)
 
@@ -223,8 +256,8 @@ class CheckpointClient:
 
         responses: dict[int, protocol.CheckpointsResponse] = {}
         errors: dict[int, NodeError] = {}
-        replies = each(query, self._run.ranks, _AT_ONCE)
-        for rank, reply in zip(self._run.ranks, replies, strict=True):
+        replies = each(query, self.run.ranks, _AT_ONCE)
+        for rank, reply in zip(self.run.ranks, replies, strict=True):
             if isinstance(reply, NodeError):
                 errors[rank.rank] = reply
             else:
@@ -232,16 +265,24 @@ class CheckpointClient:
         return responses, errors
 
     def _query(self, rank: int, *, brief: bool) -> protocol.CheckpointsResponse:
-        agent, node = self._control.node_of_rank(self._run, rank)
-        request = protocol.CheckpointsRequest(
+        return self.query(*self._control.node_of_rank(self.run, rank), brief=brief)
+
+    def query(
+        self, agent: NodeAgent, node: Node, *, brief: bool = True
+    ) -> protocol.CheckpointsResponse:
+        """List the checkpoints that a node sees."""
+        request = self._request(node, brief=brief)
+        return agent.call(protocol.CHECKPOINTS, request, timeout=QUERY_SECONDS)
+
+    def _request(self, node: Node, *, brief: bool) -> protocol.CheckpointsRequest:
+        return protocol.CheckpointsRequest(
             root=node.root,
             data=node.data,
-            key=self._run.key,
-            prefix=self._prefix,
-            place=None if self.in_bucket else self._place,
+            key=self.run.key,
+            prefix=self.prefix,
+            place=None if self.in_bucket else self.place,
             brief=brief,
         )
-        return agent.call(protocol.CHECKPOINTS, request, timeout=QUERY_SECONDS)
 
     def _in_bucket(self, *, brief: bool) -> list[Row]:
         with _translated_errors(), self._open_store() as run_store:
@@ -256,9 +297,9 @@ class CheckpointClient:
         from trainctl.base.checkpoints.manifests import RunCheckpoints
         from trainctl.base.checkpoints.stores import open_checkpoint_store
 
-        store = open_checkpoint_store(self._place, self._access.values(self._place))
+        store = open_checkpoint_store(self.place, self._access.values(self.place))
         try:
-            yield RunCheckpoints(store, self._prefix)
+            yield RunCheckpoints(store, self.prefix)
         finally:
             store.close()
 
@@ -266,9 +307,13 @@ class CheckpointClient:
         """Return a row; ``state`` None: that of the manifest."""
         state = state or ("unfinished" if checkpoint.get("unfinished") else "complete")
         folder = "" if checkpoint["name"] == "." else f"/{checkpoint['name']}"
-        base = str(self._place["url"] or "").rstrip("/") or f"node://{node}/checkpoints"
-        url = f"{base}/{self._prefix}/rank-{checkpoint['rank']}{folder}"
+        base = str(self.place["url"] or "").rstrip("/") or f"node://{node}/checkpoints"
+        url = f"{base}/{self.prefix}/rank-{checkpoint['rank']}{folder}"
         return {**checkpoint, "state": state, "url": url, "node": node}
+
+
+def _has_complete(rows: Sequence[Row]) -> bool:
+    return any(row["state"] == "complete" for row in rows)
 
 
 def _merge_rank_states(rows: list[Row]) -> list[Row]:

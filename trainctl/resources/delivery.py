@@ -231,12 +231,14 @@ class Delivery:
         records = []
         for address, listing in delivery.listings.items():
             step.stop_if_cancelled()
+            weights = None if "/" in address else step.needed(Address.parse(address)).weights_spec
+            source = weights.source if weights else f"checkpoint {address}"
             request = {
                 **cache_target(delivery.assignment.node, delivery.assignment.cluster),
                 "lineage": self._context.lineage,
                 "owner": self._context.owner,
                 "lease": step.key,
-                "source": step.needed(Address.parse(address)).weights_spec.source,
+                "source": source,
                 **delivery.options,
             }
             on_event = progress.of(delivery.rank, address)

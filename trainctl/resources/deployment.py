@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from trainctl.apply.step import ApplyStep, DeferredStep
@@ -23,7 +24,7 @@ from trainctl.base.protocol.runs import StartRequest
 from trainctl.base.protocol.spec import DeploymentSpec, GangSpec
 from trainctl.base.units import parse_duration
 from trainctl.errors import InsufficientSpace, NodeError, NodeUnreachable, StalePlan, TrainctlError
-from trainctl.jobs.checkpoints import CheckpointAccess, references
+from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.code import CodeSource, pack
 from trainctl.jobs.environment import run_paths
 from trainctl.jobs.secrets import SecretResolver
@@ -38,6 +39,7 @@ from trainctl.resources.agents import Agents, ProjectContext, nodes_of
 from trainctl.resources.caches import directory_on, ensure_cache_on
 from trainctl.resources.clusters import cache_settings
 from trainctl.resources.delivery import Delivery, RankAssignment, listings_of
+from trainctl.resources.loading import CheckpointLoader
 from trainctl.resources.mirror.access import mirror_access
 from trainctl.resources.placement import RunPlacer, leader_addresses
 from trainctl.resources.preflight import PreflightChecker, Quarantine
@@ -90,9 +92,8 @@ class Deployment:
         self._secrets = secrets
         self._context = context
         self._checkpoints = checkpoints
-        self._delivery = Delivery(
-            mirror.store, context, mirror_access(agents, mirror, secrets.register)
-        )
+        self._deliver_from = partial(Delivery, mirror.store, context)
+        self._delivery = self._deliver_from(mirror_access(agents, mirror, secrets.register))
         self._placer = RunPlacer(agents, mirror.store, planned)
         self._planned_runs = planned
         self._preflight = PreflightChecker(agents, quarantine)
@@ -118,6 +119,10 @@ class Deployment:
             raise NodeError(error.summary, error.detail, code=error.code) from error
         replaced.stop()
         control = RunControl(self._agents, step.lookup)
+        loader = CheckpointLoader(
+            step, control, self._checkpoints, self._deliver_from, self._secrets.register
+        )
+        run = loader.add_checkpoints(run, list(zip(ranks, requests, strict=True)))
         batch = BatchCluster.of(self._agents, self._cluster(step))
         if batch is not None:
             follows = [request["key"] for request in requests[0]["run"]["follows"]]
@@ -398,7 +403,7 @@ class Deployment:
                 "turn": {"apply": self._apply, "index": self._queue_positions.get(step.address, 0)},
                 "cache": cache_settings(rank.rank.assignment.cluster)["dir"],
                 "store": self._checkpoints.store(step.job_spec, run.store or {}),
-                "load": references(step.job_spec, step.lookup),
+                "load": [],
                 "gang": gang,
                 "container": rank.image.container if rank.image else None,
                 "batch": {} if batch else None,

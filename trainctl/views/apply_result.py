@@ -142,6 +142,7 @@ def retained_lines(retained: Sequence[RetainedData]) -> list[str]:
     lines += [f"  {data.what:<12} {data.place}  {format_bytes(data.bytes)}" for data in retained]
     kinds = {data.what for data in retained}
     if "checkpoints" in kinds:
+        lines.append("To list checkpoints, use trainctl checkpoints list --kept.")
         lines.append("To delete checkpoints, too, use destroy --delete-checkpoints.")
     if "mirror" in kinds:
         lines.append("To delete unreferenced blobs from the mirror, use trainctl mirror gc.")

@@ -16,7 +16,7 @@ from tests.support.projects.plans import PlanScenario
 from tests.support.storage.weights_data import LFS_POINTER
 from trainctl.base.filesystem.archives import unpack
 from trainctl.errors import TrainctlError
-from trainctl.jobs.code import CodeSource, pack, scan
+from trainctl.jobs.code import DOWNLOAD_MARK, CodeSource, pack, scan
 from trainctl.jobs.code_changes import compare_code
 from trainctl.jobs.workspace_code import scan_code
 from trainctl.model.address import Address, Kind
@@ -183,7 +183,10 @@ def test_what_is_never_code(any_tree: Path) -> None:
 
 
 def test_output_of_trainctl_is_no_code(any_tree: Path) -> None:
-    """Plans and states in each form are recognized by their first line, under any name; a file that only mentions them is code."""
+    """Plans and states in each form are recognized by their first line, under any name; a file that only mentions them is code.
+
+    A directory that is marked as a download is none either.
+    """
     plan = make_plan(PlanScenario().inputs())
     outputs = {
         "comment.md": plan_markdown(plan),
@@ -191,13 +194,16 @@ def test_output_of_trainctl_is_no_code(any_tree: Path) -> None:
         "plan.json": [json.dumps(plan_json(plan), indent=2)],
         "plan.txt": [f"# {OUTPUT_MARK}", *plan_text(plan)],
         "p.bin": [write_plan(plan, PlanScenario().inputs().desired, "0.1.0")],
+        f"out/checkpoint-60/{DOWNLOAD_MARK}": [OUTPUT_MARK],
+        "out/checkpoint-60/optimizer/state.bin": ["weights"],
     }
     before = scan(any_tree, ".").tree
     write(any_tree, {name: "\n".join(lines) for name, lines in outputs.items()})
     after = scan(any_tree, ".").tree
     write(any_tree, {"doc.md": "# Plans\n" * 20 + outputs["comment.md"][0]})
 
-    assert before == after
+    assert (before.digest, before.files) == (after.digest, after.files)
+    assert after.excluded == ("out/checkpoint-60/",)
     assert "doc.md" in paths(scan(any_tree, "."))
 
 

@@ -26,7 +26,14 @@ from trainctl.model.action import Action, ActionReason
 from trainctl.model.run import RunStatus
 from trainctl.model.specs.resource import LifecycleSpec
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import Change, CodeTree, Observation, Plan, PlanOptions
+from trainctl.plan.values import (
+    Change,
+    CodeTree,
+    Observation,
+    Plan,
+    PlanOptions,
+    RerunRequest,
+)
 from trainctl.plugin_api.provider import ResourceStatus
 
 JOB, CLUSTER = at("job.sft"), at("cluster.lab")
@@ -35,8 +42,10 @@ OTHER_CODE = CodeTree("sha256:" + "99" * 32, 13, 40_000)
 REQUESTS = {
     "run": PlanOptions(run=(JOB,)),
     "replace": PlanOptions(replace=(JOB,)),
+    "resume": PlanOptions(run=(JOB,)),
     "destroy": PlanOptions(destroy=True),
 }
+RESUME = RerunRequest({"resume_from": "latest"}, "")
 
 
 def ran(world: PlanScenario, status: RunStatus = RunStatus.COMPLETED, **run: Any) -> State:
@@ -67,9 +76,14 @@ def plan_of(case: dict[str, Any]) -> Plan:
     state, more = EMPTY, dict[str, Any]()
     if "ran" in case:
         state = ran(world, RunStatus[case["ran"].upper()], **case.get("run", {}))
+        job = state.resources[JOB]
+        job = replace(job, attributes={**job.attributes, **case.get("recorded", {})})
+        state = replace(state, resources={**state.resources, JOB: job})
     number = 2 if "ran" in case else 1
     if "interrupted" in case:
-        attempt = planned(world, state, REQUESTS.get(case["interrupted"], PlanOptions()))
+        starts = {JOB: RESUME} if case["interrupted"] == "resume" else {}
+        options = REQUESTS.get(case["interrupted"], PlanOptions())
+        attempt = planned(world, state, options, starts=starts)
         state = replace(state, open_intents={JOB: intent_of(attempt, f"key-{number}")})
     if "began" in case:
         run = run_record(number, RunStatus[case["began"].upper()])
@@ -100,6 +114,7 @@ def test_a_job_runs_again_when_it_has_to(case: dict[str, Any]) -> None:
         "replace_paths": [".".join(map(str, path)) for path in change.replace_paths],
         "stops": change.stops.number if change.stops else None,
         "resumes": change.resumes,
+        "resume_from": (change.after or {}).get("resume_from"),
     }
     assert {name: value for name, value in values.items() if value} == case["planned"]
     assert len(plan.diagnostics) == case.get("warnings", 0)

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import (
+    file_mode_for,
     is_temporary,
     list_names,
     make_directory,
@@ -27,10 +28,10 @@ _MAX_BYTES = 64 * 2**20
 
 
 class DirectoryCheckpointStore:
-    """A ``CheckpointStore`` whose objects are files, written atomically."""
+    """A ``CheckpointStore`` whose objects are files, written atomically; a group may share the directory."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
 
     def put(self, key: str, data: bytes) -> None:
         """Create or replace a small object."""
@@ -40,8 +41,9 @@ class DirectoryCheckpointStore:
         """Create or replace an object with the next bytes of a stream."""
         path = self._path(key)
         try:
-            make_directory(path.parent)
-            write_atomic(path, _blocks(stream, size, rate_limiter))
+            make_directory(path.parent, shared=True)
+            mode = file_mode_for(path.parent)
+            write_atomic(path, _blocks(stream, size, rate_limiter), mode=mode)
         except OSError as error:
             error.filename = error.filename or str(path)
             raise
@@ -66,12 +68,12 @@ class DirectoryCheckpointStore:
 
     def list(self, prefix: str) -> Iterator[ObjectStat]:
         """Yield the objects below a prefix, without symlinks."""
-        top = self._root / prefix.rpartition("/")[0]
+        top = self.root / prefix.rpartition("/")[0]
         for directory, inner, names in os.walk(str(top)):
             inner.sort()
             for name in sorted(names):
                 path = Path(directory, name)
-                key = path.relative_to(self._root).as_posix()
+                key = path.relative_to(self.root).as_posix()
                 with contextlib.suppress(FileNotFoundError):
                     status = path.lstat()
                     if key.startswith(prefix) and not path.is_symlink():
@@ -83,7 +85,7 @@ class DirectoryCheckpointStore:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             path.unlink()
         for above in path.parents:
-            if above == self._root or list_names(above):
+            if above == self.root or list_names(above):
                 return
             with contextlib.suppress(OSError):  # another process may have added a file
                 above.rmdir()
@@ -103,14 +105,14 @@ class DirectoryCheckpointStore:
 
     def _open(self, path: Path) -> int:
         """Open for reading; symlinks in checkpoints must not lead outside."""
-        if path.is_symlink() and resolve_within(path, self._root) is None:
+        if path.is_symlink() and resolve_within(path, self.root) is None:
             raise FileNotFoundError(errno.ENOENT, "the symlink leaves the directory", str(path))
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def _path(self, key: str) -> Path:
         if any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:
             raise Failure("name", f"{key!r} is not a valid object name")
-        return self._root / key
+        return self.root / key
 
 
 def _blocks(stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> Iterator[bytes]:

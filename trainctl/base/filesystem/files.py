@@ -51,15 +51,18 @@ def is_temporary(name: str) -> bool:
     return re.fullmatch(r"\..+\.\d+\.[0-9a-f]{12}", name, re.DOTALL) is not None
 
 
-def make_directory(path: Path) -> Path:
-    """Create a private directory and its parents, even while others remove them."""
+def make_directory(path: Path, *, shared: bool = False) -> Path:
+    """Create a directory and its parents, even while others remove them.
+
+    They are private; ``shared``: each is for the group if its parent is.
+    """
     for _ in range(_MAKE_ATTEMPTS - 1):
         with contextlib.suppress(FileNotFoundError):
-            return _make_directory(path)
-    return _make_directory(path)
+            return _make_directory(path, shared=shared)
+    return _make_directory(path, shared=shared)
 
 
-def _make_directory(path: Path) -> Path:
+def _make_directory(path: Path, *, shared: bool) -> Path:
     missing = []
     ancestor = path
     while not ancestor.exists():
@@ -68,6 +71,8 @@ def _make_directory(path: Path) -> Path:
     for directory in reversed(missing):
         with contextlib.suppress(FileExistsError):
             directory.mkdir(PRIVATE_DIRECTORY)
+            if shared and is_group_shared(directory.parent.stat()):
+                directory.chmod(SHARED_DIRECTORY)
     if not path.is_dir():
         if not path.exists():
             raise FileNotFoundError(2, "was removed while it was created", str(path))
@@ -333,21 +338,6 @@ def open_file(path: str) -> Optional[BinaryIO]:
 
 def _open_no_follow(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
-def make_shared_directory(path: Path) -> Path:
-    """Create a directory and its missing parents, each shared like its parent."""
-    if not path.is_dir():
-        make_shared_directory(path.parent)
-        try:
-            path.mkdir(PRIVATE_DIRECTORY)
-        except FileExistsError:
-            if not path.is_dir():
-                raise
-            return path
-        if is_group_shared(path.parent.stat()):
-            path.chmod(SHARED_DIRECTORY)
-    return path
 
 
 def create_file(path: Path) -> int:

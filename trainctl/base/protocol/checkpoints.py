@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, TypedDict
+from typing import Any, Dict, List, Mapping, Optional, Sequence, TypedDict
 
 from trainctl.base.protocol.method import Method, RunRequest
 from trainctl.base.protocol.runs import RemoveResponse, UploadStatus
@@ -62,6 +62,18 @@ class RemoveCheckpointsRequest(TypedDict):
     place: Optional[CheckpointStoreLocation]
 
 
+class CheckpointListingRequest(CheckpointsRequest):
+    """``place``: a store that the node sees as a directory."""
+
+    rank: int
+    name: str
+
+
+CheckpointListingResponse = TypedDict(
+    "CheckpointListingResponse", {"directory": str, "files": List[Sequence[Any]]}
+)
+"""``files``: rows of a listing, whose paths are keys in the store at ``directory``."""
+
 CheckpointObjectRange = TypedDict("CheckpointObjectRange", {"key": str, "offset": int})
 ReadObjectsRequest = TypedDict(
     "ReadObjectsRequest",
@@ -75,6 +87,12 @@ ReadObjectsRequest = TypedDict(
 
 CHECKPOINTS = Method(
     "checkpoints", CheckpointsRequest, CheckpointsResponse, "List the checkpoints of a run."
+)
+CHECKPOINT_LISTING = Method(
+    "checkpoint_listing",
+    CheckpointListingRequest,
+    CheckpointListingResponse,
+    "Verify a complete checkpoint in a directory and list its files by digest.",
 )
 UPLOAD_CHECKPOINTS = Method(
     "upload_checkpoints",

@@ -92,10 +92,11 @@ class CheckpointStoreSpec(TypedDict, total=False):
     idle_seconds: float
 
 
-class CheckpointLoad(TypedDict):
+class CheckpointLoad(TypedDict, total=False):
     """Checkpoints that a run starts with; null: any, the newest first.
 
-    ``runs``: paths of the job's runs in the store; empty: all that are stored under its name.
+    ``runs``: paths of the job's runs in the store; empty: all that are stored under its name. ``place``: their store if
+    it isn't that of the run.
     """
 
     project: str
@@ -104,6 +105,7 @@ class CheckpointLoad(TypedDict):
     name: Optional[str]
     optional: bool
     runs: List[str]
+    place: Mapping[str, Any]
 
 
 class QueueOrder(TypedDict):

@@ -87,8 +87,12 @@ class _ServeRequest(NodeCacheRequest):
 
 
 class ServeRequest(_ServeRequest, total=False):
-    """``listings``: ids; their rows follow the request. ``listen``: an address. ``ports``: ``FIRST-LAST``, empty: any."""
+    """``listings``: ids; their rows follow the request. ``listen``: an address. ``ports``: ``FIRST-LAST``, empty: any.
 
+    ``directory``: has the listings' files by path, instead of the cache.
+    """
+
+    directory: str
     listen: str
     ports: str
 

@@ -19,6 +19,7 @@ from trainctl.cli.options import (
     SortOrder,
     TableFormat,
     TableFormatOption,
+    argument,
     duration,
     option,
     print_result,
@@ -26,6 +27,7 @@ from trainctl.cli.options import (
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_with_trust
 from trainctl.errors import UsageError
+from trainctl.jobs.code import DOWNLOAD_MARK
 from trainctl.jobs.serving import ServingEngine
 from trainctl.model.reports import Checkpoint
 from trainctl.operations.jobs.checkpoints import (
@@ -36,7 +38,14 @@ from trainctl.operations.jobs.checkpoints import (
     upload_checkpoints,
 )
 from trainctl.operations.jobs.deploy import prepare_serving, write_serving
-from trainctl.operations.jobs.runs import find_run, job_address, select_runs, with_unrecorded_runs
+from trainctl.operations.jobs.runs import (
+    find_run,
+    job_address,
+    kept_runs,
+    kept_state,
+    select_runs,
+    with_unrecorded_runs,
+)
 from trainctl.views.jobs.checkpoints import (
     CHECKPOINT_COLUMNS,
     artifacts_json,
@@ -67,10 +76,16 @@ _SORT_KEYS: dict[CheckpointSort, Callable[[Checkpoint], Any]] = {
 }
 
 
+Kept = Annotated[bool, option("--kept", "Checkpoints of destroyed jobs")]
+
+
 def list_command(
     ctx: typer.Context,
-    address: options.JobArgument,
+    address: Annotated[
+        str | None, argument("ADDRESS", "Job, e.g. job.train [default with --kept: all]")
+    ] = None,
     run: RunOption = None,
+    kept: Kept = False,
     name: Annotated[
         str | None, option("--checkpoint-name NAME", "Only the checkpoint of this name")
     ] = None,
@@ -86,8 +101,15 @@ def list_command(
 ) -> int:
     """List the checkpoints of a job, or of all jobs of a matrix."""
     session = session_of(ctx)
+    job = job_address(address) if address else None
     with open_with_trust(session, trust) as workspace:
-        runs = select_runs(with_unrecorded_runs(workspace), job_address(address), run)
+        state = kept_state(workspace) if kept else with_unrecorded_runs(workspace)
+        all_kept = kept and run is None
+        runs = (
+            kept_runs(state, job)
+            if all_kept
+            else select_runs(state, job_address(address or ""), run)
+        )
         checkpoints, unreachable = list_checkpoints(workspace, runs)
     checkpoints = [one for one in checkpoints if name in (None, one.name)]
     if sort is not None:
@@ -95,7 +117,8 @@ def list_command(
     if order is SortOrder.DESC:
         checkpoints.reverse()
     form = checkpoints_json(checkpoints, unreachable)
-    lines = checkpoint_table(checkpoints, session.output.width, jobs=len(runs) > 1)
+    several = len({job_run.job.address for job_run in runs}) > 1
+    lines = checkpoint_table(checkpoints, session.output.width, jobs=kept or several)
     print_result(session.output, format_, form, lines, (CHECKPOINT_COLUMNS, form["checkpoints"]))
     return report_unreachable(session, unreachable, "the checkpoints")
 
@@ -110,16 +133,22 @@ def download_command(
     rank: Annotated[int, option("--rank N", "Rank that saved the checkpoint")] = 0,
     force: Force = False,
     run: RunOption = None,
+    kept: Kept = False,
     trust: options.TrustFile = None,
 ) -> int:
     """Download a checkpoint; by default, the latest complete checkpoint."""
     session = session_of(ctx)
     with open_with_trust(session, trust) as workspace:
-        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
-        place, skipped_links = download_checkpoint(
+        state = kept_state(workspace) if kept else with_unrecorded_runs(workspace)
+        job_run = find_run(state, job_address(address), run)
+        place, skipped_links, inside = download_checkpoint(
             workspace, job_run, target, name=name, rank=rank, force=force
         )
     session.output.print(str(place))
+    if inside is not None:
+        session.output.note(
+            f"Warning: {place} is in the code directory of {inside}, and is left out of the code. To include it, delete {DOWNLOAD_MARK} there."
+        )
     if skipped_links:
         session.output.note(
             f"{skipped_links_text(skipped_links)}: the target is missing or outside the checkpoint directory"

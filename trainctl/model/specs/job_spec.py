@@ -284,7 +284,7 @@ class JobSpec:
 
     ``persisted_secrets`` are stored on the node's disk until the run starts. A plan adds ``weight_pins`` and, for a
     run based on an earlier run, ``rerun_of`` (its id) or ``resume_from`` (``latest``). ``name`` and ``project_name`` are
-    set if they differ from the names in addresses.
+    set if they differ from the names in addresses. ``checkpoint_store``: URL and endpoint, if declared and used.
     """
 
     name: str | None = field(default=None, metadata=OMIT_EMPTY)
@@ -308,6 +308,7 @@ class JobSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     code: CodeSpec = CodeSpec()
     weight_pins: Mapping[str, str | None] | None = field(default=None, metadata=OMIT_EMPTY)
+    checkpoint_store: str | None = field(default=None, metadata=OMIT_EMPTY)
     rerun_of: str | None = field(default=None, metadata=OMIT_EMPTY)
     resume_from: str | None = field(default=None, metadata=OMIT_EMPTY)
 

@@ -58,11 +58,12 @@ _MIN_TOKEN = 16
 
 
 def serve(request: ServeRequest, emit: Emit, caller: BinaryIO) -> ServeResponse:
-    """Serve listings from this node's cache; the first event has what it ``holds``."""
+    """Serve listings from this node's cache or a directory; the first event has what the cache ``holds``."""
     layout = layout_of(request)
     listings = receive_listings(request["listings"], caller)
     holds = {listing.id: _holdings(layout, listing) for listing in listings}
-    return _serve(CacheObjectSource(layout, listings), request, emit, caller, {"holds": holds})
+    objects = CacheObjectSource(layout, listings, request.get("directory"))
+    return _serve(objects, request, emit, caller, {"holds": holds})
 
 
 def serve_mirror(request: ServeMirrorRequest, emit: Emit, caller: BinaryIO) -> ServeResponse:
@@ -89,10 +90,17 @@ def peer_server(layout: Layout, listings: Sequence[Listing]) -> Iterator[Optiona
 
 
 class CacheObjectSource(ObjectSource):
-    """Chunks of listings by digest, also of files being fetched, and small files."""
+    """Chunks of listings by digest, also of files being fetched, and small files.
 
-    def __init__(self, layout: Layout, listings: Sequence[Listing]) -> None:
+    ``directory``: has the listings' files by path, instead of the cache.
+    """
+
+    def __init__(
+        self, layout: Layout, listings: Sequence[Listing], directory: Optional[str] = None
+    ) -> None:
         self._layout = layout
+        files = (file for listing in listings for file in listing.files if directory)
+        self._paths = {file.sha256: f"{directory}/{file.path}" for file in files}
         self._chunks: Dict[str, Tuple[ListedFile, Chunk]] = {}
         self._listings = {
             listing.id: {file.sha256 for file in listing.unique_files} for listing in listings
@@ -130,7 +138,7 @@ class CacheObjectSource(ObjectSource):
     def open_blob(self, sha256: str) -> Optional[OpenObject]:
         """Open a complete file, renamed or not: files of one chunk are renamed in groups."""
         files = self._layout.files
-        stream = open_file(files.blob(sha256))
+        stream = open_file(self._paths.get(sha256) or files.blob(sha256))
         if stream is None:
             stream = open_file(files.part(sha256))
             if stream is None:

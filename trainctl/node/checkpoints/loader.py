@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
+from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.layout import folder_of
 from trainctl.base.checkpoints.manifests import CheckpointManifest, RunCheckpoints, list_runs
 from trainctl.base.checkpoints.ranking import age_key, checkpoint_class, newest_checkpoint
@@ -19,6 +20,7 @@ from trainctl.node.checkpoints.pointers import place_pointers
 from trainctl.node.checkpoints.uploader import open_store_for
 from trainctl.node.checkpoints.uploader_process import runs_to_upload, upload_remaining
 from trainctl.node.runs.record import NodeRun
+from trainctl.node.system.blob_files import stamp
 
 
 class _LoadableCheckpoint(NamedTuple):
@@ -42,13 +44,13 @@ def load_checkpoints(
     with store_errors(location):
         for other in runs_to_upload(run, spec):
             upload_remaining(other, secrets, data)
-    store = open_store_for(location, data, secrets)
     remove_tree(run.loaded)
     make_directory(run.loaded)
     rows: List[Dict[str, Any]] = []
     for reference in references:
-        with store_errors(location):
-            checkpoints = _find(store, reference)
+        place = reference.get("place") or location
+        with store_errors(place):
+            checkpoints = _find(open_store_for(place, data, secrets), reference)
         for checkpoint in checkpoints:
             prefix, manifest = checkpoint.source.prefix, checkpoint.manifest
             job = str((reference["runs"] and reference["job"]) or prefix.split("/")[1])
@@ -132,7 +134,10 @@ def _place(checkpoint: _LoadableCheckpoint, rank: Path, local: Path) -> None:
         for file in manifest["files"]:
             path = target / file["path"]
             make_directory(path.parent)
-            if not _link(local / source.prefix / below / file["path"], path, file):
+            copies = [local / source.prefix / below / file["path"]]
+            if isinstance(source.store, DirectoryCheckpointStore):
+                copies.append(source.store.root / file["key"])
+            if not any(_link(copy, path, file) for copy in copies):
                 _fetch(source.store, file, path)
     finally:
         if lease is not None:
@@ -141,15 +146,16 @@ def _place(checkpoint: _LoadableCheckpoint, rank: Path, local: Path) -> None:
 
 
 def _link(source: Path, path: Path, file: Mapping[str, Any]) -> bool:
-    """Hard-link the file that was uploaded, if it is still here and unchanged."""
+    """Hard-link the file that was uploaded, or its delivered copy, if it is still here and unchanged."""
+    times = (file["modified"], stamp(file["sha256"]) * 10**9)
     try:
         status = source.lstat()
-        if (status.st_size, status.st_mtime_ns) != (file["size"], file["modified"]):
+        if status.st_size != file["size"] or status.st_mtime_ns not in times:
             return False
         os.link(source, path, follow_symlinks=False)
     except OSError:
         return False
-    return bool(path.stat().st_mtime_ns == file["modified"])
+    return path.stat().st_mtime_ns in times
 
 
 def _fetch(store: CheckpointStore, file: Mapping[str, Any], path: Path) -> None:

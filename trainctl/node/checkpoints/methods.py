@@ -1,8 +1,10 @@
-"""RPC methods for checkpoints: list, read, upload, remove."""
+"""RPC methods for checkpoints: list, hash, read, upload, remove."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+from pathlib import Path
 from typing import Any, Callable, Dict, List
 
 from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
@@ -11,6 +13,7 @@ from trainctl.base.checkpoints.stores import store_errors
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.archives import is_inside
 from trainctl.base.filesystem.files import list_names, remove_tree
+from trainctl.base.listing import CHUNK_BYTES, ListedFile
 from trainctl.base.protocol import checkpoints as protocol
 from trainctl.base.protocol.runs import RemoveResponse
 from trainctl.node.checkpoints.monitor import SavedCheckpoint, list_saved
@@ -54,6 +57,36 @@ def checkpoints(request: protocol.CheckpointsRequest, emit: Emit) -> protocol.Ch
         "pending": sorted(pending),
         "live": bool(status and status["supervised"]),
     }
+
+
+def checkpoint_listing(
+    request: protocol.CheckpointListingRequest, emit: Emit
+) -> protocol.CheckpointListingResponse:
+    """Verify a complete checkpoint in a directory; list its files and its manifest by their keys."""
+    data = layout.check_absolute(request["data"], "data")
+    store = open_store_for(request["place"] or {}, data, {})
+    run = RunCheckpoints(store, request["prefix"])
+    key = run.manifest_key(request["rank"], request["name"])
+    manifest = run.manifest(request["rank"], request["name"])
+    if manifest is None or not isinstance(store, DirectoryCheckpointStore):
+        raise Failure("missing", f"{key!r} no longer exists")
+    digests = {file["key"]: file["sha256"] for file in manifest["files"]}
+    files: List[ListedFile] = []
+    for path in sorted({*digests, key}):
+        files.append(_hash_file(store.root, path))
+        if digests.get(path, files[-1].sha256) != files[-1].sha256:
+            raise Failure("wrong", f"{path!r} in the store is corrupt: digest mismatch")
+    return {"directory": str(store.root), "files": [file.row for file in files]}
+
+
+def _hash_file(directory: Path, path: str) -> ListedFile:
+    whole, chunks, size = hashlib.sha256(), [], 0
+    with (directory / path).open("rb") as stream:
+        for data in iter(lambda: stream.read(CHUNK_BYTES), b""):
+            whole.update(data)
+            chunks.append(hashlib.sha256(data).hexdigest())
+            size += len(data)
+    return ListedFile(path, size, whole.hexdigest(), chunks if len(chunks) > 1 else ())
 
 
 def read_objects(request: protocol.ReadObjectsRequest, write: Callable[[bytes], None]) -> None:

@@ -39,8 +39,8 @@ from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import (  # fmt: skip
     create_file,
     file_mode_for,
+    make_directory,
     make_durable,
-    make_shared_directory,
     open_file,
     read_json,
     sync_directory,
@@ -121,7 +121,7 @@ class SharedCache:
 
     def refer(self, lineage: str, listing: Listing) -> None:
         """Record that a lineage uses a listing."""
-        path = make_shared_directory(self._references / lineage) / f"{listing.id}.json"
+        path = make_directory(self._references / lineage, shared=True) / f"{listing.id}.json"
         try:
             os.utime(path)
         except FileNotFoundError:
@@ -156,7 +156,7 @@ class SharedCache:
         intervals. Fetches nothing if space is insufficient.
         """
         for directory in (self._incoming, self._claims):
-            make_shared_directory(directory)
+            make_directory(directory, shared=True)
         groups = [
             group for group in _groups(batch) if any(file.sha256 in missing for file in group)
         ]
@@ -208,7 +208,7 @@ class SharedCache:
             folders = set()
             for sha256, path in temporaries.items():
                 target = Path(self.blob(sha256))
-                folders.add(make_shared_directory(target.parent))
+                folders.add(make_directory(target.parent, shared=True))
                 path.replace(target)
             for folder in folders:
                 sync_directory(folder)

@@ -15,7 +15,8 @@ from trainctl.base.checkpoints.ranking import recency_key
 from trainctl.base.json import digest
 from trainctl.base.parallel import each
 from trainctl.base.protocol.checkpoints import CheckpointObjectRange
-from trainctl.errors import NodeError, NodeUnreachable, StorageError, UsageError
+from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError, UsageError
+from trainctl.jobs.code import DOWNLOAD_MARK
 from trainctl.jobs.environment import checkpoint_directory
 from trainctl.model.address import Address, Kind
 from trainctl.model.reports import (
@@ -28,6 +29,7 @@ from trainctl.model.reports import (
 from trainctl.operations.jobs.code import require_absent
 from trainctl.operations.jobs.runs import JobRun, run_control, with_unrecorded_runs
 from trainctl.operations.workspace import Workspace
+from trainctl.plan.values import OUTPUT_MARK
 from trainctl.resources.agents import node_named
 from trainctl.resources.checkpoints import CheckpointClient
 from trainctl.resources.runs.run_control import runs_of
@@ -44,7 +46,7 @@ _AT_ONCE = 8
 
 def checkpoints_of(workspace: Workspace, run: JobRun) -> CheckpointClient:
     """Return the client of a run's checkpoints."""
-    return CheckpointClient(run_control(workspace), workspace.checkpoints, run.record)
+    return CheckpointClient(run_control(workspace, run.state), workspace.checkpoints, run.record)
 
 
 def complete_rows(workspace: Workspace, run: JobRun) -> list[dict[str, Any]]:
@@ -76,7 +78,7 @@ def list_checkpoints(
             return [], unreachable_nodes(run.record, errors_by_rank), error
 
     results = each(query, runs, _AT_ONCE)
-    if all(error is not None for _, _, error in results):
+    if results and all(error is not None for _, _, error in results):
         raise next(error for _, _, error in results if error is not None)
     unreachable = dict.fromkeys(node for _, nodes, _ in results for node in nodes)
     checkpoints = [checkpoint for known, _, _ in results for checkpoint in known]
@@ -164,10 +166,11 @@ def _checkpoint_label(row: Mapping[str, Any]) -> str:
 
 
 class DownloadedCheckpoint(NamedTuple):
-    """A downloaded directory, and the number of links to skipped files."""
+    """A downloaded directory, the number of links to skipped files, and the job whose code it is inside."""
 
     place: Path
     skipped_links: int
+    inside: Address | None
 
 
 def download_checkpoint(
@@ -191,7 +194,19 @@ def download_checkpoint(
     place = target / (f"checkpoint-{run.record.id}" if chosen["name"] == "." else chosen["name"])
     require_absent(place)
     copy_checkpoint(client, chosen, place)
-    return DownloadedCheckpoint(place, int(chosen.get("skipped_links") or 0))
+    inside = exclude_from_code(workspace, place)
+    return DownloadedCheckpoint(place, int(chosen.get("skipped_links") or 0), inside)
+
+
+def exclude_from_code(workspace: Workspace, place: Path) -> Address | None:
+    """Mark a downloaded directory if it is in the code of a job; return the job."""
+    with suppress(TrainctlError):  # the manifest may be invalid
+        for job in workspace.desired.jobs():
+            code = (workspace.settings.directory / job.job_spec.code.path).resolve()
+            if place.resolve().is_relative_to(code):
+                (place / DOWNLOAD_MARK).write_text(f"{OUTPUT_MARK}\n")
+                return job.address.group
+    return None
 
 
 def copy_checkpoint(

@@ -15,6 +15,7 @@ from trainctl.operations.jobs.checkpoints import (
     checkpoint_from,
     checkpoints_of,
     copy_checkpoint,
+    exclude_from_code,
     select_checkpoint,
 )
 from trainctl.operations.jobs.code import require_absent
@@ -101,6 +102,7 @@ def write_serving(
     require_absent(directory / WEIGHTS, "--out")
     copy_checkpoint(checkpoints_of(workspace, run), serving.row, directory / WEIGHTS, link=True)
     try:
+        exclude_from_code(workspace, directory)
         for name, text in serving.files().items():
             (directory / name).parent.mkdir(exist_ok=True)
             (directory / name).write_text(text, encoding="utf-8")

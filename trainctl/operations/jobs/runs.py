@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from trainctl.errors import LockHeld, NodeError, NodeUnreachable, UsageError
+from trainctl.ledger.history import removed_resources
 from trainctl.ledger.leases import is_dead
 from trainctl.ledger.reducer import merge_outputs
 from trainctl.ledger.state import Intent, RecordedResource, State
@@ -128,10 +129,11 @@ def _with_run(known: RecordedResource | None, attempt: Intent, run: RunRecord) -
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """A run of a recorded job."""
+    """A run of a recorded job, and the state that also has its nodes, None for the current one."""
 
     job: RecordedResource
     record: RunRecord
+    state: State | None = None
 
     @property
     def project(self) -> str:
@@ -161,10 +163,10 @@ def find_run(state: State, address: Address, run: str | None = None) -> JobRun:
             f"{address} has not run yet", "To run it, apply: trainctl apply.", code="run-not-found"
         )
     if run is None:
-        return JobRun(job, runs[-1])
+        return JobRun(job, runs[-1], state)
     for record in runs:
         if run in (record.id, str(record.number)):
-            return JobRun(job, record)
+            return JobRun(job, record, state)
     raise UsageError(
         f"{address} has no run {run}",
         f"Runs: {', '.join(f'{r.number} ({r.id})' for r in runs)}.",
@@ -239,9 +241,25 @@ def select_runs(state: State, address: Address, run: str | None = None) -> list[
     return matrix_runs or [find_run(state, address, run)]
 
 
-def run_control(workspace: Workspace) -> RunControl:
+def kept_state(workspace: Workspace) -> State:
+    """Return destroyed jobs, whose checkpoints may have been kept, with all clusters there were."""
+    return removed_resources(workspace.ledger.entries())
+
+
+def kept_runs(state: State, address: Address | None) -> list[JobRun]:
+    """Return all runs of the jobs of ``kept_state``, optionally of one job or matrix."""
+    return [
+        JobRun(resource, record, state)
+        for job, resource in sorted(state.resources.items())
+        if job.kind is Kind.JOB and address in (None, job, job.group)
+        for record in runs_of(resource)
+        if record.reused_from is None
+    ]
+
+
+def run_control(workspace: Workspace, state: State | None = None) -> RunControl:
     """Return the control of recorded runs."""
-    state = workspace.ledger.state()
+    state = state or workspace.ledger.state()
     return RunControl(workspace.agents, state.resources.get)
 
 

@@ -11,7 +11,7 @@ from trainctl.errors import StorageError, TrainctlError
 from trainctl.jobs.code_changes import compare_code
 from trainctl.model.address import Kind
 from trainctl.model.contents import ContentDiff, ContentGroup
-from trainctl.model.run import RunRecord
+from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.source_uri import parse_source
 from trainctl.model.specs.job_spec import CheckpointSelector
 from trainctl.model.specs.resource import WeightsSpec
@@ -103,16 +103,19 @@ def _loads(plan: Plan) -> Iterator[ContentDiff]:
     for change in plan.changes:
         job = change.job_spec
         own = [CheckpointSelector(job.project, str(change.address))] if job.resume_from else []
-        loads = [_selected(load, changes, plan) for load in (*job.runtime.loads, *own)]
+        loads = [_selected(load, change, changes, plan) for load in (*job.runtime.loads, *own)]
         if change.address in plan.runs and loads:
             yield ContentDiff(change.address, "checkpoints", "", ", ".join(loads))
 
 
-def _selected(load: CheckpointSelector, changes: dict[str, Change], plan: Plan) -> str:
+def _selected(
+    load: CheckpointSelector, change: Change, changes: dict[str, Change], plan: Plan
+) -> str:
     """Return the run to load from as far as known, if possible as ``PROJECT/JOB/NUMBER-ID``."""
     source = changes.get(load.job or "")
-    if source and source.address in plan.runs and not load.run:
+    if source and source is not change and source.address in plan.runs and not load.run:
         return f"the new run of {load.job}"
-    run = _last_run(source)
+    runs = [*map(RunRecord.from_json, source.outputs.get("runs", ()))] if source else []
+    run = next((run for run in reversed(runs) if run.status is not RunStatus.DEPLOY_FAILED), None)
     name = load.run or (f"{run.number}-{run.id}" if run else "newest run")
     return "/".join(filter(None, (load.project, (load.job or "").removeprefix("job."), name)))

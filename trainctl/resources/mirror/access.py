@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,7 +15,7 @@ from trainctl.base.protocol.method import Method
 from trainctl.base.protocol.weights import SERVE_MIRROR
 from trainctl.base.protocol.wire import encode_rows
 from trainctl.errors import SourceError
-from trainctl.model.delivery import THROUGH_CLIENT
+from trainctl.model.delivery import PEERS, THROUGH_CLIENT
 from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.responses import OnEvent
@@ -151,6 +152,32 @@ class HostMirrorAccess:
                 self._server = None
         if unused is not None:
             unused.close()
+
+
+class NodeFilesAccess:
+    """See MirrorAccess. Files in a directory of a node, served by it to other nodes."""
+
+    far = PEERS
+
+    def __init__(self, server: NodeServer, register: Register) -> None:
+        self._server = server
+        self.register = register
+        self.trees: dict[str, str] = {}
+        """Directories with the delivered files, by the id of the node."""
+
+    def is_near(self, provider: str, node: Node) -> bool:
+        """See MirrorAccess."""
+        return False
+
+    @contextmanager
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[NodeMirrorCall]:
+        """See MirrorAccess."""
+        yield partial(self._call, node, _open_access(agent, self._server.connection()))
+
+    def _call(self, node: Node, call: NodeMirrorCall, *arguments: Any) -> Any:
+        response = call(*arguments)
+        self.trees[node.id] = response["tree"]
+        return response
 
 
 class BucketMirrorAccess:

@@ -19,8 +19,8 @@ from trainctl.base.filesystem.files import (
     SHARED_DIRECTORY,
     SHARED_FILE,
     is_group_shared,
+    make_directory,
     make_durable,
-    make_shared_directory,
     sync,
     sync_directory,
     write_at,
@@ -252,7 +252,7 @@ class DirectoryObjects:
         if f"{self.root}/{_TEMPORARY}" in self._existing:
             return
         missing = [path for path in (self.root, *self.root.parents) if not path.exists()]
-        make_shared_directory(self.root)
+        make_directory(self.root, shared=True)
         for path in missing:
             sync_directory(path.parent)
         self._is_for_group = is_group_shared(self.root.stat())
