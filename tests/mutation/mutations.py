@@ -223,7 +223,7 @@ MUTATIONS = [
         ),
         ("reuse.py", "if run.status is RunStatus.COMPLETED and _is_usable", "if _is_usable"),
         ("reuse.py", "return not (change.stops or change.resumes or", "return not ("),
-        ("sessions.py", "if not run.record.ranks:", "if False:"),
+        ("sessions.py", "with_secrets=with_secrets", "with_secrets=True"),
     ),
     *_mutations(
         "trainctl",

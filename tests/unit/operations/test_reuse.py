@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ from trainctl.model.specs.job_spec import (
     LoadCheckpointSpec,
     RuntimeSpec,
 )
-from trainctl.operations.jobs.reuse import run_identities
-from trainctl.plan.values import Change, Plan
+from trainctl.operations.jobs.reuse import may_reuse, run_identities
+from trainctl.plan.values import AffectedRun, Change, Plan
 
 DONE = RunStatus.COMPLETED
 
@@ -89,3 +90,11 @@ def test_a_resumed_run_is_equal_if_the_run_before_was() -> None:
     assert resumed(same, other) is None
     repeated = change("sft", other, same, action=Action.REPLACE, rerun_of=other.id)
     assert identity("sft", repeated) == "sha256:other"
+
+
+def test_a_run_that_continues_or_stops_another_is_not_replaced_by_an_equal_one() -> None:
+    sft = change("sft")
+    stops = AffectedRun("abc", 1, None, ranks=1)
+    others = [replace(sft, stops=stops), replace(sft, resumes="key")]
+    others += [change("sft", rerun_of="abc"), change("sft", resume_from="latest")]
+    assert [may_reuse(each) for each in (sft, *others)] == [True, False, False, False, False]

@@ -39,7 +39,7 @@ def plan_with_reuse(
         for change in starting_changes(plan.changes)
         if (identity := identities[change.address])
         and change.address not in requested
-        and _may_reuse(change)
+        and may_reuse(change)
     }
     if wanted and inputs.options.reuse:
         sources, problems = _read_states(workspace, inputs.state)
@@ -86,7 +86,7 @@ def run_identities(plan: Plan, state: State) -> dict[Address, str | None]:
     }
 
 
-def _may_reuse(change: Change) -> bool:
+def may_reuse(change: Change) -> bool:
     """Whether a run neither continues an earlier one nor stops one."""
     job = change.job_spec
     return not (change.stops or change.resumes or job.rerun_of or job.resume_from)
