@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainctl.base.json import JsonObject, JsonValue, digest
+from trainctl.base.json import JsonObject, digest
 from trainctl.desired import resources as make
 from trainctl.desired.expand import Expander
 from trainctl.desired.expression import OPEN, read_variables
@@ -245,21 +245,6 @@ def _digest(
                 }
                 for address, resource in resources.items()
             },
-            "secrets": {
-                name: [
-                    spec.origin,
-                    spec.source,
-                    spec.version,
-                    spec.redact,
-                    *_optional_secret_fields(spec),
-                ]
-                for name, spec in secrets.items()
-            },
+            "secrets": {name: to_json(spec) for name, spec in secrets.items()},
         }
     )
-
-
-def _optional_secret_fields(spec: SecretSpec) -> list[JsonValue]:
-    """Return later fields only if set, so that digests of earlier releases stay valid."""
-    optional: list[JsonValue] = [list(spec.command), spec.region, spec.key, spec.service]
-    return [*(optional if any(optional) else []), *(["persist"] if spec.persist else [])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
@@ -38,17 +38,6 @@ class LockEntry(JsonSerializable):
     def key(self) -> LockKey:
         """Key of the entry in a lock file."""
         return self.source, self.allow_patterns, self.ignore_patterns, self.endpoint_url
-
-
-def find_locked(
-    entries: Mapping[LockKey, LockEntry], key: LockKey, manifest_keys: Container[LockKey]
-) -> LockEntry | None:
-    """Return the entry for a key; ``manifest_keys`` are all keys of the manifest.
-
-    Entries of older lock files name no endpoint; they match any, unless the manifest has the source without one.
-    """
-    bare = (*key[:3], None)
-    return entries.get(key) or (None if bare in manifest_keys else entries.get(bare))
 
 
 class LockFile:
@@ -92,7 +81,7 @@ class LockFile:
         for key, entry in new.items():
             if replace or key not in raw:
                 raw[key] = {**raw.get(key, {}), **entry.to_json()}
-        stays = raw if manifest_keys is None else _named_keys(raw, manifest_keys)
+        stays = raw if manifest_keys is None else manifest_keys
         rows = [raw[key] for key in sorted(raw, key=_sort_key) if key in stays or key in new]
         text = json.dumps({**document, "version": _VERSION, "sources": rows}, **_STYLE) + "\n"
         before = self.path.read_text(encoding="utf-8") if self.path.exists() else None
@@ -173,11 +162,6 @@ _FORM: dict[str, type | tuple[type, ...]] = {
     "endpoint_url": (str, NoneType),
 }
 _STYLE: dict[str, Any] = {"indent": 2, "sort_keys": True, "ensure_ascii": False}
-
-
-def _named_keys(present: Collection[LockKey], manifest_keys: Collection[LockKey]) -> set[LockKey]:
-    """Return the keys to keep: the manifest's, and matching ones of older lock files."""
-    return {*manifest_keys, *((*key[:3], None) for key in manifest_keys if key not in present)}
 
 
 def _sort_key(key: LockKey) -> tuple[str, tuple[str, ...], tuple[str, ...], str]:

@@ -94,7 +94,7 @@ def test_lost_runs_quarantine_a_node_until_its_release(workspace: Workspace) -> 
 def test_an_apply_of_the_cluster_keeps_quarantine_and_times_of_creation(
     workspace: Workspace,
 ) -> None:
-    """New nodes get their time, those of an older version of trainctl none."""
+    """New nodes get their time, imported ones none."""
     record_quarantine(workspace.ledger, CLUSTER, "lab/gpu-0", "ECC errors")
     cluster = workspace.ledger.recorded(CLUSTER)
     assert cluster is not None

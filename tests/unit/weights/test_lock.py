@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cases import cases
 from trainctl.errors import StorageError, TrainctlError
-from trainctl.weights.lock import LockEntry, LockFile, find_locked
+from trainctl.weights.lock import LockEntry, LockFile
 
 ROOT = Path(__file__).resolve().parents[3]
 ENTRY = LockEntry("hf://a/b", ("*.json",), None, "c" * 40, "sha256:1", 3, 100)
@@ -98,15 +98,12 @@ for number in range(10):
 
 
 def test_entries_outside_the_manifest_are_removed(tmp_path: Path) -> None:
-    """A row without an endpoint stays until the entry that uses it has its own."""
     lock = LockFile(tmp_path)
     bare = LockEntry("s3://models/llm", None, None, "1", "sha256:1", 1, 5)
     there = replace(bare, endpoint_url="https://there.example")
-    lock.put([ENTRY, OTHER, bare])
+    lock.put([ENTRY, OTHER, bare, there])
     lock.put([], manifest_keys={OTHER.key, there.key})
-    assert lock.entries().keys() == {OTHER.key, bare.key}
-    lock.put([there])
-    assert lock.entries().keys() == {OTHER.key, bare.key, there.key}
+    assert lock.entries().keys() == {OTHER.key, there.key}
     lock.put([ENTRY], manifest_keys={there.key})
     assert lock.entries().keys() == {ENTRY.key, there.key}
     lock.put([], manifest_keys=set())
@@ -116,18 +113,3 @@ def test_entries_outside_the_manifest_are_removed(tmp_path: Path) -> None:
 def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="--lockfile=readonly"):
         LockFile(tmp_path / "none").put([ENTRY])
-
-
-def test_a_row_without_an_endpoint_is_used_for_any(tmp_path: Path) -> None:
-    """Unless the manifest has that source without an endpoint."""
-    old = LockEntry("s3://models/llm", None, None, "1", "sha256:1", 1, 5)
-    there = replace(old, endpoint_url="https://there.example", pin="sha256:2")
-    lock = LockFile(tmp_path)
-    lock.put([old])
-    assert "endpoint_url" not in lock.path.read_text()
-
-    assert find_locked(lock.entries(), there.key, {there.key}) == old
-    assert find_locked(lock.entries(), there.key, {there.key, old.key}) is None
-    lock.put([there])
-    assert find_locked(lock.entries(), there.key, {there.key}) == there
-    assert find_locked(lock.entries(), old.key, {there.key, old.key}) == old

@@ -23,7 +23,7 @@ from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Plan, PlanInputs, PlanOptions, WeightsFacts
 from trainctl.plugin_api import discovery
 from trainctl.resources.weights import source_request_of
-from trainctl.weights.lock import LockFile, find_locked
+from trainctl.weights.lock import LockFile
 from trainctl.weights.resolution import SourceRequest, resolve
 
 _RETRY = RetryPolicy(attempts=2, unanswered=1, patience=0)
@@ -73,11 +73,10 @@ def _survey_weights(
         for address, resource in workspace.desired.resources.items()
         if address.kind is Kind.WEIGHTS
     }
-    keys = {request.key for request in requests.values()}
 
     def inspect(address: Address) -> tuple[WeightsFacts | None, list[Diagnostic]]:
         request, resource = requests[address], workspace.desired.resources[address]
-        entry = find_locked(locked, request.key, keys)
+        entry = locked.get(request.key)
         try:
             _require_public(request, resource.weights_spec)
             found = resolve(request, locked=entry, retry=_RETRY)

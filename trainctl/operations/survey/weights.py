@@ -27,7 +27,7 @@ from trainctl.resources.weights import credential_of, source_request_of
 from trainctl.sources import source_for
 from trainctl.store.backends.directory import SPARE_BYTES
 from trainctl.store.maintenance.survey import SourceSurvey
-from trainctl.weights.lock import LockEntry, LockFile, find_locked
+from trainctl.weights.lock import LockEntry, LockFile
 from trainctl.weights.mirrors import is_remote
 from trainctl.weights.resolution import Resolution, SourceRequest, resolve, resolve_from_lock
 
@@ -54,12 +54,11 @@ def survey_weights(
         for address, resource in workspace.desired.resources.items()
         if address.kind is Kind.WEIGHTS
     }
-    keys = {request.key for request in requests.values()}
     queries = []
     for address, request in requests.items():
         if address not in among:
             continue
-        entry = find_locked(locked, request.key, keys)
+        entry = locked.get(request.key)
         query = _WeightsQuery(workspace.desired.resources[address], request, entry)
         if _is_queried(query, state, options):
             queries.append(query)

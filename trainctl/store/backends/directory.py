@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import secrets
-import shlex
 import shutil
 import stat as modes
 import threading
@@ -32,8 +31,6 @@ from trainctl.errors import StorageError, TrainctlError
 from trainctl.store import keys
 
 _TEMPORARY = ".tmp"
-_OLD_FORMAT_DIRECTORY = "fingerprints"
-"""A directory in mirrors of older versions."""
 _ATTEMPTS = 10
 SPARE_BYTES = 64 * 2**20
 """Bytes kept free on the disk."""
@@ -58,7 +55,6 @@ class DirectoryObjects:
         explain: Optional[Callable[[Path, OSError], TrainctlError]] = None,
     ) -> None:
         self.root = root
-        _check_format(root)
         self._is_own = is_own
         self._explain = explain or _storage_error
         self._lock = threading.Lock()
@@ -290,15 +286,6 @@ class DirectoryObjects:
             yield
         except OSError as error:
             raise self._explain(self.root, error) from error
-
-
-def _check_format(root: Path) -> None:
-    """Raise StorageError for a mirror of an old format, which would appear empty."""
-    if os.path.isdir(root / _OLD_FORMAT_DIRECTORY):  # noqa: PTH112 - False without permission
-        raise StorageError(
-            f"{root} is a mirror of an incompatible older version of trainctl",
-            f"Delete it; the next apply downloads everything again: rm -r {shlex.quote(str(root))}",
-        )
 
 
 def free_bytes(path: Path) -> int:
