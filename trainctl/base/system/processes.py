@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional
@@ -25,8 +24,7 @@ _ENDED = -1
 class Process(NamedTuple):
     """A process, unique across pid reuse.
 
-    ``machine`` and ``boot`` include the pid namespace. ``started``: clock ticks since boot, Unix seconds without
-    ``/proc``, 0 if hidden.
+    ``machine`` and ``boot`` include the pid namespace. ``started``: clock ticks since boot, 0 if hidden.
     """
 
     machine: str
@@ -74,7 +72,7 @@ def boot_id() -> str:
     """Return the kernel's boot id; empty if there is none."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return _output("sysctl", "-n", "kern.bootsessionuuid")
+    return ""
 
 
 def start_ticks(pid: int) -> Optional[int]:
@@ -181,30 +179,7 @@ def _namespace() -> str:
 
 def _start_time(pid: int) -> Optional[int]:
     """Return the start time; ``_ENDED`` for a zombie, None if unknown."""
-    if not _namespace():
-        return _start_time_by_ps(pid)
     fields = _fields(pid)
     if fields is None:
         return None
     return _ENDED if fields[_AFTER_NAME_STATE] in "ZX" else int(fields[_AFTER_NAME_START])
-
-
-def _start_time_by_ps(pid: int) -> Optional[int]:
-    text = _output("ps", "-o", "lstart=", "-p", str(pid))
-    try:
-        return int(time.mktime(time.strptime(text, "%a %b %d %H:%M:%S %Y")))
-    except (ValueError, OverflowError):
-        return None
-
-
-def _output(*command: str) -> str:
-    import subprocess  # only where there is no /proc
-
-    environment = {**os.environ, "LC_ALL": "C", "TZ": "UTC"}
-    try:
-        process = subprocess.run(
-            command, capture_output=True, text=True, timeout=10, env=environment
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return process.stdout.strip()

@@ -20,7 +20,6 @@ from trainctl.base.filesystem.files import (
     is_group_shared,
     make_durable,
     make_shared_directory,
-    sync,
     sync_directory,
     write_at,
 )
@@ -217,7 +216,7 @@ class DirectoryObjects:
                     os.fchmod(descriptor, SHARED_FILE)
                 write_at(descriptor, 0, data)
                 if durable:
-                    sync(descriptor)
+                    os.fsync(descriptor)
                 else:  # start writing to the disk, so that the sync at the end is short
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
