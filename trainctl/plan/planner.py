@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic
+from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.plan import caches, costs
-from trainctl.plan.batch import batch_problems, batch_rows
+from trainctl.plan.batch_facts import BatchRow
 from trainctl.plan.diff import plain, plan_digest, policies_digest, with_coverage
 from trainctl.plan.graph import REMOVES, expand_matrix_names, order_changes, select_addresses
 from trainctl.plan.jobs import desired_job_attributes, plan_job, plan_rerun, with_reuse
@@ -29,6 +29,7 @@ from trainctl.plan.validation.hosts import (
 )
 from trainctl.plan.values import Change, DeliveryRow, Drift, Plan, PlanInputs, WeightsRow
 from trainctl.plugin_api.provider import ResourceStatus
+from trainctl.plugin_api.scheduler import BatchForecast
 
 
 def make_plan(inputs: PlanInputs) -> Plan:
@@ -216,3 +217,43 @@ def find_drift(contexts: Iterable[ResourceContext]) -> Iterator[Drift]:
             after = {**before, **plain(observed.outputs)}
             if after != before:
                 yield Drift(context.address, before, after, observed.detail)
+
+
+def batch_rows(inputs: PlanInputs, changes: Iterable[Change]) -> tuple[BatchRow, ...]:
+    """Return a row for each batch system that gets new runs."""
+    jobs: dict[Address, list[tuple[Address, float | None]]] = {}
+    for job in starting_changes(changes):
+        cluster = job.job_spec.cluster_address
+        if cluster in inputs.batch_systems:
+            start = _forecast(inputs, job).start
+            jobs.setdefault(cluster, []).append((job.address, start))
+    return tuple(
+        BatchRow(cluster, inputs.batch_systems[cluster].partitions, tuple(starts))
+        for cluster, starts in jobs.items()
+    )
+
+
+def batch_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
+    """Report batch systems that don't respond, and jobs that they could not start."""
+    for cluster, facts in inputs.batch_systems.items():
+        if facts.problem:
+            yield warning(
+                facts.problem,
+                "The plan doesn't know what is free.",
+                address=str(cluster),
+                code="scheduler-unreachable",
+            )
+    for job in starting_changes(changes):
+        refusal = _forecast(inputs, job).refusal
+        if refusal:
+            yield warning(
+                f"{job.job_spec.cluster_address} could not start it now: {refusal}",
+                "If no node can ever start it, change compute or max_duration of the job.",
+                address=str(job.address),
+                code="job-refused",
+            )
+
+
+def _forecast(inputs: PlanInputs, job: Change) -> BatchForecast:
+    facts = inputs.batch_systems.get(job.job_spec.cluster_address)
+    return facts.forecasts.get(job.address, BatchForecast()) if facts else BatchForecast()
