@@ -24,8 +24,7 @@ from trainctl.views.plan.changes import (
 )
 from trainctl.views.plan.groups import group_labels
 from trainctl.views.plan.json import PlanCounts
-from trainctl.views.plan.offers import offer_lines
-from trainctl.views.plan.tables import deliveries_table, images_table, weights_table
+from trainctl.views.plan.tables import deliveries_table, images_table, offer_lines, weights_table
 from trainctl.views.plan.verdict import (
     ItemRow,
     lost_items,
