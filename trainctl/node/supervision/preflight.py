@@ -98,7 +98,11 @@ def check_allocation(request: PreflightRequest, host: str, granted: Sequence[str
     gpus = request["gpus"]
     has_tool = any(map(shutil.which, ("nvidia-smi", "rocm-smi")))
     gpus = {"count": gpus["count"] if has_tool else 0, "kind": "", "declared": None}
-    _, findings = _check({**request, "gpus": gpus}, layout_of(request), _granted_gpus)
+    _, findings = _check(
+        {**request, "gpus": gpus},
+        layout_of(request),
+        lambda: visible_gpus(_host_gpus(), os.environ),
+    )
     wanted = request["gpus"]["count"] or 0
     if 0 < len(granted) < wanted:
         summary = f"{len(granted)} of {wanted} GPUs that the run needs were granted"
@@ -109,10 +113,6 @@ def check_allocation(request: PreflightRequest, host: str, granted: Sequence[str
         if finding["level"] != WARNING:
             raise Failure("failed", f"node {host}: {finding['summary']}", finding["remedy"])
         sys.stderr.write(f"warning: node {host}: {finding['summary']}\n")
-
-
-def _granted_gpus() -> List[GpuDevice]:
-    return visible_gpus(_host_gpus(), os.environ)
 
 
 def _host_gpus() -> List[GpuDevice]:
