@@ -75,12 +75,6 @@ def boot_id() -> str:
     return ""
 
 
-def start_ticks(pid: int) -> Optional[int]:
-    """Return the start time in clock ticks since boot; None unless running."""
-    started = _start_time(pid)
-    return None if started == _ENDED else started
-
-
 def descendants(pid: int) -> List[int]:
     """Return all descendants but zombies, children before grandchildren."""
     children: Dict[int, List[int]] = {}
@@ -104,12 +98,8 @@ def parent_of(pid: int) -> Optional[int]:
 
 def cpu_seconds(pids: Iterable[int]) -> float:
     """Return user and system time of processes and the children they have waited for."""
-    return round(sum(map(_cpu_ticks, pids)) / _TICKS, 2)
-
-
-def _cpu_ticks(pid: int) -> int:
-    fields = _fields(pid)
-    return sum(map(int, fields[_AFTER_NAME_CPU])) if fields else 0
+    ticks = [sum(map(int, fields[_AFTER_NAME_CPU])) for fields in map(_fields, pids) if fields]
+    return round(sum(ticks) / _TICKS, 2)
 
 
 def find_by_environment(entry: bytes) -> List[int]:
@@ -120,7 +110,7 @@ def find_by_environment(entry: bytes) -> List[int]:
             environment = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
             continue
-        if entry in environment.split(b"\0") and start_ticks(pid) is not None:
+        if entry in environment.split(b"\0") and _start_time(pid) not in (None, _ENDED):
             pids.append(pid)
     return pids
 
