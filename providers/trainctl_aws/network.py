@@ -62,7 +62,10 @@ class ClusterNetwork:
         groups = self._account.ec2_items(
             "describe_security_groups", "SecurityGroups", Filters=self._filters
         )
-        left = [self._delete_security_group(group["GroupId"]) for group in groups]
+        left = [
+            self._delete_when_unused("delete_security_group", "DependencyViolation", GroupId=name)
+            for name in (group["GroupId"] for group in groups)
+        ]
         left.append(self._delete_placement_group())
         return [text for text in left if text]
 
@@ -80,7 +83,7 @@ class ClusterNetwork:
         """Allow ssh from the manifest's ranges only, and everything among the machines, as EFA needs."""
         name, port = group["GroupId"], settings.port
         existing = {
-            _cidr(block)
+            str(block.get("CidrIp") or block.get("CidrIpv6"))
             for rule in group.get("IpPermissions", ())
             if rule.get("FromPort") == port
             for block in (*rule.get("IpRanges", ()), *rule.get("Ipv6Ranges", ()))
@@ -104,11 +107,6 @@ class ClusterNetwork:
             self._account.ec2(
                 f"authorize_security_group_{direction}", GroupId=group, IpPermissions=list(rules)
             )
-
-    def _delete_security_group(self, group: str) -> str:
-        return self._delete_when_unused(
-            "delete_security_group", "DependencyViolation", GroupId=group
-        )
 
     def _delete_placement_group(self) -> str:
         filters = [{"Name": "group-name", "Values": [self._name]}]
@@ -144,7 +142,3 @@ def _ssh_rules(ranges: Sequence[str], port: int) -> list[dict[str, Any]]:
     if v6:
         rules.append({**rule, "Ipv6Ranges": v6})
     return rules
-
-
-def _cidr(block: dict[str, Any]) -> str:
-    return str(block.get("CidrIp") or block.get("CidrIpv6"))

@@ -29,12 +29,10 @@ from trainctl_aws.account import AwsAccount
 from trainctl_aws.deletion import delete_instance, delete_unused
 from trainctl_aws.host_keys import locate_with_own_key
 from trainctl_aws.keys import login_key_path
-from trainctl_aws.launch import InstanceLauncher, wait
-from trainctl_aws.launch_record import LaunchRecord, find_by_key
+from trainctl_aws.launch import InstanceLauncher, LaunchRecord, find_by_key, wait
 from trainctl_aws.market.offers import NO_FACTS, make_offers, survey_market
 from trainctl_aws.nodes import machine_of, node_of, planned_nodes
-from trainctl_aws.schema import schema
-from trainctl_aws.settings import AwsSettings, find_problems, read_settings
+from trainctl_aws.settings import AwsSettings, find_problems, read_settings, schema
 from trainctl_aws.tags import (
     KEY,
     Instance,

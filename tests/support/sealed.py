@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainctl.encryption.keys import EncryptionKeys, KeySource
-from trainctl.encryption.position_memory import PositionMemory
-from trainctl.encryption.sealed_log import SealedLog
+from trainctl.encryption.sealed_log import PositionMemory, SealedLog
 from trainctl.plugin_api.state import StateLog
 
 KEY = base64.b64encode(hashlib.sha256(b"one").digest()).decode()

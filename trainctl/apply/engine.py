@@ -366,11 +366,6 @@ _PAST_VERBS = {
 }
 
 
-def _resumes(attempt: Intent, change: Change) -> bool:
-    """Whether to resume an attempt, possibly newer than the plan."""
-    return change.reason is not ActionReason.BY_REQUEST and has_same_effect(attempt, change)
-
-
 def _start(change: Change, key: str, plan: Plan) -> IntentRequest:
     attributes = change.after or change.before or {}
     return IntentRequest(
@@ -387,7 +382,10 @@ def _start(change: Change, key: str, plan: Plan) -> IntentRequest:
         change.approved_in or plan.digest,
         change.reason or "",
         change.seen,
-        lambda attempt: _resumes(attempt, change),
+        # Whether to resume an attempt, possibly newer than the plan.
+        lambda attempt: (
+            change.reason is not ActionReason.BY_REQUEST and has_same_effect(attempt, change)
+        ),
     )
 
 

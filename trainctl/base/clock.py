@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 
-_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: MONOTONIC counts sleep
-
 
 def elapsed() -> float:
     """Return monotonic seconds, including time that the machine was suspended."""
-    return time.clock_gettime(_ELAPSED)
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Clock:

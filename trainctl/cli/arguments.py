@@ -59,7 +59,7 @@ def normalize_arguments(arguments: Sequence[str], root: LazyGroup) -> list[str]:
         if word == "--":
             words.rest += [word, *todo]
             break
-        if word.startswith("-") and len(word) > 1 and not _is_number(word):
+        if word.startswith("-") and len(word) > 1 and word[1] not in "0123456789.":
             _scan_flag(words, word, todo)
         else:
             _scan_word(words, word)
@@ -182,10 +182,6 @@ def _flags_of(command: ClickCommand) -> dict[str, _Flag]:
 def _is_long_flag(word: str, known: Iterable[str]) -> bool:
     match = _LONG.fullmatch(word)
     return match is not None and f"--{match['name']}" in known
-
-
-def _is_number(word: str) -> bool:
-    return word[1].isdigit() or word[1] == "."
 
 
 def _did_you_mean(word: str, names: Sequence[str]) -> str:

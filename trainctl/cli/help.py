@@ -31,12 +31,13 @@ _ROOT_EXAMPLES = (
 def command_help(command: Any, path: str, width: int) -> str:
     """Return the help page of a command; ``path`` is ``trainctl`` and the words that name it."""
     arguments = [parameter for parameter in command.params if isinstance(parameter, TyperArgument)]
-    usage = " ".join([path, "[OPTIONS]", *map(argument_name, arguments)])
+    rows = [(argument_name(argument), argument.help or "") for argument in arguments]
+    usage = " ".join([path, "[OPTIONS]", *(name for name, _ in rows)])
     return "\n".join(
         [
             *_description(command.help, width),
             *("", f"Usage: {usage}"),
-            *_section_lines([("Arguments", _argument_rows(arguments)), *_options(command)], width),
+            *_section_lines([("Arguments", rows), *_options(command)], width),
             *(
                 "",
                 'Global options: -C, --state, --env, --log-level (see "trainctl --help")',
@@ -115,10 +116,6 @@ def _description(text: str | None, width: int) -> Iterator[str]:
         if number:
             yield ""
         yield from wrap(" ".join(paragraph.split()), width)
-
-
-def _argument_rows(arguments: Iterable[TyperArgument]) -> list[Row]:
-    return [(argument_name(argument), argument.help or "") for argument in arguments]
 
 
 def _option_rows(parameters: Iterable[Any]) -> list[Row]:

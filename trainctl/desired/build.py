@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainctl.base.json import JsonObject, JsonValue, digest
+from trainctl.base.json import JsonObject, digest
 from trainctl.desired import resources as make
 from trainctl.desired.expand import Expander
 from trainctl.desired.expression import OPEN, read_variables
 from trainctl.desired.jobs import JobBuilder
-from trainctl.desired.moves import moves
 from trainctl.desired.names import DeclaredNames, find_cycles
 from trainctl.desired.overrides import with_overrides
 from trainctl.desired.provider_settings import CheckOf, ProviderSettings, accept_any
-from trainctl.desired.slugs import with_slugs
 from trainctl.desired.values import (
     CheckpointStoreSettings,
     DesiredMoves,
@@ -25,18 +23,25 @@ from trainctl.desired.values import (
     SecretSpec,
 )
 from trainctl.errors import ManifestError
+from trainctl.ledger.renaming import RENAMEABLE
 from trainctl.manifest.check import check, credential_problems
 from trainctl.manifest.credentials import mask_credentials
 from trainctl.manifest.read import Documents
-from trainctl.manifest.tree import ManifestNode
+from trainctl.manifest.tree import ManifestNode, mapping_node, scalar_node, with_edits
+from trainctl.manifest.tree import Path as TreePath
+from trainctl.manifest.types.base import LONGEST_NAME
 from trainctl.manifest.types.document import Manifest
+from trainctl.manifest.types.moves import ImportedRun, MovedResource, RemovedResource
 from trainctl.model.address import NAME, Address, Kind, slug
-from trainctl.model.diagnostics import Diagnostic, Position, Severity
+from trainctl.model.diagnostics import Diagnostic, Position, Severity, error
 from trainctl.model.json_codec import to_json
 from trainctl.model.specs.resource import DesiredResource
 
 _SOURCE_KEYS = frozenset({"source", "allow_patterns", "ignore_patterns", "endpoint_url", "auth"})
 """Keys of weights that identify them in the lock file."""
+_NAMED_SECTIONS = {"projects": "project", "jobs": "job"}
+Problem = tuple[str, str] | None
+"""Summary and detail."""
 
 
 def build(
@@ -245,21 +250,97 @@ def _digest(
                 }
                 for address, resource in resources.items()
             },
-            "secrets": {
-                name: [
-                    spec.origin,
-                    spec.source,
-                    spec.version,
-                    spec.redact,
-                    *_optional_secret_fields(spec),
-                ]
-                for name, spec in secrets.items()
-            },
+            "secrets": {name: to_json(spec) for name, spec in secrets.items()},
         }
     )
 
 
-def _optional_secret_fields(spec: SecretSpec) -> list[JsonValue]:
-    """Return later fields only if set, so that digests of earlier releases stay valid."""
-    optional: list[JsonValue] = [list(spec.command), spec.region, spec.key, spec.service]
-    return [*(optional if any(optional) else []), *(["persist"] if spec.persist else [])]
+def with_slugs(root: ManifestNode, problems: list[Diagnostic]) -> ManifestNode:
+    """Return the tree with slugs as keys, and ``name`` in their sections; report equal slugs."""
+    edits: dict[TreePath, ManifestNode | None] = {
+        (section,): _with_slug_keys(root.entries[section], kind, problems)
+        for section, kind in _NAMED_SECTIONS.items()
+        if section in root.entries and not all(map(NAME.fullmatch, root.entries[section].entries))
+    }
+    return with_edits(root, edits) if edits else root
+
+
+def _with_slug_keys(node: ManifestNode, kind: str, problems: list[Diagnostic]) -> ManifestNode:
+    entries: dict[str, ManifestNode] = {}
+    written: dict[str, str] = {}
+    for text, entry in node.entries.items():
+        valid = text.strip() and text.isprintable() and len(text) <= LONGEST_NAME
+        valid = valid and OPEN not in text  # the expander reports it
+        name = slug(text) if valid else text
+        if name in written:
+            problems.append(
+                error(
+                    f"the names {written[name]!r} and {text!r} have the same address {kind}.{name}",
+                    "Rename one of them.",
+                    address=f"{kind}.{name}",
+                    where=node.key_position(text),
+                    code="duplicate-address",
+                )
+            )
+            continue
+        written[name] = text
+        entries[name] = _with_name(entry, text) if name != text else entry
+    keys = {name: node.key_position(text) for name, text in written.items()}
+    return mapping_node(entries, keys, node.where)
+
+
+def _with_name(section: ManifestNode, text: str) -> ManifestNode:
+    """Return the section with this name, unless it has one or isn't a mapping."""
+    if not isinstance(section.value, dict) or "name" in section.entries:
+        return section
+    entries = {"name": scalar_node(text, section.where), **section.entries}
+    return mapping_node(entries, section.keys, section.where)
+
+
+def moves(manifest: Manifest, resources: Collection[Address], names: DeclaredNames) -> DesiredMoves:
+    """Return renamed, removed and imported resources; chains of renames are resolved."""
+    declared = {*resources, *(address.group for address in resources)}
+    sections: Iterable[tuple[str, str, Iterable[MovedResource | RemovedResource | ImportedRun]]] = (
+        ("moved", "from", manifest.moved),
+        ("removed", "from", manifest.removed),
+        ("import", "to", manifest.imports),
+    )
+    valid = True
+    for section, key, items in sections:
+        for index, item in enumerate(items):
+            if problem := _move_problem(item, section, declared):
+                names.report_problem(*problem, (section, index, key), code="invalid-move")
+                valid = False
+    if not valid:
+        return DesiredMoves()
+    moved = {Address.parse(item.before): Address.parse(item.to) for item in manifest.moved}
+    for old in moved:
+        for _ in moved:  # at most, so that a circle ends
+            moved[old] = moved.get(moved[old], moved[old])
+    return DesiredMoves(
+        moved,
+        {Address.parse(item.before): item.destroy for item in manifest.removed},
+        {Address.parse(item.to): item.id for item in manifest.imports},
+    )
+
+
+def _move_problem(
+    item: MovedResource | RemovedResource | ImportedRun, section: str, declared: Collection[Address]
+) -> Problem:
+    if isinstance(item, ImportedRun):
+        if Address.parse(item.to).kind is not Kind.JOB or Address.parse(item.to) not in declared:
+            advice = "Declare the job. Clusters, weights and caches need no import: apply finds what exists."
+            return f"import: {item.to} is not a declared job", advice
+        if item.id.count("/") != 2:
+            advice = "Name the node and the ID of the run, for example lab/gpu-01/nuui5lk."
+            return f"import: {item.id!r} is not CLUSTER/NODE/RUN", advice
+        return None
+    old = Address.parse(item.before)
+    if isinstance(item, MovedResource):
+        new = Address.parse(item.to)
+        if old.kind is not new.kind or old.kind not in RENAMEABLE or old == new:
+            advice = f"Both must be of one of these kinds: {', '.join(RENAMEABLE)}."
+            return f"{old} can't be moved to {new}", advice
+    if old in declared:
+        return f"{old} is declared, and listed under {section!r}", "Remove one of them."
+    return None

@@ -154,7 +154,9 @@ class _MatrixExpansion:
             for name, node in self.node.entries.items()
             if name not in _OBJECTS
         }
-        self._check_names(lists)
+        for name in lists:
+            if _NAME.fullmatch(name) is None:
+                self._bad_name(name, self.node.entries[name])
         self._check_lists(lists)
         included = self._objects(_INCLUDE)
         count = math.prod(map(len, lists.values())) + len(included)
@@ -236,11 +238,6 @@ class _MatrixExpansion:
                 )
             elif _NAME.fullmatch(name) is None:
                 self._bad_name(name, value)
-
-    def _check_names(self, lists: Mapping[str, list[Scalar]]) -> None:
-        for name in lists:
-            if _NAME.fullmatch(name) is None:
-                self._bad_name(name, self.node.entries[name])
 
     def _check_lists(self, lists: Mapping[str, list[Scalar]]) -> None:
         for name in lists:

@@ -121,13 +121,9 @@ class MirrorSite:
         return self.url.partition("://")[0]
 
     def of(self, outputs: Mapping[str, Any]) -> MirrorSite:
-        """Location of recorded weights; missing outputs default to this mirror.
-
-        Earlier releases recorded no endpoint.
-        """
-        recorded = MirrorSite(str(outputs.get("mirror") or self.url))
-        default = self.endpoint if recorded.scheme == self.scheme else ""
-        return MirrorSite(recorded.url, str(outputs.get("mirror_endpoint", default)))
+        """Location of recorded weights; this mirror if none is recorded."""
+        url = outputs.get("mirror")
+        return MirrorSite(str(url), str(outputs.get("mirror_endpoint", ""))) if url else self
 
 
 @dataclass(frozen=True)

@@ -101,14 +101,10 @@ def _decoder(hint: Any) -> _Decoder:
     if hint is Address:
         return Address.parse
     if hint is Action:
-        return _action
+        return lambda name: Action[name.upper()]
     if isinstance(hint, type) and is_dataclass(hint):
         return _dataclass(hint)
     return hint if isinstance(hint, type) and issubclass(hint, Enum | Path) else _identity
-
-
-def _action(name: str) -> Action:
-    return Action[name.upper()]
 
 
 def _union(alternatives: Sequence[Any]) -> _Decoder:

@@ -18,7 +18,7 @@ _METHODS = {
     "free_resources": "supervision.inspection.free_resources",
     "idle_shutdown": "supervision.idle_shutdown.idle_shutdown",
     "preflight": "supervision.preflight.preflight",
-    "preflight_ports": "system.gang_ports.preflight_ports",
+    "preflight_ports": "supervision.preflight.preflight_ports",
     "pull_image": "containers.images.pull_image",
     "cache_evict": "cache.eviction.cache_evict",
     "cache_verify": "cache.verification.cache_verify",

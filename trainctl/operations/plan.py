@@ -23,13 +23,17 @@ from trainctl.operations.review.policies import with_policies
 from trainctl.operations.secrets import trust_violations
 from trainctl.operations.states.moves import planned_edits
 from trainctl.operations.survey import SurveyOptions
-from trainctl.operations.survey.batch import survey_batch_systems
 from trainctl.operations.survey.checks import mirror_overlaps, secret_leaks, unsupported
 from trainctl.operations.survey.code import CodeSurveyResult, survey_code, survey_directory
 from trainctl.operations.survey.contents import with_contents
 from trainctl.operations.survey.images import resolve_images
 from trainctl.operations.survey.nodes import survey_nodes
-from trainctl.operations.survey.offers import offer_problems, offered_prices, survey_offers
+from trainctl.operations.survey.providers import (
+    offer_problems,
+    offered_prices,
+    survey_batch_systems,
+    survey_offers,
+)
 from trainctl.operations.survey.storage import MirrorSurveyResult, survey_caches, survey_mirror
 from trainctl.operations.survey.weights import WeightsSurveyResult, survey_weights
 from trainctl.operations.workspace import Workspace

@@ -139,7 +139,8 @@ def select_addresses(inputs: PlanInputs) -> list[Address]:
     selected = everything
     if options.targets:
         selected = closure(options.targets, dependencies)
-        selected |= _with_dependants(options.targets, removed)
+        targets = [target for target in options.targets if target in removed]
+        selected |= closure(targets, reverse(removed))
     if options.excludes:
         selected -= closure(options.excludes, reverse(dependencies))
         selected -= closure(options.excludes, removed)
@@ -154,10 +155,3 @@ def _sorted(addresses: Iterable[Address], desired: DesiredState) -> list[Address
         return kind, name, positions.get(address, len(positions)), key
 
     return sorted(addresses, key=rank)
-
-
-def _with_dependants(
-    targets: tuple[Address, ...], removed: dict[Address, tuple[Address, ...]]
-) -> set[Address]:
-    """Return the removed targets and their dependants."""
-    return closure([target for target in targets if target in removed], reverse(removed))

@@ -87,10 +87,6 @@ _POLL_SECONDS = 0.5
 OnBytes = Callable[[bytes], object]
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class ProgramStreams:
     """Input and output handlers of a program.
@@ -105,7 +101,7 @@ class ProgramStreams:
     stdin: Iterable[bytes] = ()
     head: bytes = b""
     timeout: float | None = None
-    over: Callable[[], bool] = _never
+    over: Callable[[], bool] = lambda: False
     node_label: str = "a program on this machine"
 
 

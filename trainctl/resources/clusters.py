@@ -213,7 +213,7 @@ def kept_outputs(
     """Return the outputs that outlive an apply: creation times of nodes, quarantine."""
     before = recorded.outputs if recorded else {}
     times = before.get(CREATED) or {}
-    # Nodes without a recorded time are from an older version of trainctl, if they are recorded.
+    # Recorded nodes without a time were imported: their age is unknown.
     known = {node.key for node in nodes_of(recorded)} if recorded else set()
     created = {
         node.key: times.get(node.key, now)

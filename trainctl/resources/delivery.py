@@ -163,7 +163,9 @@ class Delivery:
                     rank,
                     assignment,
                     listings,
-                    self._open_mirror(assignment, stack),
+                    stack.enter_context(
+                        self._mirror.of(assignment.provider, assignment.node, assignment.agent)
+                    ),
                     self._peer_options(assignment, announced),
                 )
                 for rank, assignment in enumerate(assignments)
@@ -195,13 +197,6 @@ class Delivery:
 
     def _is_near(self, assignment: RankAssignment) -> bool:
         return self._mirror.is_near(assignment.provider, assignment.node)
-
-    def _open_mirror(
-        self, assignment: RankAssignment, stack: contextlib.ExitStack
-    ) -> NodeMirrorCall:
-        return stack.enter_context(
-            self._mirror.of(assignment.provider, assignment.node, assignment.agent)
-        )
 
     def _peer_options(
         self, assignment: RankAssignment, announced: Mapping[str, Any]

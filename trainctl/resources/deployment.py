@@ -162,7 +162,8 @@ class Deployment:
         with ThreadPoolExecutor(2, thread_name_prefix="listings") as pool:
             loading = pool.submit(self._delivery.listings, listings)  # the mirror may be remote
             checking = pool.submit(self._check, step, run, ranks, listings)
-            if _is_slow(step.job_spec):
+            # An image or an environment may take minutes, so nodes are checked first.
+            if step.job_spec.in_container or step.job_spec.runtime.requirements:
                 checking.result()
             try:
                 prepared = self._prepare_ranks(start, ranks)
@@ -423,11 +424,6 @@ class Deployment:
             "end": runtime.gang_end,
             "end_grace": parse_duration(runtime.gang_end_grace),
         }
-
-
-def _is_slow(job: JobSpec) -> bool:
-    """Whether an image or an environment may take minutes, so that nodes are checked first."""
-    return job.in_container or bool(job.runtime.requirements)
 
 
 def _newest(code: CodeSource) -> str:

@@ -51,7 +51,10 @@ def result_lines(
 ) -> list[str]:
     """Return skipped changes, unsuccessful runs and counts, for standard output."""
     unsuccessful = {address: run for address, run in followed.items() if _is_unsuccessful(run)}
-    lines = [_run_line(address, run) for address, run in unsuccessful.items()]
+    lines = [
+        f"{address}: run {run.number} ({run.id}) did not complete. See its output with: trainctl logs {address.shell_quoted}"
+        for address, run in unsuccessful.items()
+    ]
     for change in result.left_alone:
         run = change.stops
         name = f"run {run.number} ({run.id})" if run else "its run"
@@ -128,10 +131,6 @@ def summary_event(result: ApplyResult, exit_code: int, followed: FollowedRuns = 
 
 def _is_unsuccessful(run: RunRecord) -> bool:
     return not run.status.live and run.status is not RunStatus.COMPLETED
-
-
-def _run_line(address: Address, run: RunRecord) -> str:
-    return f"{address}: run {run.number} ({run.id}) did not complete. See its output with: trainctl logs {address.shell_quoted}"
 
 
 def retained_lines(retained: Sequence[RetainedData]) -> list[str]:

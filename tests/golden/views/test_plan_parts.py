@@ -24,9 +24,8 @@ from trainctl.views.plan.graph import (
     plan_graph,
     resource_graph,
 )
-from trainctl.views.plan.offers import offer_lines
 from trainctl.views.plan.rows import added_rows, changed_rows, without_job_defaults
-from trainctl.views.plan.tables import weights_table
+from trainctl.views.plan.tables import offer_lines, weights_table
 from trainctl.views.terminal.text import plain
 
 PAGE = PageStyle(80, plain)

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from trainctl.base.system import processes
 from trainctl.base.system.processes import describe_process, is_alive, is_dead, process_record
 
 
@@ -50,16 +49,6 @@ def test_an_earlier_boot_is_dead_and_another_machine_unknown() -> None:
 @pytest.mark.parametrize("record", [None, {}, {"pid": 1}, {**process_record(), "pid": "1"}])
 def test_what_is_not_an_identity_is_not_alive(record: dict[str, object] | None) -> None:
     assert not is_alive(record)
-
-
-def test_without_proc_the_start_comes_from_ps(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not processes._output("ps", "-o", "lstart=", "-p", str(os.getpid())):
-        pytest.skip("this machine has no ps")
-    monkeypatch.setattr(processes, "_namespace", lambda: "")
-    known = describe_process()
-    assert known.started > 1_000_000_000
-    assert is_dead(known._replace(boot=processes._boot())) is False
-    assert describe_process(2**22 + 1).started == 0
 
 
 def test_pids_are_not_compared_across_namespaces() -> None:

@@ -17,11 +17,11 @@ from tests.support.storage.weights_data import LFS_POINTER
 from trainctl.base.filesystem.archives import unpack
 from trainctl.errors import TrainctlError
 from trainctl.jobs.code import DOWNLOAD_MARK, CodeSource, pack, scan
-from trainctl.jobs.code_changes import compare_code
 from trainctl.jobs.workspace_code import scan_code
 from trainctl.model.address import Address, Kind
 from trainctl.model.contents import ContentDiff
 from trainctl.model.specs.job_spec import CodeSpec
+from trainctl.operations.survey.contents import compare_code
 from trainctl.plan.plan_file import write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import OUTPUT_MARK

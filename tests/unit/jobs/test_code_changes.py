@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from trainctl.jobs.code import scan
-from trainctl.jobs.code_changes import compare_code
 from trainctl.model.address import Address
 from trainctl.model.contents import ContentDiff
+from trainctl.operations.survey.contents import compare_code
 
 
 def git(directory: Path, *args: str) -> str:

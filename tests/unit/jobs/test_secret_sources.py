@@ -14,8 +14,7 @@ import pytest
 from tests.support.projects.kill_storm import until
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import PermissionDenied, TrainctlError
-from trainctl.jobs.secret_command import run_secret_command
-from trainctl.jobs.secret_sources import MAX_BYTES
+from trainctl.jobs.secret_sources import MAX_BYTES, run_secret_command
 from trainctl.jobs.secret_stores import SECRET_STORES
 from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.redaction import MASK, Redactor

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from trainctl.model.address import Address
-from trainctl.model.specs.identity import run_identity
 from trainctl.model.specs.job_spec import (
     CodeSpec,
     ComputeSpec,
@@ -20,6 +19,7 @@ from trainctl.model.specs.job_spec import (
     SecretRef,
     SecretVersion,
 )
+from trainctl.operations.jobs.reuse import run_identity
 
 WEIGHTS = JobWeights(Address.parse("weights.sft-1"), "/models/base", "hf://a/b@main")
 JOB = JobSpec(

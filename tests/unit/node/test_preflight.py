@@ -16,9 +16,13 @@ from tests.support.machines.gpus import FakeNvidiaGpus
 from trainctl.base.failure import Failure
 from trainctl.base.protocol.preflight import PreflightPortsRequest, PreflightRequest
 from trainctl.base.protocol.spec import RunGpus
-from trainctl.node.supervision.preflight import check_allocation, preflight
+from trainctl.node.supervision.preflight import (
+    check_allocation,
+    free_port,
+    preflight,
+    preflight_ports,
+)
 from trainctl.node.system import health
-from trainctl.node.system.gang_ports import free_port, preflight_ports
 from trainctl.node.system.health import (
     disk_findings,
     probe_disk,

@@ -12,9 +12,8 @@ from trainctl.model.run import RunRecord
 from trainctl.operations.survey.contents import with_contents
 from trainctl.plan.diff import plan_digest
 from trainctl.plan.values import Change, ImageRow, Plan, RunForecast
-from trainctl.views.plan.contents import content_lines
 from trainctl.views.plan.pages import plan_html, plan_markdown
-from trainctl.views.plan.text import plan_text
+from trainctl.views.plan.text import content_lines, plan_text
 
 BASE, TUNED, OTHER = (Address.parse(f"job.{name}") for name in ("base", "tuned", "other"))
 RUN = RunRecord("abcdefg", 3, "key", image_digest="sha256:" + "a" * 64).to_json()

@@ -13,7 +13,7 @@ from trainctl.ledger.ledger import IntentRequest, Ledger
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.operations.machines import node_usage
+from trainctl.operations.machines.nodes import node_usage
 from trainctl.operations.machines.quarantine import (
     quarantine,
     quarantine_lost_nodes,
@@ -94,7 +94,7 @@ def test_lost_runs_quarantine_a_node_until_its_release(workspace: Workspace) -> 
 def test_an_apply_of_the_cluster_keeps_quarantine_and_times_of_creation(
     workspace: Workspace,
 ) -> None:
-    """New nodes get their time, those of an older version of trainctl none."""
+    """New nodes get their time, imported ones none."""
     record_quarantine(workspace.ledger, CLUSTER, "lab/gpu-0", "ECC errors")
     cluster = workspace.ledger.recorded(CLUSTER)
     assert cluster is not None
@@ -109,8 +109,8 @@ def test_an_apply_of_the_cluster_keeps_quarantine_and_times_of_creation(
 def test_cost_and_idle_time(workspace: Workspace) -> None:
     """From creation until now; a node with a live run is not idle."""
     record_runs(workspace.ledger, RunStatus.COMPLETED, RunStatus.FAILED)
-    first, second = node_usage.node_usage(workspace.ledger.state(), 100.0 + 1800).values()
+    first, second = node_usage(workspace.ledger.state(), 100.0 + 1800).values()
     assert (first.cost, first.idle_since, first.price_per_hour) == (2.0, 202.5, 4.0)
     assert (second.cost, second.idle_since, second.created_at) == (None, None, None)
     record_runs(workspace.ledger, RunStatus.COMPLETED, RunStatus.RUNNING)
-    assert node_usage.node_usage(workspace.ledger.state(), 0.0)["lab/gpu-0"].idle_since is None
+    assert node_usage(workspace.ledger.state(), 0.0)["lab/gpu-0"].idle_since is None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import io
 import json
 import os
@@ -136,13 +135,11 @@ def create_exclusive(path: Path, data: bytes) -> bool:
 
 def _link_anonymous(path: Path, data: bytes) -> None:
     """Create an unnamed file and link it; see O_TMPFILE in open(2)."""
-    if not hasattr(os, "O_TMPFILE"):
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
     descriptor = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, PRIVATE_FILE)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(data)
         stream.flush()
-        sync(descriptor)
+        os.fsync(descriptor)
         # with src_dir_fd Python calls linkat(2), which follows the symlink in /proc
         os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
 
@@ -194,19 +191,9 @@ def sync_directory(path: Path) -> None:
     """Make a directory's entries durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        sync(descriptor)
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def sync(descriptor: int) -> None:
-    """Make an open file durable, on macOS also in the drive's cache (F_FULLFSYNC)."""
-    full = getattr(fcntl, "F_FULLFSYNC", None)
-    if full is not None:
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(descriptor, full)
-            return
-    os.fsync(descriptor)
 
 
 def make_durable(paths: Iterable[Union[str, Path]], within: Path) -> None:
@@ -225,7 +212,7 @@ def make_durable(paths: Iterable[Union[str, Path]], within: Path) -> None:
         except FileNotFoundError:
             continue
         try:
-            sync(descriptor)
+            os.fsync(descriptor)
         finally:
             os.close(descriptor)
 

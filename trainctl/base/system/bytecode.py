@@ -22,15 +22,10 @@ _IDLE_SECONDS = 86_400.0
 _PROGRAM_NAME = re.compile(r"([0-9a-f]{64})[.-]")
 
 
-def _not_compiled(name: str, source: bytes) -> Optional[CodeType]:
-    """Return no earlier compilation."""
-    return None
-
-
 def pack_bytecode(
     program: bytes,
     digest: str,
-    known: Callable[[str, bytes], Optional[CodeType]] = _not_compiled,
+    known: Callable[[str, bytes], Optional[CodeType]] = lambda name, source: None,
 ) -> bytes:
     """Compile the zip ``program``, whose sha256 is ``digest``, for this Python.
 

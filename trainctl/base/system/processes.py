@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional
@@ -25,8 +24,7 @@ _ENDED = -1
 class Process(NamedTuple):
     """A process, unique across pid reuse.
 
-    ``machine`` and ``boot`` include the pid namespace. ``started``: clock ticks since boot, Unix seconds without
-    ``/proc``, 0 if hidden.
+    ``machine`` and ``boot`` include the pid namespace. ``started``: clock ticks since boot, 0 if hidden.
     """
 
     machine: str
@@ -74,13 +72,7 @@ def boot_id() -> str:
     """Return the kernel's boot id; empty if there is none."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return _output("sysctl", "-n", "kern.bootsessionuuid")
-
-
-def start_ticks(pid: int) -> Optional[int]:
-    """Return the start time in clock ticks since boot; None unless running."""
-    started = _start_time(pid)
-    return None if started == _ENDED else started
+    return ""
 
 
 def descendants(pid: int) -> List[int]:
@@ -106,12 +98,8 @@ def parent_of(pid: int) -> Optional[int]:
 
 def cpu_seconds(pids: Iterable[int]) -> float:
     """Return user and system time of processes and the children they have waited for."""
-    return round(sum(map(_cpu_ticks, pids)) / _TICKS, 2)
-
-
-def _cpu_ticks(pid: int) -> int:
-    fields = _fields(pid)
-    return sum(map(int, fields[_AFTER_NAME_CPU])) if fields else 0
+    ticks = [sum(map(int, fields[_AFTER_NAME_CPU])) for fields in map(_fields, pids) if fields]
+    return round(sum(ticks) / _TICKS, 2)
 
 
 def find_by_environment(entry: bytes) -> List[int]:
@@ -122,7 +110,7 @@ def find_by_environment(entry: bytes) -> List[int]:
             environment = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
             continue
-        if entry in environment.split(b"\0") and start_ticks(pid) is not None:
+        if entry in environment.split(b"\0") and _start_time(pid) not in (None, _ENDED):
             pids.append(pid)
     return pids
 
@@ -181,30 +169,7 @@ def _namespace() -> str:
 
 def _start_time(pid: int) -> Optional[int]:
     """Return the start time; ``_ENDED`` for a zombie, None if unknown."""
-    if not _namespace():
-        return _start_time_by_ps(pid)
     fields = _fields(pid)
     if fields is None:
         return None
     return _ENDED if fields[_AFTER_NAME_STATE] in "ZX" else int(fields[_AFTER_NAME_START])
-
-
-def _start_time_by_ps(pid: int) -> Optional[int]:
-    text = _output("ps", "-o", "lstart=", "-p", str(pid))
-    try:
-        return int(time.mktime(time.strptime(text, "%a %b %d %H:%M:%S %Y")))
-    except (ValueError, OverflowError):
-        return None
-
-
-def _output(*command: str) -> str:
-    import subprocess  # only where there is no /proc
-
-    environment = {**os.environ, "LC_ALL": "C", "TZ": "UTC"}
-    try:
-        process = subprocess.run(
-            command, capture_output=True, text=True, timeout=10, env=environment
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return process.stdout.strip()

@@ -19,8 +19,13 @@ from trainctl.cli.options import (
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import approve, open_workspace, query_all, require_terminal
 from trainctl.errors import UsageError
-from trainctl.operations.machines.node_usage import report_nodes, watch_nodes
-from trainctl.operations.machines.nodes import forget, live_runs_on, recorded_node
+from trainctl.operations.machines.nodes import (
+    forget,
+    live_runs_on,
+    recorded_node,
+    report_nodes,
+    watch_nodes,
+)
 from trainctl.operations.machines.orphans import end_machines, find_orphans, unlisted_providers
 from trainctl.operations.machines.quarantine import quarantine, release
 from trainctl.operations.workspace import Workspace

@@ -136,7 +136,11 @@ _BMP = 0xFFFF
 
 def _toml_table(tree: Mapping[str, Any], path: Path, comments: Comments) -> Iterator[str]:
     """Yield the values of a table, then its tables."""
-    tables = {key: value for key, value in tree.items() if _is_table(key, value, path)}
+    tables = {
+        key: value
+        for key, value in tree.items()
+        if isinstance(value, Mapping) and path[-1:] != ("environment_variables",)
+    }
     values = {key: value for key, value in tree.items() if key not in tables}
     if path and (values or not tables):
         yield from ("", *_comment(path, comments, ""))
@@ -146,10 +150,6 @@ def _toml_table(tree: Mapping[str, Any], path: Path, comments: Comments) -> Iter
         yield f"{_toml_key(key)} = {_toml_value(value, (*path, key), comments)}"
     for key, value in tables.items():
         yield from _toml_table(value, (*path, key), comments)
-
-
-def _is_table(key: str, value: Any, path: Path) -> bool:
-    return isinstance(value, Mapping) and path[-1:] != ("environment_variables",)
 
 
 def _toml_key(key: str) -> str:

@@ -107,10 +107,6 @@ class CheckpointReference(ManifestSection):
         return self
 
 
-def _latest_checkpoint() -> list[CheckpointReference]:
-    return [CheckpointReference(typ="latest")]
-
-
 class LoadCheckpointConfig(ManifestSection):
     """Checkpoints to place in ``$BT_LOAD_CHECKPOINT_DIR/<job>/rank-<n>/<checkpoint>`` before the
     first command."""
@@ -118,7 +114,7 @@ class LoadCheckpointConfig(ManifestSection):
     enabled: bool = False
     """Place checkpoints."""
     checkpoints: Annotated[list[CheckpointReference], Field(min_length=1)] = Field(
-        default_factory=_latest_checkpoint
+        default_factory=lambda: [CheckpointReference(typ="latest")]
     )
     """Checkpoints to place; default: the latest of this project, or none for its first run."""
     download_folder: MountLocation | None = None

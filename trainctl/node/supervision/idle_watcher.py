@@ -6,7 +6,11 @@ a boot, the provider's ``at_boot`` starts it, or the next call.
 
 from __future__ import annotations
 
+import calendar
 import contextlib
+import http.client
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,17 +18,17 @@ import time
 from functools import lru_cache
 from http.client import HTTPException
 from typing import Callable, Dict, List, Optional, Sequence, Set
+from urllib.parse import urlsplit
 
 from trainctl.base.filesystem.files import write_json
 from trainctl.base.protocol import INTERRUPTED
-from trainctl.base.protocol.idle_shutdown import IdleShutdownSettings, MachineNotices
+from trainctl.base.protocol.idle_shutdown import IdleShutdownSettings, MachineNotices, NoticeSource
 from trainctl.base.system.processes import find_by_environment
 from trainctl.node.checkpoints.upload_journal import COMPLETED
 from trainctl.node.checkpoints.uploader_process import UPLOAD_SECONDS, keeps_checkpoints
 from trainctl.node.runs.record import RUNNING, NodeRun, list_specs, upload_status
 from trainctl.node.supervision.machine_use import MachineUse
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.notices import NoticeReader
 from trainctl.node.system.process_tree import send_signal
 
 _TICK_SECONDS = 2.0
@@ -36,6 +40,10 @@ _RETRY_SECONDS = 60.0
 _COMMAND_SECONDS = 60.0
 _NOTICE_SHARE = 0.5
 """Share of the time until the machine is taken back that jobs get to exit; the rest is for uploads."""
+_IMDS = "http://169.254.169.254"
+_IMDS_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
+_IMDS_VALID_SECONDS = "21600"
+_IMDS_SECONDS = 1.0
 
 
 def execute(argv: Sequence[str]) -> None:
@@ -203,3 +211,53 @@ def has_unsaved_checkpoints(layout: Layout) -> bool:
             if is_local or upload_status(run.directory).get("state") != COMPLETED:
                 return True
     return False
+
+
+class NoticeReader:
+    """Notices of the EC2 instance metadata service, version 2 (kind ``imds``); other kinds have none."""
+
+    def __init__(self, source: NoticeSource) -> None:
+        self._kind = source["kind"]
+        url = source.get("url") or os.environ.get(_IMDS_VARIABLE) or _IMDS
+        self._address = urlsplit(url)
+        self._token = ""
+
+    def read(self) -> MachineNotices:
+        """Return the notices; OSError, HTTPException or ValueError without a proper response.
+
+        Then a new token is used the next time.
+        """
+        if self._kind != "imds":
+            return {"taken_back": None, "at_risk": None}
+        ttl = {"X-aws-ec2-metadata-token-ttl-seconds": _IMDS_VALID_SECONDS}
+        self._token = self._token or self._request("PUT", "/latest/api/token", ttl) or ""
+        return {
+            "taken_back": _notice_time(self._get("spot/instance-action"), "time"),
+            "at_risk": _notice_time(self._get("events/recommendations/rebalance"), "noticeTime"),
+        }
+
+    def _get(self, path: str) -> Optional[str]:
+        header = {"X-aws-ec2-metadata-token": self._token}
+        return self._request("GET", f"/latest/meta-data/{path}", header)
+
+    def _request(self, method: str, path: str, headers: Dict[str, str]) -> Optional[str]:
+        """Return the body; None if there is no such path."""
+        connection = http.client.HTTPConnection(
+            self._address.hostname or "", self._address.port, timeout=_IMDS_SECONDS
+        )
+        with contextlib.closing(connection):
+            connection.request(method, self._address.path.rstrip("/") + path, headers=headers)
+            response = connection.getresponse()
+            if response.status == http.client.OK:
+                return response.read(65536).decode("latin-1")
+            if response.status == http.client.NOT_FOUND:
+                return None
+            self._token = ""
+            raise OSError(f"the metadata service responded with {response.status}")
+
+
+def _notice_time(text: Optional[str], key: str) -> Optional[float]:
+    """Unix seconds of a member like ``2026-09-18T08:22:00Z``."""
+    if text is None:
+        return None
+    return float(calendar.timegm(time.strptime(str(json.loads(text)[key]), "%Y-%m-%dT%H:%M:%SZ")))

@@ -59,11 +59,6 @@ def find_starting_apply(state: State, job: Address, key: str) -> PendingApply | 
     return PendingApply(attempt.holder.actor, attempt.time, _is_over(state, attempt))
 
 
-def is_unrecorded(state: State, job: Address, key: str) -> bool:
-    """Whether a run is not recorded yet by the apply that starts it."""
-    return any(attempt.key == key for attempt in state.attempts(job))
-
-
 def unknown_run_error(state: State, job: Address, run: RunRecord) -> LockHeld | NodeUnreachable:
     """Return the error for a run that no reachable node knows."""
     apply = find_starting_apply(state, job, run.key)
@@ -300,4 +295,5 @@ def record_run(workspace: Workspace, job: RecordedResource, record: RunRecord) -
 
 
 def _is_recorded(workspace: Workspace, run: JobRun) -> bool:
-    return not is_unrecorded(workspace.ledger.known(), run.job.address, run.record.key)
+    attempts = workspace.ledger.known().attempts(run.job.address)
+    return all(attempt.key != run.record.key for attempt in attempts)

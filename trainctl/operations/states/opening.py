@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainctl.desired.values import StoreLocation
-from trainctl.encryption.position_memory import PositionMemory
+from trainctl.encryption.sealed_log import PositionMemory
 from trainctl.errors import UsageError
 from trainctl.operations.directories import ENVIRONMENTS, data_home, directory_of
 from trainctl.operations.mirrors import BucketAccess, is_in_bucket

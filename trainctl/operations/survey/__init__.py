@@ -1,7 +1,8 @@
 """Gather the facts of a plan, without writing anything.
 
 `weights` resolves sources; `storage` surveys the mirror and caches; `nodes` and `gpus` inspect
-nodes; `code` scans the jobs' code; `checks` finds problems that make a plan unusable.
+nodes; `providers` asks batch systems and offers; `code` scans the jobs' code; `checks` finds problems
+that make a plan unusable.
 """
 
 from __future__ import annotations

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from trainctl.errors import StorageError, TrainctlError
-from trainctl.jobs.code_changes import compare_code
+from trainctl.jobs.code import SUBMODULE, CodeFile, CodeSource, run_git
 from trainctl.model.address import Kind
-from trainctl.model.contents import ContentDiff, ContentGroup
+from trainctl.model.contents import ContentChange, ContentDiff, ContentGroup
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.source_uri import parse_source
 from trainctl.model.specs.job_spec import CheckpointSelector
@@ -22,6 +24,9 @@ from trainctl.weights.contents import compare_revisions, file_changes
 
 _MOST, _PARALLEL = 10, 4
 """Weights, and trees of code, that are compared."""
+_GIT_MODES = {"100644": "-", "100755": "x", "120000": "l"}
+_NUMSTAT = "diff --numstat -z --relative --no-renames --no-ext-diff --no-textconv"
+_END = "--end-of-options"
 
 
 def with_contents(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
@@ -119,3 +124,38 @@ def _selected(
     run = next((run for run in reversed(runs) if run.status is not RunStatus.DEPLOY_FAILED), None)
     name = load.run or (f"{run.number}-{run.id}" if run else "newest run")
     return "/".join(filter(None, (load.project, (load.job or "").removeprefix("job."), name)))
+
+
+def _committed(root: Path, commit: str) -> Iterator[tuple[str, str, str]]:
+    """Yield path, mode and id of all files of a commit, also in submodules."""
+    for row in (run_git(root, "ls-tree", "-r", "-z", _END, commit, ".") or b"").split(b"\0")[:-1]:
+        head, path = os.fsdecode(row).split("\t")
+        mode, _, blob = head.split()
+        if mode == SUBMODULE and (root / path / ".git").exists():
+            yield from ((f"{path}/{name}", m, b) for name, m, b in _committed(root / path, blob))
+        yield path, mode, blob
+
+
+def compare_code(diff: ContentDiff, root: Path, commit: str, now: Mapping[str, str]) -> ContentDiff:
+    """Compare ``CodeSource.blobs`` at ``root`` with a commit; TrainctlError if git fails."""
+    old, lines = {}, {}
+    for path, mode, blob in _committed(root, commit):
+        # Files that exist, but are not part of the code, are ignored.
+        if mode in _GIT_MODES and (path in now or not os.path.lexists(root / path)):
+            old[path] = f"{_GIT_MODES[mode]} {blob}"
+    for row in (run_git(root, *_NUMSTAT.split(), _END, commit, "--", ".") or b"").split(b"\0")[:-1]:
+        added, removed, name = row.split(b"\t")
+        if added.isdigit():  # not of binary files
+            lines[os.fsdecode(name)] = int(added), int(removed)
+    rows = []
+    for path in sorted(path for path in {*old, *now} if old.get(path) != now.get(path)):
+        plus, minus = lines.get(path, (0, 0))
+        if path not in lines and path not in old and (root / path).is_file():  # not in git yet
+            plus = (root / path).read_bytes().count(b"\n")
+        counts = minus if path in old else None, plus if path in now else None
+        rows.append(ContentChange(path, *counts))
+    files = tuple(CodeFile(path, blob[0], 0, blob[2:]) for path, blob in old.items())
+    exact = CodeSource(root, files).tree.digest == diff.before
+    note = f"the last run had changes since commit {commit[:12]}, with which its code is compared"
+    groups = (ContentGroup.of("files", rows),)
+    return replace(diff, groups=groups, notes=() if exact else (note,))

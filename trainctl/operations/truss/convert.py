@@ -22,7 +22,6 @@ from trainctl.model.imported_manifest import ImportedManifest, ImportOutcome
 from trainctl.model.specs.job_spec import CodeSpec
 from trainctl.operations.truss.runtime import runtime_section
 from trainctl.operations.truss.section import ConfigSection
-from trainctl.operations.truss.weights import weights_section
 
 _DEFAULT_MEMORY = "2Gi"
 _CPUS_PER_GPU = 16
@@ -31,6 +30,9 @@ _HOSTS = "hosts"
 _TEN_YEARS = 5_256_000
 """Minutes of the SDK's -1."""
 """Name of the cluster of ``--hosts``."""
+_COREWEAVE = "cw://"
+_COREWEAVE_ENDPOINT = "https://cwobject.com"
+"""https://docs.coreweave.com/products/storage/object-storage"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,3 +283,44 @@ def _session(result: ImportedManifest, session: ConfigSection) -> dict[str, Any]
         session.rest.pop(key, None)
     minutes = minutes if minutes > 0 else _TEN_YEARS
     return {"interactive_session": {"trigger": trigger, "timeout_minutes": minutes}}
+
+
+def weights_section(result: ImportedManifest, number: int, value: Any) -> dict[str, Any]:
+    """Convert the entry with this number."""
+    weights = ConfigSection.of(f"weights[{number}]", value)
+    source, at = weights.take("source", ""), ("weights", number)
+    section: dict[str, Any] = {
+        "source": source.removesuffix("@"),
+        "mount_location": weights.take("mount_location", ""),
+    }
+    if source.startswith(_COREWEAVE):
+        section["source"] = f"s3://{source.removeprefix(_COREWEAVE)}"
+        section["endpoint_url"] = _COREWEAVE_ENDPOINT
+        text = "CoreWeave's object storage is read by its S3 interface."
+        result.note(ImportOutcome.CHANGED, f"{weights.name}.source", text, *at)
+    section |= _weights_auth(result, weights)
+    for key in ("allow_patterns", "ignore_patterns"):
+        patterns = weights.take(key, [])
+        if patterns:
+            section[key] = list(map(_anchor, patterns))
+        if patterns and section[key] != patterns:
+            text = "A leading '/' keeps the service's meaning: '*' doesn't match '/'."
+            result.note(ImportOutcome.CHANGED, f"{weights.name}.{key}", text, *at)
+    weights.finish(result)
+    return section
+
+
+def _weights_auth(result: ImportedManifest, weights: ConfigSection) -> dict[str, Any]:
+    auth = {key: item for key, item in weights.take("auth", {}).items() if item is not None}
+    secret = weights.take("auth_secret_name") or auth.get("auth_secret_name")
+    if secret and not auth:
+        return {"auth_secret_name": result.secret(secret)}
+    if secret:
+        auth["auth_secret_name"] = result.secret(secret)
+    return {"auth": auth} if auth else {}
+
+
+def _anchor(pattern: str) -> str:
+    """Return a pattern with the same meaning here, where ``*`` matches ``/`` unless a pattern starts with ``/``."""
+    is_literal = not set("*?[") & set(pattern)
+    return pattern if is_literal or pattern.startswith("/") else f"/{pattern}"

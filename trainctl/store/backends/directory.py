@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import secrets
-import shlex
 import shutil
 import stat as modes
 import threading
@@ -21,7 +20,6 @@ from trainctl.base.filesystem.files import (
     is_group_shared,
     make_directory,
     make_durable,
-    sync,
     sync_directory,
     write_at,
 )
@@ -32,8 +30,6 @@ from trainctl.errors import StorageError, TrainctlError
 from trainctl.store import keys
 
 _TEMPORARY = ".tmp"
-_OLD_FORMAT_DIRECTORY = "fingerprints"
-"""A directory in mirrors of older versions."""
 _ATTEMPTS = 10
 SPARE_BYTES = 64 * 2**20
 """Bytes kept free on the disk."""
@@ -58,7 +54,6 @@ class DirectoryObjects:
         explain: Optional[Callable[[Path, OSError], TrainctlError]] = None,
     ) -> None:
         self.root = root
-        _check_format(root)
         self._is_own = is_own
         self._explain = explain or _storage_error
         self._lock = threading.Lock()
@@ -221,7 +216,7 @@ class DirectoryObjects:
                     os.fchmod(descriptor, SHARED_FILE)
                 write_at(descriptor, 0, data)
                 if durable:
-                    sync(descriptor)
+                    os.fsync(descriptor)
                 else:  # start writing to the disk, so that the sync at the end is short
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
@@ -290,15 +285,6 @@ class DirectoryObjects:
             yield
         except OSError as error:
             raise self._explain(self.root, error) from error
-
-
-def _check_format(root: Path) -> None:
-    """Raise StorageError for a mirror of an old format, which would appear empty."""
-    if os.path.isdir(root / _OLD_FORMAT_DIRECTORY):  # noqa: PTH112 - False without permission
-        raise StorageError(
-            f"{root} is a mirror of an incompatible older version of trainctl",
-            f"Delete it; the next apply downloads everything again: rm -r {shlex.quote(str(root))}",
-        )
 
 
 def free_bytes(path: Path) -> int:

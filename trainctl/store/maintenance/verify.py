@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple, TypeVar
 
 from trainctl.base.listing import CHUNK_BYTES, Listing
-from trainctl.base.objects import ObjectStat, ObjectStore
+from trainctl.base.objects import ObjectStore
 from trainctl.base.parallel import map_ordered
 from trainctl.errors import StorageError
 from trainctl.store import documents, keys, references
@@ -155,7 +155,9 @@ class _StoreCheck:
     def _hash_blobs(self, chunks: Set[bytes], packs: Dict[bytes, int]) -> None:
         total = sum(stat.size for stat in self.objects.list(keys.BLOBS))
         for stat, is_data_intact in map_ordered(
-            self._is_stat_intact, self.objects.list(keys.BLOBS), _MAX_CONCURRENT
+            lambda stat: is_intact(self.objects, stat.key),
+            self.objects.list(keys.BLOBS),
+            _MAX_CONCURRENT,
         ):
             digest = bytes.fromhex(keys.key_stem(stat.key))
             if is_data_intact:
@@ -173,9 +175,6 @@ class _StoreCheck:
                 and not self.objects.stat(pack)
             ):
                 self.corrupt[index] = "pack missing", 0
-
-    def _is_stat_intact(self, stat: ObjectStat) -> Optional[bool]:
-        return is_intact(self.objects, stat.key)
 
     def _check_listing(self, name: str) -> None:
         key = keys.listing(name)

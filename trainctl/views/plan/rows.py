@@ -120,15 +120,13 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
     elif isinstance(value, Mapping) and value and not is_code(value):
         for key, item in value.items():
             yield from _leaves(item, (*path, str(key)))
-    elif isinstance(value, list) and any(_nested(item) for item in value):
+    elif isinstance(value, list) and any(
+        isinstance(item, Mapping | list) or is_multiline(item) for item in value
+    ):
         for index, item in enumerate(value):
             yield from _leaves(item, (*path, index))
     else:
         yield path, value
-
-
-def _nested(value: Any) -> bool:
-    return isinstance(value, Mapping | list) or is_multiline(value)
 
 
 def without_job_defaults(rows: Sequence[AttributeRow]) -> list[AttributeRow]:

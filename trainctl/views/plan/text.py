@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from trainctl.base.units import format_bytes
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
+from trainctl.model.contents import ContentChange, ContentDiff
 from trainctl.plan.batch_facts import BatchRow
 from trainctl.plan.values import Change, Plan
 from trainctl.views.plan.changes import (
@@ -20,11 +22,9 @@ from trainctl.views.plan.changes import (
     shown_action,
     similar_lines,
 )
-from trainctl.views.plan.contents import content_lines
 from trainctl.views.plan.groups import group_labels
 from trainctl.views.plan.json import PlanCounts
-from trainctl.views.plan.offers import offer_lines
-from trainctl.views.plan.tables import deliveries_table, images_table, weights_table
+from trainctl.views.plan.tables import deliveries_table, images_table, offer_lines, weights_table
 from trainctl.views.plan.verdict import (
     ItemRow,
     lost_items,
@@ -43,6 +43,9 @@ _SIGN = re.compile(r"( {0,10})(-/\+|[-+~]) ")
 
 MOST_NAMED = 80
 """Resources to name in a list; more are counted by prefix, so that a list is never cut."""
+_MOST_CHANGES = 12
+"""Changes to show of each group; the JSON form has more."""
+_CONTENT_SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 
 
 class SectionItem(NamedTuple):
@@ -276,3 +279,39 @@ def _no_changes_text(plan: Plan) -> str:
     if any(change.reason for change in plan.changes):
         return "No job is run again automatically."
     return "The resources match the manifest."
+
+
+def content_lines(contents: Iterable[ContentDiff]) -> list[str]:
+    """Return the changes of all resources: a heading and groups for each."""
+    return [escape(line) for diff in contents for line in _diff_lines(diff)]
+
+
+def _diff_lines(diff: ContentDiff) -> Iterator[str]:
+    if diff.kind == "checkpoints":
+        yield f"  {diff.address} loads checkpoints of {diff.after}"
+        return
+    what = "" if diff.kind == "weights" else f" {diff.kind}"
+    versions = (text.rpartition(":")[2][:12] for text in (diff.before, diff.after))
+    yield f"  {diff.address}{what}: {' -> '.join(versions)}"
+    for group in diff.groups:
+        counts = (f"{count} {name}" for name, count in sorted(group.counts.items()))
+        yield f"    {group.title}: {', '.join(counts)}"
+        shown = group.changes[:_MOST_CHANGES]
+        yield from (f"      {_content_row(diff, group.title, row)}" for row in shown)
+        if more := sum(group.counts.values()) - sum(row.count for row in shown):
+            yield f"      and {more} more"
+    yield from (f"    not known: {note}" for note in diff.notes)
+
+
+def _content_row(diff: ContentDiff, title: str, row: ContentChange) -> str:
+    values = [value for value in (row.before, row.after) if value is not None]
+    texts = [format_bytes(value) if isinstance(value, int) else value for value in values]
+    text = " -> ".join(dict.fromkeys(texts))
+    if title == "commits":
+        return f"{text[:12]} {row.name}"
+    if diff.kind == "code":
+        signs = zip("+-", (row.after, row.before), strict=True)
+        text = " ".join(f"{sign}{count}" for sign, count in signs if count is not None)
+    return (
+        f"{_CONTENT_SIGNS[row.how]} {row.name}{f' ({row.count})' if row.count > 1 else ''}: {text}"
+    )

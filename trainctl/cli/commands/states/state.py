@@ -29,14 +29,16 @@ from trainctl.ledger.leases import open_leases
 from trainctl.ledger.usage import run_usage, usage_rows
 from trainctl.views.state import (
     LEASE_COLUMNS,
+    USAGE_COLUMNS,
     history_json,
     history_lines,
     lease_lines,
     lease_rows,
     resource_json,
     resource_lines,
+    usage_json,
+    usage_lines,
 )
-from trainctl.views.usage import USAGE_COLUMNS, usage_json, usage_lines
 
 
 class UsageGrouping(StrEnum):
