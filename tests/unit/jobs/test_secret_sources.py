@@ -86,22 +86,19 @@ def test_what_is_no_secrets_file_is_refused(home: Path, kind: str) -> None:
     assert error.summary.startswith("secret 'one': ")
 
 
-@pytest.mark.parametrize("source", ["../outside", "~/outside", "link"])
+@pytest.mark.parametrize("source", ["../outside", "~/outside", "{top}/outside", "link"])
 def test_a_file_outside_may_be_allowed(home: Path, source: str) -> None:
-    """For the secret of that name only."""
+    """For the secret of that name only. Otherwise a stranger's manifest reads no files of this machine."""
     (home.parent / "outside").write_text(VALUE)
     (home / "link").symlink_to("../outside")
-    spec = SecretSpec("one", "file", source)
-    assert (
-        secrets(home, spec, AllowEntry("one", allow_paths_outside_project=True)).value("one")
-        == VALUE
-    )
-    for allowed in (
-        (),
-        (AllowEntry("other", allow_paths_outside_project=True),),
-        (AllowEntry("one", commands=True),),
-    ):
-        assert isinstance(failure(home, spec, *allowed), PermissionDenied)
+    spec = SecretSpec("one", "file", source.format(top=home.parent))
+    outside = {"allow_paths_outside_project": True}
+    assert secrets(home, spec, AllowEntry("one", **outside)).value("one") == VALUE
+    for allowed in ((), (AllowEntry("other", **outside),), (AllowEntry("one", commands=True),)):
+        error = failure(home, spec, *allowed)
+        assert isinstance(error, PermissionDenied)
+        assert error.code == "secret-outside-project"
+        assert "outside the manifest's directory" in error.summary
 
 
 # Commands
