@@ -68,9 +68,10 @@ def failure(home: Path, spec: SecretSpec, *allowed: AllowEntry) -> TrainctlError
     ],
 )
 def test_one_line_end_of_a_file_is_dropped(home: Path, data: str, value: str) -> None:
-    """The one that editors add; all else belongs to the value."""
+    """The one that editors add; all else belongs to the value. The file is known, as it is never code."""
     (home / "f").write_bytes(data.encode())
-    assert secrets(home, SecretSpec("one", "file", "f")).value("one") == value
+    found = secrets(home, SecretSpec("one", "file", "f"))
+    assert (found.value("one"), found.files()) == (value, ((home / "f").resolve(),))
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "large"])
