@@ -93,9 +93,9 @@ def test_a_file_outside_may_be_allowed(home: Path, source: str) -> None:
     (home.parent / "outside").write_text(VALUE)
     (home / "link").symlink_to("../outside")
     spec = SecretSpec("one", "file", source.format(top=home.parent))
-    outside = {"allow_paths_outside_project": True}
-    assert secrets(home, spec, AllowEntry("one", **outside)).value("one") == VALUE
-    for allowed in ((), (AllowEntry("other", **outside),), (AllowEntry("one", commands=True),)):
+    one, other = (AllowEntry(name, allow_paths_outside_project=True) for name in ("one", "other"))
+    assert secrets(home, spec, one).value("one") == VALUE
+    for allowed in ((), (other,), (AllowEntry("one", commands=True),)):
         error = failure(home, spec, *allowed)
         assert isinstance(error, PermissionDenied)
         assert error.code == "secret-outside-project"
