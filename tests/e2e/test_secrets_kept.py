@@ -1,7 +1,8 @@
-"""Secrets that are declared `persist`: the plan says so, a queued run goes on after a reboot with nobody's values at hand, and nothing of them stays."""
+"""Queued runs that lose their supervisor before they start, as in a reboot: with `persist` nobody gives them their secrets again."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from tests.support.projects.project import ProjectHarness
 OLD, NEW = "Wm3xR7nD5kP2-old", "Wm3xR7nD5kP2-new"
 SAYS = "(secret corp is stored on the node's disk until the run starts)"
 MANIFEST = """\
-secrets: {corp: {from: env, name: CORP, persist: true, version: VERSION}}
+secrets: {corp: {from: env, name: CORP, persist: true, version: 1}}
 jobs:
   prep: {runtime: {start_commands: ["while ! test -e WAITS; do sleep 0.05; done"]}}
   fit:
@@ -26,19 +27,15 @@ jobs:
 """
 
 
-def declare(work: ProjectHarness, version: int) -> Path:
-    """A run that waits for another one's end, which is when the file is there."""
-    gate = work.directory.parent / "go"
-    text = MANIFEST.replace("WAITS", str(gate)).replace("VERSION", str(version))
-    work.write({"trainctl.yaml": text})
-    return gate
-
-
 def holders(work: ProjectHarness, value: str) -> list[Path]:
     """The files that hold a value, of nodes, state and all else that trainctl has written."""
     top = work.directory.parent
     files = [one for one in top.rglob("*") if one.is_file() and not one.is_symlink()]
     return [one for one in files if value.encode() in one.read_bytes()]
+
+
+def is_dead(pid: int) -> bool:
+    return not is_alive(pid)
 
 
 def lose_supervisor(work: ProjectHarness, run: str) -> None:
@@ -48,11 +45,7 @@ def lose_supervisor(work: ProjectHarness, run: str) -> None:
             newest = max(spec.parent.glob("claim.*"), key=lambda one: int(one.suffix[1:]))
             pid = json.loads(newest.read_text())["pid"]
             os.kill(pid, signal.SIGKILL)
-            wait_for(partial(_is_dead, pid))
-
-
-def _is_dead(pid: int) -> bool:
-    return not is_alive(pid)
+            wait_for(partial(is_dead, pid))
 
 
 def ended(work: ProjectHarness, address: str) -> dict[str, Any]:
@@ -67,7 +60,8 @@ def ended(work: ProjectHarness, address: str) -> dict[str, Any]:
 
 def test_a_run_goes_on_where_nobody_has_its_secret(fresh: ProjectHarness) -> None:
     """The plan says that it is kept; with its supervisor killed and the variable gone the same run goes on with the old value, in one private file until it begins."""
-    gate = declare(fresh, 1)
+    gate = fresh.directory.parent / "go"
+    fresh.write({"trainctl.yaml": MANIFEST.replace("WAITS", str(gate))})
     fresh.variables["CORP"] = OLD
     planned = fresh.run("plan").stdout
     fresh.run("apply", "--auto-approve")
@@ -91,3 +85,46 @@ def test_a_run_goes_on_where_nobody_has_its_secret(fresh: ProjectHarness) -> Non
     assert (after["run"], after["status"]) == (run, "TRAINING_JOB_COMPLETED")
     assert "got old" in fresh.run("logs", "job.fit").stdout
     assert holders(fresh, OLD) == []
+
+
+QUEUE = """\
+secrets: {corp: {from: env, name: CORP}}
+jobs:
+  fit:
+    matrix: {n: [1, 2]}
+    max_parallel: 1
+    runtime:
+      start_commands: ["while ! test -e WAITS; do sleep 0.05; done", "printf %s \\"$TOKEN\\" | sha256sum"]
+      environment_variables: {TOKEN: {secret: corp}}
+"""
+
+
+def test_a_run_waits_for_secrets_and_goes_on_with_those_that_are_pushed(
+    fresh: ProjectHarness,
+) -> None:
+    """It says what it waits for and is planned as it is; pushed, the same run waits in its queue again, and runs with today's value."""
+    gate = fresh.directory.parent / "go"
+    fresh.variables["CORP"] = OLD
+    fresh.write({"trainctl.yaml": QUEUE.replace("WAITS", str(gate))})
+    fresh.run("apply", "--auto-approve")
+    jobs = fresh.json("status")["jobs"]
+    (lost,) = [one for one in jobs if one["status"] == "TRAINING_JOB_PENDING"]
+    lose_supervisor(fresh, lost["run"])
+    told = fresh.run("status", "fit").stdout
+    changed = fresh.actions()
+    fresh.variables["CORP"] = NEW
+
+    pushed = fresh.run("secrets", "push").stdout
+    again = fresh.run("secrets", "push").stdout
+    gate.touch()
+    after = ended(fresh, lost["address"])
+
+    assert "pending: waits for secrets" in told
+    assert changed == {}
+    assert f"{lost['address']}: run 1 ({lost['run']}) pending: waits for one of 1 slots" in pushed
+    assert again == "No runs wait for secrets.\n"
+    assert (after["run"], after["status"]) == (lost["run"], "TRAINING_JOB_COMPLETED")
+    logs = fresh.run("logs", lost["address"]).stdout
+    assert hashlib.sha256(NEW.encode()).hexdigest() in logs
+    assert NEW not in pushed + told
+    assert holders(fresh, NEW) == []

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from tests.support.projects.project import ProjectHarness
+from tests.support.servers.buckets import moto
 
 OLD, NEW = "Kd4mP9sL1yB6-old", "Kd4mP9sL1yB6-new"
 MANIFEST = """\
@@ -34,17 +34,14 @@ def work(fresh: ProjectHarness) -> ProjectHarness:
 @pytest.fixture
 def aws(work: ProjectHarness) -> Iterator[None]:
     """A stand-in for AWS on loopback."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    work.variables |= {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
-        "AWS_SECRET_ACCESS_KEY": "not-a-real-key",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    yield
-    server.stop()
+    with moto() as server:
+        work.variables |= {
+            "AWS_ENDPOINT_URL": server.endpoint,
+            "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
+            "AWS_SECRET_ACCESS_KEY": "not-a-real-key",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+        yield
 
 
 def push(work: ProjectHarness, name: str, value: str, *flags: str, code: int = 0) -> str:

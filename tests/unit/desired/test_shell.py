@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.cases import by_text
 from trainctl.desired.expand import command_text
 from trainctl.desired.expression import ExpressionScope, InvalidExpression
 
@@ -56,28 +57,7 @@ def test_a_value_reaches_the_program_as_one_word(shell: str, value: str) -> None
     assert run(shell, script).split(b"\0") == [each.encode() for each in wanted]
 
 
-@pytest.mark.parametrize(
-    ("command", "why"),
-    [
-        ("echo '${{ var.x }}'", "inside single quotes"),
-        ('echo "${{ var.x }}"', "inside double quotes"),
-        ('echo "a ${{ var.x }} b"', "inside double quotes"),
-        ("sh -c 'python ${{ var.x }}'", "inside single quotes"),
-        ('echo "$(echo "${{ var.x }}")"', "inside double quotes"),
-        ("echo `echo ${{ var.x }}`", "inside backquotes"),
-        ("echo \\${{ var.x }}", "after a backslash"),
-        ("echo $${{ var.x }}", "after '$'"),
-        ("echo ${Y:-${{ var.x }}}", "inside ${…}"),
-        ('echo "${Y:-"${{ var.x }}"}"', "inside double quotes"),
-        ("echo $((${{ var.x }} + 1))", "in arithmetic"),
-        ("if ((${{ var.x }} > 1)); then true; fi", "in arithmetic"),
-        ("true # ${{ var.x }}", "in a comment"),
-        ("cat <<EOF\n${{ var.x }}\nEOF", "in a here-document"),
-        ("cat <<-'EOF'\na\n${{ var.x }}\nEOF", "in a here-document"),
-        ("echo $'a' ${{ var.x }}", "which sh and bash read differently"),
-        ('echo "$(case x in x) echo "${{ var.x }}";; esac)"', "both 'case' and $(…)"),
-    ],
-)
+@pytest.mark.parametrize(("command", "why"), by_text("desired/unsafe_commands"))
 def test_a_value_that_the_shell_would_read_is_refused(command: str, why: str) -> None:
     with pytest.raises(InvalidExpression) as refusal:
         expanded(command)

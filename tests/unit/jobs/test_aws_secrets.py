@@ -9,9 +9,8 @@ from pathlib import Path
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
-from tests.support.servers.buckets import free_port
+from tests.support.servers.buckets import free_port, moto
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import SecretUnavailable, TrainctlError
 from trainctl.jobs.secret_stores import SECRET_STORES
@@ -24,23 +23,15 @@ pytestmark = pytest.mark.integration
 VALUE = "Kd4mP9sL1yB6-value"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """A stand-in for AWS on loopback."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture
-def aws(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """AWS as the environment names it."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-real-key")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with moto() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        yield
 
 
 def secrets(spec: SecretSpec) -> SecretResolver:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support.projects.recipes import git
 from trainctl.jobs.code import scan
 from trainctl.model.address import Address
 from trainctl.model.contents import ContentDiff
 from trainctl.operations.survey.contents import compare_code
-
-
-def git(directory: Path, *args: str) -> str:
-    """The output of one git command that must succeed."""
-    identity = ("-c", "user.name=t", "-c", "user.email=t@t")
-    command = ["git", "-C", str(directory), *identity, *args]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.servers.buckets import moto
 from tests.support.servers.identity_servers import POOL, identity_servers
 from trainctl.errors import TrainctlError
 from trainctl.jobs.images.registry import registry_login
@@ -81,29 +82,40 @@ def test_a_service_accounts_key_is_the_password() -> None:
     }
 
 
-@pytest.mark.parametrize("registry", ["ghcr.io", f"{ECR}.example.org", f"x{ECR}"])
-def test_aws_is_asked_for_its_own_registries_only(registry: str) -> None:
-    """The region is in the registry's name, which is the entire name."""
-    with pytest.raises(TrainctlError, match=r"is not a registry of AWS") as refused:
-        login(by_access_key(registry))
-    assert registry in refused.value.summary
-
-
 def by_role(method: str, registry: str = ECR) -> dict[str, Any]:
     """``docker_auth`` with a role of AWS."""
     block = {"role_arn": "arn:aws:iam::123456789012:role/puller", "region": "eu-west-1"}
-    return {
-        "auth_method": method,
-        "registry": registry,
-        f"{method.lower()}_docker_auth": block,
-    }
+    return {"auth_method": method, "registry": registry, f"{method.lower()}_docker_auth": block}
 
 
-@pytest.mark.parametrize("method", ["AWS_OIDC", "AWS_ASSUME_ROLE"])
-def test_what_a_role_gives_goes_to_aws_only(method: str) -> None:
-    """Another registry is refused before anything is asked for."""
-    with pytest.raises(TrainctlError, match=r"ghcr\.io is not a registry of AWS"):
-        login(by_role(method, "ghcr.io"))
+ROLES = ("AWS_OIDC", "AWS_ASSUME_ROLE")
+
+
+@pytest.mark.parametrize("registry", ["ghcr.io", f"{ECR}.example.org", f"x{ECR}"])
+def test_aws_is_asked_for_its_own_registries_only(registry: str) -> None:
+    """By a key or a role. The region is in the registry's name, which is the entire name."""
+    for auth in (by_access_key(registry), *(by_role(method, registry) for method in ROLES)):
+        with pytest.raises(TrainctlError, match=r"is not a registry of AWS") as refused:
+            login(auth)
+        assert registry in refused.value.summary
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("method", ["AWS_IAM", *ROLES])
+def test_aws_gives_a_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str) -> None:
+    """For a key, or for a role that an identity token or the operator's own key assumes. It is short-lived and masked."""
+    (tmp_path / "token").write_text("header.claims.signature")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", VALUES["id"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", VALUES["secret"])
+    redactor = Redactor()
+    with moto() as aws:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", aws.endpoint)
+        found = login(by_access_key() if method == "AWS_IAM" else by_role(method), redactor)
+
+    assert (found["registry"], found["username"]) == (ECR, "AWS")
+    assert found["password"] not in ("", *VALUES.values())
+    assert redactor.redact(f"it is {found['password']}!") == "it is (redacted)!"
 
 
 def test_googles_token_is_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,9 +67,10 @@ def failure(home: Path, spec: SecretSpec, *allowed: AllowEntry) -> TrainctlError
     ],
 )
 def test_one_line_end_of_a_file_is_dropped(home: Path, data: str, value: str) -> None:
-    """The one that editors add; all else belongs to the value."""
+    """The one that editors add; all else belongs to the value. The file is known, as it is never code."""
     (home / "f").write_bytes(data.encode())
-    assert secrets(home, SecretSpec("one", "file", "f")).value("one") == value
+    found = secrets(home, SecretSpec("one", "file", "f"))
+    assert (found.value("one"), found.files()) == (value, ((home / "f").resolve(),))
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "large"])
@@ -85,22 +86,19 @@ def test_what_is_no_secrets_file_is_refused(home: Path, kind: str) -> None:
     assert error.summary.startswith("secret 'one': ")
 
 
-@pytest.mark.parametrize("source", ["../outside", "~/outside", "link"])
+@pytest.mark.parametrize("source", ["../outside", "~/outside", "{top}/outside", "link"])
 def test_a_file_outside_may_be_allowed(home: Path, source: str) -> None:
-    """For the secret of that name only."""
+    """For the secret of that name only. Otherwise a stranger's manifest reads no files of this machine."""
     (home.parent / "outside").write_text(VALUE)
     (home / "link").symlink_to("../outside")
-    spec = SecretSpec("one", "file", source)
-    assert (
-        secrets(home, spec, AllowEntry("one", allow_paths_outside_project=True)).value("one")
-        == VALUE
-    )
-    for allowed in (
-        (),
-        (AllowEntry("other", allow_paths_outside_project=True),),
-        (AllowEntry("one", commands=True),),
-    ):
-        assert isinstance(failure(home, spec, *allowed), PermissionDenied)
+    spec = SecretSpec("one", "file", source.format(top=home.parent))
+    one, other = (AllowEntry(name, allow_paths_outside_project=True) for name in ("one", "other"))
+    assert secrets(home, spec, one).value("one") == VALUE
+    for allowed in ((), (other,), (AllowEntry("one", commands=True),)):
+        error = failure(home, spec, *allowed)
+        assert isinstance(error, PermissionDenied)
+        assert error.code == "secret-outside-project"
+        assert "outside the manifest's directory" in error.summary
 
 
 # Commands

@@ -35,14 +35,6 @@ def test_a_value_from_the_environment(tmp_path: Path) -> None:
     assert redactor.redact(f"token {VALUE}") == f"token {MASK}"
 
 
-def test_a_value_from_a_file(tmp_path: Path) -> None:
-    """Without the line end that editors add; the file itself is never code."""
-    (tmp_path / "aws.json").write_text(VALUE + "\n")
-    found = secrets(tmp_path, SecretSpec("aws", "file", "aws.json"))
-    assert found.value("aws") == VALUE
-    assert found.files() == ((tmp_path / "aws.json").resolve(),)
-
-
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
@@ -61,20 +53,14 @@ def test_what_is_wrong_is_said(tmp_path: Path, spec: SecretSpec, said: str) -> N
     """Where the value was looked for, and never the value."""
     (tmp_path / "binary").write_bytes(b"\xff\xfe12345678")
     (tmp_path / "blank").write_bytes(b" \r\n")
-    found = secrets(tmp_path, spec, SHORT="s3cret", PADDED="    x    ", EMPTY="")
+    redactor = Redactor()
+    environ = {"SHORT": "s3cret", "PADDED": "    x    ", "EMPTY": ""}
+    found = secrets(tmp_path, spec, redactor=redactor, **environ)
     with pytest.raises(TrainctlError) as caught:
         found.value("a")
     assert said in caught.value.summary
     assert "s3cret" not in str(caught.value)
-
-
-def test_padding_does_not_make_a_short_value_long(tmp_path: Path) -> None:
-    """Its stripped spelling would be masked as well, and with it ordinary words."""
-    redactor = Redactor()
-    found = secrets(tmp_path, SecretSpec("a", "env", "A"), redactor=redactor, A="       a       ")
-    with pytest.raises(TrainctlError):
-        found.value("a")
-    assert redactor.redact("a cat") == "a cat"
+    assert redactor.redact("an x of padding") == "an x of padding"  # with its words, too
 
 
 def test_a_short_value_may_be_declared_unmasked(tmp_path: Path) -> None:
@@ -83,17 +69,6 @@ def test_a_short_value_may_be_declared_unmasked(tmp_path: Path) -> None:
     spec = SecretSpec("pin", "env", "PIN", redact=False)
     assert secrets(tmp_path, spec, redactor=redactor, PIN="1234").value("pin") == "1234"
     assert redactor.redact("1234") == "1234"
-
-
-@pytest.mark.parametrize("source", ["../outside", "/etc/hostname", "link"])
-def test_a_file_outside_is_forbidden(tmp_path: Path, source: str) -> None:
-    """A stranger's manifest reads no files of this machine, not through a link either."""
-    home = tmp_path / "home"
-    home.mkdir()
-    (tmp_path / "outside").write_text(VALUE)
-    (home / "link").symlink_to("../outside")
-    with pytest.raises(PermissionDenied, match="outside the manifest's directory"):
-        secrets(home, SecretSpec("a", "file", source)).value("a")
 
 
 def test_what_can_be_read_is_known_beforehand(tmp_path: Path) -> None:

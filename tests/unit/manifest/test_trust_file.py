@@ -127,6 +127,7 @@ def test_policies_have_a_file_of_their_own(tmp_path: Path) -> None:
 def test_a_file_that_other_users_can_write_is_refused(tmp_path: Path, mode: int) -> None:
     (refusal,) = refusals(write(tmp_path, VALID, mode))
     assert "other users can write to it" in refusal.summary
+    assert "chmod go-w" in refusal.detail
 
 
 def test_a_file_that_other_users_can_replace_is_refused(tmp_path: Path) -> None:

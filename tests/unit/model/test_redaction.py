@@ -13,7 +13,7 @@ import pytest
 
 from trainctl.model.redaction import MASK, Redactor
 
-SECRET = 'pä"ss w/rd+%\\x<&>'
+SECRET = "pä\"ss w/rd+%\\x<&>\n'a second' line"
 
 
 SPELLINGS: dict[str, Callable[[str], str]] = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.projects.plans import (
     PlanScenario,
     at,
@@ -86,47 +87,15 @@ def test_an_absolute_mount_location_needs_a_namespace() -> None:
     assert errors(make_plan(world.inputs())) == []
 
 
-@pytest.mark.parametrize(
-    ("facts", "code", "summary"),
-    [
-        ({"weights_space": SIZE}, "", ""),
-        ({"disk_free": GB}, "error", "has 1.0 GB free but needs 1.5 GB for weights"),
-        ({"weights_space": SIZE - 1}, "error", "has 1.5 GB free but needs 1.5 GB for weights"),
-        (
-            {"weights_space": GB, "limit": 5 * GB, "claims": {WEIGHTS: 1_500_000_000}},
-            "error",
-            "has 1.0 GB of 5.0 GB free but needs 1.5 GB for weights",
-        ),
-        ({"weights_space": GB, "limit": 5 * GB, "claims": {WEIGHTS: 500_000_000}}, "", ""),
-        (
-            {
-                "weights_space": GB,
-                "limit": 2 * GB,
-                "weights_space_max": 2 * GB,
-                "claims": {WEIGHTS: SIZE},
-            },
-            "waiting-for-disk-space",
-            "has 1.0 GB of 2.0 GB free in addition to live runs, but needs 1.5 GB for weights: the job waits",
-        ),
-        (
-            {
-                "weights_space": GB,
-                "limit": 2 * GB,
-                "weights_space_max": GB,
-                "claims": {WEIGHTS: SIZE},
-            },
-            "error",
-            "has 1.0 GB of 2.0 GB free but needs 1.5 GB for weights",
-        ),
-    ],
-)
-def test_disk_space_is_checked_before_anything_moves(
-    facts: dict[str, Any], code: str, summary: str
-) -> None:
+@pytest.mark.parametrize("case", cases("plan/disk_space"))
+def test_disk_space_is_checked_before_anything_moves(case: dict[str, Any]) -> None:
     """Bytes that live runs have there count once; if there is space after they end, the job waits."""
+    facts, code, summary = dict(case["facts"]), case.get("code", "error"), case.get("summary")
+    if "claims" in facts:
+        facts["claims"] = {WEIGHTS: facts["claims"]}
     plan = plan_on(replace(NODE, **facts))
     assert [one.summary for one in plan.diagnostics] == [f"lab/lab-0 {summary}"] * bool(summary)
-    assert plan.usable is (code != "error")
+    assert plan.usable is (summary is None or code != "error")
     for problem in plan.diagnostics:
         assert code in ("error", problem.code)
         if "limit" in facts and code == "error":

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from tests.support.cases import by_text
 from tests.support.projects.manifests import schema_of
 from trainctl.desired.build import build
 from trainctl.errors import ManifestError
@@ -45,35 +46,7 @@ def wrong(directory: Path, hosts: str) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize(
-    ("hosts", "said"),
-    [
-        ("[]", "at least of length 1"),
-        ("[a, a]", "duplicate host name 'a'"),
-        ("[{name: a, address: x}, {name: b, address: x}]", "hosts[1] is the same host as hosts[0]"),
-        ("['-oProxyCommand=id']", "Name or address of a host"),
-        ("['a b']", "Name or address of a host"),
-        (r'["a\n"]', "Name or address of a host"),
-        ("[root@a]", "without user and port"),
-        ("['198.51.100.10:22']", "Use {address: 198.51.100.10, port: 22}"),
-        ("[{name: a, address: 'gpu-1:2222'}]", "Use {address: gpu-1, port: 2222}"),
-        ("[{name: a, user: -x}]", "Login name"),
-        ("[{name: a, jump: 'x;id'}]", "as for ssh -J"),
-        ("[{name: a, identity_file: -x}]", "a path on the client"),
-        ("[{name: a, port: 0}]", "at least 1"),
-        ("[{name: a, ports: '29000'}]", "FIRST-LAST"),
-        ("[{name: a, ports: 29100-29000}]", "Use FIRST-LAST"),
-        ("[{name: a, ports: 80-90}]", "between 1024 and 65535"),
-        ("[a], ports: 1-2", "not a range of unprivileged ports"),
-        ("[{name: a, python: python3}]", "an absolute path"),
-        ("[{name: a, dir: x}]", "an absolute path"),
-        ("[{name: a, host_key: ssh-ed25519}]", "TYPE BASE64"),
-        ("[{name: a, host_key: ssh-ed25519 AAAA}]", "host_key is not a public key"),
-        (f"[{{name: a, host_key: {KEY.replace('ed25519', 'ed25518')}}}]", "host_key is not a public key"),
-        ("[{name: a, prot: 22}]", "unknown key 'prot'"),
-        ("[{user: x}]", "a name or an address, or both"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("hosts", "said"), by_text("ssh/invalid_hosts"))
 def test_what_is_wrong_is_said(tmp_path: Path, hosts: str, said: str) -> None:
     """One error each, that says what to write."""
     found = wrong(tmp_path, hosts)
