@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,17 @@ def test_weights_of_one_run_that_exceed_the_cache_are_a_full_disk(cache: Cache) 
         cache.node.deliver(cache=cache.settings, lease="run-a")
 
     assert (own.value.kind, others.value.kind) == ("storage", "room")
+
+
+def test_a_failed_delivery_leaves_what_a_run_holds(cache: Cache) -> None:
+    cache.deliver("a")
+    cache.start("a", "sleep 60")
+    cache.seal("a").unlink()
+    for part in ("blobs", "trees"):
+        shutil.rmtree(cache.place / part)
+    with pytest.raises(NodeProgramError):
+        cache.deliver("a", mirror={"type": "objects", "path": str(cache.place / "none")})
+    assert (cache.place / "leases" / "run-a" / cache.listing("a")).exists()
 
 
 @pytest.mark.parametrize("how", ["ended", "lost", "removed", "never came"])
