@@ -31,7 +31,6 @@ from trainctl.objects.location import BucketLocation
 from trainctl.objects.metadata import MetadataClient, ObjectInfo
 from trainctl.objects.obstore_client import (
     SILENCE_SECONDS,
-    RenewFn,
     is_expired,
     object_url,
     open_client,
@@ -64,7 +63,7 @@ class Bucket:
         access: BucketCredential | None = None,
         origin: str = "the caller",
         *,
-        renew: RenewFn | None = None,
+        renew: Callable[[], BucketCredential] | None = None,
         environ: Mapping[str, str] = os.environ,
         read_timeout: float = SILENCE_SECONDS,
     ) -> None:
@@ -275,7 +274,7 @@ class Bucket:
     def _client(self, long: bool, sent: int) -> ObstoreClient:
         kind = (long, sent)
         if kind not in self._clients:
-            settings = self._access, self._renew, self._environ, self._read_timeout
+            settings = self._access, self._environ, self._read_timeout
             self._clients[kind] = open_client(self.location, *settings, long=long, sent=sent)
         return self._clients[kind]
 
