@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypedDict, TypeVar
 from urllib.parse import quote
 
 from trainctl.base.checkpoints.s3_client import is_address
-from trainctl.base.pagination import PaginationCycle, pages
+from trainctl.base.pagination import pages
 from trainctl.base.retry import RetryFn, no_retry
 from trainctl.base.throughput import ThroughputMonitor
 from trainctl.errors import SourceError, SourceInterrupted, SourceMismatch, SourceUnavailable
@@ -94,13 +94,11 @@ class Bucket:
         def page(cursor: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
             return self._request(prefix, lambda _: self._metadata.list_page(prefix, after, cursor))
 
-        try:
-            for infos in pages(lambda cursor: each(lambda: page(cursor))):
-                yield from infos
-        except PaginationCycle:
-            raise SourceError(
-                f"{self._named(prefix)}: the server's list has no end (repeated pages)"
-            ) from None
+        endless = SourceError(
+            f"{self._named(prefix)}: the server's list has no end (repeated pages)"
+        )
+        for infos in pages(lambda cursor: each(lambda: page(cursor)), endless):
+            yield from infos
 
     def head(self, key: str) -> ObjectInfo | None:
         """Return an object's metadata; None if it doesn't exist."""

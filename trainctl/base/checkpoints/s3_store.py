@@ -13,7 +13,7 @@ from trainctl.base import sigv4
 from trainctl.base.checkpoints.s3_client import S3Client, element_text, elements
 from trainctl.base.failure import Failure
 from trainctl.base.objects import ObjectStat
-from trainctl.base.pagination import PaginationCycle, pages
+from trainctl.base.pagination import pages
 from trainctl.base.parallel import map_ordered
 from trainctl.base.throughput import RateLimiter
 
@@ -173,10 +173,7 @@ def _uploads(client: S3Client, prefix: str) -> Iterator[Tuple[str, str]]:
 
 def _list_pages(request: Callable[[Optional[sigv4.Query]], _Page]) -> Iterator[bytes]:
     """Yield the bodies of a list's pages; Failure if they repeat."""
-    try:
-        yield from pages(request)
-    except PaginationCycle:
-        raise Failure("store", "the bucket's list has no end (repeated pages)") from None
+    return pages(request, Failure("store", "the bucket's list has no end (repeated pages)"))
 
 
 def _key(entry: bytes, body: bytes) -> str:
