@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import quote
 
 from trainctl.base.checkpoints.s3_client import is_address
@@ -174,7 +174,7 @@ class Bucket:
 
     def put(self, key: str, data: bytes | bytearray | memoryview) -> None:
         """Create or replace an object atomically, in one request."""
-        self._request(key, lambda store: store.put(key, data, use_multipart=False), **_limits(data))
+        self._request(key, lambda store: store.put(key, data, use_multipart=False), sent=len(data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create an object; return False if it exists, by the server's word.
@@ -194,7 +194,7 @@ class Bucket:
                 return False
             return True
 
-        return self._request(key, request, **_limits(data))
+        return self._request(key, request, sent=len(data))
 
     def directories(self, path: str = "") -> Sequence[str]:
         """Return the names of the directories in ``path``, sorted."""
@@ -255,7 +255,7 @@ class Bucket:
     ) -> T:
         """Call ``act``, again after a wrong region or address style or an expired credential.
 
-        ``long``: without a limit on the duration. ``sent``: see ``open_client``.
+        ``long``: without a limit on the duration. ``sent``: bytes to upload.
         """
         if self._renew is not None and is_expired(self._access):
             self._access = self._renew()
@@ -270,10 +270,11 @@ class Bucket:
             return act(self._client(long, sent))
 
     def _client(self, long: bool, sent: int) -> ObstoreClient:
-        kind = (long, sent)
+        steps = -(-sent // _LIMIT_STEP) if sent > BUFFER_BYTES else 0
+        kind = (long or steps > 0, steps * _LIMIT_STEP)
         if kind not in self._clients:
             settings = self._access, self._environ, self._read_timeout
-            self._clients[kind] = open_client(self.location, *settings, long=long, sent=sent)
+            self._clients[kind] = open_client(self.location, *settings, long=kind[0], sent=kind[1])
         return self._clients[kind]
 
     def _refresh_clients(self, error: SourceError) -> bool:
@@ -328,16 +329,6 @@ class Bucket:
 
     def _named(self, key: str) -> str:
         return f"{self.location.url}: {_display_key(key)}" if key else self.location.url
-
-
-class _Limits(TypedDict):
-    long: bool
-    sent: int
-
-
-def _limits(data: bytes | bytearray | memoryview) -> _Limits:
-    long = len(data) > BUFFER_BYTES
-    return {"long": long, "sent": -(-len(data) // _LIMIT_STEP) * _LIMIT_STEP if long else 0}
 
 
 def _open_at(
