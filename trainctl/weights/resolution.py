@@ -81,6 +81,12 @@ class SourceRequest:
         """Key in the lock file."""
         return self.source, self.allow, self.ignore, self.name, self.endpoint_url
 
+    def lock_entry(self, revision: str, pin: str, files: int, size: int) -> LockEntry:
+        """Return the entry of a version in the lock file."""
+        declared = (self.source, self.allow, self.ignore)
+        named = {"endpoint_url": self.endpoint_url, "name": self.name}
+        return LockEntry(*declared, revision, pin, files, size, **named)
+
     @property
     def uri(self) -> SourceUri:
         """The absolute source; SourceError if it is invalid."""
@@ -185,7 +191,7 @@ def resolve(
         return Resolution(mirrored, pinned_entry, True, unmatched, (notice,))
     return Resolution(
         resolved,
-        _lock_entry(request, resolved),
+        request.lock_entry(resolved.revision, resolved.pin, len(resolved.files), resolved.size),
         pinned is not None and pinned_entry is not None,
         unmatched,
         (*_warnings(request, resolved, pinned_entry),),
@@ -206,10 +212,7 @@ def resolve_from_lock(
         raise error
     uri, custom_endpoint = request.uri, request.endpoint_url
     anonymous = SourceCredential("", "nobody", custom_endpoint) if custom_endpoint else None
-
-    def fall_back(now: TrainctlError, entry: LockEntry) -> tuple[ResolvedSource, Diagnostic]:
-        return _fall_back(uri, open_source(uri.scheme), anonymous, store, now, entry)
-
+    fall_back = partial(_fall_back, uri, open_source(uri.scheme), anonymous, store)
     return _resolve_locked(request, error, locked, fall_back, upgrade=upgrade)
 
 
@@ -345,20 +348,6 @@ def _warnings(
             f"It had {version_size_text(*before)} and now has {version_size_text(*now)}. The current files are used; to update trainctl.lock, run plan --upgrade.",
             code="lock-mismatch",
         )
-
-
-def _lock_entry(request: SourceRequest, resolved: ResolvedSource) -> LockEntry:
-    return LockEntry(
-        source=request.source,
-        allow_patterns=request.allow,
-        ignore_patterns=request.ignore,
-        revision=resolved.revision,
-        pin=resolved.pin,
-        files=len(resolved.files),
-        bytes=resolved.size,
-        endpoint_url=request.endpoint_url,
-        name=request.name,
-    )
 
 
 def _rewritten_error(request: SourceRequest, locked: LockEntry) -> SourceMismatch:
