@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainctl.base.json import JsonObject
 from trainctl.errors import NodeError, NodeUnreachable
@@ -44,7 +44,7 @@ from trainctl_slurm.queries import (
     squeue_arguments,
     time_limits_arguments,
 )
-from trainctl_slurm.settings import hosts, partition_for, schema
+from trainctl_slurm.settings import gpu_kinds, hosts, partition_for, schema
 from trainctl_slurm.submission import (
     VARIABLES,
     job_name,
@@ -155,8 +155,7 @@ class SlurmProvider(SshProvider):
 
     def partitions(self, cluster: ClusterSettings, node: Node) -> Sequence[PartitionFacts]:
         """See SchedulesJobs."""
-        kinds: Mapping[str, Any] = cluster.settings.get("gpus") or {}
-        names = {partition_for(cluster, kind) for kind in ("", *kinds)}
+        names = {partition_for(cluster, kind) for kind in ("", *gpu_kinds(cluster))}
         known = parse_partitions(self._sinfo(node, sinfo_arguments(PARTITIONS)))
         named = [partition for partition in known if partition.name in names]
         return named or known

@@ -84,16 +84,21 @@ def schema() -> JsonObject:
     }
 
 
+def gpu_kinds(cluster: ClusterSettings) -> Mapping[str, Mapping[str, str]]:
+    """Return GRES type and partition by type of GPU, as far as they are set."""
+    settings: Mapping[str, Any] = cluster.settings
+    return settings.get("gpus") or {}
+
+
 def partition_for(cluster: ClusterSettings, kind: str) -> str:
     """Return the partition with GPUs of a type; empty: Slurm's default."""
-    settings: Mapping[str, Any] = cluster.settings
-    own = (settings.get("gpus") or {}).get(kind, {}).get("partition")
-    return own or settings.get("partition") or ""
+    own = gpu_kinds(cluster).get(kind, {}).get("partition")
+    return own or str(cluster.settings.get("partition") or "")
 
 
 def gres(cluster: ClusterSettings, kind: str, count: int) -> str:
     """Return the value of --gres for GPUs of a type."""
-    kinds: Mapping[str, Any] = cluster.settings.get("gpus") or {}
+    kinds = gpu_kinds(cluster)
     typed = kinds[kind].get("gres") if kind in kinds else kind.lower()
     return ":".join(filter(None, ("gpu", typed, str(count))))
 
