@@ -83,9 +83,10 @@ class SourceRequest:
 
     def lock_entry(self, revision: str, pin: str, files: int, size: int) -> LockEntry:
         """Return the entry of a version in the lock file."""
-        declared = (self.source, self.allow, self.ignore)
-        named = {"endpoint_url": self.endpoint_url, "name": self.name}
-        return LockEntry(*declared, revision, pin, files, size, **named)
+        return LockEntry(
+            self.source, self.allow, self.ignore, revision, pin, files, size,
+            endpoint_url=self.endpoint_url, name=self.name,
+        )  # fmt: skip
 
     @property
     def uri(self) -> SourceUri:
