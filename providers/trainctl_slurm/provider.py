@@ -44,7 +44,7 @@ from trainctl_slurm.queries import (
     squeue_arguments,
     time_limits_arguments,
 )
-from trainctl_slurm.settings import SlurmSettings, hosts, schema
+from trainctl_slurm.settings import gpu_kinds, hosts, partition_for, schema
 from trainctl_slurm.submission import (
     VARIABLES,
     job_name,
@@ -110,7 +110,7 @@ class SlurmProvider(SshProvider):
     def submit_job(self, cluster: ClusterSettings, node: Node, request: BatchRequest) -> str:
         """See SchedulesJobs."""
         request = self._with_margin(cluster, node, request)
-        argv = sbatch_arguments(SlurmSettings.of(cluster), request)
+        argv = sbatch_arguments(cluster, request)
         output = self._slurm(node, argv, script(request))
         if output.exit_code != 0:
             raise NodeError(f"Slurm refused {request.label}", _tail(output), code="job-refused")
@@ -155,8 +155,7 @@ class SlurmProvider(SshProvider):
 
     def partitions(self, cluster: ClusterSettings, node: Node) -> Sequence[PartitionFacts]:
         """See SchedulesJobs."""
-        settings = SlurmSettings.of(cluster)
-        names = {settings.partition, *(gpu.get("partition", "") for gpu in settings.gpus.values())}
+        names = {partition_for(cluster, kind) for kind in ("", *gpu_kinds(cluster))}
         known = parse_partitions(self._sinfo(node, sinfo_arguments(PARTITIONS)))
         named = [partition for partition in known if partition.name in names]
         return named or known
@@ -166,7 +165,7 @@ class SlurmProvider(SshProvider):
     ) -> BatchForecast:
         """See SchedulesJobs."""
         request = self._with_margin(cluster, node, request)
-        argv = [*sbatch_arguments(SlurmSettings.of(cluster), request, ["TZ=UTC"]), "--test-only"]
+        argv = [*sbatch_arguments(cluster, request, ["TZ=UTC"]), "--test-only"]
         output = self._slurm(node, argv, "#!/bin/sh\n")
         text = (output.stderr or output.stdout).decode(errors="replace")
         return parse_forecast(text, refused=output.exit_code != 0)
@@ -176,7 +175,7 @@ class SlurmProvider(SshProvider):
     ) -> BatchRequest:
         if request.time_limit is None:
             return request
-        partition = SlurmSettings.of(cluster).partition_for(request.gpu_kind)
+        partition = partition_for(cluster, request.gpu_kind)
         key = (node.id, partition)
         if key not in self._time_limits:
             output = self._sinfo(node, time_limits_arguments(partition))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import accumulate
 
@@ -148,24 +149,20 @@ _DOWN = ("down", "drain", "fail", "maint", "unknown", "inval")
 
 def parse_partitions(output: str) -> list[PartitionFacts]:
     """Return the partitions of sinfo, which prints a line for each state of nodes."""
-    rows: dict[str, list[tuple[int, int, int, bool, str]]] = {}
+    partitions: dict[str, PartitionFacts] = {}
     for name, nodes, gres, used, limit, state in _rows(output, PARTITIONS):
-        count = int(nodes or 0)
-        is_up = not state.startswith(_DOWN)
-        rows.setdefault(name, []).append((count, _gpus(gres), _gpus(used), is_up, limit))
-    return [_partition(name, entries) for name, entries in rows.items()]
-
-
-def _partition(name: str, rows: Sequence[tuple[int, int, int, bool, str]]) -> PartitionFacts:
-    limit = rows[0][4]
-    return PartitionFacts(
-        name=name,
-        nodes=sum(count for count, *_ in rows),
-        gpus_per_node=max(gpus for _, gpus, *_ in rows),
-        gpus_free=sum(count * max(0, gpus - used) for count, gpus, used, up, _ in rows if up),
-        gpus_total=sum(count * gpus for count, gpus, *_ in rows),
-        limits="" if limit in ("infinite", "") else f"at most {limit}",
-    )
+        count, gpus = int(nodes or 0), _gpus(gres)
+        free = 0 if state.startswith(_DOWN) else max(0, gpus - _gpus(used))
+        limits = "" if limit in ("infinite", "") else f"at most {limit}"
+        known = partitions.get(name) or PartitionFacts(name, 0, 0, 0, 0, limits)
+        partitions[name] = replace(
+            known,
+            nodes=known.nodes + count,
+            gpus_per_node=max(known.gpus_per_node, gpus),
+            gpus_free=known.gpus_free + count * free,
+            gpus_total=known.gpus_total + count * gpus,
+        )
+    return [*partitions.values()]
 
 
 def parse_machines(output: str) -> list[BatchMachine]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from trainctl.base.json import JsonObject
@@ -85,41 +84,23 @@ def schema() -> JsonObject:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmSettings:
-    """Settings of a cluster; empty strings are left to Slurm."""
+def gpu_kinds(cluster: ClusterSettings) -> Mapping[str, Mapping[str, str]]:
+    """Return GRES type and partition by type of GPU, as far as they are set."""
+    settings: Mapping[str, Any] = cluster.settings
+    return settings.get("gpus") or {}
 
-    partition: str
-    account: str
-    qos: str
-    constraint: str
-    gpus: Mapping[str, Mapping[str, str]]
-    requeue: bool
-    sbatch: Mapping[str, Any]
 
-    @classmethod
-    def of(cls, cluster: ClusterSettings) -> SlurmSettings:
-        """Read the settings of a cluster."""
-        values: Mapping[str, Any] = cluster.settings
-        words = {
-            name: str(values.get(name) or "")
-            for name in ("partition", "account", "qos", "constraint")
-        }
-        return cls(
-            **words,
-            gpus=values.get("gpus") or {},
-            requeue=bool(values.get("requeue", True)),
-            sbatch=values.get("sbatch") or {},
-        )
+def partition_for(cluster: ClusterSettings, kind: str) -> str:
+    """Return the partition with GPUs of a type; empty: Slurm's default."""
+    own = gpu_kinds(cluster).get(kind, {}).get("partition")
+    return own or str(cluster.settings.get("partition") or "")
 
-    def partition_for(self, kind: str) -> str:
-        """Return the partition with GPUs of a type."""
-        return self.gpus.get(kind, {}).get("partition") or self.partition
 
-    def gres(self, kind: str, count: int) -> str:
-        """Return the value of --gres for GPUs of a type."""
-        typed = self.gpus[kind].get("gres", "") if kind in self.gpus else kind.lower()
-        return ":".join(filter(None, ("gpu", typed, str(count))))
+def gres(cluster: ClusterSettings, kind: str, count: int) -> str:
+    """Return the value of --gres for GPUs of a type."""
+    kinds = gpu_kinds(cluster)
+    typed = kinds[kind].get("gres") if kind in kinds else kind.lower()
+    return ":".join(filter(None, ("gpu", typed, str(count))))
 
 
 def hosts(cluster: ClusterSettings) -> ClusterSettings:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from trainctl.base.protocol.batch import WAITING_EXIT_CODE
+from trainctl.plugin_api.provider import ClusterSettings
 from trainctl.plugin_api.scheduler import BatchRequest, BatchVariables
-from trainctl_slurm.settings import SlurmSettings
+from trainctl_slurm.settings import gres, partition_for
 
 VARIABLES = BatchVariables(
     rank="SLURM_PROCID",
@@ -35,10 +37,10 @@ def job_name(key: str) -> str:
 
 
 def sbatch_arguments(
-    settings: SlurmSettings, request: BatchRequest, variables: Sequence[str] = ()
+    cluster: ClusterSettings, request: BatchRequest, variables: Sequence[str] = ()
 ) -> list[str]:
     """Return the command that submits the script on its standard input; ``variables`` are set for it."""
-    sbatch = ["sbatch", "--parsable", *_options(settings, request)]
+    sbatch = ["sbatch", "--parsable", *_options(cluster, request)]
     return ["sh", "-c", _CLEAN, "sh", *variables, *sbatch]
 
 
@@ -59,8 +61,9 @@ def _name(request: BatchRequest) -> str:
     return request.slot or job_name(request.key)
 
 
-def _options(settings: SlurmSettings, request: BatchRequest) -> Iterator[str]:
-    for name, value in settings.sbatch.items():
+def _options(cluster: ClusterSettings, request: BatchRequest) -> Iterator[str]:
+    settings: Mapping[str, Any] = cluster.settings
+    for name, value in (settings.get("sbatch") or {}).items():
         if value is not False:
             yield f"--{name}" if value is True else f"--{name}={value}"
     yield f"--job-name={_name(request)}"
@@ -70,16 +73,13 @@ def _options(settings: SlurmSettings, request: BatchRequest) -> Iterator[str]:
     yield "--export=ALL"
     yield f"--output={request.log or '/dev/null'}"
     yield "--open-mode=append"
-    yield "--requeue" if settings.requeue else "--no-requeue"
+    yield "--requeue" if settings.get("requeue", True) else "--no-requeue"
     yield f"--signal=TERM@{request.grace:.0f}"
     if request.gpus:
-        yield f"--gres={settings.gres(request.gpu_kind, request.gpus)}"
-    partition = settings.partition_for(request.gpu_kind)
+        yield f"--gres={gres(cluster, request.gpu_kind, request.gpus)}"
     values = {
-        "partition": partition,
-        "account": settings.account,
-        "qos": settings.qos,
-        "constraint": settings.constraint,
+        "partition": partition_for(cluster, request.gpu_kind),
+        **{name: settings.get(name) for name in ("account", "qos", "constraint")},
         "cpus-per-task": request.cpus,
         "mem": f"{math.ceil(request.memory / 2**20)}M" if request.memory else None,
         "time": math.ceil(request.time_limit / 60) if request.time_limit else None,

@@ -11,7 +11,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Iterable, Iterator, NamedTuple, Sequence
 
 from trainctl.base.json import JsonValue, canonical
 
@@ -94,8 +94,6 @@ class ResolvedSource:
     """The current upstream revision, if another was requested and upstream reports it."""
     known_as: str | None = None
     """The pin of this version, if its files come from the listing of a mirror or have a declared digest."""
-    versions: Mapping[str, str] | None = field(default=None, compare=False)
-    """File versions by path, if upstream keeps versions and these are to be read."""
     endpoint: str | None = None
     """The endpoint URL, if it is not the platform's default."""
 

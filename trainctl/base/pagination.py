@@ -10,33 +10,19 @@ MAX_PAGES = 100_000
 """100 million names at 1,000 a page."""
 
 
-class PaginationCycle(Exception):
-    """A list repeats a cursor or has more than ``MAX_PAGES`` pages."""
-
-
-class CursorCycleDetector:
-    """Cursors of one list so far."""
-
-    def __init__(self) -> None:
-        self._cursors: Set[str] = set()
-
-    def record(self, cursor: object) -> None:
-        """Record the cursor of the next page; PaginationCycle if it repeats."""
-        text = str(cursor)
-        if text in self._cursors or len(self._cursors) == MAX_PAGES:
-            raise PaginationCycle
-        self._cursors.add(text)
-
-
-def pages(request: Callable[[Optional[C]], Tuple[P, Optional[C]]]) -> Iterator[P]:
-    """Yield every page of a list; PaginationCycle if it is endless.
+def pages(
+    request: Callable[[Optional[C]], Tuple[P, Optional[C]]], endless: Exception
+) -> Iterator[P]:
+    """Yield every page of a list; raise ``endless`` if it repeats a cursor or has too many pages.
 
     ``request`` takes a cursor, None for the first page, and returns a page and the next cursor, if any.
     """
-    cursors = CursorCycleDetector()
+    cursors: Set[str] = set()
     page, cursor = request(None)
     yield page
     while cursor is not None:
-        cursors.record(cursor)
+        if str(cursor) in cursors or len(cursors) == MAX_PAGES:
+            raise endless
+        cursors.add(str(cursor))
         page, cursor = request(cursor)
         yield page

@@ -89,14 +89,8 @@ class CheckpointAccess:
 
     def require_trust(self) -> None:
         """Raise PermissionDenied if the client's credential would go to an untrusted host."""
-        settings = self._settings
-        if (
-            settings.url is not None
-            and not settings.url.startswith("file:")
-            and not settings.secret
-        ):
-            place = {"url": settings.url, "endpoint_url": settings.endpoint_url}
-            self._require_trusted(place, self._destination(place))
+        if self.location["secret"] == ENVIRONMENT:
+            self._require_trusted(self.location, self._destination(self.location))
 
     def _destination(self, place: Mapping[str, Any]) -> SecretDestination:
         return bucket_destination(str(place["url"]), place.get("endpoint_url"), self._environ)

@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import quote
 
 from trainctl.base.checkpoints.s3_client import is_address
-from trainctl.base.pagination import PaginationCycle, pages
+from trainctl.base.pagination import pages
 from trainctl.base.retry import RetryFn, no_retry
 from trainctl.base.throughput import ThroughputMonitor
 from trainctl.errors import SourceError, SourceInterrupted, SourceMismatch, SourceUnavailable
@@ -31,7 +31,6 @@ from trainctl.objects.location import BucketLocation
 from trainctl.objects.metadata import MetadataClient, ObjectInfo
 from trainctl.objects.obstore_client import (
     SILENCE_SECONDS,
-    RenewFn,
     is_expired,
     object_url,
     open_client,
@@ -64,7 +63,7 @@ class Bucket:
         access: BucketCredential | None = None,
         origin: str = "the caller",
         *,
-        renew: RenewFn | None = None,
+        renew: Callable[[], BucketCredential] | None = None,
         environ: Mapping[str, str] = os.environ,
         read_timeout: float = SILENCE_SECONDS,
     ) -> None:
@@ -95,13 +94,11 @@ class Bucket:
         def page(cursor: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
             return self._request(prefix, lambda _: self._metadata.list_page(prefix, after, cursor))
 
-        try:
-            for infos in pages(lambda cursor: each(lambda: page(cursor))):
-                yield from infos
-        except PaginationCycle:
-            raise SourceError(
-                f"{self._named(prefix)}: the server's list has no end (repeated pages)"
-            ) from None
+        endless = SourceError(
+            f"{self._named(prefix)}: the server's list has no end (repeated pages)"
+        )
+        for infos in pages(lambda cursor: each(lambda: page(cursor)), endless):
+            yield from infos
 
     def head(self, key: str) -> ObjectInfo | None:
         """Return an object's metadata; None if it doesn't exist."""
@@ -177,7 +174,7 @@ class Bucket:
 
     def put(self, key: str, data: bytes | bytearray | memoryview) -> None:
         """Create or replace an object atomically, in one request."""
-        self._request(key, lambda store: store.put(key, data, use_multipart=False), **_limits(data))
+        self._request(key, lambda store: store.put(key, data, use_multipart=False), sent=len(data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create an object; return False if it exists, by the server's word.
@@ -197,7 +194,7 @@ class Bucket:
                 return False
             return True
 
-        return self._request(key, request, **_limits(data))
+        return self._request(key, request, sent=len(data))
 
     def directories(self, path: str = "") -> Sequence[str]:
         """Return the names of the directories in ``path``, sorted."""
@@ -258,7 +255,7 @@ class Bucket:
     ) -> T:
         """Call ``act``, again after a wrong region or address style or an expired credential.
 
-        ``long``: without a limit on the duration. ``sent``: see ``open_client``.
+        ``long``: without a limit on the duration. ``sent``: bytes to upload.
         """
         if self._renew is not None and is_expired(self._access):
             self._access = self._renew()
@@ -273,10 +270,11 @@ class Bucket:
             return act(self._client(long, sent))
 
     def _client(self, long: bool, sent: int) -> ObstoreClient:
-        kind = (long, sent)
+        steps = -(-sent // _LIMIT_STEP) if sent > BUFFER_BYTES else 0
+        kind = (long or steps > 0, steps * _LIMIT_STEP)
         if kind not in self._clients:
-            settings = self._access, self._renew, self._environ, self._read_timeout
-            self._clients[kind] = open_client(self.location, *settings, long=long, sent=sent)
+            settings = self._access, self._environ, self._read_timeout
+            self._clients[kind] = open_client(self.location, *settings, long=kind[0], sent=kind[1])
         return self._clients[kind]
 
     def _refresh_clients(self, error: SourceError) -> bool:
@@ -331,16 +329,6 @@ class Bucket:
 
     def _named(self, key: str) -> str:
         return f"{self.location.url}: {_display_key(key)}" if key else self.location.url
-
-
-class _Limits(TypedDict):
-    long: bool
-    sent: int
-
-
-def _limits(data: bytes | bytearray | memoryview) -> _Limits:
-    long = len(data) > BUFFER_BYTES
-    return {"long": long, "sent": -(-len(data) // _LIMIT_STEP) * _LIMIT_STEP if long else 0}
 
 
 def _open_at(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, urlsplit
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore, S3Store
 
     ObstoreClient = S3Store | GCSStore | AzureStore
-
-RenewFn = Callable[[], BucketCredential]
 
 SILENCE_SECONDS = 30.0
 RENEWAL_MARGIN = timedelta(minutes=2)
@@ -54,7 +52,6 @@ _CERTIFICATES = (
 def open_client(
     location: BucketLocation,
     access: BucketCredential | None,
-    renew: RenewFn | None = None,
     environ: Mapping[str, str] = os.environ,
     read_timeout: float = SILENCE_SECONDS,
     *,
@@ -77,7 +74,7 @@ def open_client(
         common["client_options"] |= _block_other_hosts(
             endpoint_of(location, access, environ), *also
         )
-    return _CONNECT[location.scheme](location, access, renew, environ, common)
+    return _CONNECT[location.scheme](location, access, environ, common)
 
 
 def region_of(
@@ -131,7 +128,6 @@ def _configured_endpoint(location: BucketLocation, access: BucketCredential | No
 def _s3(
     location: BucketLocation,
     access: BucketCredential | None,
-    renew: RenewFn | None,
     environ: Mapping[str, str],
     common: dict[str, Any],
 ) -> ObstoreClient:
@@ -141,10 +137,7 @@ def _s3(
     endpoint = endpoint_of(location, access, environ)
     auth: dict[str, Any] = {"skip_signature": True}
     if isinstance(access, AwsKeys):
-        auth = {
-            "skip_signature": False,
-            "credential_provider": _CredentialProvider(access, renew, _aws_options),
-        }
+        auth = {"skip_signature": False, "credential_provider": partial(_aws_options, access)}
     if location.encryption:
         auth["server_side_encryption"] = location.encryption
     if location.kms_key:
@@ -171,17 +164,15 @@ _NO_SERVICE_ACCOUNT = (
 def _gs(
     location: BucketLocation,
     access: BucketCredential | None,
-    renew: RenewFn | None,
     environ: Mapping[str, str],
     common: dict[str, Any],
 ) -> ObstoreClient:
     from obstore.store import GCSStore
 
     # obstore signs writes regardless, and would request a token from the metadata server
-    empty = _CredentialProvider(BearerToken(""), None, _bearer_options)
     auth: dict[str, Any] = {
         "skip_signature": True,
-        "credential_provider": empty,
+        "credential_provider": partial(_bearer_options, BearerToken("")),
         "service_account_key": _NO_SERVICE_ACCOUNT,
     }
     if isinstance(access, ServiceAccount) and not location.emulated:
@@ -189,7 +180,7 @@ def _gs(
     elif isinstance(access, BearerToken) and not location.emulated:
         auth = {
             "skip_signature": False,
-            "credential_provider": _CredentialProvider(access, renew, _bearer_options),
+            "credential_provider": partial(_bearer_options, access),
             "service_account_key": _NO_SERVICE_ACCOUNT,
         }
     if location.endpoint:
@@ -200,7 +191,6 @@ def _gs(
 def _azure(
     location: BucketLocation,
     access: BucketCredential | None,
-    renew: RenewFn | None,
     environ: Mapping[str, str],
     common: dict[str, Any],
 ) -> ObstoreClient:
@@ -220,12 +210,12 @@ def _azure(
         account_name=location.account,
         endpoint=endpoint,
         skip_signature=access is None,
-        **_azure_options(access, renew),
+        **_azure_options(access),
         **common,
     )
 
 
-def _azure_options(access: BucketCredential | None, renew: RenewFn | None) -> dict[str, Any]:
+def _azure_options(access: BucketCredential | None) -> dict[str, Any]:
     if isinstance(access, AzureKey):
         return {"credential_type": "access_key", "account_key": access.key}
     if isinstance(access, AzureSas):
@@ -238,7 +228,7 @@ def _azure_options(access: BucketCredential | None, renew: RenewFn | None) -> di
             "client_secret": access.secret,
         }
     if isinstance(access, BearerToken):
-        return {"credential_provider": _CredentialProvider(access, renew, _bearer_options)}
+        return {"credential_provider": partial(_bearer_options, access)}
     # otherwise obstore reads the environment's key, and fails if that is malformed
     return {"account_key": ""}
 
@@ -246,49 +236,24 @@ def _azure_options(access: BucketCredential | None, renew: RenewFn | None) -> di
 _CONNECT = {"s3": _s3, "r2": _s3, "gs": _gs, "azure": _azure}
 
 
-class _CredentialProvider:
-    """Credential callback of obstore; thread-safe."""
-
-    def __init__(
-        self, access: Any, renew: RenewFn | None, to_options: Callable[[Any], dict[str, Any]]
-    ) -> None:
-        self._access = access
-        self._renew = renew
-        self._to_options = to_options
-        self._lock = threading.Lock()
-        self._was_used = False
-
-    def __call__(self) -> dict[str, Any]:
-        with self._lock:
-            must_renew = self._was_used or is_expired(self._access)
-            if must_renew and self._renew is not None:
-                self._access = self._renew()
-            self._was_used = True
-            return self._to_options(self._access)
-
-
 def _aws_options(access: AwsKeys) -> dict[str, Any]:
+    """Return a credential as obstore's callbacks do; ``Bucket`` renews it, with a new client."""
     return {
         "access_key_id": access.key_id,
         "secret_access_key": access.secret,
         "token": access.session,
-        "expires_at": _renewal_time(access.expires_at),
+        "expires_at": None,
     }
 
 
 def _bearer_options(access: BearerToken) -> dict[str, Any]:
-    return {"token": access.token, "expires_at": _renewal_time(access.expires_at)}
+    return {"token": access.token, "expires_at": None}
 
 
 def is_expired(access: BucketCredential | None) -> bool:
-    """Return whether a credential has expired or is about to."""
-    expires_at = _renewal_time(getattr(access, "expires_at", None))
-    return expires_at is not None and expires_at <= datetime.now(UTC)
-
-
-def _renewal_time(expires_at: datetime | None) -> datetime | None:
-    """Return when to renew: before any active request could outlast it."""
-    return None if expires_at is None else expires_at - RENEWAL_MARGIN
+    """Return whether a credential expires before the end of a request that begins now."""
+    expires_at = getattr(access, "expires_at", None)
+    return expires_at is not None and expires_at - RENEWAL_MARGIN <= datetime.now(UTC)
 
 
 def _options(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from trainctl.base.http import HttpClient, HttpError
 from trainctl.base.http.refusals import server_message
 from trainctl.base.network.tls import client_context
 from trainctl.errors import (
@@ -25,6 +26,7 @@ from trainctl.errors import (
 
 SILENCE_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
+_MAX_BYTES = 2**20
 _PACKAGES = {
     "AWS": ("boto3", "aws", "Check the role's trust policy, or log in: aws sso login."),
     "Google": ("google-auth", "gcp", "Check the account and its permissions, or log in again."),
@@ -148,28 +150,21 @@ def identity_token(audience: str, variable: str, environ: Mapping[str, str]) -> 
 
 
 def _github_token(url: str, token: str) -> str:
-    import urllib.error
-    import urllib.request
-
-    class NoRedirect(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *_: object) -> None:
-            """Refuse, as the next server would get the token."""
-
-    https = urllib.request.HTTPSHandler(context=client_context())
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - the environment's
+    headers = {"Authorization": f"Bearer {token}"}
     try:
-        opener = urllib.request.build_opener(NoRedirect, https)
-        with opener.open(request, timeout=SILENCE_SECONDS) as response:
-            return str(json.loads(response.read(2**20))["value"])
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise SourceDenied(
-            f"GitHub Actions refused an identity token (status {error.code})",
-            "Give the job `permissions: {id-token: write}`.",
-        ) from None
-    except OSError:
+        client = HttpClient(read_timeout=SILENCE_SECONDS)
+        with client.request("GET", url, headers, follow=False) as response:
+            body = response.read_all(_MAX_BYTES)
+    except HttpError as error:
         raise SourceUnreachable(
-            "GitHub Actions is unreachable for an identity token", "Check the network."
+            f"GitHub Actions is unreachable for an identity token: {error.reason}", error.advice
         ) from None
+    if response.status != 200:
+        raise SourceDenied(
+            f"GitHub Actions refused an identity token (status {response.status})",
+            "Give the job `permissions: {id-token: write}`.",
+        )
+    try:
+        return str(json.loads(body)["value"])
     except (ValueError, LookupError, TypeError):
         raise SourceDenied("GitHub Actions returned no identity token") from None

@@ -279,18 +279,8 @@ def credential_of(weights: WeightsSpec, secrets: SecretResolver) -> SourceCreden
 
 def lock_entry(weights: WeightsSpec, directory: Path) -> LockEntry:
     """Return the lock file entry of resolved weights, which have a revision and a pin."""
-    request = source_request_of(weights, directory)
-    return LockEntry(
-        source=request.source,
-        allow_patterns=request.allow,
-        ignore_patterns=request.ignore,
-        revision=weights.revision or "",
-        pin=weights.pin or "",
-        files=weights.files or 0,
-        bytes=weights.bytes or 0,
-        endpoint_url=request.endpoint_url,
-        name=request.name,
-    )
+    version = (weights.revision or "", weights.pin or "", weights.files or 0, weights.bytes or 0)
+    return source_request_of(weights, directory).lock_entry(*version)
 
 
 def _origin(step: ApplyStep) -> str:

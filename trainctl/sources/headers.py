@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import timezone
-from email.utils import parsedate_to_datetime
 from typing import Mapping
 
+from trainctl.base.http.limits import http_date
 from trainctl.base.listing import UNKNOWN_SIZE, SourceFile
 from trainctl.errors import SourceInterrupted, SourceMismatch
 from trainctl.plugin_api.sources import ByteRange, Fill
@@ -164,14 +163,5 @@ def check_not_replaced(headers: Mapping[str, str], subject: str, file: SourceFil
 
 
 def _modified(headers: Mapping[str, str]) -> str | None:
-    try:
-        moment = parsedate_to_datetime(headers.get("Last-Modified") or "")
-        # HTTP dates without a zone are in UTC
-        moment = (
-            moment.replace(tzinfo=timezone.utc)
-            if moment.tzinfo is None
-            else moment.astimezone(timezone.utc)
-        )
-    except (TypeError, ValueError, OverflowError):  # the first before Python 3.10
-        return None
-    return f"modified:{moment:%Y-%m-%dT%H:%M:%SZ}"
+    moment = http_date(headers.get("Last-Modified") or "")
+    return f"modified:{moment:%Y-%m-%dT%H:%M:%SZ}" if moment else None

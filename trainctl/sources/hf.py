@@ -16,7 +16,7 @@ from trainctl.base.filesystem.safe_path import display_path
 from trainctl.base.http import UnsafeRedirect
 from trainctl.base.http.urls import host_of, resolve_reference
 from trainctl.base.listing import ResolvedSource, SourceFile, sort_files
-from trainctl.base.pagination import PaginationCycle, pages
+from trainctl.base.pagination import pages
 from trainctl.base.retry import RetryFn, no_retry
 from trainctl.errors import SourceError, SourceNotFound
 from trainctl.model.source_uri import SourceUri, parse_source
@@ -115,11 +115,7 @@ class HubSource:
             info, _ = self._json(url, uri, credential)  # of a registry that refuses the parameters
         commit = info.get("sha") if isinstance(info, dict) else None
         if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
-            raise SourceError(
-                f"{uri}: unexpected response from {self._host} (no commit)",
-                _NOT_A_HUB,
-                code="invalid-hub-response",
-            )
+            raise self._unexpected(uri, "no commit")
         return dict(info)
 
     def presigned_url(
@@ -255,11 +251,7 @@ class HubSource:
             try:
                 yield from (_file(entry) for entry in page if entry["type"] == "file")
             except (KeyError, TypeError, ValueError):
-                raise SourceError(
-                    f"{uri}: unexpected response from {self._host} (invalid file list)",
-                    _NOT_A_HUB,
-                    code="invalid-hub-response",
-                ) from None
+                raise self._unexpected(uri, "invalid file list") from None
 
     def _json(
         self, url: str, uri: str, credential: SourceCredential | None
@@ -269,11 +261,7 @@ class HubSource:
         try:
             value = _json_of(body)
         except ValueError:
-            raise SourceError(
-                f"{uri}: unexpected response from {self._host} (not JSON)",
-                _NOT_A_HUB,
-                code="invalid-hub-response",
-            ) from None
+            raise self._unexpected(uri, "not JSON") from None
         next_link = _NEXT.search(response.headers.get("Link") or "")
         if not next_link:
             return value, None
@@ -297,12 +285,13 @@ class HubSource:
         with self._http.get(url, subject, headers, sent) as response:
             yield response
 
-    @property
-    def _host(self) -> str:
-        return host_of(urlsplit(self._endpoint))
-
-
-_NOT_A_HUB = "Check that HF_ENDPOINT is the URL of a Hugging Face Hub or a compatible server."
+    def _unexpected(self, uri: str, problem: str) -> SourceError:
+        host = host_of(urlsplit(self._endpoint))
+        return SourceError(
+            f"{uri}: unexpected response from {host} ({problem})",
+            "Check that HF_ENDPOINT is the URL of a Hugging Face Hub or a compatible server.",
+            code="invalid-hub-response",
+        )
 
 
 def _validate_endpoint(endpoint: str) -> str:
@@ -336,13 +325,11 @@ def _list_pages(
     subject: str, request: Callable[[str | None], tuple[Any, str | None]]
 ) -> Iterator[Any]:
     """Yield ``pages``; SourceError if they repeat."""
-    try:
-        yield from pages(request)
-    except PaginationCycle:
-        raise SourceError(
-            f"{subject}: the server's file list has no end (repeated or too many pages)",
-            "Check for a proxy or cache that drops parts of a request.",
-        ) from None
+    endless = SourceError(
+        f"{subject}: the server's file list has no end (repeated or too many pages)",
+        "Check for a proxy or cache that drops parts of a request.",
+    )
+    return pages(request, endless)
 
 
 _DIGITS = re.compile(r"[0-9]{1,19}")

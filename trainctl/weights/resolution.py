@@ -81,6 +81,13 @@ class SourceRequest:
         """Key in the lock file."""
         return self.source, self.allow, self.ignore, self.name, self.endpoint_url
 
+    def lock_entry(self, revision: str, pin: str, files: int, size: int) -> LockEntry:
+        """Return the entry of a version in the lock file."""
+        return LockEntry(
+            self.source, self.allow, self.ignore, revision, pin, files, size,
+            endpoint_url=self.endpoint_url, name=self.name,
+        )  # fmt: skip
+
     @property
     def uri(self) -> SourceUri:
         """The absolute source; SourceError if it is invalid."""
@@ -185,14 +192,10 @@ def resolve(
         return Resolution(mirrored, pinned_entry, True, unmatched, (notice,))
     return Resolution(
         resolved,
-        _lock_entry(request, resolved),
+        request.lock_entry(resolved.revision, resolved.pin, len(resolved.files), resolved.size),
         pinned is not None and pinned_entry is not None,
         unmatched,
-        (
-            *_unidentified_warnings(request, resolved),
-            *_newer_warnings(request, resolved, pinned_entry),
-            *_other_directory_warnings(request, resolved, pinned_entry),
-        ),
+        (*_warnings(request, resolved, pinned_entry),),
     )
 
 
@@ -210,10 +213,7 @@ def resolve_from_lock(
         raise error
     uri, custom_endpoint = request.uri, request.endpoint_url
     anonymous = SourceCredential("", "nobody", custom_endpoint) if custom_endpoint else None
-
-    def fall_back(now: TrainctlError, entry: LockEntry) -> tuple[ResolvedSource, Diagnostic]:
-        return _fall_back(uri, open_source(uri.scheme), anonymous, store, now, entry)
-
+    fall_back = partial(_fall_back, uri, open_source(uri.scheme), anonymous, store)
     return _resolve_locked(request, error, locked, fall_back, upgrade=upgrade)
 
 
@@ -324,65 +324,31 @@ def _usable_lock_entry(
     return locked if request.sha256 in (None, locked.revision.removeprefix("sha256:")) else None
 
 
-def _other_directory_warnings(
+def _warnings(
     request: SourceRequest, resolved: ResolvedSource, pinned_entry: LockEntry | None
-) -> tuple[Diagnostic, ...]:
-    """Warn about local files whose sizes differ from the lock."""
-    if pinned_entry is None or request.uri.scheme != "file":
-        return ()
-    before, now = (pinned_entry.files, pinned_entry.bytes), (len(resolved.files), resolved.size)
-    if before == now:
-        return ()
-    return (
-        warning(
-            f"{request.source} differs from trainctl.lock",
-            f"It had {version_size_text(*before)} and now has {version_size_text(*now)}. The current files are used; to update trainctl.lock, run plan --upgrade.",
-            code="lock-mismatch",
-        ),
-    )
-
-
-def _newer_warnings(
-    request: SourceRequest, resolved: ResolvedSource, pinned_entry: LockEntry | None
-) -> tuple[Diagnostic, ...]:
-    """Warn about a branch that has moved since it was locked."""
-    if pinned_entry is None or resolved.newest in (None, resolved.revision):
-        return ()
-    return (
-        warning(
-            f"{request.source} has changed upstream since it was locked",
-            f"Using {resolved.revision} from trainctl.lock; upstream is at {resolved.newest}. To use the latest revision, run plan --upgrade.",
-            code="upstream-changed",
-        ),
-    )
-
-
-def _unidentified_warnings(
-    request: SourceRequest, resolved: ResolvedSource
-) -> tuple[Diagnostic, ...]:
-    if all(file.identified for file in resolved.files):
-        return ()
-    return (
-        warning(
+) -> Iterator[Diagnostic]:
+    """Warn about files without a validator, and about a source that differs from its lock entry."""
+    if not all(file.identified for file in resolved.files):
+        yield warning(
             f"the server of {request.source} reports neither ETag nor Last-Modified",
             "Changes that keep the size are not detected, and interrupted downloads restart from the beginning. Declare a sha256.",
             code="unidentified-source",
-        ),
-    )
-
-
-def _lock_entry(request: SourceRequest, resolved: ResolvedSource) -> LockEntry:
-    return LockEntry(
-        source=request.source,
-        allow_patterns=request.allow,
-        ignore_patterns=request.ignore,
-        revision=resolved.revision,
-        pin=resolved.pin,
-        files=len(resolved.files),
-        bytes=resolved.size,
-        endpoint_url=request.endpoint_url,
-        name=request.name,
-    )
+        )
+    if pinned_entry is None:
+        return
+    if resolved.newest not in (None, resolved.revision):
+        yield warning(
+            f"{request.source} has changed upstream since it was locked",
+            f"Using {resolved.revision} from trainctl.lock; upstream is at {resolved.newest}. To use the latest revision, run plan --upgrade.",
+            code="upstream-changed",
+        )
+    before, now = (pinned_entry.files, pinned_entry.bytes), (len(resolved.files), resolved.size)
+    if request.uri.scheme == "file" and before != now:
+        yield warning(
+            f"{request.source} differs from trainctl.lock",
+            f"It had {version_size_text(*before)} and now has {version_size_text(*now)}. The current files are used; to update trainctl.lock, run plan --upgrade.",
+            code="lock-mismatch",
+        )
 
 
 def _rewritten_error(request: SourceRequest, locked: LockEntry) -> SourceMismatch:

@@ -11,11 +11,7 @@ from trainctl.errors import NodeError, StorageError, UsageError
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
-from trainctl.operations.jobs.checkpoints import (
-    _CheckpointWriter,
-    checkpoint_from,
-    select_checkpoint,
-)
+from trainctl.operations.jobs.checkpoints import checkpoint_from, file_writer, select_checkpoint
 from trainctl.operations.jobs.runs import JobRun
 
 RUN = JobRun(
@@ -79,12 +75,12 @@ def test_files_of_a_stream_are_separated_by_their_sizes(tmp_path: Path, piece: i
         ({"size": len(data)}, tmp_path / name, 4 if name == "d" else 0)
         for name, data in contents.items()
     ]
-    arriving = _CheckpointWriter(wanted)
+    writer = file_writer(wanted)
+    next(writer)
     stream = b"hello of it"
     for at in range(0, len(stream), piece):
-        arriving.take(stream[at : at + piece])
-    arriving.close()
+        writer.send(stream[at : at + piece])
 
     assert {name: (tmp_path / name).read_bytes() for name in contents} == contents
     with pytest.raises(StorageError, match="received more bytes"):
-        arriving.take(b"x")
+        writer.send(b"x")

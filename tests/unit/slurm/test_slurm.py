@@ -19,7 +19,7 @@ from trainctl_slurm.queries import (
     parse_partitions,
     parse_time_limits,
 )
-from trainctl_slurm.settings import SlurmSettings, hosts
+from trainctl_slurm.settings import hosts
 from trainctl_slurm.submission import order, sbatch_arguments, script, with_margin
 
 REQUEST = BatchRequest("key-1", "train", "job.train run 1 (abc)", ("python3", "a b"), "{}", "/log")
@@ -30,7 +30,7 @@ def cluster(**settings: object) -> ClusterSettings:
 
 
 def options(request: BatchRequest, **settings: object) -> list[str]:
-    words = sbatch_arguments(SlurmSettings.of(cluster(**settings)), request)
+    words = sbatch_arguments(cluster(**settings), request)
     return words[words.index("sbatch") :]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from io import BytesIO
 from pathlib import Path
@@ -51,7 +50,7 @@ class DirectoryCheckpointStore:
     def get(self, key: str) -> Optional[bytes]:
         """Return a small object; None if it is missing or a directory."""
         try:
-            with self._path(key).open("rb") as stream:
+            with self._open(key) as stream:
                 return stream.read(_MAX_BYTES)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
@@ -59,7 +58,7 @@ class DirectoryCheckpointStore:
     def read(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
         """Pass an object's bytes from ``offset`` to ``write``."""
         try:
-            with os.fdopen(self._open(self._path(key)), "rb") as stream:
+            with self._open(key) as stream:
                 stream.seek(offset)
                 for data in iter(lambda: stream.read(_BLOCK), b""):
                     write(data)
@@ -103,11 +102,12 @@ class DirectoryCheckpointStore:
         """Return a ``file:`` URL."""
         return "file://" + quote(os.fsencode(str(self._path(key))))
 
-    def _open(self, path: Path) -> int:
+    def _open(self, key: str) -> BinaryIO:
         """Open for reading; symlinks in checkpoints must not lead outside."""
+        path = self._path(key)
         if path.is_symlink() and resolve_within(path, self.root) is None:
-            raise FileNotFoundError(errno.ENOENT, "the symlink leaves the directory", str(path))
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            raise FileNotFoundError(path)
+        return path.open("rb")
 
     def _path(self, key: str) -> Path:
         if any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:

@@ -6,16 +6,15 @@ import calendar
 import contextlib
 import html
 import time
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, BinaryIO, Callable, Deque, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional, Tuple
 from urllib.parse import unquote_plus
 
 from trainctl.base import sigv4
 from trainctl.base.checkpoints.s3_client import S3Client, element_text, elements
 from trainctl.base.failure import Failure
 from trainctl.base.objects import ObjectStat
-from trainctl.base.pagination import PaginationCycle, pages
+from trainctl.base.pagination import pages
+from trainctl.base.parallel import map_ordered
 from trainctl.base.throughput import RateLimiter
 
 PART_BYTES = 16 * 2**20
@@ -41,7 +40,7 @@ class S3CheckpointStore:
         self._client.request("PUT", self._prefix + key, (), data)
 
     def put_file(self, key: str, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
-        """Create or replace an object, in parts if large; six of them in memory."""
+        """Create or replace an object, in parts if large; five of them in memory."""
         part = max(self._part_bytes, -(-size // _MAX_PARTS))
         if size <= part:
             self._client.request(
@@ -124,24 +123,10 @@ class _MultipartUpload:
         self, stream: BinaryIO, size: int, rate_limiter: RateLimiter
     ) -> Mapping[int, str]:
         """Return the ETags of the parts; no request is in progress afterwards, or it would outlive an abort."""
-        tags: Dict[int, str] = {}
-        pending: Deque[Tuple[int, Future[str]]] = deque()
-        with ThreadPoolExecutor(_THREADS) as pool:
-            try:
-                for number, at in enumerate(range(0, size, self._part_bytes), 1):
-                    data = _read_exactly(stream, min(self._part_bytes, size - at))
-                    if len(pending) > _THREADS:
-                        done, future = pending.popleft()
-                        tags[done] = future.result()
-                    pending.append(
-                        (number, pool.submit(self._upload_part, number, data, rate_limiter))
-                    )
-                for done, future in pending:
-                    tags[done] = future.result()
-            finally:
-                for _, future in pending:
-                    future.cancel()
-        return tags
+        sizes = (min(self._part_bytes, size - at) for at in range(0, size, self._part_bytes))
+        parts = enumerate((_read_exactly(stream, length) for length in sizes), 1)
+        uploads = map_ordered(lambda part: self._upload_part(*part, rate_limiter), parts, _THREADS)
+        return {number: tag for (number, _), tag in uploads}
 
     def _abort(self) -> None:
         """Remove the parts, which are billed, unless the store is unavailable."""
@@ -188,10 +173,7 @@ def _uploads(client: S3Client, prefix: str) -> Iterator[Tuple[str, str]]:
 
 def _list_pages(request: Callable[[Optional[sigv4.Query]], _Page]) -> Iterator[bytes]:
     """Yield the bodies of a list's pages; Failure if they repeat."""
-    try:
-        yield from pages(request)
-    except PaginationCycle:
-        raise Failure("store", "the bucket's list has no end (repeated pages)") from None
+    return pages(request, Failure("store", "the bucket's list has no end (repeated pages)"))
 
 
 def _key(entry: bytes, body: bytes) -> str:

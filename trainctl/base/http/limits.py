@@ -91,16 +91,18 @@ def retry_after(headers: Mapping[str, str]) -> Optional[float]:
     text = (headers.get("Retry-After") or "").strip()
     if text.isdecimal():
         return min(float(text), _MAX_WAIT)
-    until = _date(text)
+    until = http_date(text)
     if until is None:
         return None
-    now = _date(headers.get("Date") or "") or datetime.now(timezone.utc)
+    now = http_date(headers.get("Date") or "") or datetime.now(timezone.utc)
     return max(0.0, (until - now).total_seconds())
 
 
-def _date(text: str) -> Optional[datetime]:
+def http_date(text: str) -> Optional[datetime]:
+    """Parse a date, in UTC unless it has a zone; None if it is invalid."""
     try:
         moment = parsedate_to_datetime(text)
+        utc = timezone.utc
+        return moment.astimezone(utc) if moment.tzinfo else moment.replace(tzinfo=utc)
     except (TypeError, ValueError, OverflowError):  # TypeError before Python 3.10
         return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)

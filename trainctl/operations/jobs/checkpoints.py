@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from trainctl.base.checkpoints.layout import folder_of
@@ -257,14 +257,12 @@ def _fetch(client: CheckpointClient, chosen: Mapping[str, Any], directory: Path)
         missing.append((file, path, present if present < file["size"] else 0))
     if not missing:
         return
-    writer = _CheckpointWriter(missing)
-    try:
-        objects: list[CheckpointObjectRange] = [
-            {"key": file["key"], "offset": offset} for file, _, offset in missing
-        ]
-        client.read(chosen["rank"], objects, writer.take)
-    finally:
-        writer.close()
+    objects: list[CheckpointObjectRange] = [
+        {"key": file["key"], "offset": offset} for file, _, offset in missing
+    ]
+    with closing(file_writer(missing)) as writer:
+        next(writer)
+        client.read(chosen["rank"], objects, writer.send)
     for file, path, _ in missing:
         if path.stat().st_size != file["size"] or _sha256(path) != file["sha256"]:
             path.unlink()
@@ -274,41 +272,21 @@ def _fetch(client: CheckpointClient, chosen: Mapping[str, Any], directory: Path)
             )
 
 
-class _CheckpointWriter:
-    """Writes a stream of consecutive files."""
-
-    def __init__(self, files: Sequence[tuple[Mapping[str, Any], Path, int]]) -> None:
-        self._files: Iterator[tuple[Mapping[str, Any], Path, int]] = iter(files)
-        self._file: BinaryIO | None = None
-        self._left = 0
-        self._next()
-
-    def take(self, data: bytes) -> None:
-        """Write the next bytes; StorageError if there are too many."""
-        while data:
-            while self._file is not None and self._left == 0:
-                self._next()
-            if self._file is None:
-                raise StorageError("received more bytes than the files of the checkpoint have")
-            self._file.write(data[: self._left])
-            data, self._left = data[self._left :], max(0, self._left - len(data))
-
-    def close(self) -> None:
-        """Close the current file; create the empty files that follow."""
-        while self._file is not None and self._left == 0:
-            self._next()
-        if self._file is not None:
-            self._file.close()
-
-    def _next(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        entry = next(self._files, None)
-        if entry is not None:
-            file, path, offset = entry
-            self._file = path.open("ab" if offset else "wb")
-            self._left = file["size"] - offset
+def file_writer(
+    files: Iterable[tuple[Mapping[str, Any], Path, int]],
+) -> Generator[None, bytes, None]:
+    """Write the bytes that are sent, the content of consecutive files, each from its offset."""
+    data = b""
+    for file, path, offset in files:
+        left = file["size"] - offset
+        with path.open("ab" if offset else "wb") as stream:
+            while left:
+                data = data or (yield)
+                written = stream.write(data[:left])
+                data, left = data[written:], left - written
+    while not data:
+        data = yield
+    raise StorageError("received more bytes than the files of the checkpoint have")
 
 
 def _sha256(path: Path) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import repeat
 
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.units import format_bytes
-from trainctl.errors import SourceError, StorageError, TrainctlError
+from trainctl.errors import StorageError, TrainctlError
 from trainctl.jobs.bucket_credentials import explaining_denials
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
@@ -79,10 +78,8 @@ def survey_weights(
         result.mirror_is_remote = is_remote(workspace.mirror)
         if not (result.mirror_is_remote and (options.offline or not options.refresh)):
             _survey_mirror(workspace, state, result, resolved)
-        linked: SingleFlight[bool] = SingleFlight()
-        sizes = pool.map(lambda pair: _relayed_bytes(result, pair[0], pair[1], linked), outcomes)
-        for (query, outcome), relayed_bytes in zip(outcomes, sizes, strict=True):
-            _add_result(result, query, outcome, options, relayed_bytes)
+    for query, outcome in outcomes:
+        _add_result(result, query, outcome, options)
     unusable = _unusable_mirror(workspace, result, options)
     result.diagnostics += unusable or _mirror_space(workspace, result)
     return result
@@ -155,11 +152,10 @@ def _survey_mirror(
 
 @dataclass(frozen=True, slots=True)
 class _ResolvedWeights:
-    """A source, and which of its files need the relay: known locally, or by a request."""
+    """A source, and which of its files need the relay, as far as known without a request."""
 
     resolution: Resolution
     needs_relay: Callable[[SourceFile], bool]
-    has_presigned_url: Callable[[SourceFile], bool] = lambda file: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,16 +204,7 @@ def _resolve(
         source = source_for(query.request.uri.scheme)
         if workspace.mirror.in_a_bucket:
             return _ResolvedWeights(resolution, lambda file: True)
-
-        weights = _ResolvedWeights(resolution, lambda file: source.needs_relay(file, credential))
-        if query.request.uri.scheme != "hf" or credential is None:
-            return weights
-
-        def has_presigned_url(file: SourceFile) -> bool:
-            return source.presigned_url(resolution.resolved, file, credential) is not None
-
-        # A Hub may redirect to its storage, or send large files itself; only a request shows which.
-        return replace(weights, has_presigned_url=has_presigned_url)
+        return _ResolvedWeights(resolution, lambda file: source.needs_relay(file, credential))
     except TrainctlError as failure:
         return failure
 
@@ -244,7 +231,6 @@ def _add_result(
     query: _WeightsQuery,
     outcome: _ResolvedWeights | TrainctlError,
     options: SurveyOptions,
-    relayed_bytes: int,
 ) -> None:
     address = query.resource.address
     if isinstance(outcome, TrainctlError):
@@ -261,7 +247,7 @@ def _add_result(
     result.facts[address] = WeightsFacts(
         resolution.resolved,
         survey.here if survey else None,
-        relayed_bytes,
+        _relayed_bytes(result, query, outcome),
         survey.listing if survey else None,
         locked,
         unmatched_patterns=resolution.unmatched,
@@ -274,34 +260,15 @@ def _add_result(
 def _relayed_bytes(
     result: WeightsSurveyResult,
     query: _WeightsQuery,
-    outcome: _ResolvedWeights | TrainctlError,
-    linked: SingleFlight[bool],
+    outcome: _ResolvedWeights,
 ) -> int:
-    """Return the bytes that a remote mirror lacks and can't download itself.
-
-    Requests the presigned URL of one file of each source, once.
-    """
-    if not result.mirror_is_remote or isinstance(outcome, TrainctlError):
-        return 0
+    """Return the bytes that a remote mirror lacks and can't download itself."""
     resolved, survey = outcome.resolution.resolved, result.surveys.get(query.resource.address)
-    if not resolved.is_measured:
+    if not result.mirror_is_remote or not resolved.is_measured:
         return 0
-    relayed = direct = 0
-    example: SourceFile | None = None
     mirrored = (row[2] for row in survey.files) if survey else repeat(False)
-    for file, is_mirrored in zip(resolved.files, mirrored, strict=False):
-        if is_mirrored:
-            continue
-        if outcome.needs_relay(file):
-            relayed += file.size
-        else:
-            direct, example = direct + file.size, file
-    if example is None:
-        return relayed
-    try:
-        has_urls = linked.get(
-            (resolved.identity, resolved.revision), partial(outcome.has_presigned_url, example)
-        )
-    except SourceError:  # reported when it is downloaded
-        return relayed
-    return relayed if has_urls else relayed + direct
+    return sum(
+        file.size
+        for file, is_mirrored in zip(resolved.files, mirrored, strict=False)
+        if not is_mirrored and outcome.needs_relay(file)
+    )
