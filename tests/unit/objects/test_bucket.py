@@ -198,8 +198,6 @@ def test_a_large_upload_may_take_longer_than_the_read_timeout(
 
 def test_certificates_of_the_environment_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     class Handler(FaultyHandler):
-        closing = threading.Event()
-
         def do_GET(self) -> None:  # noqa: N802  the name is the library's
             self.answer(200, EMPTY.encode())
 
@@ -215,14 +213,6 @@ def test_certificates_of_the_environment_are_trusted(monkeypatch: pytest.MonkeyP
                 assert (list(store.list()), store.get("a")) == ([], EMPTY.encode())
         with pytest.raises(SourceError, match="cannot read certificates from /nowhere"):
             unsigned("s3://models/a", url, AWS_CA_BUNDLE="/nowhere.pem")
-
-
-def test_a_proxy_of_the_environment_is_used(
-    server: RawServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("http_proxy", server.url)
-    assert list(bucket("http://store.invalid").list()) == []
-    assert len(server.heard) == 1
 
 
 def test_the_environment_neither_signs_nor_redirects(
