@@ -19,9 +19,10 @@ from tests.docs.comparison import ANY, displayed, matches, normalized
 from tests.docs.pages import README, Block, Command, Page, commands
 from tests.docs.services import World, services
 from tests.docs.shell import Shell, bash
+from tests.support.node_program.agents import bytecode_cache
 from tests.support.projects.command_forks import write_command
 from tests.support.projects.program import ROOT
-from tests.support.projects.project import end_processes, shared_bytecode
+from tests.support.projects.project import end_processes
 
 _SHOWN_HOME = "/home/alice"
 _SHOWN_USER = "alice@laptop"
@@ -63,7 +64,7 @@ def _world(top: Path) -> World:
     home = top / "home"
     bytecode = home / ".cache" / "trainctl" / "bytecode"
     bytecode.parent.mkdir(parents=True)
-    bytecode.symlink_to(shared_bytecode())
+    bytecode.symlink_to(bytecode_cache())
     programs = top / "programs"
     programs.mkdir()
     write_command(programs / "trainctl")

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.machines.sshd import SshUser, free_port, require_sshd, sshds
+from tests.support.machines.sshd import SshUser, require_sshd, sshds
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness, project
 from tests.support.pytorch import pytorch
+from tests.support.servers.buckets import free_port
 
 pytestmark = pytest.mark.long
 
@@ -134,7 +135,7 @@ def test_it_is_served_on_a_cluster(trained: ProjectHarness, kind: str) -> None:
         "checkpoints", "deploy", kind, "--engine", "transformers", "--cluster", "lab", "--out", out
     )
     place = trained.directory / out
-    here, port = free_port("127.0.0.1"), free_port("127.0.0.1")
+    here, port = free_port(), free_port()
     edit(place / "serve/serve.sh", "--port 8000", f"--port {port}")
     edit(place / "trainctl.yaml", "requirements: requirements.txt",
          f'venv: {pytorch(*PACKAGES)}\n      environment_variables: {{HF_HUB_OFFLINE: "1"}}')  # fmt: skip

@@ -11,9 +11,10 @@ import pytest
 from jsonschema import validate
 
 from tests.support.machines.containers import EngineHarness
-from tests.support.machines.sshd import SshUser, free_port, require_sshd, sshds
+from tests.support.machines.sshd import SshUser, require_sshd, sshds
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
+from tests.support.servers.buckets import free_port
 from trainctl_schemas import schema
 
 MANIFEST = """\
@@ -61,7 +62,7 @@ def has_ended(work: ProjectHarness) -> bool:
 
 def proxied_page(work: ProjectHarness) -> str:
     """The response of a server that is started in the run, through a forwarded port."""
-    here, there = free_port("127.0.0.1"), free_port("127.0.0.1")
+    here, there = free_port(), free_port()
     serve = f"python3 -m http.server --bind 127.0.0.1 {there} >served 2>&1 </dev/null &"
     enter(work, "--", serve)
     with work.start("proxy", "job.sft", f"{here}:{there}") as proxy:

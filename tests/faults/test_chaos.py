@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.projects.kill_storm import PATIENCE, Command, KillStorm, check_log, until
+from tests.support.node_program.nodes import wait_for
+from tests.support.projects.kill_storm import PATIENCE, Command, KillStorm, check_log
 from tests.support.projects.manifest_files import job, write_manifest
 from tests.support.projects.project import ProjectHarness, processes, project
 from trainctl_state import open_directory
@@ -116,7 +117,7 @@ def check_settled(made: ProjectHarness, turns: int) -> None:
     """One apply more, and everything is as declared and accounted for."""
     made.run("apply", "--auto-approve", "--wait", seconds=PATIENCE)
     made.run("plan", "--detailed-exitcode", seconds=PATIENCE)
-    until(lambda: processes(str(made.nodes)) == [], "processes are left on the nodes")
+    wait_for(lambda: processes(str(made.nodes)) == [], PATIENCE)
     state = made.json("show")
     assert (state["open_intents"], state["orphaned_intents"]) == ([], [])
     check_state(made, state)
@@ -165,7 +166,7 @@ def below(*places: Path) -> list[str]:
 
 def remains(made: ProjectHarness) -> list[Any]:
     """What a destroy should have taken: records, nodes, references, leases, intents; no process is there any more."""
-    until(lambda: processes(str(made.directory.parent)) == [], "processes are left")
+    wait_for(lambda: processes(str(made.directory.parent)) == [], PATIENCE)
     state = made.json("show")
     check_state(made, state)
     return [

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.support.cases import cases
-from tests.support.projects.instant_waits import record_waits
+from tests.support.projects.instant_waits import skip_waits
 from tests.support.servers.certificate_authority import authority
 from tests.support.servers.hub import (
     FaultyHandler,
@@ -78,8 +78,8 @@ class BucketServer:
             blob = f"<Blob><Name>llm/w.bin</Name><Properties>{properties}</Properties></Blob>"
             return f"<EnumerationResults><Blobs>{blob}</Blobs></EnumerationResults>".encode()
         return (
-            f"<R xmlns='s3'><Contents><Key>llm/w.bin</Key><Size>{size}</Size><ETag>{md5}</ETag>"
-            "<LastModified>2025-01-06T10:00:00.000Z</LastModified></Contents></R>"
+            f"<ListBucketResult><Contents><Key>llm/w.bin</Key><Size>{size}</Size><ETag>{md5}</ETag>"
+            "<LastModified>2025-01-06T10:00:00.000Z</LastModified></Contents></ListBucketResult>"
         ).encode()
 
 
@@ -358,7 +358,12 @@ def test_retry_after_is_honoured(upstream: Upstream, tmp_path: Path, form: str) 
     fault = HttpFault("status", "w.bin", 2, status=429, headers={"Retry-After": after})
     upstream.server.faults = [fault]
     waits: list[float] = []
-    retry = RetryPolicy(wait=record_waits(waits), jitter=lambda: 0.0)
+
+    def wait(_: object, seconds: float) -> None:
+        waits.append(seconds)
+        skip_waits()
+
+    retry = RetryPolicy(wait=wait, jitter=lambda: 0.0)
     store, listing = mirrored(upstream, tmp_path, retry=retry)
     assert contents(store, listing) == {"w.bin": BIG}
     assert len(waits) == 2

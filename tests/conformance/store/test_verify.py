@@ -164,13 +164,9 @@ def unnoticed_flips(step: int) -> list[tuple[str, int]]:
     return unnoticed
 
 
-def test_some_flipped_bytes_are_found() -> None:
-    assert unnoticed_flips(61) == []
-
-
-@pytest.mark.long
-def test_every_flipped_byte_is_found() -> None:
-    assert unnoticed_flips(1) == []
+@pytest.mark.parametrize("step", [61, pytest.param(1, marks=pytest.mark.long)])
+def test_flipped_bytes_are_found(step: int) -> None:
+    assert unnoticed_flips(step) == []
 
 
 @pytest.mark.parametrize("changes", cases("store/malformed_files"))

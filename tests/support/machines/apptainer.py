@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -84,19 +83,6 @@ def _linked(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:  # another file system
         shutil.copy2(source, target)
-
-
-def for_all_users(engine: Apptainer, base: Path) -> Apptainer:
-    """The same for users who aren't root: a copy that they reach, and a ``/dev/fuse`` that is everybody's, as on most machines."""
-    require("squashfuse_ll")
-    place = shutil.copytree(apptainer_program(), base / "apptainer", symlinks=True)
-    _adapt(place)
-    device = base / "fuse"
-    os.mknod(device, 0o666 | stat.S_IFCHR, Path("/dev/fuse").stat().st_rdev)
-    device.chmod(0o666)
-    script = 'mount --bind "$0" /dev/fuse && exec "$@"'
-    prefix = ("unshare", "--mount", "sh", "-c", script, str(device))
-    return replace(engine, top=base, variables=_variables(place, base), prefix=prefix)
 
 
 def _variables(place: Path, top: Path) -> dict[str, str]:

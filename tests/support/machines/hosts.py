@@ -24,7 +24,6 @@ from tests.support.projects.project import ProjectHarness, project
 from trainctl.base.json import JsonValue
 
 _INIT = Path(__file__).with_name("host_init.sh")
-_SKEWED = Path(__file__).with_name("skewed.c")
 _NETWORK = "198.51.100"
 """TEST-NET-2 of RFC 5737, which isn't private; it exists in the lab only."""
 
@@ -236,20 +235,6 @@ class FakeHost:
         """Begin a program there as root."""
         inside = ["nsenter", f"--target={self.first}", "--all", "--", *words]
         return subprocess.Popen(inside, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-
-    def skew(self, seconds: int) -> None:
-        """Let every program that begins there from now on tell another time. File times stay the kernel's, which has one clock for all."""
-        if shutil.which("gcc") is None:
-            pytest.skip("needs gcc, for a library that tells another time")
-        library = self.place / "skewed.so"
-        words = ["gcc", "-shared", "-fPIC", f"-DSKEW={seconds}", "-o", str(library), str(_SKEWED)]
-        subprocess.run(words, check=True)
-        self.do("sh", "-c", "cat >/usr/lib/skewed.so", given=library.read_bytes())
-        self.do("sh", "-c", "echo /usr/lib/skewed.so >/etc/ld.so.preload")
-
-    def unskew(self) -> None:
-        """Let them tell the right time again."""
-        self.do("rm", "-f", "/etc/ld.so.preload")
 
     def processes(self) -> list[str]:
         """The arguments of everything that runs there but its sshd that listens."""

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.servers.buckets import free_port
 from trainctl.base.json import JsonValue
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -162,14 +163,6 @@ def sshds(place: Path, user: SshUser, count: int, *lines: str) -> Iterator[list[
             stack.enter_context(sshd(place / f"gpu-{n}", user, *lines, address=f"127.0.0.{n + 2}"))
             for n in range(count)
         ]
-
-
-def free_port(address: str) -> int:
-    """A port of the address that nobody uses now."""
-    with socket.socket() as one:
-        one.bind((address, 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def _await_banner(address: str, port: int, log: Path) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import IO
@@ -134,14 +134,6 @@ def _wait_for(process: subprocess.Popen[str], doom: KillPlan, out: IO[bytes]) ->
 def _text(file: IO[bytes]) -> str:
     size = os.fstat(file.fileno()).st_size
     return os.pread(file.fileno(), size, 0).decode()
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that happens by itself; as patiently as for commands."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(LOOK)
 
 
 def check_log(log: StateLog, serial: int) -> StateReducer:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.cleanup import AT_END
+from tests.support.node_program.agents import bytecode_cache
 from tests.support.node_program.node_forks import FORK_MARK
 from tests.support.projects.command_forks import WARM_MARK, WarmPopen, can_be_forked
 
@@ -61,7 +59,7 @@ class ProjectHarness:
         """Have the node program compiled once for all tests of this process, not by each."""
         link = self.directory.parent / "cache" / "trainctl" / "bytecode"
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(shared_bytecode())
+        link.symlink_to(bytecode_cache())
 
     def write(self, files: Mapping[str, str | bytes]) -> None:
         """Write files below the directory."""
@@ -147,14 +145,6 @@ class ProjectHarness:
             for one in changes
             if one["change"]["actions"] != ["no-op"]
         }
-
-
-@functools.cache
-def shared_bytecode() -> Path:
-    """A directory for the compiled node program, the same for all projects of this process."""
-    folder = Path(tempfile.mkdtemp(prefix="trainctl-test-bytecode-"))
-    AT_END.callback(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 @contextmanager

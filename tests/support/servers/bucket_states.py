@@ -9,7 +9,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 from tests.support.servers.bucket_stores import SERVERS, place_in
-from tests.support.servers.clouds import AzureAccount
 from tests.support.servers.fault_proxy import FaultProxy, fault_proxy
 from tests.support.servers.google_xml import GoogleXml
 from trainctl.objects import bucket_store
@@ -49,9 +48,7 @@ def clouds(name: str, work: Path) -> Iterator[Cloud]:
     ):
         endpoint = server.url if isinstance(server, GoogleXml) else server.endpoint
         with fault_proxy(endpoint) as proxy:
-            if isinstance(server, AzureAccount):
-                server = replace(server, endpoint=proxy.url)
-            elif isinstance(server, GoogleXml):
+            if isinstance(server, GoogleXml):
                 server = replace(server, url=proxy.url)
             else:
                 server = replace(server, endpoint=proxy.url)

@@ -56,10 +56,10 @@ class BucketServer:
         return open_checkpoint_store(self.place(**more), self.secrets)
 
 
-def free_port() -> int:
-    """A port that nobody listens on at the moment."""
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port of the address that nobody listens on at the moment."""
     with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
+        one.bind((address, 0))
         port: int = one.getsockname()[1]
         return port
 

@@ -1,14 +1,16 @@
 """Instance metadata service (IMDSv2) of one EC2 instance, on the instance's own loopback address."""
+# ruff: noqa: N802  the names of handlers are the library's
 
 from __future__ import annotations
 
 import json
 import secrets
-import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.support.servers.hub import FaultyHandler, listen
 
 PORT = 8169
 """Every instance has an address of its own, so all can have the same port."""
@@ -32,54 +34,30 @@ class InstanceMetadata:
         self.values["events/recommendations/rebalance"] = notice
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, address: str, metadata: InstanceMetadata) -> None:
-        super().__init__((address, PORT), _Handler)
-        self.metadata = metadata
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+class _Handler(FaultyHandler):
+    metadata: InstanceMetadata
 
     def do_PUT(self) -> None:
         assert self.path == "/latest/api/token"
         assert int(self.headers["X-aws-ec2-metadata-token-ttl-seconds"]) > 0
         token = secrets.token_urlsafe(16)
-        self.server.metadata.tokens.add(token)
-        self._respond(200, token)
+        self.metadata.tokens.add(token)
+        self.answer(200, token.encode())
 
     def do_GET(self) -> None:
-        metadata = self.server.metadata
-        if self.headers.get("X-aws-ec2-metadata-token") not in metadata.tokens:
-            self._respond(401)
+        if self.headers.get("X-aws-ec2-metadata-token") not in self.metadata.tokens:
+            self.answer(401, b"")
         else:
-            value = metadata.values.get(self.path.removeprefix("/latest/meta-data/"))
-            self._respond(404 if value is None else 200, value or "")
-
-    def _respond(self, status: int, text: str = "") -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
+            value = self.metadata.values.get(self.path.removeprefix("/latest/meta-data/"))
+            self.answer(404 if value is None else 200, (value or "").encode())
 
 
 def serve_metadata(address: str, metadata: InstanceMetadata) -> Callable[[], None]:
     """Serve on ``http://ADDRESS:8169/`` until the returned function is called."""
-    server = _Server(address, metadata)
-    thread = threading.Thread(target=lambda: server.serve_forever(0.05), daemon=True)
-    thread.start()
-
-    def close() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return close
+    handler = type("Handler", (_Handler,), {"metadata": metadata})
+    with ExitStack() as stack:
+        stack.enter_context(listen(handler, address=(address, PORT)))
+        return stack.pop_all().close
 
 
 def _time(seconds: float) -> str:

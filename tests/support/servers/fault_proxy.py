@@ -11,8 +11,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
+
+from tests.support.servers.hub import FaultyHandler, listen
 
 _CONDITIONS = ("If-None-Match", "x-goog-if-generation-match")
 _OWN = ("connection", "transfer-encoding", "content-length")
@@ -45,8 +46,7 @@ class FaultProxy:
         self.decide: Callable[[], Fault | None] = self._next_fault
         self.lock = threading.Lock()
         self.delayed: deque[tuple[int, Callable[[], object]]] = deque()
-        self.server = _Server(self)
-        self.url = f"http://127.0.0.1:{self.server.server_port}{self.upstream.path}"
+        self.url = ""
 
     def _next_fault(self) -> Fault | None:
         return self.faults.popleft() if self.faults else None
@@ -56,33 +56,13 @@ class FaultProxy:
 def fault_proxy(endpoint: str) -> Iterator[FaultProxy]:
     """A proxy, for as long as the block lasts."""
     proxy = FaultProxy(endpoint)
-    threading.Thread(target=proxy.server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
+    with listen(type("Handler", (_Handler,), {"proxy": proxy})) as url:
+        proxy.url = f"{url}{proxy.upstream.path}"
         yield proxy
-    finally:
-        proxy.server.shutdown()
-        proxy.server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, proxy: FaultProxy) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.proxy = proxy
-
-    def handle_error(self, *_: object) -> None:
-        """Say nothing: clients leave in the middle."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    server: _Server
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+class _Handler(FaultyHandler):
+    proxy: FaultProxy
 
     def handle_one_request(self) -> None:
         self.raw_requestline = self.rfile.readline(65537)
@@ -92,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._handle()
 
     def _handle(self) -> None:
-        proxy = self.server.proxy
+        proxy = self.proxy
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         proxy.requests["LIST" if self._lists() else self.command] += 1
         if self.command == "PUT":
@@ -119,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.command == "GET" and ("list-type=" in self.path or "comp=list" in self.path)
 
     def _ask(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        upstream = self.server.proxy.upstream
+        upstream = self.proxy.upstream
         connection = http.client.HTTPConnection(str(upstream.hostname), upstream.port, timeout=60)
         headers = {name: value for name, value in self.headers.items() if name != "Connection"}
         connection.request(self.command, self.path, body, headers)

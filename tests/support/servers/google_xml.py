@@ -9,20 +9,21 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
-import threading
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, moto
+from tests.support.servers.buckets import KEY_ID, SECRET, moto
 from tests.support.servers.clouds import service_account
+from tests.support.servers.hub import FaultyHandler, listen
 from trainctl.base import sigv4
 
 _HOST = "storage.googleapis.com"
@@ -49,34 +50,15 @@ class GoogleXml:
 def google_xml() -> Iterator[GoogleXml]:
     """The server, for as long as the block lasts."""
     with moto() as behind:
-        server = _Server(behind, service_account())
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield GoogleXml(f"http://127.0.0.1:{server.server_port}", server.key, server.refused)
-        finally:
-            server.shutdown()
-            server.server_close()
+        google = GoogleXml("", service_account(), [])
+        kept = {"google": google, "behind": urlsplit(behind.endpoint).netloc}
+        with listen(type("Handler", (_Handler,), kept)) as google.url:
+            yield google
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, behind: BucketServer, key: Mapping[str, str]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.behind = urlsplit(behind.endpoint)
-        self.key = key
-        self.refused: list[str] = []
-        private = serialization.load_pem_private_key(key["private_key"].encode(), None)
-        assert isinstance(private, rsa.RSAPrivateKey)
-        self.public = private.public_key()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Server
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+class _Handler(FaultyHandler):
+    google: GoogleXml
+    behind: str
 
     def _handle(self) -> None:
         path, _, text = self.path.partition("?")
@@ -88,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if any(name == "X-Goog-Signature" for name, _ in query):
             if not self._is_signed(path, query):
-                self.server.refused.append(self.path)
+                self.google.refused.append(self.path)
                 self._answer(403, {}, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
                 return
             query = []
@@ -105,11 +87,10 @@ class _Handler(BaseHTTPRequestHandler):
         if condition := self.headers.get("x-goog-if-generation-match"):
             assert condition == "0", "only what must not be there is asked for"
             headers["If-None-Match"] = "*"
-        behind = self.server.behind
-        target = sigv4.RequestTarget(self.command, behind.netloc, path, query)
+        target = sigv4.RequestTarget(self.command, self.behind, path, query)
         key = sigv4.S3Credential(KEY_ID, SECRET)
         headers |= sigv4.signed_headers(target, key, "us-east-1", _EMPTY, 1_700_000_000.0, {})
-        connection = http.client.HTTPConnection(behind.netloc, timeout=60)
+        connection = http.client.HTTPConnection(self.behind, timeout=60)
         text = sigv4.quote_query(query)
         connection.request(self.command, path + (f"?{text}" if text else ""), body, headers)
         answer = connection.getresponse()
@@ -147,8 +128,10 @@ class _Handler(BaseHTTPRequestHandler):
         digest = hashlib.sha256("\n".join(request).encode()).hexdigest()
         scope = values["X-Goog-Credential"].partition("/")[2]
         text = "\n".join(["GOOG4-RSA-SHA256", values["X-Goog-Date"], scope, digest])
+        private = load_pem_private_key(self.google.key["private_key"].encode(), None)
+        assert isinstance(private, RSAPrivateKey)
         try:
-            self.server.public.verify(signature, text.encode(), padding.PKCS1v15(), hashes.SHA256())
+            private.public_key().verify(signature, text.encode(), PKCS1v15(), SHA256())
         except InvalidSignature:
             return False
-        return values["X-Goog-Credential"].startswith(self.server.key["client_email"])
+        return values["X-Goog-Credential"].startswith(self.google.key["client_email"])

@@ -187,7 +187,7 @@ class FaultyHandler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    closing: threading.Event
+    closing = threading.Event()
 
     def log_message(self, *args: object) -> None:
         pass
@@ -246,7 +246,7 @@ class FaultyHandler(BaseHTTPRequestHandler):
     def answer(self, status: int, body: bytes, headers: Mapping[str, str] = {}) -> None:
         """A short answer."""
         self.head(status, len(body), headers)
-        if self.command == "GET":
+        if self.command != "HEAD":
             self.wfile.write(body)
 
     def head(self, status: int, length: int, headers: Mapping[str, str]) -> None:
@@ -407,6 +407,7 @@ class _Handler(FaultyHandler):
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that goes away is part of the tests."""
@@ -426,9 +427,13 @@ def serve(hub: Hub | None = None, tls: ssl.SSLContext | None = None) -> Iterator
 
 
 @contextmanager
-def listen(handler: type[FaultyHandler], tls: ssl.SSLContext | None = None) -> Iterator[str]:
+def listen(
+    handler: type[FaultyHandler],
+    tls: ssl.SSLContext | None = None,
+    address: tuple[str, int] = ("127.0.0.1", 0),
+) -> Iterator[str]:
     """A server of such requests on loopback; its URL."""
-    server = _Server(("127.0.0.1", 0), handler)
+    server = _Server(address, handler)
     if tls is not None:
         server.socket = tls.wrap_socket(
             server.socket, server_side=True, do_handshake_on_connect=False
@@ -436,7 +441,7 @@ def listen(handler: type[FaultyHandler], tls: ssl.SSLContext | None = None) -> I
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
+        yield f"{'https' if tls else 'http'}://{address[0]}:{server.server_port}"
     finally:
         handler.closing.set()
         server.shutdown()

@@ -1,17 +1,18 @@
 """Google's servers that exchange an identity token for a service account's, as far as that needs them; and GitHub's that gives one."""
+# ruff: noqa: N802  the names of handlers are the library's
 
 from __future__ import annotations
 
 import json
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
+
+from tests.support.servers.hub import FaultyHandler, listen
 
 POOL = "projects/1/locations/global/workloadIdentityPools/ci/providers/github"
 _FEDERATED = {
@@ -38,7 +39,7 @@ def identity_servers(tls: ssl.SSLContext | None = None) -> Iterator[IdentityServ
     """One server on loopback for all of it."""
     state = IdentityServers()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(FaultyHandler):
         def do_POST(self) -> None:
             text = self.rfile.read(int(self.headers["Content-Length"])).decode()
             is_form = "form" in self.headers["Content-Type"]
@@ -62,19 +63,7 @@ def identity_servers(tls: ssl.SSLContext | None = None) -> Iterator[IdentityServ
             self._answer(200, {"value": "header.claims.signature"})
 
         def _answer(self, status: int, document: Any) -> None:
-            body = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(status, json.dumps(document).encode())
 
-        def log_message(self, *_: object) -> None:
-            """Silent."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        if tls:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        state.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
+    with listen(Handler, tls) as state.url:
         yield state
-        server.shutdown()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.servers.hub import FaultyHandler, listen
 
 BOT = "github-actions[bot]"
 Route = Callable[..., Any]
@@ -157,9 +157,7 @@ class ReviewStub:
             return {
                 "POST /graphql": lambda _: {"data": {"viewer": {"login": BOT}}},
                 f"GET {top}/pulls/7": lambda _: self._pull(),
-                f"GET {top}/commits/(.+)/pulls": lambda _, commit: (
-                    [self._pull()] if commit in (self.head, self.merged) else []
-                ),
+                f"GET {top}/commits/(.+)/pulls": self._requests_of,
                 f"GET {top}/pulls": lambda _: [self._pull()],
                 f"GET {top}/issues/7/comments": lambda _: self.comments,
                 f"POST {top}/issues/7/comments": self._creates(self.comments),
@@ -178,9 +176,7 @@ class ReviewStub:
         return {
             "GET /user": lambda _: {"username": BOT},
             f"GET {top}/merge_requests/7": lambda _: self._pull(),
-            f"GET {top}/repository/commits/(.+)/merge_requests": lambda _, commit: (
-                [self._pull()] if commit in (self.head, self.merged) else []
-            ),
+            f"GET {top}/repository/commits/(.+)/merge_requests": self._requests_of,
             f"GET {top}/merge_requests/7/notes": lambda _: self.comments,
             f"POST {top}/merge_requests/7/notes": self._creates(self.comments),
             rf"PUT {top}/merge_requests/7/notes/(\d+)": self._changes(self.comments),
@@ -203,9 +199,7 @@ def _page(document: Any, query: dict[str, list[str]]) -> Any:
     return document
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(FaultyHandler):
     stub: ReviewStub
 
     def serve(self) -> None:
@@ -234,16 +228,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = serve  # noqa: N815
 
-    def _send(self, status: int, document: Any, headers: dict[str, str] | None = None) -> None:
-        body = json.dumps(document).encode()
-        self.send_response(status)
-        for name, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Silent."""
+    def _send(self, status: int, document: Any, headers: Mapping[str, str] = {}) -> None:
+        self.answer(status, json.dumps(document).encode(), headers)
 
 
 @contextmanager
@@ -251,11 +237,5 @@ def review_stub(kind: str) -> Iterator[ReviewStub]:
     """Serve it on loopback."""
     stub = ReviewStub(kind)
     handler = type("Handler", (_Handler,), {"stub": stub})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        stub.url = f"http://127.0.0.1:{server.server_port}"
-        try:
-            yield stub
-        finally:
-            server.shutdown()
+    with listen(handler) as stub.url:
+        yield stub

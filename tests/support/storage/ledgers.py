@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from trainctl.base.clock import Clock
-from trainctl.base.system.processes import describe_process
 from trainctl.ledger.leases import current_holder
 from trainctl.ledger.ledger import IntentRequest, Ledger
 from trainctl.ledger.state import Intent, LeaseHolder, RecordedResource
@@ -47,11 +45,6 @@ def dead_here() -> LeaseHolder:
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
     return replace(current_holder(), pid=child.pid, started=1, actor="dead@here")
-
-
-def alive_here() -> LeaseHolder:
-    """A process of this machine that lives, and isn't this one: its parent."""
-    return LeaseHolder(*describe_process(os.getppid()), "alive@here")
 
 
 def ledger_on(

@@ -47,7 +47,6 @@ def client() -> HttpClient:
 class Handler(FaultyHandler):
     """Answers GET with ``body``."""
 
-    closing = threading.Event()
     body = b"secured"
 
     def do_GET(self) -> None:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.node_program.nodes import MirrorFixture
-from tests.support.projects.kill_storm import until
+from tests.support.node_program.nodes import MirrorFixture, wait_for
 from tests.support.servers.blob_server import send_request, serve_mirror
 from trainctl.base.failure import Failure
 from trainctl.base.network.addresses import address_family
@@ -111,7 +110,7 @@ def test_a_pack_has_each_blob_with_its_length(tmp_path: Path) -> None:
     source = Files(tmp_path, [b"small", b"", bytes(2**20)])
     with serve_in_thread(ObjectServer(source, "token")) as server:
         status, _, body = send_request(server, "POST", "/pack", body=json.dumps(digests).encode())
-        until(lambda: server.sent == 10, "the bytes to be counted, after they were sent")
+        wait_for(lambda: server.sent == 10)  # counted after they were sent
 
     absent = struct.pack(">Q", 2**64 - 1)
     small = struct.pack(">Q", 5) + b"small"

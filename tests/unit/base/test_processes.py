@@ -57,19 +57,9 @@ def test_pids_are_not_compared_across_namespaces() -> None:
         "import json, sys; from trainctl.base.system.processes import Process, is_dead;"
         "print(is_dead(Process(**json.loads(sys.argv[1]))))"
     )
-    done = subprocess.run(
-        [
-            "unshare",
-            "-rpf",
-            "--mount-proc",
-            sys.executable,
-            "-c",
-            code,
-            json.dumps(process_record()),
-        ],
-        capture_output=True,
-        text=True,
-    )
+    words = ["unshare", "-rpf", "--mount-proc", sys.executable, "-c", code]
+    identity = json.dumps(process_record())
+    done = subprocess.run([*words, identity], capture_output=True, text=True)
     if "unshare" in done.stderr:
         pytest.skip("this machine can't make namespaces")
     assert done.stdout.strip() == "None"

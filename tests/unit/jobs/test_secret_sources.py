@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.projects.kill_storm import until
+from tests.support.node_program.nodes import wait_for
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.jobs.secret_sources import MAX_BYTES, run_secret_command
@@ -172,7 +172,7 @@ def test_a_command_that_does_not_end_is_ended(home: Path) -> None:
     with pytest.raises(TrainctlError, match="timed out after 1 s"):
         run_secret_command(command(*words), home, os.environ, MAX_BYTES, str, seconds=1.0)
     pid = (home / "pid").read_text().strip()
-    until(lambda: state_of(pid) in ("", "Z"), "what the command started has ended")
+    wait_for(lambda: state_of(pid) in ("", "Z"))
 
 
 def state_of(pid: str) -> str:

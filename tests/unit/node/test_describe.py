@@ -106,17 +106,14 @@ def test_a_rank_is_the_largest_of_the_tensors_and_consolidated_parts_count_once(
 
 
 @pytest.mark.parametrize("case", cases("node/checkpoint_types"))
-def test_the_type_and_base_model_of_a_checkpoint(tmp_path: Path, case: dict[str, Any]) -> None:
+def test_the_type_base_model_and_step_of_a_checkpoint(tmp_path: Path, case: dict[str, Any]) -> None:
     for name, value in case["files"].items():
         (tmp_path / name).write_text(json.dumps(value))
 
     checkpoint = describe_checkpoint(tmp_path, "final", [*case["files"], "pytorch_model.bin"])
 
-    assert (checkpoint["type"], checkpoint["base_model"], checkpoint["lora_rank"]) == (
-        case["type"],
-        case.get("base_model"),
-        case.get("lora_rank"),
-    )
+    for key in ("type", "base_model", "lora_rank", "step"):
+        assert checkpoint[key] == case.get(key)
 
 
 @pytest.mark.parametrize("case", cases("node/checkpoint_steps"))
@@ -132,9 +129,3 @@ def test_a_directory_without_loadable_files_has_no_step(
     assert is_loadable(case["files"]) == case["loadable"]
     if not case["loadable"]:
         assert checkpoint_step(tmp_path, case["name"], case["files"]) is None
-
-
-@pytest.mark.parametrize(("value", "step"), [("42", 42), ("true", None)])
-def test_the_trainers_state_has_the_step(tmp_path: Path, value: str, step: int | None) -> None:
-    (tmp_path / "trainer_state.json").write_text(f'{{"global_step": {value}}}')
-    assert describe_checkpoint(tmp_path, "last", ["trainer_state.json"])["step"] == step

@@ -65,9 +65,11 @@ def test_a_link_to_a_file_of_another_checkpoint_is_kept_as_that_file(
 def test_links_to_anything_else_are_counted_and_not_kept(
     run: SavedRun, store: DirectoryCheckpointStore, tmp_path: Path
 ) -> None:
-    """Files outside, missing files, directories, pipes and devices."""
+    """Files outside, missing files, directories, pipes and devices. A hidden directory is no checkpoint, and a link no rank."""
     (tmp_path / "secret").write_text("s3cret")
     run.save("checkpoint-1", {"model.bin": b"1"})
+    run.save(".checkpoint-2", {"model.bin": b"2"})
+    (run.directory / "rank-1").symlink_to(tmp_path)
     os.mkfifo(run.directory / "rank-0" / "pipe")
     (run.directory / "rank-0" / "up").symlink_to(tmp_path)
     secret = tmp_path / "secret"
@@ -77,7 +79,7 @@ def test_links_to_anything_else_are_counted_and_not_kept(
         link(run, "checkpoint-1/itself" if target == "itself" else f"checkpoint-1/{number}", target)
     run.finish()
 
-    assert restored(store)["checkpoint-1"] == {"model.bin": b"1"}
+    assert restored(store) == {"checkpoint-1": {"model.bin": b"1"}}
     assert skipped_links(store)["checkpoint-1"] == len(targets)
 
 

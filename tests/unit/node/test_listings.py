@@ -66,7 +66,8 @@ def test_another_listing_than_was_named_is_an_error() -> None:
 def test_a_listing_is_the_same_however_it_comes(tmp_path: Path) -> None:
     """Its id is that of the operator's, from rows, and read again from its file."""
     chunks = tuple(name(-number) for number in range(3))
-    many = [*rows(1500), ("ä/\u2028", 2 * CHUNK_BYTES + 1, name(-9), chunks)]
+    first = ('a "],[{ b', 1, name(-8), ())
+    many = [first, *rows(1500), ("ä/\u2028", 2 * CHUNK_BYTES + 1, name(-9), chunks)]
     theirs = Listing(tuple(ListedFile(*row) for row in many))
     path = tmp_path / f"{theirs.id}.json"
     path.write_bytes(theirs.to_bytes())
@@ -75,9 +76,18 @@ def test_a_listing_is_the_same_however_it_comes(tmp_path: Path) -> None:
 
     assert theirs.id == followed.id
     assert theirs == followed == load_listing(path)
+    assert [file.row for file in followed.files] == list(theirs.rows())
     assert json.loads(path.read_bytes())["files"][-1]["chunks"] == list(chunks)
     assert load_listing(path.rename(tmp_path / f"{name(0)}.json")) is None
     assert load_listing(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"version": 1}', '{"chunk_bytes": 16777216, "files": [1], "version": 1}']
+)
+def test_what_is_not_a_listing_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not a listing|newer|malformed file"):
+        Listing.from_bytes(text.encode())
 
 
 def test_one_file_of_each_content() -> None:
@@ -93,8 +103,11 @@ def test_one_file_of_each_content() -> None:
         (["b", "a"], "out of order"),
         (["a", "a-b", "a.c/d", "a/x"], "is a file"),
         (["a/b", "a/b/c/d"], "is a file"),
+        *(([path], "not a relative path") for path in ("../x", "/x", "a/../x", "a//x", "", ".")),
+        *(([path], "a control character") for path in ("a\nb", "a/\0")),
     ],
 )
 def test_a_tree_that_cant_be_is_refused(paths: list[str], why: str) -> None:
-    with pytest.raises(Failure, match=why):
+    with pytest.raises(Failure, match=why) as caught:
         received([(path, 1, name(1), ()) for path in paths])
+    assert caught.value.kind == "request"

@@ -1,32 +1,13 @@
-"""The packed program: Python 3.8, the protocol's edges, and old programs on a node."""
+"""The packed program: the protocol's edges."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from tests.support.node_program.nodes import NodeHarness, NodeProgramError, python38
-
-
-def test_a_run_with_weights_completes_under_python_38(tmp_path: Path) -> None:
-    python = python38()
-    if python is None:
-        pytest.skip("no python3.8 on this machine")
-    node = NodeHarness(tmp_path, python=python)
-    node.mirror.add("a/b.bin", os.urandom(20 * 2**20))
-    node.deliver()
-    weights = [{"name": "w", "listing": node.mirror.listing.id, "mount_location": "weights/w"}]
-
-    facts = node.call("facts", {"data": str(node.data), "mounts": ["/app/x"]})
-    status = node.run("ls weights/w/a", weights=weights)
-
-    assert facts["python"].startswith("3.8.")
-    assert status["status"] == "TRAINING_JOB_COMPLETED", status["error"]
-    assert node.log() == "b.bin\n"
-    assert node.call("forget", {"lineage": "lineage-1"})["empty"]
+from tests.support.node_program.nodes import NodeHarness, NodeProgramError
 
 
 @pytest.mark.parametrize("text", [b"", b"[]\n", b"{not json\n", b"\xff\xfe\n"])

@@ -7,9 +7,11 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.node_program.nodes import (
     NodeHarness,
     NodeProgramError,
@@ -37,25 +39,12 @@ def test_commands_share_a_shell_and_both_streams_are_logged(node: NodeHarness) -
     assert status["started_at"] <= status["ended_at"]
 
 
-@pytest.mark.parametrize(
-    ("commands", "code", "number"),
-    [
-        (["true", "false && true", "echo never"], 1, 2),
-        (["false || true", "false | true\nfalse\ntrue"], 1, 2),
-        (["set +e", "false", "echo never"], 1, 2),
-        (["exit 7"], 7, 1),
-        (["kill -9 $$"], -9, 1),
-        (["true", "if then 'x", "echo never"], 2, 2),  # doesn't swallow the commands after it
-        (["true", "false 'größe \x1b[31m'"], 1, 2),
-    ],
-)
-def test_a_failing_command_ends_the_job_and_is_named(
-    node: NodeHarness, commands: list[str], code: int, number: int
-) -> None:
-    status = node.run(*commands)
+@pytest.mark.parametrize("case", cases("node/failing_commands"))
+def test_a_failing_command_ends_the_job_and_is_named(node: NodeHarness, case: Any) -> None:
+    status = node.run(*case["commands"])
 
-    assert (status["status"], status["exit_code"]) == ("TRAINING_JOB_FAILED", code)
-    assert f"start command {number} of {len(commands)}" in status["error"]
+    assert (status["status"], status["exit_code"]) == ("TRAINING_JOB_FAILED", case["code"])
+    assert f"start command {case['number']} of {len(case['commands'])}" in status["error"]
     assert "\x1b" not in status["error"]
     assert "never" not in node.log().splitlines()
 

@@ -166,21 +166,6 @@ def test_a_file_that_changes_while_it_is_read_is_taken_again(
     assert restored(store) == {"checkpoint-1": {"model.bin": b"y" * 3_000_000}}
 
 
-def test_links_and_hidden_directories_are_no_checkpoints(
-    run: SavedRun, store: DirectoryCheckpointStore, tmp_path: Path
-) -> None:
-    (tmp_path / "host").mkdir()
-    (tmp_path / "host" / "secret").write_text("s3cret")
-    run.save("checkpoint-1", {"model.bin": b"1"})
-    run.save(".checkpoint-2", {"model.bin": b"2"})
-    (run.directory / "rank-0" / "latest").symlink_to(tmp_path / "host")
-    (run.directory / "rank-0" / "checkpoint-1" / "link").symlink_to(tmp_path / "host" / "secret")
-    (run.directory / "rank-1").symlink_to(tmp_path / "host")
-    run.finish()
-
-    assert restored(store) == {"checkpoint-1": {"model.bin": b"1"}}
-
-
 def test_a_job_that_had_to_be_killed_did_not_end_in_order() -> None:
     """Including one that was stopped and took longer than its grace."""
     killed = (-signal.SIGKILL, 128 + signal.SIGKILL)

@@ -10,17 +10,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.support.cases import by_text
 from tests.support.servers.buckets import KEY_ID, SECRET, moto
 from tests.support.servers.certificate_authority import authority
 from tests.support.servers.hub import FaultyHandler, listen
 from tests.support.servers.raw_server import RawRequest, RawServer, raw_response, serve_responses
+from trainctl import errors
 from trainctl.base.checkpoints.s3_client import S3Client
 from trainctl.errors import (
     SourceDenied,
     SourceError,
     SourceInterrupted,
     SourceNotFound,
-    SourceUnavailable,
     SourceUnreachable,
 )
 from trainctl.objects.bucket_client import Bucket
@@ -66,23 +67,13 @@ def signatures(server: RawServer) -> list[str]:
     return [request.headers.get("authorization", "") for request in server.heard]
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "kind"),
-    [
-        ("503 Busy", "SlowDown", SourceUnavailable),
-        ("500 Error", "InternalError", SourceUnavailable),
-        ("403 Forbidden", "AccessDenied", SourceDenied),
-        ("403 Forbidden", "InvalidAccessKeyId", SourceDenied),
-        ("404 Not Found", "NoSuchBucket", SourceNotFound),
-        ("400 Bad Request", "AuthorizationHeaderMalformed", WrongRegion),
-        ("418 Teapot", "Teapot", SourceError),
-    ],
-)
+@pytest.mark.parametrize(("code", "case"), by_text("sources/bucket_refusals"))
 def test_a_refusal_is_reported_by_its_code_and_not_retried(
-    server: RawServer, answers: list[object], status: str, code: str, kind: type[SourceError]
+    server: RawServer, answers: list[object], code: str, case: dict[str, str]
 ) -> None:
     """The kind says whether a retry may help; the server's message has no query of a URL."""
-    answers.append(lambda request: refusal(code, status))
+    kind = WrongRegion if case["kind"] == "WrongRegion" else getattr(errors, case["kind"])
+    answers.append(lambda request: refusal(code, case["status"]))
     with pytest.raises(kind) as caught:
         list(bucket(server.url).list())
     assert type(caught.value) is kind
@@ -198,8 +189,6 @@ def test_a_large_upload_may_take_longer_than_the_read_timeout(
 
 def test_certificates_of_the_environment_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     class Handler(FaultyHandler):
-        closing = threading.Event()
-
         def do_GET(self) -> None:  # noqa: N802  the name is the library's
             self.answer(200, EMPTY.encode())
 
@@ -215,14 +204,6 @@ def test_certificates_of_the_environment_are_trusted(monkeypatch: pytest.MonkeyP
                 assert (list(store.list()), store.get("a")) == ([], EMPTY.encode())
         with pytest.raises(SourceError, match="cannot read certificates from /nowhere"):
             unsigned("s3://models/a", url, AWS_CA_BUNDLE="/nowhere.pem")
-
-
-def test_a_proxy_of_the_environment_is_used(
-    server: RawServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("http_proxy", server.url)
-    assert list(bucket("http://store.invalid").list()) == []
-    assert len(server.heard) == 1
 
 
 def test_the_environment_neither_signs_nor_redirects(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.support.cases import by_text, cases
 from trainctl.errors import SourceError
 from trainctl.objects.location import parse_bucket_location
 from trainctl.plugin_api.sources import SourceCredential
@@ -13,27 +16,10 @@ from trainctl.sources.bucket import BucketSource
 MINE = "http://127.0.0.1:9000"
 
 
-@pytest.mark.parametrize(
-    ("url", "environ", "host"),
-    [
-        ("s3://bucket/p", {}, "s3.amazonaws.com"),
-        ("s3://bucket/p", {"AWS_ENDPOINT_URL": MINE}, "127.0.0.1:9000"),
-        (
-            "s3://box",
-            {"AWS_ENDPOINT_URL": "http://x", "AWS_ENDPOINT_URL_S3": MINE},
-            "127.0.0.1:9000",
-        ),
-        ("r2://0ac.bucket/p", {}, "0ac.r2.cloudflarestorage.com"),
-        ("gs://bucket", {"STORAGE_EMULATOR_HOST": "127.0.0.1:9000"}, "127.0.0.1:9000"),
-        ("gs://bucket", {"AWS_ENDPOINT_URL": MINE}, "storage.googleapis.com"),
-        ("azure://account/container", {}, "account.blob.core.windows.net"),
-    ],
-)
-def test_an_endpoint_of_environment_or_platform_is_trusted(
-    url: str, environ: dict[str, str], host: str
-) -> None:
-    place = parse_bucket_location(url, None, environ)
-    assert (place.host, place.trusted, place.url) == (host, True, url)
+@pytest.mark.parametrize("case", cases("sources/trusted_endpoints"))
+def test_an_endpoint_of_environment_or_platform_is_trusted(case: dict[str, Any]) -> None:
+    place = parse_bucket_location(case["url"], None, case.get("environ", {}))
+    assert (place.host, place.trusted, place.url) == (case["host"], True, case["url"])
 
 
 @pytest.mark.parametrize(
@@ -48,20 +34,12 @@ def test_a_server_that_only_the_caller_names_is_not_trusted(url: str) -> None:
     assert parse_bucket_location(url, f"{MINE}/", {name: MINE}).trusted
 
 
-@pytest.mark.parametrize(
-    ("url", "own", "variable"),
-    [
-        ("s3://bucket", "https://s3.us-east-1.amazonaws.com", "AWS_ENDPOINT_URL"),
-        ("s3://bucket", "https://s3.amazonaws.com/", "AWS_ENDPOINT_URL_S3"),
-        ("r2://0ac.bucket", "https://0ac.r2.cloudflarestorage.com", "AWS_ENDPOINT_URL"),
-        ("gs://bucket", "https://storage.googleapis.com", "STORAGE_EMULATOR_HOST"),
-        ("azure://mine/models", "https://mine.blob.core.windows.net", "AZURE_STORAGE_ENDPOINT"),
-    ],
-)
-def test_the_platforms_own_server_may_be_named(url: str, own: str, variable: str) -> None:
+@pytest.mark.parametrize(("url", "case"), by_text("sources/platform_endpoints"))
+def test_the_platforms_own_server_may_be_named(url: str, case: dict[str, str]) -> None:
     """But not if the environment names another, whose credentials it has then."""
+    own = case["own"]
     assert parse_bucket_location(url, own, {}).trusted
-    assert not parse_bucket_location(url, own, {variable: MINE}).trusted
+    assert not parse_bucket_location(url, own, {case["variable"]: MINE}).trusted
     assert not parse_bucket_location(url, own.replace("https://", "https://x."), {}).trusted
     assert not parse_bucket_location(url, own.replace("https", "http"), {}).trusted
     assert not parse_bucket_location(url, own.rstrip("/") + ".evil.example", {}).trusted

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -235,8 +234,6 @@ def test_a_credential_file_of_google_is_found_and_validated(tmp_path: Path) -> N
 class Entra(FaultyHandler):
     """Grants a token for the right federated token."""
 
-    closing = threading.Event()
-
     def do_GET(self) -> None:  # noqa: N802  the name is the library's
         base = f"https://{self.headers['Host']}/{TENANT}"
         endpoints = {
@@ -256,9 +253,7 @@ class Entra(FaultyHandler):
             self.reply(401, {"error": "invalid_client", "error_description": f"not {sent}"})
 
     def reply(self, status: int, document: dict[str, Any]) -> None:
-        body = json.dumps(document).encode()
-        self.head(status, len(body), {"Content-Type": "application/json"})
-        self.wfile.write(body)
+        self.answer(status, json.dumps(document).encode(), {"Content-Type": "application/json"})
 
 
 def test_a_workload_identity_of_azure_becomes_a_token(

@@ -16,18 +16,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import by_text
 from tests.support.node_program.agents import node_bytecode
+from trainctl import errors
 from trainctl.base.protocol.code import READ_CODE, CodeRequest
 from trainctl.base.protocol.method import untyped_method
 from trainctl.base.protocol.wire import FrameDecoder, encode_frame
-from trainctl.errors import (
-    LockHeld,
-    NodeError,
-    RequirementsError,
-    SourceMismatch,
-    StorageError,
-    UnknownOnNode,
-)
+from trainctl.errors import NodeError, StorageError
 from trainctl.plugin_api.provider import CommandOutput, Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import MISSING, node_archive
@@ -186,20 +181,9 @@ def test_a_one_time_payload_arrives_whole_on_a_new_node(
     assert stored == data
 
 
-@pytest.mark.parametrize(
-    ("kind", "error"),
-    [
-        ("storage", StorageError),
-        ("busy", LockHeld),
-        ("fenced", LockHeld),
-        ("wrong", SourceMismatch),
-        ("missing", UnknownOnNode),
-        ("requirements", RequirementsError),
-        ("from the future", NodeError),
-    ],
-)
-def test_kinds_of_errors_have_classes(kind: str, error: type[Exception]) -> None:
-    assert type(error_from("lab/lab-0", {"kind": kind, "summary": "s"})) is error
+@pytest.mark.parametrize(("kind", "error"), by_text("node/error_kinds"))
+def test_kinds_of_errors_have_classes(kind: str, error: str) -> None:
+    assert type(error_from("lab/lab-0", {"kind": kind, "summary": "s"})) is getattr(errors, error)
 
 
 def respond(node: Node, code: int, stdout: bytes = b"", stderr: bytes = b"") -> NodeAgent:

@@ -21,11 +21,9 @@ from tests.support.storage.mirrors import (
 )
 from tests.support.storage.store_contents import stored
 from tests.support.storage.synced_disk import SyncedDisk
-from trainctl.base.lease import holder_name
 from trainctl.base.listing import Listing
 from trainctl.errors import SourceInterrupted, StorageError
 from trainctl.store import keys
-from trainctl.store.backends.directory import DirectoryObjects
 from trainctl.store.maintenance.gc import GcOptions
 from trainctl.store.references import Reference
 from trainctl.store.store import MirrorStore
@@ -140,16 +138,6 @@ def test_a_link_in_the_place_of_an_object_is_none(place: Path, kind: str) -> Non
     copy(store, FILES)
     assert store.verify().ok
     assert secret.read_text() == "years of work"
-
-
-def test_temporary_files_of_dead_processes_are_deleted(place: Path) -> None:
-    key = keys.listing("0" * 64)
-    DirectoryObjects(place).put(key, b"1")
-    machine, _, _ = holder_name().rsplit("-", 2)
-    (place / ".tmp" / f"{machine}-1-1.abcd").write_bytes(b"torn")
-    (place / ".tmp" / "elsewhere.boot-1-1.abcd").write_bytes(b"perhaps still written")
-    DirectoryObjects(place).put(key, b"2")
-    assert [path.name for path in (place / ".tmp").iterdir()] == ["elsewhere.boot-1-1.abcd"]
 
 
 @needs_root

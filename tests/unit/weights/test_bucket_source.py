@@ -15,7 +15,6 @@ import pytest
 from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, moto, rclone
 from tests.support.servers.clouds import ACCOUNT, azure
 from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
-from tests.support.storage.weights_data import LFS_POINTER
 from trainctl.base.filesystem.safe_path import is_unusable
 from trainctl.errors import SourceDenied, SourceError, SourceNotFound
 from trainctl.objects.bucket_client import open_bucket
@@ -80,12 +79,6 @@ def planned(source: BucketSource, uri: str, *ignore: str) -> list[str]:
     request = SourceRequest(uri, Path(), ignore=ignore)
     found = resolve(request, KEYS, open_source=lambda scheme: source)
     return [file.path for file in found.resolved.files]
-
-
-def test_a_pointer_of_git_lfs_is_not_the_file(s3: Any, source: BucketSource) -> None:
-    put(s3, **{"llm/w.safetensors": LFS_POINTER, "llm/c.json": b"{}"})
-    with pytest.raises(SourceError, match=r"w\.safetensors is a Git LFS pointer"):
-        resolve(SourceRequest("s3://models/llm", Path()), KEYS, open_source=lambda scheme: source)
 
 
 def test_a_prefix_is_a_directory(s3: Any, source: BucketSource) -> None:

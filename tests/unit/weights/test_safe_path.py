@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.support.cases import cases
 from trainctl.base.filesystem.safe_path import check_paths
 from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceError
 
 
-@pytest.mark.parametrize(
-    ("paths", "reason"),
-    [
-        *[
-            ([path, "good"], "the file name")
-            for path in ("/a", "a/../b", "..", "./a", "a//b", "a/", "", "a\\b", "a\nb", "x" * 256)
-        ],
-        (["a", "a/b"], "'a' is both a file and a directory"),
-        (["a", "a-b", "a.b", "a/b"], "'a' is both a file and a directory"),
-        (["a", "a ", "a !", "a!", "a/b/c"], "'a' is both a file and a directory"),
-        (["a/b", "a/b/c/d", "z"], "'a/b' is both a file and a directory"),
-        (["a/b", "a/c", "a/b"], "'a/b' is listed twice"),
-    ],
-)
-def test_unsafe_names_are_refused(paths: list[str], reason: str) -> None:
-    with pytest.raises(SourceError, match=reason) as caught:
-        check_paths("s3://box/llm", sorted(SourceFile(path, 1, "etag:e") for path in paths))
+@pytest.mark.parametrize("case", cases("sources/unsafe_names"))
+def test_unsafe_names_are_refused(case: dict[str, Any]) -> None:
+    files = sorted(SourceFile(path, 1, "etag:e") for path in case["paths"])
+    with pytest.raises(SourceError, match=case["reason"]) as caught:
+        check_paths("s3://box/llm", files)
     assert caught.value.code == "unsafe-file-name"
     assert caught.value.summary.isprintable()
 
