@@ -80,6 +80,7 @@ def leftovers(ec2: Ec2Server) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.long
 def test_a_machine_is_created_used_and_deleted_with_everything(
     rented: ProjectHarness, ec2: Ec2Server
 ) -> None:

@@ -144,6 +144,7 @@ def test_the_default_credentials_open_a_bucket(fresh: ProjectHarness, tmp_path: 
     assert "declare a secret" in nothing
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("platform", sample(["s3", "google", "azure"], 1))
 def test_a_host_fetches_from_the_bucket_by_presigned_urls(
     fresh: ProjectHarness, tmp_path: Path, platform: str

@@ -150,6 +150,7 @@ def test_a_cache_is_prepared_in_the_container(fresh: ProjectHarness, engine: Eng
     assert list(fresh.nodes.glob("*")) == []
 
 
+@pytest.mark.long
 def test_a_container_loads_a_checkpoint(fresh: ProjectHarness, engine: EngineHarness) -> None:
     """The job's own latest, and one by its name, read-only; the first run has none."""
     show = [

@@ -164,7 +164,8 @@ def test_files_of_this_machine_go_through_the_client(lab: Lab) -> None:
     assert lab.project.json("mirror", "verify")["ok"]
 
 
-@pytest.mark.parametrize("side", ["the command", pytest.param("the host", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("side", ["the command", "the host"])
 def test_a_killed_download_is_resumed_by_the_next_apply(lab: Lab, side: str) -> None:
     """Nothing counts as complete; a killed command ends the process on the host, too."""
     lab.web.put("/model.bin", LARGE)

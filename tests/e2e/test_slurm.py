@@ -194,6 +194,7 @@ def test_a_node_of_a_run_is_killed(
         assert status["error"] == "a node of its job failed"
 
 
+@pytest.mark.long
 def test_commands_wait_for_a_controller_that_restarts(
     project: ProjectHarness, slurm: SlurmCluster
 ) -> None:

@@ -32,7 +32,7 @@ INTEGRATION_FOLDERS = (
 PROPERTY_FOLDER = "property/"
 """Its tests run in the long tier, too, with more examples."""
 
-_EXAMPLES = {"unit": 20, "integration": 60, "long": 1000}
+_EXAMPLES = {"suite": 20, "long": 1000}
 """Examples of each property, by profile of Hypothesis."""
 
 
@@ -46,7 +46,7 @@ def register_profiles() -> None:
             derandomize=name != "long",
             suppress_health_check=list(HealthCheck),
         )
-    settings.load_profile("unit")
+    settings.load_profile("suite")
 
 
 def sample(cases: Sequence[Any], count: int) -> list[Any]:
