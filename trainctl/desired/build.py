@@ -85,17 +85,7 @@ def build(
     )
     settings = ProviderSettings(provider_schema, provider_check, providers, names)
     secrets = make.secrets(manifest, names)
-    for section, auth in (
-        ("checkpoints", manifest.checkpoints and manifest.checkpoints.auth),
-        ("mirror", manifest.mirror and manifest.mirror.auth),
-        ("state", manifest.state and manifest.state.auth),
-    ):
-        if auth:
-            names.known("secret", auth.auth_secret_name, (section, "auth", "auth_secret_name"))
-    for at, key in enumerate(make.store_location(manifest.state).keys):
-        names.known("secret", key.secret, ("state", "encryption", "keys", at, "secret"))
-    if manifest.mirror and manifest.mirror.url.startswith("node://"):
-        names.known("cluster", manifest.mirror.url.split("/")[2], ("mirror", "url"))
+    _check_stores(manifest, names)
     resources: dict[Address, DesiredResource] = {}
     for resource in (
         *make.projects(manifest, only, names),
@@ -116,6 +106,21 @@ def build(
     moved = moves(manifest, resources, names)
     problems += names.problems
     return _desired(documents, manifest, resources, secrets, store, moved, problems)
+
+
+def _check_stores(manifest: Manifest, names: DeclaredNames) -> None:
+    """Report secrets and clusters of stores that are not declared."""
+    for section, auth in (
+        ("checkpoints", manifest.checkpoints and manifest.checkpoints.auth),
+        ("mirror", manifest.mirror and manifest.mirror.auth),
+        ("state", manifest.state and manifest.state.auth),
+    ):
+        if auth:
+            names.known("secret", auth.auth_secret_name, (section, "auth", "auth_secret_name"))
+    for at, key in enumerate(make.store_location(manifest.state).keys):
+        names.known("secret", key.secret, ("state", "encryption", "keys", at, "secret"))
+    if manifest.mirror and manifest.mirror.url.startswith("node://"):
+        names.known("cluster", manifest.mirror.url.split("/")[2], ("mirror", "url"))
 
 
 def directory_name(directory: Path) -> str:
