@@ -169,7 +169,7 @@ class _Supervisor:
             at = self._clock.now
             hurried = outcome.status == runs.DEPLOY_FAILED or self._grace() <= 0
             record = {"status": outcome.status, "exit_code": outcome.exit_code, "ended_at": at}
-            self._run.release_space()
+            self._run.release_space(runs.RECORD_BYTES)  # uploads may take an hour
             self._uploads.finish(record, at, hurried=hurried)
             self._end(outcome, at)
         self._release_caller()
