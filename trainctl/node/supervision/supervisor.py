@@ -344,8 +344,7 @@ class _Supervisor:
         code, started = end.code, started_commands(self._run.step)
         if code == 0 and started == len(commands):
             return RunOutcome(runs.COMPLETED, 0)
-        text = f"exited with {code}" if code >= 0 else f"was killed by signal {-code}"
-        error = describe_failure(commands, self._run.step, text, noun)
+        error = describe_failure(commands, self._run.step, code, noun)
         status = runs.FAILED if started or code < 0 else runs.DEPLOY_FAILED
         return RunOutcome(status, code, error)
 
