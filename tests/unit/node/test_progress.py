@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.node_program.nodes import NodeHarness, wait_for
 from trainctl.node.metrics.progress import read_progress
 from trainctl.node.runs.record import NodeRun
@@ -60,28 +61,18 @@ def test_a_job_posts_by_the_protocol_of_kubeflow(node: NodeHarness) -> None:
     assert 0 < found["remaining_seconds"] < 500  # by steps, not the 600 s of the report
 
 
-@pytest.mark.parametrize(
-    ("reported", "record", "expected"),
-    [
-        ({"remaining_seconds": 900}, {}, 900),
-        ({}, {}, 100),
-        ({}, {"loaded": [["run-0", "step-50"]]}, 200),
-    ],
-)
-def test_time_left_is_the_number_of_the_job_else_estimated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: Any, record: Any, expected: float
-) -> None:
+@pytest.mark.parametrize("case", cases("node/time_left"))
+def test_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Any) -> None:
     run = NodeRun(Layout(str(tmp_path)), "run-1")
     run.progress.mkdir(parents=True)
-    run.write(record)
-    lines = [json.dumps({"step": step, "total": 200, **reported}) for step in (50, 100)]
+    run.write(case.get("record", {}))
+    values = {"total": 200, **case.get("reported", {})}
+    lines = [json.dumps({"step": step, **values}) for step in (50, 100)]
     run.progress_lines.write_text("\n".join(lines))
     at = run.progress_lines.stat().st_mtime
     monkeypatch.setattr(time, "time", lambda: at)
     found = read_progress(run, at - 100)
-
-    assert found
-    assert found["remaining_seconds"] == pytest.approx(expected)
+    assert (found or {})["remaining_seconds"] == pytest.approx(case["left"])
 
 
 def test_lines_without_step_and_loss_are_no_progress(node: NodeHarness) -> None:

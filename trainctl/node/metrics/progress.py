@@ -30,9 +30,9 @@ def read_progress(
     step, total = row.get("step"), row.get("total")
     left = row.get("remaining_seconds")
     if left is None and started_at and step and total:
-        record, first = run.record, 0.0
-        if record.get("loaded") or record.get("retries"):  # training resumes at its first step
-            first = _numbers(_read(run, 0, _HEAD_BYTES)[::-1]).get("step", 0.0)
+        is_resumed = run.record.get("loaded") or run.record.get("retries")
+        # resumed training begins at its first step
+        first = _numbers(_read(run, 0, _HEAD_BYTES)[::-1]).get("step", 0.0) if is_resumed else 0.0
         if step > first:
             left = (at - started_at) * (total - step) / (step - first)
     return {
