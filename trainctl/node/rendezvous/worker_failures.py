@@ -63,10 +63,10 @@ def judge_failure(text: str, code: Optional[int]) -> Tuple[bool, str]:
     }
     if any(lines for name, lines in errors.items() if name):
         errors.pop("", None)  # workers with prefixes failed, and other lines are older
-    own = [f"{name}{lines[-1]}" for name, lines in errors.items() if lines and name not in broken]
     is_crash = code is not None and (-code if code < 0 else code - _SIGNAL_BASE) in _CRASHES
-    if is_crash:
-        own = []  # these exceptions were handled
+    if is_crash:  # earlier exceptions were handled
+        errors = {}
+    own = [f"{name}{lines[-1]}" for name, lines in errors.items() if lines and name not in broken]
     own += [f"a worker was killed by signal {number}" for number in _crashes(text, parts[-1])]
     return bool(broken) and not own and not is_crash, next(iter(own), "")[:_LINE]
 
