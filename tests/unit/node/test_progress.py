@@ -71,8 +71,8 @@ def test_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Any) -
     run.progress_lines.write_text("\n".join(lines))
     at = run.progress_lines.stat().st_mtime
     monkeypatch.setattr(time, "time", lambda: at)
-    found = read_progress(run, at - 100)
-    assert (found or {})["remaining_seconds"] == pytest.approx(case["left"])
+    found: Any = read_progress(run, at - 100)
+    assert found["remaining_seconds"] == pytest.approx(case["left"])
 
 
 def test_lines_without_step_and_loss_are_no_progress(node: NodeHarness) -> None:
