@@ -74,6 +74,8 @@ REASONS = {
     "ReqNodeNotAvail": "waits for a node that is down or reserved",
     "PartitionNodeLimit": "needs more nodes than the partition has",
     "PartitionTimeLimit": "exceeds the time limit of the partition",
+    "QOSMaxWallDurationPerJobLimit": "exceeds the QOS's time limit: lower max_duration (--time is 10 minutes longer)",
+    "AssocMaxWallDurationPerJobLimit": "exceeds the account's time limit: lower max_duration (--time is 10 minutes longer)",
     "PartitionConfig": "needs more than the partition has",
     "PartitionDown": "waits for its partition, which is down",
     "QOSMaxGRESPerUser": "waits: the user has the most GPUs that the QOS allows",

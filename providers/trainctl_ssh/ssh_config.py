@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from glob import glob
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -76,9 +78,10 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _included(words: list[str]) -> Iterator[Path]:
+    """Yield the files; as in OpenSSH, not directories, hidden files or those of unknown users."""
     for word in words:
-        pattern = Path("~/.ssh").expanduser() / Path(word).expanduser()
-        yield from sorted(Path("/").glob(str(pattern).lstrip("/")))
+        pattern = Path("~/.ssh").expanduser() / os.path.expanduser(word)  # noqa: PTH111 (keeps ~NAME)
+        yield from filter(Path.is_file, map(Path, sorted(glob(str(pattern)))))  # noqa: PTH207 (hidden)
 
 
 def _is_unsupported(keyword: str, words: list[str]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainctl.desired.expression import OPEN
 from trainctl.desired.values import JobOverrides
 from trainctl.manifest.files import UnreadableManifest
 from trainctl.manifest.text.yaml_text import parse_yaml
@@ -52,7 +51,7 @@ def _value(
     where: Position,
     problems: list[Diagnostic],
 ) -> ManifestNode:
-    """Return the value of a text: as YAML, but as text where there is a text already."""
+    """Return the value of a text: as YAML, but as text if the manifest quotes such a text there."""
     node: ManifestNode | None = job
     for step in steps:
         if node is not None and not isinstance(node.value, dict):
@@ -60,6 +59,7 @@ def _value(
         node = None if node is None else node.entries.get(step)
     if text.startswith(("[", "{", '"', "'")):
         return parse_yaml(text, where.file, problems) or scalar_node(None, where)
-    is_text = isinstance(node and node.value, str) and OPEN not in str(node and node.value)
-    is_text = is_text or not _TEXTS.isdisjoint(steps)
+    old = node and node.value
+    is_quoted = isinstance(old, str) and resolve_scalar(old) != old
+    is_text = is_quoted or not _TEXTS.isdisjoint(steps)
     return scalar_node(require_encodable(text) if is_text else resolve_scalar(text), where)

@@ -18,7 +18,7 @@ from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.client import SourceClient
 
 IsDone = Callable[[], bool]
-"""Whether the server has made a change that it answered with an error, which is asked before a repetition."""
+"""Check whether a change took effect although the request failed; called before each retry."""
 LABEL = "trainctl"
 """Label of issues, by which they are found."""
 _PAGE, _PAGES = 100, 1000
@@ -75,7 +75,9 @@ class ReviewServer:
         self._retry = retry
         self._http = SourceClient()
 
-    def call(self, method: str, path: str, body: object = None, is_done: IsDone = bool) -> Any:
+    def call(
+        self, method: str, path: str, body: object = None, is_done: IsDone = lambda: False
+    ) -> Any:
         """Send a request to a path of the API, or a URL; return the JSON of the response."""
         url, sends = path if "://" in path else f"{self._api}/{path}", count()
 
@@ -114,19 +116,19 @@ class ReviewServer:
     def publish(self, place: PostPlace, marker: str, body: str | None) -> str:
         """Keep one post with the marker, or none if ``body`` is None; return what was done."""
 
-        def ids() -> set[int]:
-            return {post.id for post in self.posts(place, marker)}
+        def is_gone(number: int) -> bool:
+            return all(post.id != number for post in self.posts(place, marker))
 
         posts = self.posts(place, marker)
         for post in posts[0 if body is None else 1 :]:
             method = "DELETE" if place.closing is None else self.update_method
             path = f"{place.item}/{post.id}"
-            self.call(method, path, place.closing, partial(lambda at: at not in ids(), post.id))
+            self.call(method, path, place.closing, partial(is_gone, post.id))
         if body is None:
             return "removed" if posts else "unchanged"
         if not posts:
             path, new = place.items.partition("?")[0], {**place.new, place.body: body}
-            self.call("POST", path, new, lambda: bool(ids()))
+            self.call("POST", path, new, lambda: bool(self.posts(place, marker)))
             return "created"
         if posts[0].text.strip() == body.strip():
             return "unchanged"

@@ -81,6 +81,16 @@ def test_a_manifest_on_standard_output(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [dump]
 
 
+def test_the_cluster_of_another_file_is_accepted(tmp_path: Path) -> None:
+    """That file isn't read: it may be extended by git, or have the name that standard output stands for."""
+    dump = write_dump(tmp_path, "minimal")
+    (tmp_path / "trainctl.yaml").write_text(
+        "extends: git::https://x.invalid/a\nclusters: {lab: 5}\n"
+    )
+    done = trainctl(*FROM_DUMP[:3], dump.name, "--out", "-", "--cluster", "lab", cwd=tmp_path)
+    assert (done.returncode, "cluster: lab" in done.stdout) == (0, True), done.stderr
+
+
 def test_modules_next_to_the_config_are_not_imported(tmp_path: Path) -> None:
     """They can't stand in for those of Python or the SDK."""
     for name in ("truss_train", "json", "pathlib", "contextlib"):

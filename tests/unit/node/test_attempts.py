@@ -12,6 +12,8 @@ import pytest
 from tests.support.node_program.nodes import NodeHarness, NodeProgramError, is_alive, wait_for
 from tests.support.projects.weights_project import small_disk
 from trainctl.node.runs.log_index import LogTruncator
+from trainctl.node.runs.record import RECORD_BYTES, NodeRun
+from trainctl.node.system.layout import Layout
 
 pytestmark = pytest.mark.integration
 
@@ -133,9 +135,12 @@ def test_runs_end_and_are_stopped_on_a_full_disk(node: NodeHarness) -> None:
         assert done["error"] == "start command 3 of 3 exited with 7: exit 7"
         assert done["sync"]["pending"] == ["step-1"]
         assert done["sync"]["error"].startswith("no space left on the node's disk: ")
+        run = NodeRun(Layout(str(node.root)), "run-2")
+        run.release_space(RECORD_BYTES)  # as before uploads
         with contextlib.suppress(OSError), (node.root / "more").open("wb") as more:
             more.write(bytes(2**24))
         with pytest.raises(NodeProgramError, match="no space left on the node's disk"):
             node.start(node.spec("true", key="run-3"))
+        node.call("expect_stop", {"key": "run-2", "ranks": 1, "grace_seconds": 60})
         stopped = node.call("stop", {"key": "run-2", "grace_seconds": 60})
         assert stopped["status"] == "TRAINING_JOB_STOPPED"

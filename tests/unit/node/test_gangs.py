@@ -112,7 +112,7 @@ def test_a_gang_follows_its_rules(case: Any) -> None:
 
 @pytest.mark.parametrize("case", cases("node/consequences"))
 def test_broken_connections_and_collectives_are_consequences(case: Any) -> None:
-    text = f"Traceback:\n{case['line']}\n"
+    text = f"{case['line']}\n"
     if "worker" in case:
         text += REPORT.replace("CODE", str(case["worker"]))
     consequence, error = judge_failure(text, case.get("code", 1))

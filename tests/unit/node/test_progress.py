@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.node_program.nodes import NodeHarness, wait_for
+from trainctl.node.metrics.progress import read_progress
+from trainctl.node.runs.record import NodeRun
+from trainctl.node.system.layout import Layout
 
 pytestmark = pytest.mark.integration
 
@@ -52,6 +59,20 @@ def test_a_job_posts_by_the_protocol_of_kubeflow(node: NodeHarness) -> None:
 
     assert (found["step"], found["total"], found["loss"]) == (100, 200, 0.25)
     assert 0 < found["remaining_seconds"] < 500  # by steps, not the 600 s of the report
+
+
+@pytest.mark.parametrize("case", cases("node/time_left"))
+def test_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Any) -> None:
+    run = NodeRun(Layout(str(tmp_path)), "run-1")
+    run.progress.mkdir(parents=True)
+    run.write(case.get("record", {}))
+    values = {"total": 200, **case.get("reported", {})}
+    lines = [json.dumps({"step": step, **values}) for step in (50, 100)]
+    run.progress_lines.write_text("\n".join(lines))
+    at = run.progress_lines.stat().st_mtime
+    monkeypatch.setattr(time, "time", lambda: at)
+    found: Any = read_progress(run, at - 100)
+    assert found["remaining_seconds"] == pytest.approx(case["left"])
 
 
 def test_lines_without_step_and_loss_are_no_progress(node: NodeHarness) -> None:

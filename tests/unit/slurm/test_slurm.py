@@ -102,6 +102,8 @@ def test_reasons_are_told_in_words_or_as_they_are() -> None:
     reasons = [next(parse_jobs(row(5, "PENDING", reason))).reason for reason in recorded]
     down = "waits for a node that is down or reserved, UnavailableNodes:n4"
     assert reasons == ["waits for free nodes", "New", "", down]
+    (job,) = parse_jobs(row(5, "PENDING", "AssocMaxWallDurationPerJobLimit"))
+    assert "lower max_duration" in job.reason
 
 
 def test_gpus_of_nodes_that_are_down_are_not_free() -> None:

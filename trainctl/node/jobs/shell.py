@@ -147,16 +147,15 @@ def started_commands(step: Path) -> int:
 
 
 def describe_failure(
-    commands: Sequence[str], step: Path, ending: str, noun: str = "start command"
+    commands: Sequence[str], step: Path, code: int, noun: str = "start command"
 ) -> str:
-    """Describe which command ended the job, in one line."""
+    """Describe which command ended the job, in one line; ``code`` is negative for a signal."""
     number = started_commands(step)
+    ending = f"exited with {code}" if code >= 0 else f"was killed by signal {-code}"
     if not number:
         user = os.environ.get("USER") or f"UID {os.geteuid()}"  # not all have a passwd entry
-        return (
-            f"the shell {ending} before the first command:"
-            f" a login profile of {user} ended or replaced it"
-        )
+        cause = f": a login profile of {user} ended or replaced it" if code >= 0 else ""
+        return f"the shell {ending} before the first command{cause}"
     command = commands[number - 1] if 0 < number <= len(commands) else ""
     line = command.strip().splitlines()[0] if command.strip() else ""
     shown = line if len(line) <= 100 else line[:97] + "..."

@@ -28,11 +28,12 @@ def read_progress(
         return None
     at = run.progress_lines.stat().st_mtime
     step, total = row.get("step"), row.get("total")
-    left = row.get("remaining_seconds") if step is None else None
-    if started_at and step and total:
-        # transformers' own number divides the time of a resumed process by all steps
-        first = _numbers(_read(run, 0, _HEAD_BYTES)[::-1]).get("step", 0.0)
-        if step > first:  # resumed training begins at its first step
+    left = row.get("remaining_seconds")
+    if left is None and started_at and step and total:
+        is_resumed = run.record.get("loaded") or run.record.get("retries")
+        # resumed training begins at its first step
+        first = _numbers(_read(run, 0, _HEAD_BYTES)[::-1]).get("step", 0.0) if is_resumed else 0.0
+        if step > first:
             left = (at - started_at) * (total - step) / (step - first)
     return {
         "step": None if step is None else int(step),

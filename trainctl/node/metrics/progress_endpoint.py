@@ -140,8 +140,10 @@ def _from_trainer_status(status: Mapping[str, Any], before: Mapping[str, float])
         percent and total and "step" not in row
     ):  # transformers reports 0 % before a resumed run's first step
         row["step"] = total * float(percent) // 100
-    if status.get("estimatedRemainingSeconds") is not None:
-        row["remaining_seconds"] = float(status["estimatedRemainingSeconds"])
+    left = status.get("estimatedRemainingSeconds")
+    # transformers divides the time of a resumed process by all steps: estimate it from the steps
+    if left is not None and not (total and "step" in row):
+        row["remaining_seconds"] = float(left)
     return row
 
 

@@ -56,17 +56,25 @@ def judge_failure(text: str, code: Optional[int]) -> Tuple[bool, str]:
         match = _WORKER.match(line)
         prefix = match.group() if match else ""
         workers.setdefault(prefix, []).append(line[len(prefix) :])
-    last = {prefix: lines[-_LAST_LINES:] for prefix, lines in workers.items()}
+    last = {prefix: _from_traceback(lines[-_LAST_LINES:]) for prefix, lines in workers.items()}
     broken = {name for name, lines in last.items() if _CONSEQUENCE.search("\n".join(lines))}
     errors = {
         name: [line for line in lines if _EXCEPTION.match(line)] for name, lines in last.items()
     }
     if any(lines for name, lines in errors.items() if name):
         errors.pop("", None)  # workers with prefixes failed, and other lines are older
+    is_crash = code is not None and (-code if code < 0 else code - _SIGNAL_BASE) in _CRASHES
+    if is_crash:  # earlier exceptions were handled
+        errors = {}
     own = [f"{name}{lines[-1]}" for name, lines in errors.items() if lines and name not in broken]
     own += [f"a worker was killed by signal {number}" for number in _crashes(text, parts[-1])]
-    is_crash = code is not None and (-code if code < 0 else code - _SIGNAL_BASE) in _CRASHES
     return bool(broken) and not own and not is_crash, next(iter(own), "")[:_LINE]
+
+
+def _from_traceback(lines: List[str]) -> List[str]:
+    """Return the lines from the first traceback on, if any: earlier ones are of connections that were retried."""
+    starts = (number for number, line in enumerate(lines) if line.startswith("Traceback"))
+    return lines[next(starts, 0) :]
 
 
 def _crashes(text: str, report: str) -> Set[int]:

@@ -123,9 +123,9 @@ class Attempt:
 
     def _run_warden(self, result: int) -> None:
         """Run in the warden's process; doesn't return."""
-        self._stdin, writer = os.pipe()
-        kept = (result, writer, *self._kept)
         try:
+            self._stdin, writer = os.pipe()
+            kept = (result, writer, *self._kept)
             code = supervise_child(self._execute, kept, self._grace, self._supervisor["pid"])
             if os.getppid() != self._supervisor["pid"]:
                 self._launch.finish()  # the supervisor has died

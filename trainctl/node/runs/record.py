@@ -48,8 +48,10 @@ PREPARE = "prepare"
 _CLAIM = "claim."
 _SECRETS = "secrets.json"
 _TAIL_BYTES = 2**16
-_RESERVE_BYTES = 2**18
-"""For the record of the end, the last sample, the upload journal and small manifests."""
+RECORD_BYTES = 2**16
+"""Part of the reserved disk space that is for the record of the end."""
+_RESERVE_BYTES = RECORD_BYTES + 3 * 2**16
+"""The rest is for the upload journal, small manifests and the last sample."""
 
 
 class NodeRun:
@@ -144,10 +146,10 @@ class NodeRun:
         """Take the disk space for recording the end, with bytes that file systems can't compress."""
         write_atomic(self._reserve, os.urandom(_RESERVE_BYTES), durable=False)
 
-    def release_space(self) -> None:
-        """Free the reserved disk space."""
+    def release_space(self, kept: int = 0) -> None:
+        """Free the reserved disk space except ``kept`` bytes."""
         with contextlib.suppress(OSError):
-            self._reserve.unlink()
+            os.truncate(self._reserve, kept) if kept else self._reserve.unlink()
 
     def is_superseded(self, generation: int) -> bool:
         """Check whether a newer attempt has taken over the run."""

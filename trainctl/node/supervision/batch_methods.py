@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -101,7 +102,8 @@ def _was_interrupted(run: NodeRun) -> bool:
 def expect_stop(request: protocol.ExpectStopRequest, emit: Emit) -> EmptyResponse:
     """Record a stop request in the ranks' directories, before the job is cancelled."""
     for run in _rank_runs(request, request["ranks"]):
-        write_json(run.directory / "stop.json", {"grace_seconds": request["grace_seconds"]})
+        with contextlib.suppress(OSError):  # a full disk doesn't prevent the stop
+            write_json(run.directory / "stop.json", {"grace_seconds": request["grace_seconds"]})
     return {}
 
 

@@ -169,7 +169,7 @@ class _Supervisor:
             at = self._clock.now
             hurried = outcome.status == runs.DEPLOY_FAILED or self._grace() <= 0
             record = {"status": outcome.status, "exit_code": outcome.exit_code, "ended_at": at}
-            self._run.release_space()
+            self._run.release_space(runs.RECORD_BYTES)  # uploads may take an hour
             self._uploads.finish(record, at, hurried=hurried)
             self._end(outcome, at)
         self._release_caller()
@@ -344,8 +344,7 @@ class _Supervisor:
         code, started = end.code, started_commands(self._run.step)
         if code == 0 and started == len(commands):
             return RunOutcome(runs.COMPLETED, 0)
-        text = f"exited with {code}" if code >= 0 else f"was killed by signal {-code}"
-        error = describe_failure(commands, self._run.step, text, noun)
+        error = describe_failure(commands, self._run.step, code, noun)
         status = runs.FAILED if started or code < 0 else runs.DEPLOY_FAILED
         return RunOutcome(status, code, error)
 

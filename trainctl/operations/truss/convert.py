@@ -5,6 +5,7 @@ Source of the fields: ``truss_train.definitions`` and ``truss.base.truss_config`
 
 from __future__ import annotations
 
+import json
 import os.path
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from typing import Any
 
 from trainctl.desired.build import build
 from trainctl.errors import ManifestError, TrainctlError
-from trainctl.manifest.files import read_all_files
 from trainctl.manifest.read import read
 from trainctl.manifest.types.job import NO_ACCELERATOR
 from trainctl.model.address import slug
@@ -27,9 +27,9 @@ _DEFAULT_MEMORY = "2Gi"
 _CPUS_PER_GPU = 16
 """Of the service's instances, such as ``H200:2x8x128x1600``: 8 GPUs and 128 processors."""
 _HOSTS = "hosts"
+"""Name of the cluster of ``--hosts``."""
 _TEN_YEARS = 5_256_000
 """Minutes of the SDK's -1."""
-"""Name of the cluster of ``--hosts``."""
 _COREWEAVE = "cw://"
 _COREWEAVE_ENDPOINT = "https://cwobject.com"
 """https://docs.coreweave.com/products/storage/object-storage"""
@@ -57,14 +57,13 @@ def convert(dump: Mapping[str, Any], target: ImportTarget) -> ImportedManifest:
 
 
 def note_refusals(result: ImportedManifest, target: ImportTarget, name: str, text: str) -> None:
-    """Note the errors of the new manifest ``name``; a cluster may be declared by another file."""
-    directory = Path(target.directory)
-    others = read_all_files(directory) if target.cluster else {}
+    """Note the errors of the new manifest ``name``, read alone; another file may declare the cluster."""
+    files = {name: text.encode()}
+    if target.cluster and not target.hosts:
+        stub = {"clusters": {target.cluster: {"provider": "local"}}}
+        files["stub.trainctl.yaml"] = json.dumps(stub).encode()
     try:
-        build(
-            read(directory, {**others, name: text.encode()}),
-            provider_schema=lambda _: {"type": "object"},
-        )
+        build(read(Path(target.directory), files), provider_schema=lambda _: {"type": "object"})
     except ManifestError as error:
         for problem in error.diagnostics:
             if isinstance(problem, Diagnostic) and problem.severity is Severity.ERROR:
