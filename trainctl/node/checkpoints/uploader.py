@@ -271,12 +271,12 @@ class Uploader:
     def _make_complete(self, checkpoint: SavedCheckpoint) -> None:
         """Write the manifest if the files are unchanged; delete the version before."""
         uploaded = {file.path: self._upload_file(checkpoint, file) for file in checkpoint.files}
-        saved = {one.key: one for one in self._saved()}
+        saved = {other.key: other for other in self._saved()}
         now = saved.pop(checkpoint.key, None)
         if now is None or not set(checkpoint.files) <= set(now.files):
             raise Failure("changed", f"{checkpoint.name!r} changed during its upload")
         before = self._complete.get(checkpoint.key)
-        siblings = [one.files for one in saved.values() if one.series == checkpoint.series]
+        siblings = [other.files for other in saved.values() if other.series == checkpoint.series]
         place, name = checkpoint.directory, checkpoint.name
         sizes = {file.path: file.size for file in checkpoint.files}
         paths = {file.path for files in siblings for file in files}
@@ -339,7 +339,9 @@ class Uploader:
 
     def _drop_vanished(self, saved: Sequence[SavedCheckpoint]) -> None:
         """Delete uploads of files that the job removed or renamed before their checkpoint was complete."""
-        present = {(*one.key, file.path) for one in saved for file in one.files}
+        present = {
+            (*checkpoint.key, file.path) for checkpoint in saved for file in checkpoint.files
+        }
         vanished = {key: file for key, file in self._journal.files.items() if key not in present}
         for key in vanished:
             self._journal.drop(key)
