@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,7 +117,7 @@ def test_a_bucket_from_training_to_download(fresh: ProjectHarness, bucket: Bucke
 def test_a_run_begins_with_the_newest_checkpoint_of_those_before(
     fresh: ProjectHarness, bucket: BucketServer
 ) -> None:
-    """The first finds nothing; the second what the first saved, from the disk or, where that is empty, from the bucket."""
+    """The first finds nothing; the second what the first saved, from the disk or the bucket, even after its objects moved."""
     fresh.variables["BUCKET"] = json.dumps(bucket.credential)
     write(fresh, in_bucket(bucket, "loop"))
     fresh.run("apply", "--auto-approve", "--wait")
@@ -133,7 +134,13 @@ def test_a_run_begins_with_the_newest_checkpoint_of_those_before(
     changed = fresh.actions()
     fresh.run("run", "sft", "--resume", "--auto-approve", "--follow")
     fourth = fresh.run("logs", "sft").stdout
+    assert bucket.directory is not None
+    moved = shutil.copytree(bucket.directory / "loop", fresh.directory.parent / "moved")
+    write(fresh, f"checkpoints: {{url: 'file://{moved}'}}", 5)
+    del fresh.variables["BUCKET"]
+    names = [one["name"] for one in listed(fresh, "--run", "2")]
 
+    assert names == ["checkpoint-3", "checkpoint-4"]
     assert first == "loaded []\n"
     assert changed["job.sft"] == ["update"]
     for said, step in ((second, 2), (third, 4), (fourth, 4)):

@@ -80,7 +80,12 @@ class CheckpointClient:
 
     def _collect(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:
         """List the checkpoints where the run's record says they are, else those in the manifest's store."""
-        recorded, found = self.place, self._collect_here(brief=brief)
+        recorded, problem = self.place, None
+        found: tuple[list[Row], dict[int, NodeUnreachable]] = [], {}
+        try:
+            found = self._collect_here(brief=brief)
+        except TrainctlError as error:
+            problem = error
         self.place = {**recorded, **self._access.location}
         if self.place != recorded and not _has_complete(found[0]):
             with suppress(TrainctlError):
@@ -88,6 +93,8 @@ class CheckpointClient:
                 if _has_complete(others[0]):
                     return others
         self.place = recorded
+        if problem is not None:
+            raise problem
         return found
 
     def _collect_here(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:

@@ -13,7 +13,7 @@ from trainctl.base.parallel import each
 from trainctl.base.protocol.runs import StartRequest
 from trainctl.base.protocol.spec import CheckpointLoad
 from trainctl.base.protocol.wire import encode_rows
-from trainctl.errors import NodeError
+from trainctl.errors import TrainctlError
 from trainctl.jobs.checkpoints import CheckpointAccess, loadable_runs, reference_of
 from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.run import RunRecord
@@ -71,7 +71,7 @@ class CheckpointLoader:
 
         def query(client: CheckpointClient) -> list[Row]:
             if client.run.sync.get("state") != "COMPLETED":
-                with suppress(NodeError):  # the node is unreachable, or the run is live
+                with suppress(TrainctlError):  # a node or credential is gone, or it is live
                     client.upload()
             states = ("complete", "unfinished")  # one unfinished rank rules out its checkpoint
             rows = [row for row in client.rows() if row["state"] in states]
