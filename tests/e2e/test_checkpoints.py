@@ -232,8 +232,11 @@ jobs:
 
 
 def test_an_interrupted_download_is_taken_up(fresh: ProjectHarness, tmp_path: Path) -> None:
-    """What is there and right is not fetched again; a file that was changed in the store is refused, and nothing appears."""
+    """What is there and right is not fetched again; a file that was changed in the store is refused, and nothing appears.
+    Downloads are no code, single files and those next to code among them."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store'}}")
+    save = 'import os, pathlib\npathlib.Path(os.environ["BT_CHECKPOINT_DIR"], "step=7.ckpt").write_text("7")\n'
+    fresh.write({"src/train.py": save + TRAIN, "src/lib/code.py": ""})
     fresh.run("apply", "--auto-approve", "--wait")
     (stored,) = (tmp_path / "store").rglob("checkpoint-2/adapter_model.safetensors")
     good = stored.read_bytes()
@@ -245,6 +248,9 @@ def test_an_interrupted_download_is_taken_up(fresh: ProjectHarness, tmp_path: Pa
     (unfinished / stored.name).write_bytes(good[:50])
     place = fresh.run("checkpoints", "download", "sft").stdout.strip()
     again = fresh.run("checkpoints", "download", "sft", code=64)
+    options = ("--name", "step=7.ckpt", "--output-dir", "src/out")
+    file = fresh.run("checkpoints", "download", "sft", *options)
+    deployed = fresh.run("checkpoints", "deploy", "sft", "--out", "src/lib")
 
     assert "is corrupt" in wrong.stderr
     assert after_wrong == []
@@ -252,3 +258,6 @@ def test_an_interrupted_download_is_taken_up(fresh: ProjectHarness, tmp_path: Pa
     assert not list(fresh.directory.glob(".download-*"))
     assert "already exists" in again.stderr
     assert "[target-exists]" in again.stderr
+    assert (fresh.directory / "src/out/step=7.ckpt/step=7.ckpt").read_text() == "7"
+    for said, place in ((file, "src/out/step=7.ckpt"), (deployed, "src/lib/model")):
+        assert f"{place} is in the code directory of job.sft, and is left out" in said.stderr

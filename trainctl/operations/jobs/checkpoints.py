@@ -166,11 +166,11 @@ def _checkpoint_label(row: Mapping[str, Any]) -> str:
 
 
 class DownloadedCheckpoint(NamedTuple):
-    """A downloaded directory, the number of links to skipped files, and the job whose code it is inside."""
+    """A downloaded directory, the number of links to skipped files, and a warning if it is inside code."""
 
     place: Path
     skipped_links: int
-    inside: Address | None
+    warning: str | None
 
 
 def download_checkpoint(
@@ -194,18 +194,18 @@ def download_checkpoint(
     place = target / (f"checkpoint-{run.record.id}" if chosen["name"] == "." else chosen["name"])
     require_absent(place)
     copy_checkpoint(client, chosen, place)
-    inside = exclude_from_code(workspace, place)
-    return DownloadedCheckpoint(place, int(chosen.get("skipped_links") or 0), inside)
+    warning = exclude_from_code(workspace, place)
+    return DownloadedCheckpoint(place, int(chosen.get("skipped_links") or 0), warning)
 
 
-def exclude_from_code(workspace: Workspace, place: Path) -> Address | None:
-    """Mark a downloaded directory if it is in the code of a job; return the job."""
+def exclude_from_code(workspace: Workspace, place: Path) -> str | None:
+    """Mark a downloaded directory if it is in the code of a job; return a warning."""
     with suppress(TrainctlError):  # the manifest may be invalid
         for job in workspace.desired.jobs():
             code = (workspace.settings.directory / job.job_spec.code.path).resolve()
             if place.resolve().is_relative_to(code):
                 (place / DOWNLOAD_MARK).write_text(f"{OUTPUT_MARK}\n")
-                return job.address.group
+                return f"{place} is in the code directory of {job.address.group}, and is left out of the code. To include it, delete {DOWNLOAD_MARK} there."
     return None
 
 
@@ -224,13 +224,7 @@ def copy_checkpoint(
             _link_weights(client, chosen, unfinished)
         with client.leased(chosen["rank"], chosen["name"]):
             _fetch(client, chosen, unfinished)
-        if [file["path"] for file in chosen["files"]] == [place.name] and folder_of(
-            chosen
-        ) != chosen["name"]:
-            (unfinished / place.name).rename(place)
-            unfinished.rmdir()
-        else:
-            unfinished.rename(place)
+        unfinished.rename(place)
     except OSError as error:
         raise StorageError(f"cannot copy {chosen['name']} to {target}: {error}") from error
 

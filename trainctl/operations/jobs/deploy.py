@@ -97,17 +97,22 @@ def _stale_weights(files: list[dict[str, Any]]) -> tuple[str, ...]:
 
 def write_serving(
     workspace: Workspace, run: JobRun, serving: ServedCheckpoint, directory: Path
-) -> None:
-    """Write the directory, its manifest last; resumes an interrupted download of the weights."""
+) -> str | None:
+    """Write the directory, its manifest last; resumes an interrupted download of the weights.
+
+    Return a warning if it is in the code of a job; other files of an existing directory stay code.
+    """
     require_absent(directory / WEIGHTS, "--out")
+    added = directory / WEIGHTS if directory.exists() else directory
     copy_checkpoint(checkpoints_of(workspace, run), serving.row, directory / WEIGHTS, link=True)
     try:
-        exclude_from_code(workspace, directory)
+        warning = exclude_from_code(workspace, added)
         for name, text in serving.files().items():
             (directory / name).parent.mkdir(exist_ok=True)
             (directory / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise StorageError(f"cannot write {directory}: {error}") from error
+    return warning
 
 
 def resolve_base_model(named: str, spec: JobSpec, directory: Path) -> str:
