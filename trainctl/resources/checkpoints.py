@@ -25,6 +25,7 @@ from trainctl.model.reports import UnreachableNode, unreachable_nodes
 from trainctl.model.run import RankRecord, RunRecord
 from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
+from trainctl.remote.responses import OnEvent
 from trainctl.resources.runs.run_control import QUERY_SECONDS, RunControl
 
 if TYPE_CHECKING:
@@ -140,13 +141,13 @@ class CheckpointClient:
         }
         return [self._row(manifest, None, None) for manifest in visible.values()]
 
-    def listing(self, row: Row) -> tuple[NodeAgent, Node, str, Listing]:
+    def listing(self, row: Row, on_event: OnEvent) -> tuple[NodeAgent, Node, str, Listing]:
         """Verify a checkpoint on its node; return the node, the store's directory there and the files by key."""
         agent, node = self._control.node_of_rank(self.run, row["rank"])
         request = protocol.CheckpointListingRequest(
             **self._request(node, brief=True), rank=row["rank"], name=row["name"]
         )
-        response = agent.call(protocol.CHECKPOINT_LISTING, request)
+        response = agent.call(protocol.CHECKPOINT_LISTING, request, on_event=on_event)
         return agent, node, response["directory"], Listing.of_rows(response["files"])
 
     def read(

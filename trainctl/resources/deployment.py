@@ -122,7 +122,10 @@ class Deployment:
         loader = CheckpointLoader(
             step, control, self._checkpoints, self._deliver_from, self._secrets.register
         )
-        run = loader.add_checkpoints(run, list(zip(ranks, requests, strict=True)))
+        try:
+            run = loader.add_checkpoints(run, list(zip(ranks, requests, strict=True)))
+        except InsufficientSpace as error:
+            raise _deferral(error) from error
         batch = BatchCluster.of(self._agents, self._cluster(step))
         if batch is not None:
             follows = [request["key"] for request in requests[0]["run"]["follows"]]
@@ -221,7 +224,7 @@ class Deployment:
         except InsufficientSpace as error:
             if replaced.stop():
                 return self._deliver(step, ranks, listings, replaced)
-            raise DeferredStep(f"waits: {error.summary}", error.detail, code=error.code) from error
+            raise _deferral(error) from error
 
     def _cluster(self, step: ApplyStep) -> RecordedResource:
         return step.needed(step.job_spec.cluster_address)
@@ -424,6 +427,10 @@ class Deployment:
             "end": runtime.gang_end,
             "end_grace": parse_duration(runtime.gang_end_grace),
         }
+
+
+def _deferral(error: InsufficientSpace) -> DeferredStep:
+    return DeferredStep(f"waits: {error.summary}", error.detail, code=error.code)
 
 
 def _newest(code: CodeSource) -> str:

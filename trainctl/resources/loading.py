@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import quote
 
 from trainctl.apply.step import ApplyStep
@@ -115,8 +116,11 @@ class CheckpointLoader:
     ) -> list[DeliveryRecord]:
         """Deliver what one rank saved from its node to others, each byte once."""
         name = f"{client.prefix}/rank-{row['rank']}/{row['name']}"
-        self.step.progress(f"verifying {name}", 0, 0)
-        agent, node, directory, listing = client.listing(row)
+
+        def on_event(event: Mapping[str, Any]) -> None:
+            self.step.progress(f"verifying {name}", event["done"], event["total"])
+
+        agent, node, directory, listing = client.listing(row, on_event)
         listings = {"listings": [listing.id], "directory": directory}
         request = {"root": node.root, "ports": node.ports, **listings}
         rows = encode_rows([listing.rows()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from pathlib import Path
+import time
 from typing import Any, Callable, Dict, List
 
 from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
@@ -24,6 +24,7 @@ from trainctl.node.system import layout
 from trainctl.node.system.layout import Layout
 
 Emit = Callable[[Dict[str, Any]], None]
+_EVENT_SECONDS = 1.0
 
 
 def checkpoints(request: protocol.CheckpointsRequest, emit: Emit) -> protocol.CheckpointsResponse:
@@ -62,7 +63,10 @@ def checkpoints(request: protocol.CheckpointsRequest, emit: Emit) -> protocol.Ch
 def checkpoint_listing(
     request: protocol.CheckpointListingRequest, emit: Emit
 ) -> protocol.CheckpointListingResponse:
-    """Verify a complete checkpoint in a directory; list its files and its manifest by their keys."""
+    """Verify a complete checkpoint in a directory; list its files and its manifest by their keys.
+
+    Events: ``{done, total}`` in bytes.
+    """
     data = layout.check_absolute(request["data"], "data")
     store = open_store_for(request["place"] or {}, data, {})
     run = RunCheckpoints(store, request["prefix"])
@@ -72,20 +76,32 @@ def checkpoint_listing(
         raise Failure("missing", f"{key!r} no longer exists")
     digests = {file["key"]: file["sha256"] for file in manifest["files"]}
     files: List[ListedFile] = []
+    done, reported = 0, -_EVENT_SECONDS
+
+    def on_bytes(size: int) -> None:
+        nonlocal done, reported
+        done += size
+        if time.monotonic() - reported >= _EVENT_SECONDS:
+            reported = time.monotonic()
+            emit({"done": min(done, manifest["bytes"]), "total": manifest["bytes"]})
+
     for path in sorted({*digests, key}):
-        files.append(_hash_file(store.root, path))
+        files.append(_hash_file(store, path, on_bytes))
         if digests.get(path, files[-1].sha256) != files[-1].sha256:
             raise Failure("wrong", f"{path!r} in the store is corrupt: digest mismatch")
     return {"directory": str(store.root), "files": [file.row for file in files]}
 
 
-def _hash_file(directory: Path, path: str) -> ListedFile:
+def _hash_file(
+    store: DirectoryCheckpointStore, path: str, on_bytes: Callable[[int], None]
+) -> ListedFile:
     whole, chunks, size = hashlib.sha256(), [], 0
-    with (directory / path).open("rb") as stream:
+    with store.open(path) as stream:
         for data in iter(lambda: stream.read(CHUNK_BYTES), b""):
             whole.update(data)
             chunks.append(hashlib.sha256(data).hexdigest())
             size += len(data)
+            on_bytes(len(data))
     return ListedFile(path, size, whole.hexdigest(), chunks if len(chunks) > 1 else ())
 
 
