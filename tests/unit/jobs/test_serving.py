@@ -99,10 +99,11 @@ def served(top: Path, files: dict[str, Any], image: str = "", **options: Any) ->
         (lora("acme/base", use_dora=True), "vllm", MERGED),
         (lora("acme/base", modules_to_save=["lm_head"]), "vllm", MERGED),
         (lora("acme/base", peft_type="IA3"), "vllm", MERGED),
+        (lora("acme/base", peft_type="ADALORA"), "vllm", MERGED),
         ({**FULL, "config.json": {"_name_or_path": "acme/base"}, "tokenizer.json": None}, "vllm",
          MERGED),
     ],
-    ids=["full", "full-transformers", "whisper", "lora", "lora-transformers", "dora", "modules", "ia3", "no-tokenizer"],
+    ids=["full", "full-transformers", "whisper", "lora", "lora-transformers", "dora", "modules", "ia3", "adalora", "no-tokenizer"],
 )  # fmt: skip
 def test_the_command(tmp_path: Path, files: dict[str, Any], engine: str, said: str) -> None:
     """Of each type and engine, in a script that the shell understands and with a program that Python does."""
