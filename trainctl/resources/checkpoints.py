@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,18 +212,20 @@ class CheckpointClient:
                     with _translated_errors():
                         run_store.store.delete(key)
 
-    def url(self, key: str, seconds: int) -> str:
-        """Return the URL of an object; a presigned URL, valid for `seconds`, in a bucket."""
+    def urls(self, keys: Iterable[str], seconds: int) -> list[str]:
+        """Return the URLs of objects; presigned URLs, valid for `seconds`, in a bucket."""
         if self.in_bucket:
             with _translated_errors(), self._open_store() as run_store:
-                return run_store.store.url(key, seconds)
+                next(run_store.store.list(self.prefix), None)  # learns region and address style
+                return [run_store.store.url(key, seconds) for key in keys]
         rank = self.run.ranks[0].rank
         _, node = self._control.node_of_rank(self.run, rank)
         url = self.place["url"] or (Path(node.data) / "checkpoints").as_uri()
         from trainctl.base.checkpoints.stores import open_checkpoint_store
 
         with _translated_errors():
-            return open_checkpoint_store({"url": url}, {}).url(key, seconds)
+            store = open_checkpoint_store({"url": url}, {})
+            return [store.url(key, seconds) for key in keys]
 
     def upload(self) -> UploadStatus:
         """Upload checkpoints that a finished run left on its nodes."""

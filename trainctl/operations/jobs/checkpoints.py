@@ -112,16 +112,17 @@ def artifacts(
     complete = [row for row in rows if row["state"] == "complete" and name in (None, row["name"])]
     if not complete:
         select_checkpoint(rows, run, name, 0)  # raises with the available names
+    files = [(row, file) for row in complete for file in row["files"]]
+    urls = client.urls((file["key"] for _, file in files), expires_seconds)
     return [
         CheckpointFile(
-            url=client.url(file["key"], expires_seconds),
+            url=url,
             path=f"{folder_of(row)}/{file['path']}".lstrip("/"),
             rank=row["rank"],
             bytes=file["size"],
             modified=file["modified"] / 1e9,
         )
-        for row in complete
-        for file in row["files"]
+        for (row, file), url in zip(files, urls, strict=True)
     ]
 
 
@@ -231,8 +232,9 @@ def copy_checkpoint(
 
 def _link_weights(client: CheckpointClient, chosen: Mapping[str, Any], directory: Path) -> None:
     """Link the large files that this machine has unchanged; the others are left to download."""
-    for file in chosen["files"]:
-        stored = Path(unquote(client.url(file["key"], 1).removeprefix("file://")))
+    urls = client.urls((file["key"] for file in chosen["files"]), 1)
+    for file, url in zip(chosen["files"], urls, strict=True):
+        stored = Path(unquote(url.removeprefix("file://")))
         is_large = file["path"].endswith((".safetensors", ".bin"))
         with suppress(OSError):
             if is_large and _sha256(stored) == file["sha256"]:
