@@ -248,6 +248,7 @@ def test_an_interrupted_download_is_taken_up(fresh: ProjectHarness, tmp_path: Pa
     (unfinished / stored.name).write_bytes(good[:50])
     place = fresh.run("checkpoints", "download", "sft").stdout.strip()
     again = fresh.run("checkpoints", "download", "sft", code=64)
+    unnamed = fresh.run("checkpoints", "list", code=64)
     options = ("--name", "step=7.ckpt", "--output-dir", "src/out")
     file = fresh.run("checkpoints", "download", "sft", *options)
     deployed = fresh.run("checkpoints", "deploy", "sft", "--out", "src/lib")
@@ -258,6 +259,7 @@ def test_an_interrupted_download_is_taken_up(fresh: ProjectHarness, tmp_path: Pa
     assert not list(fresh.directory.glob(".download-*"))
     assert "already exists" in again.stderr
     assert "[target-exists]" in again.stderr
+    assert "no job named" in unnamed.stderr
     assert (fresh.directory / "src/out/step=7.ckpt/step=7.ckpt").read_text() == "7"
     for said, place in ((file, "src/out/step=7.ckpt"), (deployed, "src/lib/model")):
         assert f"{place} is in the code directory of job.sft, and is left out" in said.stderr

@@ -101,6 +101,8 @@ def list_command(
     """List the checkpoints of a job, or of all jobs of a matrix."""
     session = session_of(ctx)
     job = job_address(address) if address else None
+    if job is None and (run or not kept):
+        raise UsageError("no job named", "Name one, or use --kept.")
     with open_with_trust(session, trust) as workspace:
         state = kept_state(workspace) if kept else with_unrecorded_runs(workspace)
         all_kept = kept and run is None
