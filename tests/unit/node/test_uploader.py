@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -115,6 +116,29 @@ def test_a_file_that_is_open_for_writing_is_not_finished(
 
     assert during == [f"{PREFIX}/rank-0/checkpoint-1/b"]
     assert restored(store) == {"checkpoint-1": {"a": b"1", "b": b"2"}}
+
+
+def test_a_disk_that_fails_deletes_nothing(
+    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
+) -> None:
+    uploader, scan = run.uploader(), os.scandir
+    _save(run, {"v": {"step=1.ckpt": "1"}}, None)
+    uploader.run_round()
+    clock.now += 6
+    uploader.run_round()
+
+    def fail(path: str) -> Any:
+        if str(path).endswith("/rank-0/v"):
+            raise OSError(errno.EIO, "Input/output error", path)
+        return scan(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "scandir", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            uploader.run_round()
+        uploader.report_failure("the disk fails")
+    assert [stat.key for stat in store.list(PREFIX)] == [f"{PREFIX}/rank-0/v/step=1.ckpt"]
+    assert upload_status(run.run.directory)["error"] == "the disk fails"
 
 
 def test_a_checkpoint_that_changes_becomes_another_version(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -117,9 +118,12 @@ class Uploader:
         if not self._loaded:
             self._journal.load()
         reported = set(self._journal.pending)
+        saved: List[SavedCheckpoint] = []
+        with contextlib.suppress(OSError):
+            saved = self._saved()
         pending = [
             checkpoint
-            for checkpoint in self._saved()
+            for checkpoint in saved
             if checkpoint.name in reported or not self._is_uploaded(checkpoint)
         ]
         self._report([checkpoint for checkpoint in pending if self._is_pending(checkpoint)], error)
