@@ -224,8 +224,7 @@ class CheckpointClient:
         from trainctl.base.checkpoints.stores import open_checkpoint_store
 
         with _translated_errors():
-            store = open_checkpoint_store({"url": url}, {})
-            return [store.url(key, seconds) for key in keys]
+            return [open_checkpoint_store({"url": url}, {}).url(key, seconds) for key in keys]
 
     def upload(self) -> UploadStatus:
         """Upload checkpoints that a finished run left on its nodes."""

@@ -122,10 +122,7 @@ class Deployment:
         loader = CheckpointLoader(
             step, control, self._checkpoints, self._deliver_from, self._secrets.register
         )
-        try:
-            run = loader.add_checkpoints(run, list(zip(ranks, requests, strict=True)))
-        except InsufficientSpace as error:
-            raise _deferral(error) from error
+        run = loader.add_checkpoints(run, list(zip(ranks, requests, strict=True)))
         batch = BatchCluster.of(self._agents, self._cluster(step))
         if batch is not None:
             follows = [request["key"] for request in requests[0]["run"]["follows"]]
@@ -224,7 +221,7 @@ class Deployment:
         except InsufficientSpace as error:
             if replaced.stop():
                 return self._deliver(step, ranks, listings, replaced)
-            raise _deferral(error) from error
+            raise DeferredStep(f"waits: {error.summary}", error.detail, code=error.code) from error
 
     def _cluster(self, step: ApplyStep) -> RecordedResource:
         return step.needed(step.job_spec.cluster_address)
@@ -427,10 +424,6 @@ class Deployment:
             "end": runtime.gang_end,
             "end_grace": parse_duration(runtime.gang_end_grace),
         }
-
-
-def _deferral(error: InsufficientSpace) -> DeferredStep:
-    return DeferredStep(f"waits: {error.summary}", error.detail, code=error.code)
 
 
 def _newest(code: CodeSource) -> str:

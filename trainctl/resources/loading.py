@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from typing import Any
 from urllib.parse import quote
 
-from trainctl.apply.step import ApplyStep
+from trainctl.apply.step import ApplyStep, DeferredStep
 from trainctl.base.checkpoints.ranking import newest_checkpoint
 from trainctl.base.parallel import each
 from trainctl.base.protocol.runs import StartRequest
 from trainctl.base.protocol.spec import CheckpointLoad
 from trainctl.base.protocol.wire import encode_rows
-from trainctl.errors import TrainctlError
+from trainctl.errors import InsufficientSpace, TrainctlError
 from trainctl.jobs.checkpoints import CheckpointAccess, loadable_runs, reference_of
 from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.run import RunRecord
@@ -116,11 +115,9 @@ class CheckpointLoader:
     ) -> list[DeliveryRecord]:
         """Deliver what one rank saved from its node to others, each byte once."""
         name = f"{client.prefix}/rank-{row['rank']}/{row['name']}"
-
-        def on_event(event: Mapping[str, Any]) -> None:
-            self.step.progress(f"verifying {name}", event["done"], event["total"])
-
-        agent, node, directory, listing = client.listing(row, on_event)
+        agent, node, directory, listing = client.listing(
+            row, lambda sent: self.step.progress(f"verifying {name}", sent["done"], sent["total"])
+        )
         listings = {"listings": [listing.id], "directory": directory}
         request = {"root": node.root, "ports": node.ports, **listings}
         rows = encode_rows([listing.rows()])
@@ -128,7 +125,10 @@ class CheckpointLoader:
         with closing(NodeServer(agent, request, self.register, rows)) as server:
             source = NodeFilesAccess(server, self.register)
             assignments = [rank.assignment for rank in nodes.values()]
-            records = self.delivery(source).deliver(self.step, assignments, {name: listing})
+            try:
+                records = self.delivery(source).deliver(self.step, assignments, {name: listing})
+            except InsufficientSpace as full:
+                raise DeferredStep(f"waits: {full.summary}", full.detail, code=full.code) from full
         for rank, start in ranks:
             place = {"url": f"file://{quote(source.trees[rank.node.id])}"}
             start["run"]["load"].append({**exact, "place": place})

@@ -128,9 +128,8 @@ def test_a_gang_whose_machine_vanished_was_interrupted(
 
 def test_a_removed_cluster_has_no_checkpoints() -> None:
     """And blocks no start of other runs."""
-    access = SimpleNamespace(location={}, values=lambda _: {})
-    control = RunControl(Agents(lambda _: cast(Provider, None)), lambda _: None)
-    loader = CheckpointLoader(cast(Any, None), control, cast(Any, access), cast(Any, None), str)
+    access: Any = SimpleNamespace(location={})
+    loader = CheckpointLoader(access, RunControl(access, lambda _: None), access, access, str)
     assert loader._choose([run_of(S.COMPLETED, S.COMPLETED)], None) is None
 
 

@@ -1,8 +1,7 @@
 """Recognise checkpoints by the paths that trainers write: names, steps, series and pointer files.
 
 The functions read names only. The path of a file decides which checkpoint it belongs to: the outermost directory that
-states a step most clearly, or the file itself if it does so more clearly than its directories. A checkpoint of files may
-get the name of a shorter file of its step.
+states a step most clearly, or the file if it does so more clearly. It may get the name of a shorter file of its step.
 """
 
 from __future__ import annotations
@@ -34,9 +33,7 @@ _PARTS = "rank|version|v|run|seed|fold|trial|part|shard|process|worker|gpu|node"
 _PART_WORDS = re.compile(_PARTS)
 """Numbers after these words count runs or parts, not steps."""
 
-_SERIES_NUMBER = re.compile(
-    rf"((?<![a-z])(?:{_PARTS})[-_.=]*\d+|(?<![^/])\d+(?=/))|\d+", re.IGNORECASE
-)
+_SERIES_NUMBER = re.compile(rf"(?i)((?<![a-z])(?:{_PARTS})[-_.=]*\d+|(?<![^/])\d+(?=/))|\d+")
 """A number of a path; the group is a number of a run or part, as in ``fold_3/model``, or Hydra's ``0/model``."""
 
 _RANK_FOLDER = re.compile(r"(?:[a-z]+_)?rank_?\d.*")
@@ -222,8 +219,7 @@ def find_pointer(
     if is_member if target is not None else paths == [name] and name.endswith(f".{match[1]}"):
         return PointerFile(filename, "link")
     if target is None and re.fullmatch(r"\d{1,18}", text):
-        if int(text) not in map(parse_step, (name, *others)):
-            return None  # of something else, such as the last epoch
-        return PointerFile(filename, "text", str(row["step"]))
+        is_step = int(text) in map(parse_step, (name, *others))  # and not the last epoch
+        return PointerFile(filename, "text", str(row["step"])) if is_step else None
     is_path = "/" in text
     return PointerFile(filename, "path" if is_path else "text", name) if is_member else None

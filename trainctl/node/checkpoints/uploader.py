@@ -343,9 +343,7 @@ class Uploader:
 
     def _drop_vanished(self, saved: Sequence[SavedCheckpoint]) -> None:
         """Delete uploads of files that the job removed or renamed before their checkpoint was complete."""
-        present = {
-            (*checkpoint.key, file.path) for checkpoint in saved for file in checkpoint.files
-        }
+        present = {(*kept.key, file.path) for kept in saved for file in kept.files}
         vanished = {key: file for key, file in self._journal.files.items() if key not in present}
         for key in vanished:
             self._journal.drop(key)

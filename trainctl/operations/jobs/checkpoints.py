@@ -161,11 +161,7 @@ def _ordered(rows: Iterable[Mapping[str, Any]], run: JobRun) -> list[Checkpoint]
 
 
 def _checkpoint_label(row: Mapping[str, Any]) -> str:
-    reason = (
-        f": {row['unfinished']}; download and deploy use it with --force"
-        if row.get("unfinished")
-        else ""
-    )
+    reason = f": {row['unfinished']}; download --force uses it" if row.get("unfinished") else ""
     is_complete = row["state"] == "complete"
     return str(row["name"]) if is_complete else f"{row['name']} ({row['state']}{reason})"
 

@@ -52,12 +52,12 @@ def prepare_serving(
     names = {str(file["path"]) for file in files}
     is_adapter = kind not in ("full", "whisper", "other")
     config = "adapter_config.json" if is_adapter else "config.json"
-    reason, detail = None, "Save it in the format of transformers: model.save_pretrained(DIR)."
-    if _NOT_MERGED.fullmatch(kind):
-        reason = f"adapters of type {kind} can't be merged"
-        detail = "Load it with peft in your own program."
-    elif kind == "other" or config not in names or not any(map(_WEIGHTS.fullmatch, names)):
-        reason = f"it lacks {config}, or weights"
+    reason = f"adapters of type {kind} can't be merged"
+    detail = "Load it with peft in your own program."
+    if not _NOT_MERGED.fullmatch(kind):
+        is_complete = kind != "other" and any(map(_WEIGHTS.fullmatch, names)) and config in names
+        reason = "" if is_complete else f"it lacks {config}, or weights"
+        detail = "Save it in the format of transformers: model.save_pretrained(DIR)."
     if reason:
         summary = f"checkpoint {row['name']} of type {kind} can't be served: {reason}"
         raise UsageError(summary, detail, code="checkpoint-not-servable")
@@ -100,10 +100,7 @@ def _stale_weights(files: list[dict[str, Any]]) -> tuple[str, ...]:
 def write_serving(
     workspace: Workspace, run: JobRun, serving: ServedCheckpoint, directory: Path
 ) -> str | None:
-    """Write the directory, its manifest last; resumes an interrupted download of the weights.
-
-    Return a warning if it is in the code of a job; other files of an existing directory stay code.
-    """
+    """Write the directory, its manifest last; resumes a download. Return a warning if it is inside code."""
     require_absent(directory / WEIGHTS, "--out")
     added = directory / WEIGHTS if directory.exists() else directory
     copy_checkpoint(checkpoints_of(workspace, run), serving.row, directory / WEIGHTS, link=True)
