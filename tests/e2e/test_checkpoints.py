@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,7 +117,7 @@ def test_a_bucket_from_training_to_download(fresh: ProjectHarness, bucket: Bucke
 def test_a_run_begins_with_the_newest_checkpoint_of_those_before(
     fresh: ProjectHarness, bucket: BucketServer
 ) -> None:
-    """The first finds nothing; the second what the first saved, from the disk or, where that is empty, from the bucket."""
+    """The first finds nothing; the second what the first saved, from the disk or the bucket, even after its objects moved."""
     fresh.variables["BUCKET"] = json.dumps(bucket.credential)
     write(fresh, in_bucket(bucket, "loop"))
     fresh.run("apply", "--auto-approve", "--wait")
@@ -133,6 +134,11 @@ def test_a_run_begins_with_the_newest_checkpoint_of_those_before(
     changed = fresh.actions()
     fresh.run("run", "sft", "--resume", "--auto-approve", "--follow")
     fourth = fresh.run("logs", "sft").stdout
+    assert bucket.directory is not None
+    moved = shutil.copytree(bucket.directory / "loop", fresh.directory.parent / "moved")
+    write(fresh, f"checkpoints: {{url: 'file://{moved}'}}", 5)
+    del fresh.variables["BUCKET"]
+    assert [one["step"] for one in listed(fresh, "--run", "2")] == [3, 4]
 
     assert first == "loaded []\n"
     assert changed["job.sft"] == ["update"]
@@ -225,8 +231,10 @@ jobs:
 
 
 def test_an_interrupted_download_is_taken_up(fresh: ProjectHarness, tmp_path: Path) -> None:
-    """What is there and right is not fetched again; a file that was changed in the store is refused, and nothing appears."""
+    """Intact files are not fetched again; a file that was changed in the store is refused; downloads are never code."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store'}}")
+    save = 'import os, pathlib\npathlib.Path(os.environ["BT_CHECKPOINT_DIR"], "step=7.ckpt").write_text("7")\n'
+    fresh.write({"src/train.py": save + TRAIN, "src/lib/code.py": ""})
     fresh.run("apply", "--auto-approve", "--wait")
     (stored,) = (tmp_path / "store").rglob("checkpoint-2/adapter_model.safetensors")
     good = stored.read_bytes()
@@ -238,6 +246,9 @@ def test_an_interrupted_download_is_taken_up(fresh: ProjectHarness, tmp_path: Pa
     (unfinished / stored.name).write_bytes(good[:50])
     place = fresh.run("checkpoints", "download", "sft").stdout.strip()
     again = fresh.run("checkpoints", "download", "sft", code=64)
+    options = ("--name", "step=7.ckpt", "--output-dir", "src/out")
+    file = fresh.run("checkpoints", "download", "sft", *options)
+    deployed = fresh.run("checkpoints", "deploy", "sft", "--out", "src/lib")
 
     assert "is corrupt" in wrong.stderr
     assert after_wrong == []
@@ -245,3 +256,7 @@ def test_an_interrupted_download_is_taken_up(fresh: ProjectHarness, tmp_path: Pa
     assert not list(fresh.directory.glob(".download-*"))
     assert "already exists" in again.stderr
     assert "[target-exists]" in again.stderr
+    assert "no job named" in fresh.run("checkpoints", "list", code=64).stderr
+    assert (fresh.directory / "src/out/step=7.ckpt/step=7.ckpt").read_text() == "7"
+    for said, place in ((file, "src/out/step=7.ckpt"), (deployed, "src/lib/model")):
+        assert f"{place} is in the code directory of job.sft, and is left out" in said.stderr

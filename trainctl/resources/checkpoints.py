@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from trainctl.model.reports import UnreachableNode, unreachable_nodes
 from trainctl.model.run import RankRecord, RunRecord
 from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
+from trainctl.remote.responses import OnEvent
 from trainctl.resources.runs.run_control import QUERY_SECONDS, RunControl
 
 if TYPE_CHECKING:
@@ -80,7 +81,12 @@ class CheckpointClient:
 
     def _collect(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:
         """List the checkpoints where the run's record says they are, else those in the manifest's store."""
-        recorded, found = self.place, self._collect_here(brief=brief)
+        recorded, problem = self.place, None
+        found: tuple[list[Row], dict[int, NodeUnreachable]] = [], {}
+        try:
+            found = self._collect_here(brief=brief)
+        except TrainctlError as error:
+            problem = error
         self.place = {**recorded, **self._access.location}
         if self.place != recorded and not _has_complete(found[0]):
             with suppress(TrainctlError):
@@ -88,6 +94,8 @@ class CheckpointClient:
                 if _has_complete(others[0]):
                     return others
         self.place = recorded
+        if problem is not None:
+            raise problem
         return found
 
     def _collect_here(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:
@@ -133,13 +141,13 @@ class CheckpointClient:
         }
         return [self._row(manifest, None, None) for manifest in visible.values()]
 
-    def listing(self, row: Row) -> tuple[NodeAgent, Node, str, Listing]:
+    def listing(self, row: Row, on_event: OnEvent) -> tuple[NodeAgent, Node, str, Listing]:
         """Verify a checkpoint on its node; return the node, the store's directory there and the files by key."""
         agent, node = self._control.node_of_rank(self.run, row["rank"])
         request = protocol.CheckpointListingRequest(
             **self._request(node, brief=True), rank=row["rank"], name=row["name"]
         )
-        response = agent.call(protocol.CHECKPOINT_LISTING, request)
+        response = agent.call(protocol.CHECKPOINT_LISTING, request, on_event=on_event)
         return agent, node, response["directory"], Listing.of_rows(response["files"])
 
     def read(
@@ -204,18 +212,19 @@ class CheckpointClient:
                     with _translated_errors():
                         run_store.store.delete(key)
 
-    def url(self, key: str, seconds: int) -> str:
-        """Return the URL of an object; a presigned URL, valid for `seconds`, in a bucket."""
+    def urls(self, keys: Iterable[str], seconds: int) -> list[str]:
+        """Return the URLs of objects; presigned URLs, valid for `seconds`, in a bucket."""
         if self.in_bucket:
             with _translated_errors(), self._open_store() as run_store:
-                return run_store.store.url(key, seconds)
+                next(run_store.store.list(self.prefix), None)  # learns region and address style
+                return [run_store.store.url(key, seconds) for key in keys]
         rank = self.run.ranks[0].rank
         _, node = self._control.node_of_rank(self.run, rank)
         url = self.place["url"] or (Path(node.data) / "checkpoints").as_uri()
         from trainctl.base.checkpoints.stores import open_checkpoint_store
 
         with _translated_errors():
-            return open_checkpoint_store({"url": url}, {}).url(key, seconds)
+            return [open_checkpoint_store({"url": url}, {}).url(key, seconds) for key in keys]
 
     def upload(self) -> UploadStatus:
         """Upload checkpoints that a finished run left on its nodes."""

@@ -7,13 +7,13 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from trainctl.apply.step import ApplyStep
+from trainctl.apply.step import ApplyStep, DeferredStep
 from trainctl.base.checkpoints.ranking import newest_checkpoint
 from trainctl.base.parallel import each
 from trainctl.base.protocol.runs import StartRequest
 from trainctl.base.protocol.spec import CheckpointLoad
 from trainctl.base.protocol.wire import encode_rows
-from trainctl.errors import NodeError
+from trainctl.errors import InsufficientSpace, TrainctlError
 from trainctl.jobs.checkpoints import CheckpointAccess, loadable_runs, reference_of
 from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.run import RunRecord
@@ -71,7 +71,7 @@ class CheckpointLoader:
 
         def query(client: CheckpointClient) -> list[Row]:
             if client.run.sync.get("state") != "COMPLETED":
-                with suppress(NodeError):  # the node is unreachable, or the run is live
+                with suppress(TrainctlError):  # a node or credential is gone, or it is live
                     client.upload()
             states = ("complete", "unfinished")  # one unfinished rank rules out its checkpoint
             rows = [row for row in client.rows() if row["state"] in states]
@@ -115,8 +115,9 @@ class CheckpointLoader:
     ) -> list[DeliveryRecord]:
         """Deliver what one rank saved from its node to others, each byte once."""
         name = f"{client.prefix}/rank-{row['rank']}/{row['name']}"
-        self.step.progress(f"verifying {name}", 0, 0)
-        agent, node, directory, listing = client.listing(row)
+        agent, node, directory, listing = client.listing(
+            row, lambda sent: self.step.progress(f"verifying {name}", sent["done"], sent["total"])
+        )
         listings = {"listings": [listing.id], "directory": directory}
         request = {"root": node.root, "ports": node.ports, **listings}
         rows = encode_rows([listing.rows()])
@@ -124,7 +125,10 @@ class CheckpointLoader:
         with closing(NodeServer(agent, request, self.register, rows)) as server:
             source = NodeFilesAccess(server, self.register)
             assignments = [rank.assignment for rank in nodes.values()]
-            records = self.delivery(source).deliver(self.step, assignments, {name: listing})
+            try:
+                records = self.delivery(source).deliver(self.step, assignments, {name: listing})
+            except InsufficientSpace as full:
+                raise DeferredStep(f"waits: {full.summary}", full.detail, code=full.code) from full
         for rank, start in ranks:
             place = {"url": f"file://{quote(source.trees[rank.node.id])}"}
             start["run"]["load"].append({**exact, "place": place})

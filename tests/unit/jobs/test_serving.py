@@ -99,10 +99,11 @@ def served(top: Path, files: dict[str, Any], image: str = "", **options: Any) ->
         (lora("acme/base", use_dora=True), "vllm", MERGED),
         (lora("acme/base", modules_to_save=["lm_head"]), "vllm", MERGED),
         (lora("acme/base", peft_type="IA3"), "vllm", MERGED),
+        (lora("acme/base", peft_type="ADALORA"), "vllm", MERGED),
         ({**FULL, "config.json": {"_name_or_path": "acme/base"}, "tokenizer.json": None}, "vllm",
          MERGED),
     ],
-    ids=["full", "full-transformers", "whisper", "lora", "lora-transformers", "dora", "modules", "ia3", "no-tokenizer"],
+    ids=["full", "full-transformers", "whisper", "lora", "lora-transformers", "dora", "modules", "ia3", "adalora", "no-tokenizer"],
 )  # fmt: skip
 def test_the_command(tmp_path: Path, files: dict[str, Any], engine: str, said: str) -> None:
     """Of each type and engine, in a script that the shell understands and with a program that Python does."""
@@ -119,6 +120,8 @@ def test_the_command(tmp_path: Path, files: dict[str, Any], engine: str, said: s
     [
         ("acme/base", "hf://acme/base"),
         ("acme/chat", f"hf://acme/chat@{COMMIT}"),
+        ("acme/chat@main", f"hf://acme/chat@{COMMIT}"),
+        ("file:./own", "file://TOP/own"),
         ("/models/chat", f"hf://acme/chat@{COMMIT}"),
         ("/root/runs/1/work/models/own/", "file://TOP/own"),
         ("s3://bucket/base", "s3://bucket/base"),
@@ -138,18 +141,18 @@ def test_an_unknown_base_model(tmp_path: Path, named: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "files",
+    ("files", "reason"),
     [
-        {"model.safetensors": {}},
-        {"config.json": {}, "pytorch_model_fsdp_0/__0_0.distcp": {}},
-        {"state.pt": {}},
-        lora("acme/base", peft_type="PREFIX_TUNING"),
+        ({"model.safetensors": {}}, "it lacks config.json, or weights"),
+        ({"config.json": {}, "pytorch_model_fsdp_0/__0_0.distcp": {}}, "it lacks config.json"),
+        ({"state.pt": {}}, "it lacks config.json, or weights"),
+        (lora("acme/base", peft_type="PREFIX_TUNING"), "adapters of type prefix_tuning can't be"),
     ],
     ids=["no-config", "fsdp", "other", "prefix"],
 )
-def test_what_cannot_be_served(tmp_path: Path, files: dict[str, Any]) -> None:
-    """Has no configuration or no weights of transformers."""
-    with pytest.raises(UsageError) as caught:
+def test_what_cannot_be_served(tmp_path: Path, files: dict[str, Any], reason: str) -> None:
+    """Has no configuration or no weights of transformers, or can't be merged."""
+    with pytest.raises(UsageError, match=reason) as caught:
         served(tmp_path, files)
     assert caught.value.code == "checkpoint-not-servable"
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.node_program.saved_runs import PREFIX, ManualClock, SavedRun, restored
 from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import RunCheckpoints
+from trainctl.node.checkpoints.methods import checkpoint_listing
 from trainctl.node.checkpoints.monitor import list_saved
 
 WEIGHTS = bytes(range(256)) * 1000
@@ -60,6 +62,11 @@ def test_a_link_to_a_file_of_another_checkpoint_is_kept_as_that_file(
         "again": content,
     }
     assert skipped_links(store) == {"full": 0, "link": 0}
+    if kept_in_place:
+        events: list[Any] = []
+        place: Any = {"data": str(run.data), "place": None, "prefix": PREFIX}
+        checkpoint_listing(place | {"rank": 0, "name": "link"}, events.append)
+        assert events[0]["total"] == 2 * len(content) + 1
 
 
 def test_links_to_anything_else_are_counted_and_not_kept(

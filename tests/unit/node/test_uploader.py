@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,12 @@ def _stored(store: DirectoryCheckpointStore, expected: Any) -> Any:
     }
 
 
+def unreadable(top: str, onerror: Callable[[OSError], None] = lambda _: None) -> Iterator[Any]:
+    """``os.walk`` on a disk that fails."""
+    onerror(OSError("disk failed"))
+    return iter(())
+
+
 @pytest.mark.parametrize("case", cases("node/uploads"))
 def test_finished_files_and_complete_checkpoints_are_stored(
     run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock, case: Any
@@ -82,6 +88,12 @@ def test_finished_files_and_complete_checkpoints_are_stored(
             end = monitor.RunEnd(False, clock.time(), {})
             assert uploader.run_round(end)
             uploader.finish(end)
+        elif "fails" in step:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(os, "walk", unreadable)
+                uploader.report_failure(step["fails"])
+                with pytest.raises(OSError, match=step["fails"]):
+                    uploader.run_round()
         else:
             uploader.run_round()
 
@@ -90,6 +102,8 @@ def test_finished_files_and_complete_checkpoints_are_stored(
         if "complete" in step:
             assert _stored(store, step["complete"]) == step["complete"], step
         assert "loaded" not in step or loaded(run) == [(PREFIX, step["loaded"])]
+        for name in step.get("loaded by name", ()):
+            assert loaded(run, name) == [(PREFIX, name)]
 
 
 def test_an_unfinished_checkpoint_is_not_loaded_by_its_name(run: SavedRun) -> None:
@@ -196,21 +210,6 @@ def test_retention_keeps_the_newest_and_every_nth(
     assert first == ["checkpoint-2", "checkpoint-3", "checkpoint-6", "checkpoint-7"]
     assert sent == []
     assert (run.directory / "rank-0/checkpoint-1/model.bin").exists()
-
-
-@pytest.mark.parametrize("name", ["runs", "best", ".", "Nov22_10-11-12", "version_0", "eval-400"])
-@pytest.mark.parametrize("file", ["events.out.tfevents", "results.json"])
-def test_directories_without_weights_are_stored_but_never_counted_or_the_newest(
-    run: SavedRun, store: DirectoryCheckpointStore, name: str, file: str
-) -> None:
-    for step in (100, 200):
-        _save(run, {f"checkpoint-{step}": {"model.bin": "x"}}, step)
-    _save(run, {name: {file: "{}"}}, 300)
-    run.finish(keep_last=1)
-
-    assert restored(store) == {"checkpoint-200": {"model.bin": b"x"}, name: {file: b"{}"}}
-    assert loaded(run) == [(PREFIX, "checkpoint-200")]
-    assert loaded(run, name) == [(PREFIX, name)]
 
 
 def test_only_recorded_runs_count_under_any_name(

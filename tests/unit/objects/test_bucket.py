@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -24,10 +26,12 @@ from trainctl.errors import (
     SourceNotFound,
     SourceUnreachable,
 )
+from trainctl.model.run import RunRecord
 from trainctl.objects.bucket_client import Bucket
 from trainctl.objects.credentials import AwsKeys
 from trainctl.objects.errors import WrongRegion
 from trainctl.objects.location import parse_bucket_location
+from trainctl.resources.checkpoints import CheckpointClient
 
 pytestmark = pytest.mark.integration
 
@@ -150,11 +154,15 @@ def test_a_server_that_refuses_path_style_is_asked_at_the_buckets_host(
     answers.append(lambda request: raw_response(EMPTY) if request.headers["host"].startswith("models.") else refusing)  # fmt: skip
     with pytest.raises(SourceError, match="requires virtual-hosted addresses"):
         list(bucket(server.url).list())
-    client = S3Client("models", f"http://store.test:{server.url[17:]}", {})
+    place = {"url": "s3://models", "endpoint_url": f"http://store.test:{server.url[17:]}"}
+    client = S3Client("models", place["endpoint_url"], {})
     with monkeypatch.context() as patch:
         find = socket.getaddrinfo
         patch.setattr(socket, "getaddrinfo", lambda host, *more: find("127.0.0.1", *more))
         assert client.request("GET", "a/x").body == EMPTY.encode()
+        access: Any = SimpleNamespace(values=lambda _: {})
+        saved = CheckpointClient(access, access, RunRecord("a", 1, "k", store=place))
+        assert saved.urls(["p/x"], 60) == [client.presigned("p/x", 60)]
     assert client.presigned("a/x", 60).startswith("http://models.store.test:")
     monkeypatch.setenv("http_proxy", server.url)
     store, other = bucket("http://store.test"), bucket("http://store.test")

@@ -51,7 +51,7 @@ def test_the_newest_complete_checkpoint_is_selected() -> None:
         with pytest.raises(UsageError, match=summary) as caught:
             select_checkpoint(ROWS, RUN, name, rank)
         assert (
-            "checkpoint-3 (uploading), checkpoint-4 (unfinished: x; --force" in caught.value.detail
+            "checkpoint-3 (uploading), checkpoint-4 (unfinished: x; download" in caught.value.detail
         )
     assert select_checkpoint(ROWS, RUN, "checkpoint-4", 0, force=True)["name"] == "checkpoint-4"
     assert select_checkpoint(ROWS, RUN, None, 0, force=True)["name"] == "checkpoint-2"

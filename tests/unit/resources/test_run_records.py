@@ -19,6 +19,7 @@ from trainctl.plugin_api.provider import Capabilities, Node, Provider, ResourceS
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import Agents
 from trainctl.resources.delivery import RankAssignment
+from trainctl.resources.loading import CheckpointLoader
 from trainctl.resources.runs.launch import PlacedRank, PreparedRank, build_run_spec
 from trainctl.resources.runs.run_control import RunControl
 from trainctl.resources.runs.run_status import are_lost, with_partial_status, with_status
@@ -123,6 +124,13 @@ def test_a_gang_whose_machine_vanished_was_interrupted(
         run, error = control.statuses([run_of(S.RUNNING, S.RUNNING)])["key"]
 
     assert (error, run.status, run.interrupted) == (None, S.LOST, interrupted)
+
+
+def test_a_removed_cluster_has_no_checkpoints() -> None:
+    """And blocks no start of other runs."""
+    access: Any = SimpleNamespace(location={})
+    loader = CheckpointLoader(access, RunControl(access, lambda _: None), access, access, str)
+    assert loader._choose([run_of(S.COMPLETED, S.COMPLETED)], None) is None
 
 
 def test_a_run_spec_has_no_secret_values() -> None:

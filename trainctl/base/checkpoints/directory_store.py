@@ -50,7 +50,7 @@ class DirectoryCheckpointStore:
     def get(self, key: str) -> Optional[bytes]:
         """Return a small object; None if it is missing or a directory."""
         try:
-            with self._open(key) as stream:
+            with self.open(key) as stream:
                 return stream.read(_MAX_BYTES)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
@@ -58,7 +58,7 @@ class DirectoryCheckpointStore:
     def read(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
         """Pass an object's bytes from ``offset`` to ``write``."""
         try:
-            with self._open(key) as stream:
+            with self.open(key) as stream:
                 stream.seek(offset)
                 for data in iter(lambda: stream.read(_BLOCK), b""):
                     write(data)
@@ -102,7 +102,7 @@ class DirectoryCheckpointStore:
         """Return a ``file:`` URL."""
         return "file://" + quote(os.fsencode(str(self._path(key))))
 
-    def _open(self, key: str) -> BinaryIO:
+    def open(self, key: str) -> BinaryIO:
         """Open for reading; symlinks in checkpoints must not lead outside."""
         path = self._path(key)
         if path.is_symlink() and resolve_within(path, self.root) is None:

@@ -1,8 +1,7 @@
 """Recognise checkpoints by the paths that trainers write: names, steps, series and pointer files.
 
-The functions read names only. The path of a file decides which checkpoint it belongs to, so that a checkpoint keeps its
-name while others appear: the outermost directory that states a step most clearly, or the file itself if it does so more
-clearly than its directories.
+The functions read names only. The path of a file decides which checkpoint it belongs to: the outermost directory that
+states a step most clearly, or the file if it does so more clearly. It may get the name of a shorter file of its step.
 """
 
 from __future__ import annotations
@@ -16,19 +15,26 @@ LOOSE = "."
 
 TRAINER_STATE = "trainer_state.json"
 
-_LOG_PATTERN = r"(?:^|/)events\.out\.tfevents[^/]*$|(?:^|/)[^/]*cache[^/]*/|\.(?:log|wandb|jsonl|csv|tsv|out|err)$"
+_LOG_PATTERN = (
+    r"(?:^|/)events\.out\.tfevents[^/]*$|(?:^|/)[^/]*cache[^/]*/|\.(?:log|wandb|jsonl|csv|tsv|out|err|parquet|arrow"
+    r"|html?|pdf|svg|png|jpe?g|gif|webp|mp[34]|webm|wav|flac)(?:\.gz)?$"
+)
 _LOG = re.compile(_LOG_PATTERN, re.IGNORECASE)
 _LOG_OR_TEXT = re.compile(
-    rf"{_LOG_PATTERN}|unfinished$|\.(?:txt|json|ya?ml|toml|md)$|(?:^|/)(?:latest|last_checkpoint)$",
+    rf"{_LOG_PATTERN}|unfinished$|\.(?:txt|json|ya?ml|toml|md)(?:\.gz)?$|(?:^|/)(?:latest|last_checkpoint)$",
     re.IGNORECASE,
 )
-_TEMPORARY = re.compile(r"(?:^|[-_.])(?:tmp|temp|incomplete|unfinished)(?:[-_.]|$)")
+_TEMPORARY = re.compile(r"(?:^|[-_.])(?:tmp|incomplete|unfinished)(?:[-_.]|$)")
 _SAFETENSORS_TEMPORARY = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 
 _STEP_WORDS = re.compile("steps?|iters?|iteration|it|batch|ba|checkpoint|ckpt|updates?|snapshot")
 _EPOCH_WORDS = re.compile("epoch|ep|round|model|weights")
-_PART_WORDS = re.compile("rank|version|v|run|seed|fold|trial|part|shard|process|worker|gpu|node")
+_PARTS = "rank|version|v|run|seed|fold|trial|part|shard|process|worker|gpu|node"
+_PART_WORDS = re.compile(_PARTS)
 """Numbers after these words count runs or parts, not steps."""
+
+_SERIES_NUMBER = re.compile(rf"(?i)((?<![a-z])(?:{_PARTS})[-_.=]*\d+|(?<![^/])\d+(?=/))|\d+")
+"""A number of a path; the group is a number of a run or part, as in ``fold_3/model``, or Hydra's ``0/model``."""
 
 _RANK_FOLDER = re.compile(r"(?:[a-z]+_)?rank_?\d.*")
 """Directories of model parallelism, as in NeMo's ``checkpoints/tp_rank_00_pp_rank_000/…-step=10.ckpt``."""
@@ -39,7 +45,7 @@ _VERSION = re.compile(r"(?<![=\d.])\d+\.\d")
 _NUMBER = re.compile(r"(?<!\d)(?<!\d\.)(?<!-of-)\d{1,18}(?!\d)(?!\.\d)(?![A-Za-z]|-of-\d)")
 _WORD = re.compile(r"([A-Za-z]+)[-_=.]*(?:\d+[-_]+)*$")
 
-_NO_STEP, _NUMBERED, _LIKELY, _CERTAIN = range(4)
+_NO_STEP, _NUMBERED, _LIKELY, _WORDED, _CERTAIN = range(5)
 
 
 def is_safetensors_temporary(name: str) -> bool:
@@ -74,7 +80,7 @@ def _parse(name: str) -> Tuple[int, Optional[int]]:
     is_plain = not _DATE.search(stem) and not _VERSION.search(stem)
     stem = _DATE.sub("", stem)
     if re.fullmatch(r"\d{1,18}", stem):
-        return _CERTAIN, int(stem)
+        return _LIKELY if len(stem) < 3 else _WORDED, int(stem)  # Hydra's 0/model_100.pt
     found = [
         (_clarity(match, is_plain=is_plain), int(match[0])) for match in _NUMBER.finditer(stem)
     ]
@@ -90,7 +96,7 @@ def _clarity(number: re.Match[str], *, is_plain: bool) -> int:
     if _STEP_WORDS.fullmatch(word):
         return _CERTAIN
     if _EPOCH_WORDS.fullmatch(word):
-        return _LIKELY
+        return _WORDED
     if _PART_WORDS.fullmatch(word) or not is_plain:
         return _NO_STEP
     is_one_of_several = re.match(r"[-_]\d", after) or re.search(r"\d[-_]$", before)
@@ -146,8 +152,8 @@ def deciding_files(name: str, paths: Iterable[str]) -> List[str]:
 
 
 def series(name: str) -> str:
-    """Return a name that is equal for checkpoints whose names differ only in numbers."""
-    return re.sub(r"\d+", "#", name)
+    """Return a name that is equal for checkpoints whose names differ only in numbers that may be steps."""
+    return _SERIES_NUMBER.sub(lambda number: number[1] or "#", name)
 
 
 def folder_of(row: Mapping[str, Any]) -> str:
@@ -173,11 +179,11 @@ def number_series(rows: Iterable[Dict[str, Any]]) -> None:
                 row["step"] = step
 
 
-_POINTER_NAME = re.compile(r"(?:latest|last)(?:[-_.](.*))?")
+POINTER_NAME = re.compile(r"(?:latest|last)(?:[-_.](.*))?")
 
 
 class PointerFile(NamedTuple):
-    """A small file by which a trainer finds its newest checkpoint, as it has to be for this one.
+    """A small file by which a trainer finds its newest checkpoint, with the value for a given checkpoint.
 
     ``kind``: ``text`` with a value; ``path``, text with the place of the checkpoint; ``link`` to the checkpoint; or
     ``copy`` of a file of the checkpoint, whose path is the value.
@@ -198,7 +204,7 @@ def find_pointer(
     one, ``last.ckpt`` may be a copy, and ``latest_train_state.pt`` is a copy of the checkpoint's ``train_state.pt``.
     """
     name, paths = row["name"].rpartition("/")[2], [file["path"] for file in row["files"]]
-    match = _POINTER_NAME.fullmatch(filename)
+    match = POINTER_NAME.fullmatch(filename)
     if (
         row.get("step") is None
         or not match
@@ -213,6 +219,7 @@ def find_pointer(
     if is_member if target is not None else paths == [name] and name.endswith(f".{match[1]}"):
         return PointerFile(filename, "link")
     if target is None and re.fullmatch(r"\d{1,18}", text):
-        return PointerFile(filename, "text", str(row["step"]))
+        is_step = int(text) in map(parse_step, (name, *others))  # and not the last epoch
+        return PointerFile(filename, "text", str(row["step"])) if is_step else None
     is_path = "/" in text
     return PointerFile(filename, "path" if is_path else "text", name) if is_member else None

@@ -27,7 +27,6 @@ from trainctl.cli.options import (
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_with_trust
 from trainctl.errors import UsageError
-from trainctl.jobs.code import DOWNLOAD_MARK
 from trainctl.jobs.serving import ServingEngine
 from trainctl.model.reports import Checkpoint
 from trainctl.operations.jobs.checkpoints import (
@@ -102,6 +101,8 @@ def list_command(
     """List the checkpoints of a job, or of all jobs of a matrix."""
     session = session_of(ctx)
     job = job_address(address) if address else None
+    if job is None and (run or not kept):
+        raise UsageError("no job named", "Name one, or use --kept.")
     with open_with_trust(session, trust) as workspace:
         state = kept_state(workspace) if kept else with_unrecorded_runs(workspace)
         all_kept = kept and run is None
@@ -141,14 +142,12 @@ def download_command(
     with open_with_trust(session, trust) as workspace:
         state = kept_state(workspace) if kept else with_unrecorded_runs(workspace)
         job_run = find_run(state, job_address(address), run)
-        place, skipped_links, inside = download_checkpoint(
+        place, skipped_links, warning = download_checkpoint(
             workspace, job_run, target, name=name, rank=rank, force=force
         )
     session.output.print(str(place))
-    if inside is not None:
-        session.output.note(
-            f"Warning: {place} is in the code directory of {inside}, and is left out of the code. To include it, delete {DOWNLOAD_MARK} there."
-        )
+    if warning:
+        session.output.note(f"Warning: {warning}")
     if skipped_links:
         session.output.note(
             f"{skipped_links_text(skipped_links)}: the target is missing or outside the checkpoint directory"
@@ -241,8 +240,9 @@ def deploy_command(
             workspace, job_run, rows, checkpoint, base_model, cluster, engine, force=force
         )
         directory = out or Path(f"serve-{serving.name}")
-        if not dry_run:
-            write_serving(workspace, job_run, serving, directory)
+        warning = None if dry_run else write_serving(workspace, job_run, serving, directory)
+    if warning:
+        output.note(f"Warning: {warning}")
     for line in serving.warnings:
         output.note(warning_text(line, code="stale-weights"))
     output.print("\n".join(serving_lines(serving, directory, dry_run=dry_run)))

@@ -100,7 +100,7 @@ class CacheObjectSource(ObjectSource):
     ) -> None:
         self._layout = layout
         files = (file for listing in listings for file in listing.files if directory)
-        self._paths = {file.sha256: f"{directory}/{file.path}" for file in files}
+        self._paths = {file.sha256: os.path.realpath(f"{directory}/{file.path}") for file in files}
         self._chunks: Dict[str, Tuple[ListedFile, Chunk]] = {}
         self._listings = {
             listing.id: {file.sha256 for file in listing.unique_files} for listing in listings

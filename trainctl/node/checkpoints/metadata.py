@@ -97,7 +97,7 @@ def _weights(names: Collection[str]) -> List[str]:
 def _type(adapter: Dict[str, Any], config: Dict[str, Any], headers: Iterable[TensorTotals]) -> str:
     if adapter:
         kind = str(adapter.get("peft_type") or "LORA").lower()[:_MOST_TEXT]
-        if kind not in ("lora", "adalora"):
+        if kind != "lora":  # AdaLoRA also has lora_E, which vLLM doesn't know
             return kind
         if adapter.get("use_dora"):
             return "dora"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from pathlib import Path
-from typing import Any, Callable, Dict, List
+import time
+from typing import Any, BinaryIO, Callable, Dict, List
 
 from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import CheckpointManifest, RunCheckpoints
@@ -62,7 +62,7 @@ def checkpoints(request: protocol.CheckpointsRequest, emit: Emit) -> protocol.Ch
 def checkpoint_listing(
     request: protocol.CheckpointListingRequest, emit: Emit
 ) -> protocol.CheckpointListingResponse:
-    """Verify a complete checkpoint in a directory; list its files and its manifest by their keys."""
+    """Verify a complete checkpoint in a directory; list its files and manifest by key. Events: ``{done, total}``."""
     data = layout.check_absolute(request["data"], "data")
     store = open_store_for(request["place"] or {}, data, {})
     run = RunCheckpoints(store, request["prefix"])
@@ -72,20 +72,30 @@ def checkpoint_listing(
         raise Failure("missing", f"{key!r} no longer exists")
     digests = {file["key"]: file["sha256"] for file in manifest["files"]}
     files: List[ListedFile] = []
+    done, reported = 0, 0.0
+
+    def on_bytes(size: int) -> None:
+        nonlocal done, reported
+        done += size
+        if time.monotonic() - reported >= 1:
+            reported = time.monotonic()
+            emit({"done": min(done, manifest["bytes"]), "total": manifest["bytes"]})
+
     for path in sorted({*digests, key}):
-        files.append(_hash_file(store.root, path))
+        with store.open(path) as stream:
+            files.append(_hash_file(path, stream, on_bytes))
         if digests.get(path, files[-1].sha256) != files[-1].sha256:
             raise Failure("wrong", f"{path!r} in the store is corrupt: digest mismatch")
     return {"directory": str(store.root), "files": [file.row for file in files]}
 
 
-def _hash_file(directory: Path, path: str) -> ListedFile:
+def _hash_file(path: str, stream: BinaryIO, on_bytes: Callable[[int], None]) -> ListedFile:
     whole, chunks, size = hashlib.sha256(), [], 0
-    with (directory / path).open("rb") as stream:
-        for data in iter(lambda: stream.read(CHUNK_BYTES), b""):
-            whole.update(data)
-            chunks.append(hashlib.sha256(data).hexdigest())
-            size += len(data)
+    for data in iter(lambda: stream.read(CHUNK_BYTES), b""):
+        whole.update(data)
+        chunks.append(hashlib.sha256(data).hexdigest())
+        size += len(data)
+        on_bytes(len(data))
     return ListedFile(path, size, whole.hexdigest(), chunks if len(chunks) > 1 else ())
 
 

@@ -269,8 +269,14 @@ def _writes(pid: int, number: str) -> bool:
     return match is not None and int(match[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
+def _raise_disk_error(error: OSError) -> None:
+    """Raise errors of the disk: the files of a directory that can't be read would count as removed."""
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError, PermissionError)):
+        raise error
+
+
 def _paths(rank: Path) -> Iterator[Path]:
-    for top, inner, names in os.walk(str(rank)):
+    for top, inner, names in os.walk(str(rank), onerror=_raise_disk_error):
         is_top = Path(top) == rank
         inner[:] = sorted(
             name

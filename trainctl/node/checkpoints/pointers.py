@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, List, Mapping
 
-from trainctl.base.checkpoints.layout import PointerFile, find_pointer
+from trainctl.base.checkpoints.layout import POINTER_NAME, PointerFile, find_pointer
 from trainctl.base.filesystem.files import list_names
 from trainctl.node.checkpoints.monitor import SavedCheckpoint
 
@@ -18,7 +18,7 @@ def pointers_of(saved: SavedCheckpoint, manifest: Mapping[str, Any]) -> List[Poi
     """Return the pointers next to a checkpoint, with the values for it."""
     place = (saved.top / saved.name).parent
     pointers, names = [], list_names(place)
-    for path in (place / name for name in names):
+    for path in (place / name for name in filter(POINTER_NAME.fullmatch, names)):
         with contextlib.suppress(OSError, ValueError):
             target = os.readlink(path) if path.is_symlink() else None
             is_small = target is None and path.is_file() and path.stat().st_size <= _MOST_BYTES

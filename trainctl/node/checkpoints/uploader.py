@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -117,9 +118,12 @@ class Uploader:
         if not self._loaded:
             self._journal.load()
         reported = set(self._journal.pending)
+        saved: List[SavedCheckpoint] = []
+        with contextlib.suppress(OSError):
+            saved = self._saved()
         pending = [
             checkpoint
-            for checkpoint in self._saved()
+            for checkpoint in saved
             if checkpoint.name in reported or not self._is_uploaded(checkpoint)
         ]
         self._report([checkpoint for checkpoint in pending if self._is_pending(checkpoint)], error)
@@ -271,12 +275,12 @@ class Uploader:
     def _make_complete(self, checkpoint: SavedCheckpoint) -> None:
         """Write the manifest if the files are unchanged; delete the version before."""
         uploaded = {file.path: self._upload_file(checkpoint, file) for file in checkpoint.files}
-        saved = {one.key: one for one in self._saved()}
+        saved = {other.key: other for other in self._saved()}
         now = saved.pop(checkpoint.key, None)
         if now is None or not set(checkpoint.files) <= set(now.files):
             raise Failure("changed", f"{checkpoint.name!r} changed during its upload")
         before = self._complete.get(checkpoint.key)
-        siblings = [one.files for one in saved.values() if one.series == checkpoint.series]
+        siblings = [other.files for other in saved.values() if other.series == checkpoint.series]
         place, name = checkpoint.directory, checkpoint.name
         sizes = {file.path: file.size for file in checkpoint.files}
         paths = {file.path for files in siblings for file in files}
@@ -339,7 +343,7 @@ class Uploader:
 
     def _drop_vanished(self, saved: Sequence[SavedCheckpoint]) -> None:
         """Delete uploads of files that the job removed or renamed before their checkpoint was complete."""
-        present = {(*one.key, file.path) for one in saved for file in one.files}
+        present = {(*kept.key, file.path) for kept in saved for file in kept.files}
         vanished = {key: file for key, file in self._journal.files.items() if key not in present}
         for key in vanished:
             self._journal.drop(key)

@@ -112,16 +112,17 @@ def artifacts(
     complete = [row for row in rows if row["state"] == "complete" and name in (None, row["name"])]
     if not complete:
         select_checkpoint(rows, run, name, 0)  # raises with the available names
+    files = [(row, file) for row in complete for file in row["files"]]
+    urls = client.urls((file["key"] for _, file in files), expires_seconds)
     return [
         CheckpointFile(
-            url=client.url(file["key"], expires_seconds),
+            url=url,
             path=f"{folder_of(row)}/{file['path']}".lstrip("/"),
             rank=row["rank"],
             bytes=file["size"],
             modified=file["modified"] / 1e9,
         )
-        for row in complete
-        for file in row["files"]
+        for (row, file), url in zip(files, urls, strict=True)
     ]
 
 
@@ -160,17 +161,17 @@ def _ordered(rows: Iterable[Mapping[str, Any]], run: JobRun) -> list[Checkpoint]
 
 
 def _checkpoint_label(row: Mapping[str, Any]) -> str:
-    reason = f": {row['unfinished']}; --force uses it" if row.get("unfinished") else ""
+    reason = f": {row['unfinished']}; download --force uses it" if row.get("unfinished") else ""
     is_complete = row["state"] == "complete"
     return str(row["name"]) if is_complete else f"{row['name']} ({row['state']}{reason})"
 
 
 class DownloadedCheckpoint(NamedTuple):
-    """A downloaded directory, the number of links to skipped files, and the job whose code it is inside."""
+    """A downloaded directory, the number of links to skipped files, and a warning if it is inside code."""
 
     place: Path
     skipped_links: int
-    inside: Address | None
+    warning: str | None
 
 
 def download_checkpoint(
@@ -194,18 +195,18 @@ def download_checkpoint(
     place = target / (f"checkpoint-{run.record.id}" if chosen["name"] == "." else chosen["name"])
     require_absent(place)
     copy_checkpoint(client, chosen, place)
-    inside = exclude_from_code(workspace, place)
-    return DownloadedCheckpoint(place, int(chosen.get("skipped_links") or 0), inside)
+    warning = exclude_from_code(workspace, place)
+    return DownloadedCheckpoint(place, int(chosen.get("skipped_links") or 0), warning)
 
 
-def exclude_from_code(workspace: Workspace, place: Path) -> Address | None:
-    """Mark a downloaded directory if it is in the code of a job; return the job."""
+def exclude_from_code(workspace: Workspace, place: Path) -> str | None:
+    """Mark a downloaded directory if it is in the code of a job; return a warning."""
     with suppress(TrainctlError):  # the manifest may be invalid
         for job in workspace.desired.jobs():
             code = (workspace.settings.directory / job.job_spec.code.path).resolve()
             if place.resolve().is_relative_to(code):
                 (place / DOWNLOAD_MARK).write_text(f"{OUTPUT_MARK}\n")
-                return job.address.group
+                return f"{place} is in the code directory of {job.address.group}, and is left out of the code. To include it, delete {DOWNLOAD_MARK} there."
     return None
 
 
@@ -224,21 +225,16 @@ def copy_checkpoint(
             _link_weights(client, chosen, unfinished)
         with client.leased(chosen["rank"], chosen["name"]):
             _fetch(client, chosen, unfinished)
-        if [file["path"] for file in chosen["files"]] == [place.name] and folder_of(
-            chosen
-        ) != chosen["name"]:
-            (unfinished / place.name).rename(place)
-            unfinished.rmdir()
-        else:
-            unfinished.rename(place)
+        unfinished.rename(place)
     except OSError as error:
         raise StorageError(f"cannot copy {chosen['name']} to {target}: {error}") from error
 
 
 def _link_weights(client: CheckpointClient, chosen: Mapping[str, Any], directory: Path) -> None:
     """Link the large files that this machine has unchanged; the others are left to download."""
-    for file in chosen["files"]:
-        stored = Path(unquote(client.url(file["key"], 1).removeprefix("file://")))
+    urls = client.urls((file["key"] for file in chosen["files"]), 1)
+    for file, url in zip(chosen["files"], urls, strict=True):
+        stored = Path(unquote(url.removeprefix("file://")))
         is_large = file["path"].endswith((".safetensors", ".bin"))
         with suppress(OSError):
             if is_large and _sha256(stored) == file["sha256"]:

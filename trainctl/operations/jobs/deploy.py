@@ -28,7 +28,7 @@ _TRAINING_ONLY = re.compile(
 """Files that only resuming needs; those in directories are shards of optimizers."""
 _WEIGHTS = re.compile(r"(?:adapter_|pytorch_)?model.*\.(?:safetensors|bin)")
 _SHARD = re.compile(r"(.+)-\d+-of-\d+(\.\w+)")
-_NOT_SERVED = re.compile(r"other|.*(?:prompt|prefix|p_tuning|cpt).*")
+_NOT_MERGED = re.compile(r".*(?:prompt|prefix|p_tuning|cpt).*")
 _PROCESSORS = {"preprocessor_config.json", "processor_config.json"}
 _TOKENIZERS = {"tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model"}
 
@@ -52,13 +52,15 @@ def prepare_serving(
     names = {str(file["path"]) for file in files}
     is_adapter = kind not in ("full", "whisper", "other")
     config = "adapter_config.json" if is_adapter else "config.json"
-    is_loadable = config in names and any(map(_WEIGHTS.fullmatch, names))
-    if not is_loadable or _NOT_SERVED.fullmatch(kind):
-        raise UsageError(
-            f"checkpoint {row['name']} of type {kind} can't be served: it lacks {config}, or weights that can be merged",
-            "Save it in the format of transformers: model.save_pretrained(DIR).",
-            code="checkpoint-not-servable",
-        )
+    reason = f"adapters of type {kind} can't be merged"
+    detail = "Load it with peft in your own program."
+    if not _NOT_MERGED.fullmatch(kind):
+        is_complete = kind != "other" and any(map(_WEIGHTS.fullmatch, names)) and config in names
+        reason = "" if is_complete else f"it lacks {config}, or weights"
+        detail = "Save it in the format of transformers: model.save_pretrained(DIR)."
+    if reason:
+        summary = f"checkpoint {row['name']} of type {kind} can't be served: {reason}"
+        raise UsageError(summary, detail, code="checkpoint-not-servable")
     spec = run.job.job_spec
     has_processor = bool(names & (_PROCESSORS if kind == "whisper" else _TOKENIZERS))
     base = None
@@ -97,17 +99,19 @@ def _stale_weights(files: list[dict[str, Any]]) -> tuple[str, ...]:
 
 def write_serving(
     workspace: Workspace, run: JobRun, serving: ServedCheckpoint, directory: Path
-) -> None:
-    """Write the directory, its manifest last; resumes an interrupted download of the weights."""
+) -> str | None:
+    """Write the directory, its manifest last; resumes a download. Return a warning if it is inside code."""
     require_absent(directory / WEIGHTS, "--out")
+    added = directory / WEIGHTS if directory.exists() else directory
     copy_checkpoint(checkpoints_of(workspace, run), serving.row, directory / WEIGHTS, link=True)
     try:
-        exclude_from_code(workspace, directory)
+        warning = exclude_from_code(workspace, added)
         for name, text in serving.files().items():
             (directory / name).parent.mkdir(exist_ok=True)
             (directory / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise StorageError(f"cannot write {directory}: {error}") from error
+    return warning
 
 
 def resolve_base_model(named: str, spec: JobSpec, directory: Path) -> str:
@@ -119,7 +123,7 @@ def resolve_base_model(named: str, spec: JobSpec, directory: Path) -> str:
     for weights in spec.weights:
         is_mounted = f"/{name}".endswith(f"/{weights.mount_location.strip('/')}")
         uri = parse_source(weights.source)
-        if is_mounted or name == uri.location:
+        if is_mounted or name in (uri.location, weights.source.removeprefix("hf://")):
             if uri.scheme == "file":
                 return f"file://{(directory / uri.location).resolve()}"
             pin = (spec.weight_pins or {}).get(str(weights.address)) or ""

@@ -307,7 +307,7 @@ class RunControl:
         return each(call_rank, run.ranks, _AT_ONCE)
 
     def node_of_rank(self, run: RunRecord, rank: int) -> tuple[NodeAgent, Node]:
-        """Return a rank's node and its agent; NodeError if there is no such rank or node."""
+        """Return a rank's node and its agent; NodeError if there is no such rank, UnknownOnNode for a removed node."""
         node_id = next((record.node for record in run.ranks if record.rank == rank), None)
         if node_id is None:
             raise NodeError(
@@ -323,10 +323,8 @@ class RunControl:
     def _find_node(self, node_id: str) -> tuple[NodeAgent, Node]:
         cluster = self._lookup(Address(Kind.CLUSTER, node_id.partition("/")[0]))
         node = node_named(cluster, node_id) if cluster else None
-        if cluster is None:
-            raise NodeError(f"node {node_id} is no longer in the state")
-        if node is None:
-            raise UnknownOnNode(f"{cluster.address} no longer has node {node_id}")
+        if cluster is None or node is None:
+            raise UnknownOnNode(f"node {node_id} is no longer in the state")
         return self._agents.ephemeral_agent(cluster.provider, node), node
 
 

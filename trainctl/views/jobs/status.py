@@ -151,8 +151,8 @@ def _remark_lines(run: RunRecord) -> list[tuple[str, str]]:
         ("image", run.image_digest),
         ("progress", progress_text(run.progress) if run.progress else None),
         *(
-            ("started with", ", ".join([f"{one['run']}: {one['name']}", *one.get("pointers", ())]))
-            for one in run.loaded
+            ("started with", ", ".join([f"{row['run']}: {row['name']}", *row.get("pointers", ())]))
+            for row in run.loaded
         ),
         ("upload", upload),
     ]
