@@ -160,9 +160,7 @@ class _RunComparison:
             return ActionReason.DEPLOY_FAILED, ()
         if self.context.replace:
             return ActionReason.BY_REQUEST, ()
-        cause = self._changed() or self._interrupted()
-        resumes = self.run.status is RunStatus.FAILED and self.today.get("resume_from")
-        return cause or ((ActionReason.RUN_FAILED, ()) if resumes else None)
+        return self._changed() or self._interrupted()
 
     def same_run(self) -> Change:
         """Plan without a new run: update attributes that can change in place."""

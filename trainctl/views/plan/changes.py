@@ -55,7 +55,7 @@ _JOBS = {
     ActionReason.CANNOT_UPDATE: "must run again: its configuration has changed",
     ActionReason.BY_REQUEST: "will run again, as requested",
     ActionReason.BY_TRIGGERS: "will run again: matches rerun_on",
-    ActionReason.RUN_FAILED: "will run again: its last run failed",
+    ActionReason.RUN_FAILED: "will run again: its last run failed and the job has changed since",
     ActionReason.DEPLOY_FAILED: "will run again: its last run could not be deployed",
     ActionReason.RUN_LOST: "will run again: the supervisor or node of its last run was lost",
     ActionReason.INTERRUPTED: "will resume its interrupted start",
