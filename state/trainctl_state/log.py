@@ -253,7 +253,7 @@ class ObjectLog:
 
     def _snapshots(self) -> list[int]:
         positions = (position_of(key) for key, *_ in self._store.list(SNAPSHOTS))
-        return [position for position in positions if position is not None]
+        return sorted(position for position in positions if position is not None)
 
     def _newest_snapshot(self) -> int:
         return max(self._snapshots(), default=0)
@@ -291,7 +291,7 @@ class HistoryArchive:
     def firsts(self) -> list[int]:
         """Return the first position of each pack, ascending."""
         positions = (position_of(key) for key, *_ in self._store.list(HISTORY))
-        return [position for position in positions if position is not None]
+        return sorted(position for position in positions if position is not None)
 
     def packs(self) -> Iterator[HistoryPack]:
         """Yield all packs, the oldest first."""

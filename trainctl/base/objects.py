@@ -75,7 +75,7 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
-        """Yield objects below ``prefix/`` with keys after ``after``, in key order."""
+        """Yield objects below ``prefix/`` with keys after ``after``, in no particular order."""
         ...
 
     def delete(self, keys: Sequence[str]) -> None:

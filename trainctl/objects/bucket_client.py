@@ -83,6 +83,13 @@ class Bucket:
         self._clients: dict[tuple[bool, int], ObstoreClient] = {}
         self._client(long=False, sent=0)
 
+    def at(self, prefix: str) -> Bucket:
+        """Return the bucket at another prefix, as earlier requests have corrected it."""
+        return Bucket(
+            replace(self.location, prefix=prefix), self._access, self._origin or "",
+            renew=self._renew, environ=self._environ, read_timeout=self._read_timeout,
+        )  # fmt: skip
+
     def list(
         self, prefix: str = "", after: str = "", each: RetryFn = no_retry
     ) -> Iterator[ObjectInfo]:
@@ -272,10 +279,11 @@ class Bucket:
     def _client(self, long: bool, sent: int) -> ObstoreClient:
         steps = -(-sent // _LIMIT_STEP) if sent > BUFFER_BYTES else 0
         kind = (long or steps > 0, steps * _LIMIT_STEP)
-        if kind not in self._clients:
+        clients = self._clients  # other threads may replace it
+        if kind not in clients:
             settings = self._access, self._environ, self._read_timeout
-            self._clients[kind] = open_client(self.location, *settings, long=kind[0], sent=kind[1])
-        return self._clients[kind]
+            clients[kind] = open_client(self.location, *settings, long=kind[0], sent=kind[1])
+        return clients[kind]
 
     def _refresh_clients(self, error: SourceError) -> bool:
         """Fix region, style or credential after an error; return whether a retry may succeed."""
@@ -378,7 +386,9 @@ def open_bucket(
     renew = credential.renew
 
     def renewed() -> BucketCredential:
+        nonlocal renew
         fresh = renew() if renew else credential
+        renew = fresh.renew or renew
         return parse_credential(location.scheme, fresh.value, fresh.origin)
 
     return Bucket(

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trainctl.base.checkpoints.s3_client import PATH_STYLE_REFUSED
-from trainctl.base.http.refusals import RefusedRequest, server_message
+from trainctl.base.http.refusals import RefusedRequest, request_error, server_message
+from trainctl.base.network.http_errors import HttpError
 from trainctl.base.throughput import StalledError
 from trainctl.errors import (
     SourceDenied,
@@ -18,7 +19,7 @@ from trainctl.errors import (
 )
 from trainctl.objects.obstore_client import UNREACHABLE_PROXY
 
-_STATUS = re.compile(r"non-2xx status code: (\d{3})")
+_STATUS = re.compile(r"non-2xx status code: (\d{3})[^:]*:?(.*)", re.DOTALL)
 _CODE = re.compile(r"<Code>\s*([A-Za-z0-9]{1,64})\s*</Code>")
 _REDIRECTS = {302, 303, 307, 308}
 _BUCKET_REGION = re.compile(
@@ -56,6 +57,8 @@ def translate_errors(subject: str, host: str, origin: str | None) -> Iterator[No
         yield
     except (SourceError, KeyboardInterrupt, GeneratorExit):
         raise
+    except HttpError as error:
+        raise request_error(error, subject) from None
     except StalledError as error:
         raise SourceInterrupted(f"{subject}: {host} is too slow ({error})") from None
     except Exception as error:
@@ -67,28 +70,29 @@ def translate_errors(subject: str, host: str, origin: str | None) -> Iterator[No
 
 
 def _translate(error: Exception, subject: str, host: str, origin: str | None) -> SourceError | None:
-    kind, text = type(error).__name__, str(error)
+    kind, text, host = type(error).__name__, str(error), getattr(error, "host", "") or host
     brief = text.partition("Debug source")[0]
     if kind == "InvalidPathError" or brief.startswith("Could not parse path"):
         return _name_error(subject, brief)
     if not (type(error).__module__.startswith("obstore") or isinstance(error, OSError)):
         return None
-    status = int(match[1]) if (match := _STATUS.search(brief)) else None
+    answer = _STATUS.search(brief)
+    status = int(answer[1]) if answer else None
     code = match[1] if (match := _CODE.search(brief)) else None
     if kind in ("PreconditionError", "NotModifiedError") or status in (412, 416):
         return SourceMismatch(
             f"{subject} has changed since it was resolved", "Plan and apply again."
         )
+    why = ", ".join(str(part) for part in (status, code) if part)
     if status == 301 or code in _REGION:
-        return _wrong_region_error(f"{status}, {code}" if code else str(status), subject, brief)
+        return _wrong_region_error(why, subject, brief)
     if status in _REDIRECTS:
         return _redirect_error(subject, host)
-    if known := _known_error(f"({status}, {code})", code, brief, subject, host):
+    if known := _known_error(f"({why})", code, brief, subject, host):
         return known
-    if status is not None:
-        refusal = RefusedRequest(
-            status, host, code or "", server_message({}, brief.encode()), origin
-        )
+    if answer and status:
+        message = server_message({}, answer[2].encode())
+        refusal = RefusedRequest(status, host, code or "", message, origin)
         # some servers answer 400 to unsigned requests
         return refusal.error(subject, 401 if status == 400 and origin is None else 0)
     return _connection_error(kind, text, subject, host)
@@ -120,13 +124,13 @@ def _connection_error(kind: str, text: str, subject: str, host: str) -> SourceEr
             "Set SSL_CERT_FILE to the certificates to trust.",
             code="untrusted-certificate",
         )
-    if _is_network_error(kind, text):
+    if kind == "OSError" or "HttpError" in text or "error sending request" in text:
         if UNREACHABLE_PROXY in text:
             return _redirect_error(subject, host)
         error_type: type[SourceError] = SourceUnreachable
-        if any(words in text for words in ("kind: Timeout", "timed out", "did not respond")):
+        if any(words in text for words in ("kind: Timeout", "timed out")):
             problem = "timed out waiting for"
-        elif "kind: Connect" in text or "cannot reach" in text:
+        elif "kind: Connect" in text:
             problem = "cannot connect to"
         else:
             problem, error_type = "connection lost to", SourceInterrupted
@@ -159,13 +163,4 @@ def _name_error(subject: str, brief: str) -> SourceError:
         f"{subject}: object name{shown} is not a valid file name",
         "Rename the object (no empty, . or .. parts), or use a prefix that excludes it.",
         code="unsafe-file-name",
-    )
-
-
-def _is_network_error(kind: str, text: str) -> bool:
-    return (
-        kind.startswith(("Http", "UnusableProxy"))
-        or "HttpError" in text
-        or "error sending request" in text
-        or kind == "OSError"
     )

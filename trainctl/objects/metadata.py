@@ -18,9 +18,10 @@ from urllib.parse import unquote, unquote_plus, urlencode, urlsplit
 from trainctl.base import sigv4
 from trainctl.base.checkpoints.s3_client import element_text, elements
 from trainctl.base.http import HttpClient, Response
+from trainctl.base.http.urls import host_of
 from trainctl.objects import credentials as kinds
 from trainctl.objects.location import BucketLocation, entra_authority
-from trainctl.objects.obstore_client import endpoint_of, is_expired, object_url, region_of
+from trainctl.objects.obstore_client import is_expired, object_url, region_of
 
 _ARCHIVED = {"GLACIER", "DEEP_ARCHIVE", "ARCHIVE_ACCESS", "DEEP_ARCHIVE_ACCESS", "Archive"}
 """Classes of S3, tiers of its Intelligent-Tiering and of Azure; all of Google's are readable."""
@@ -33,7 +34,11 @@ _PREFIX = re.compile(r"^x-(amz|goog|ms-meta|ms)-|[-_]")
 
 
 class UnexpectedResponse(OSError):
-    """A refusal or no metadata; worded as obstore's errors, for ``translate_errors``."""
+    """A refusal by ``host`` or no metadata; worded as obstore's errors, for ``translate_errors``."""
+
+    def __init__(self, text: str, host: str = "") -> None:
+        super().__init__(text)
+        self.host = host
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,9 @@ class MetadataClient:
         elif after and not is_azure:
             query["start-after"] = root + after
         _, body = self._send("GET", "", query)
-        if not re.search(rb"<(ListBucketResult|EnumerationResults)\b", body):
-            raise UnexpectedResponse("the response is not a list of objects")
+        is_cut = b"<IsTruncated>true<" in body and b"<NextContinuationToken>" not in body
+        if is_cut or not re.search(rb"<(ListBucketResult|EnumerationResults)\b", body):
+            raise UnexpectedResponse("the response is not a complete list of objects")
         is_quoted = element_text(body, "EncodingType") == "url"
         listed = []
         for entry in elements(body, "Blob" if is_azure else "Contents"):
@@ -129,6 +135,7 @@ class MetadataClient:
         with self._http.request(method, url, headers, follow=False) as response:
             if response.status == 404 and method == "HEAD":
                 return {}, b""
+            _check_region(response, region_of(location, access, self._environ))
             return response.headers, _read_success(response)
 
     def _signature(
@@ -136,7 +143,7 @@ class MetadataClient:
     ) -> Mapping[str, str]:
         location, parts = self._location, urlsplit(url)
         more = {"x-amz-request-payer": "requester"} if location.requester_pays else {}
-        if query and location.is_own(endpoint_of(location, access, self._environ)):
+        if query and (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn")):
             more["x-amz-optional-object-attributes"] = "RestoreStatus"
         target = sigv4.RequestTarget(method, parts.netloc, unquote(parts.path), [*query.items()])
         key = sigv4.S3Credential(access.key_id, access.secret, access.session)
@@ -163,12 +170,21 @@ class MetadataClient:
         return kinds.BearerToken(document["access_token"], datetime.now(UTC) + lifetime)
 
 
+def _check_region(response: Response, region: str) -> None:
+    """Raise UnexpectedResponse if a header names another region; an error of HEAD has no body."""
+    actual = response.headers.get("x-amz-bucket-region")
+    if response.status in (301, 400) and actual not in (None, region):
+        error = f"<Code>PermanentRedirect</Code><Region>{actual}</Region>"
+        raise UnexpectedResponse(f"non-2xx status code: {response.status}: {error}")
+
+
 def _read_success(response: Response) -> bytes:
     body = response.read_all(_MAX_BYTES)
     if response.status == 200:
         return body
     raise UnexpectedResponse(
-        f"non-2xx status code: {response.status}: {body.decode(errors='replace')}"
+        f"non-2xx status code: {response.status}: {body.decode(errors='replace')}",
+        host_of(urlsplit(response.url)),
     )
 
 
@@ -196,7 +212,7 @@ def _object_info(key: str, fields: Iterable[tuple[str, str]]) -> ObjectInfo:
     found: dict[str, str] = {}
     for name, value in fields:  # the first, as others may be the user's metadata
         found.setdefault(_PREFIX.sub("", name.lower()), value)
-    tier = found.get("archivestatus") or found.get("storageclass") or found.get("accesstier", "")
+    tiers = {found.get(name, "") for name in ("archivestatus", "storageclass", "accesstier")}
     is_restored = "restoreexpirydate" in found or '="false"' in found.get("restore", "")
     try:
         size = int(found.get("storedcontentlength") or found.get("contentlength") or found["size"])
@@ -213,5 +229,5 @@ def _object_info(key: str, fields: Iterable[tuple[str, str]]) -> ObjectInfo:
         (not size and key[-1:] in ("", "/"))
         or found.get("resourcetype") == "directory"
         or found.get("hdiisfolder", "").lower() == "true",
-        tier if tier in _ARCHIVED and not is_restored else "",
+        "" if is_restored else next(iter(tiers & _ARCHIVED), ""),
     )

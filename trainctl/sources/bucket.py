@@ -222,8 +222,7 @@ class BucketSource:
             denied = error
         path = bucket.location.prefix
         if first is None and path and not uri.endswith("/"):
-            # opened by the location that the first request has corrected
-            parent = self._bucket(replace(bucket.location, prefix=dirname(path)), credential)
+            parent = bucket.at(dirname(path))
             with suppress(*([SourceDenied] if denied else [])):
                 if (single := parent.head(basename(path))) and not single.is_directory:
                     return parent, iter([single])

@@ -7,35 +7,22 @@ from typing import Collection, Iterator, Mapping
 from urllib.parse import urlsplit
 
 from trainctl.base.http import (
-    HostThrottled,
     HttpClient,
     HttpError,
-    HttpInterrupted,
-    HttpUnreachable,
     Response,
-    UnsafeRedirect,
-    UntrustedCertificate,
-    UnusableProxy,
 )
 from trainctl.base.http.limits import LIMITS, retry_after
-from trainctl.base.http.refusals import ERROR_BYTES, RefusedRequest, server_message
+from trainctl.base.http.refusals import ERROR_BYTES, RefusedRequest, request_error, server_message
 from trainctl.base.http.urls import host_of, origin_of
 from trainctl.errors import (
     SourceError,
-    SourceInterrupted,
     SourceMismatch,
     SourceThrottled,
     SourceUnavailable,
-    SourceUnreachable,
 )
 from trainctl.plugin_api.sources import SourceCredential
 
 _THROTTLE_STATUSES = (429, 503)
-_CODES = {
-    UnsafeRedirect: "unsafe-redirect",
-    UntrustedCertificate: "untrusted-certificate",
-    UnusableProxy: "unusable-proxy",
-}
 
 
 class SourceResponse:
@@ -194,17 +181,4 @@ def _source_errors(subject: str) -> Iterator[None]:
     try:
         yield
     except HttpError as error:
-        raise _error(error, subject) from None
-
-
-def _error(error: HttpError, subject: str) -> SourceError:
-    summary = f"{subject}: {error.reason}"
-    if isinstance(error, HostThrottled):
-        return SourceThrottled(summary, retry_after=error.retry_after)
-    if isinstance(error, HttpUnreachable):
-        return SourceUnreachable(summary, error.advice)
-    if isinstance(error, HttpInterrupted):
-        return SourceInterrupted(summary, error.advice)
-    if isinstance(error, UnusableProxy):
-        summary = error.reason
-    return SourceError(summary, error.advice, code=_CODES.get(type(error)))
+        raise request_error(error, subject) from None

@@ -154,7 +154,7 @@ def _classify_entry(
 
 def _link_problem(target: str, above: Sequence[str]) -> str | None:
     root = above[0].rstrip("/")
-    repository = root.partition("/snapshots/")[0]
+    repository = root.rpartition("/snapshots/")[0]
     is_cached = Path(repository).name.startswith(("models--", "datasets--"))
     # the Hub's cache keeps the files of snapshots in its repository
     inside = (f"{root}/", f"{repository}/blobs/") if is_cached else (f"{root}/",)

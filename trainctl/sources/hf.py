@@ -216,7 +216,7 @@ class HubSource:
         if source.has_commits:
             return f"{place}/{resolved.revision}/{quote(file.path)}"
         parent, _, name = source.path.rpartition("/")
-        is_single = [other.path for other in resolved.files] == [name]
+        is_single = len(resolved.files) == 1 and file.path == name
         folder = parent if is_single else source.path.rstrip("/")
         return f"{place}/{quote(f'{folder}/{file.path}'.lstrip('/'))}"
 

@@ -75,7 +75,7 @@ class ObjectStoreConformance(ABC):
         client.put("a/1", b"123", durable=False)
         client.sync(["a/1"])
         client.put("a/2", b"")
-        first, second = other_client.list("a")
+        first, second = sorted(other_client.list("a"))
         assert (first.key, first.size) == ("a/1", 3)
         assert first.modified <= second.modified
         assert other_client.stat("a/1") == first
@@ -126,8 +126,8 @@ class ObjectStoreConformance(ABC):
             writing.result()
         assert observed <= values
 
-    def test_list_is_sorted_and_bounded(self, stores: tuple[ObjectStore, ObjectStore]) -> None:
-        """Keys are ascending, with the prefix, and greater than ``after``."""
+    def test_list_is_bounded(self, stores: tuple[ObjectStore, ObjectStore]) -> None:
+        """Keys have the prefix and are greater than ``after``."""
         client, other_client = stores
         for key in ("b/2", "b/10", "a/1", "b/1", "bb/1", "c"):
             client.put(key, b"x")
@@ -164,5 +164,5 @@ class ObjectStoreConformance(ABC):
 
 
 def keys(store: ObjectStore, prefix: str, after: str = "") -> list[str]:
-    """Return the listed keys."""
-    return [stat.key for stat in store.list(prefix, after)]
+    """Return the listed keys, sorted."""
+    return sorted(stat.key for stat in store.list(prefix, after))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from trainctl.base.filesystem.safe_path import check_paths, display_path
 from trainctl.base.listing import LFS_POINTER, UNKNOWN_SIZE, ResolvedSource, SourceFile
@@ -278,14 +278,13 @@ def _apply_patterns(
 
 
 OpenFile = Callable[[SourceFile], AbstractContextManager[Iterator[bytes]]]
-_MOST_READ, _POINTER_SIZES = 8, range(120, 200)
-_TEXTS = (".json", ".jsonl", ".md", ".txt", ".yaml", ".py", ".jinja")
+_MOST_READ, _POINTER_SIZES = 8, range(126, 140)  # 125 bytes and the digits of a size
 
 
 def _refuse_lfs_pointers(
     request: SourceRequest, files: Iterable[SourceFile], open_file: OpenFile, each: RetryFn
 ) -> None:
-    """Raise SourceError for a pointer of Git LFS; from other machines only a few files are read."""
+    """Raise SourceError for a pointer of Git LFS; from other machines one file of each suffix is read."""
 
     def is_pointer(file: SourceFile) -> bool:
         with open_file(file) as stream:
@@ -293,7 +292,7 @@ def _refuse_lfs_pointers(
 
     small = [file for file in files if file.size in _POINTER_SIZES]
     if request.uri.scheme != "file":
-        small = [file for file in small if not file.path.endswith(_TEXTS)][:_MOST_READ]
+        small = [*{PurePosixPath(file.path).suffix: file for file in small}.values()][:_MOST_READ]
     for file in small:
         if each(partial(is_pointer, file)):
             raise SourceError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -26,7 +25,7 @@ def blobs(count: int) -> list[str]:
 
 
 def names(stats: Iterator[object]) -> list[str]:
-    return [stat.key for stat in stats]  # type: ignore[attr-defined]
+    return sorted(stat.key for stat in stats)  # type: ignore[attr-defined]
 
 
 def test_objects_are_read_as_they_were_put(any_objects: ObjectStore) -> None:
@@ -74,21 +73,15 @@ def test_stats_tell_size_and_age(any_objects: ObjectStore) -> None:
     assert listed.modified == pytest.approx(stat.modified, abs=1)
 
 
-def test_lists_are_in_order_and_of_one_prefix(any_objects: ObjectStore) -> None:
+def test_lists_are_of_one_prefix(any_objects: ObjectStore) -> None:
+    """Without objects that aren't the store's."""
     expected = blobs(20)
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda key: any_objects.put(key, b"x"), reversed(expected)))
-    any_objects.put(keys.listing(sha256(b"")), b"x")
+    for key in (*expected, keys.listing(sha256(b"")), f"{keys.BLOBS}/notes.txt"):
+        any_objects.put(key, b"x")
     assert names(any_objects.list(keys.BLOBS)) == expected
     assert names(any_objects.list(keys.BLOBS, expected[7])) == expected[8:]
     assert names(any_objects.list(keys.BLOBS, expected[-1])) == []
     assert names(any_objects.list(keys.BLOBS[:-1])) == []
-
-
-def test_foreign_objects_are_not_listed(any_objects: ObjectStore) -> None:
-    any_objects.put(f"{keys.BLOBS}/notes.txt", b"x")
-    any_objects.put(KEY, b"x")
-    assert names(any_objects.list(keys.BLOBS)) == [KEY]
 
 
 def test_deleted_objects_are_gone(any_objects: ObjectStore) -> None:

@@ -18,10 +18,10 @@ def code(tmp_path: Path) -> Path:
     """Code in a folder of a repository, committed, with a file that is never code."""
     code = tmp_path / "src"
     code.mkdir()
-    texts = {"kept": "a\n", "train.py": "a\nb\n", "old.py": "x\n", "secret": "s\n", "b.bin": "\0"}
+    texts = {"kept": "a\n", "train.py": "a\nb\n", "old.py": "x\n", "secret\t": "s\n", "b.bin": "\0"}
     for name, text in texts.items():
         (code / name).write_text(text)
-    (code / ".trainctlignore").write_text("secret\n")
+    (code / ".trainctlignore").write_text("secret*\n")
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "-qm", "first")
@@ -44,6 +44,7 @@ def test_lines_of_each_file(code: Path) -> None:
     (code / "new é.py").write_text("1\n2\n")
     (code / "b.bin").write_bytes(b"\0\1")
     (code / "kept").chmod(0o755)
+    (code / "secret\t").write_text("t\n")
     assert compare(code, before) == (
         {
             "train.py": (1, 2),

@@ -74,7 +74,7 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(
             200 if self.headers.get("Authorization") == LOGIN else 403,
             {},
-            f'{{"token": "{TOKEN}"}}',
+            f'{{"token": "{TOKEN}", "message": "not yours"}}',
         )
 
     def answer(self, status: int, headers: dict[str, str], body: str = "") -> None:
@@ -151,7 +151,7 @@ def test_without_an_answer_there_is_no_digest(registry: Registry) -> None:
         "old": "reports no digest",
         "moved": "HTTP status 307",
         "basic": "a login is required",
-        "bearer": "HTTP status 403 from its token server",
+        "bearer": "HTTP status 403 from its token server: not yours",
     }.items():
         with pytest.raises(SourceError, match=cause):
             resolved(f"{host}/{name}/train:1")

@@ -12,9 +12,11 @@ from typing import Any
 import boto3
 import pytest
 
+from tests.support.cases import cases
 from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, moto, rclone
 from tests.support.servers.clouds import ACCOUNT, azure
 from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
+from tests.support.storage.weights_data import LFS_POINTER
 from trainctl.base.filesystem.safe_path import is_unusable
 from trainctl.errors import SourceDenied, SourceError, SourceNotFound
 from trainctl.objects.bucket_client import open_bucket
@@ -119,11 +121,8 @@ def test_markers_and_the_archive_of_azure(tmp_path: Path) -> None:
         store: Any = bucket._client(long=False, sent=0)
         store.put("a/marker", b"", attributes={"hdi_isfolder": "true"})
         store.put("old", b"1", attributes={"Storage-Class": "Archive"})
-        source = BucketSource("azure", environ=environ)
-        found = [source.resolve(place, None, credential).files for place in (uri, f"{uri}/old")]
-    assert [(file.path, is_unusable(file)) for files in found for file in files] == [
-        ("old", True)
-    ] * 2
+        (file,) = BucketSource("azure", environ=environ).resolve(uri, None, credential).files
+    assert (file.path, is_unusable(file)) == ("old", True)
 
 
 def test_empty_objects_cost_no_request_of_their_own() -> None:
@@ -148,7 +147,14 @@ def test_an_odd_key_blocks_only_what_selects_it(s3: Any, source: BucketSource) -
     assert planned(source, "s3://models/d", *ignored) == ["ok"]
 
 
-def test_archived_objects_are_an_error_until_restored(s3: Any, source: BucketSource) -> None:
+def test_a_pointer_of_git_lfs_is_an_error(s3: Any, source: BucketSource) -> None:
+    texts = {f"d/{number}.txt": bytes(len(LFS_POINTER)) for number in range(9)}
+    put(s3, **texts, **{"d/train.jsonl": LFS_POINTER})
+    with pytest.raises(SourceError, match=r"train\.jsonl is a Git LFS pointer"):
+        planned(source, "s3://models/d")
+
+
+def test_archived_objects_are_an_error(s3: Any, source: BucketSource) -> None:
     put(s3, **{"d/now": b"1", "d/ir": b"2"})
     for key in ("d/a", "d/b"):
         s3.put_object(Bucket="models", Key=key, Body=b"x", StorageClass="GLACIER")
@@ -156,10 +162,13 @@ def test_archived_objects_are_an_error_until_restored(s3: Any, source: BucketSou
         planned(source, "s3://models/d")
     assert caught.value.code == "archived-source"
     assert planned(source, "s3://models/d", "[ab]") == ["ir", "now"]
-    with pytest.raises(SourceDenied, match="1 object is archived"):
-        planned(source, "s3://models/d/a")
-    s3.restore_object(Bucket="models", Key="d/a", RestoreRequest={"Days": 1})
-    assert planned(source, "s3://models/d/a") == ["a"]
+
+
+@pytest.mark.parametrize("case", cases("sources/archived_objects"))
+def test_archived_objects_are_told_by_their_headers(case: dict[str, Any]) -> None:
+    with serve_responses(lambda request: raw_response(b"x", **DATED, **case["headers"])) as server:
+        info = open_bucket(parse_bucket_location("s3://models", server.url, {}), KEYS, {}).head("x")
+    assert (info and info.archived) == case["archived"]
 
 
 @pytest.mark.parametrize("uri", ["s3://models", "gs://models", "azure://acme/models"])
@@ -174,6 +183,24 @@ def test_one_object_needs_no_permission_to_list(uri: str) -> None:
         with pytest.raises(SourceDenied):
             source.resolve(f"{uri}/dir/other", None, nobody)
     assert (file.path, file.size) == ("model.bin", 7)
+
+
+@pytest.mark.parametrize("status", ["301 Moved Permanently", "403 Forbidden"])
+def test_one_object_in_another_region_is_found(status: str) -> None:
+    """By the region in the error of the list, which the HEAD then uses, else in the header of the HEAD."""
+    error = "<Error><Code>PermanentRedirect</Code><Region>eu-north-1</Region></Error>"
+
+    def respond(request: RawRequest) -> bytes:
+        if "/us-east-1/" in request.headers["authorization"]:
+            refused = "400 Bad Request" if request.method == "HEAD" else status
+            body = error if status.startswith("301") else ""
+            return raw_response(body, refused, x_amz_bucket_region="eu-north-1")
+        return raw_response(b"1", **DATED) if request.method == "HEAD" else listing({})
+
+    with serve_responses(respond) as server:
+        source, keys = BucketSource(environ={}), replace(KEYS, endpoint=server.url)
+        files = source.resolve("s3://models/dir/x", None, keys).files
+    assert (len(files), len(server.heard)) == (1, 3)
 
 
 @pytest.mark.parametrize("uri", ["gs://models/d", "gs://models/d/x"])

@@ -63,6 +63,7 @@ def test_links_inside_are_content(place: Path) -> None:
 
 
 def test_a_snapshot_of_the_hubs_cache_is_followed_in_its_repository(tmp_path: Path) -> None:
+    tmp_path /= "snapshots"
     snapshot = tmp_path / "models--a--m" / "snapshots" / ("0" * 40)
     for directory in (
         snapshot,

@@ -70,21 +70,25 @@ def test_a_bucket_client_follows_no_redirect(elsewhere: RawServer, uri: str) -> 
 def test_a_service_principal_gets_its_token_from_another_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    said = json.dumps({"error": "invalid_client", "error_description": "The secret is invalid"})
     token = raw_response('{"access_token": "the-token", "expires_in": 3600}')
+    answers = [token, token, raw_response(said, "401 Unauthorized")]
     with (
-        serve_responses(lambda request: token) as entra,
+        serve_responses(lambda request: answers.pop()) as entra,
         serve_responses(lambda request: raw_response(LISTED)) as blobs,
     ):
         there = {"AZURE_AUTHORITY_HOST": entra.url.replace("127.0.0.1", "localhost")}
         monkeypatch.setenv(*there.popitem())
         place = parse_bucket_location("azure://acme/box", blobs.url, {})
         bucket = Bucket(place, AzurePrincipal("tenant", "client", SECRET))
+        with pytest.raises(SourceError, match=r"by localhost:\d+ \(401\): The secret is invalid"):
+            list(bucket.list())
         with pytest.raises(SourceError):
             bucket.get("x")
         assert list(bucket.list()) == list(bucket.list()) == []
 
     # one is obstore's
-    assert [one.target for one in entra.heard] == ["/tenant/oauth2/v2.0/token"] * 2
+    assert [one.target for one in entra.heard] == ["/tenant/oauth2/v2.0/token"] * 3
     assert [one.headers["authorization"] for one in blobs.heard] == ["Bearer the-token"] * 3
 
 

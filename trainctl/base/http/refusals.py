@@ -1,4 +1,4 @@
-"""Errors of refused requests: by status, the platform's error code and the server's message."""
+"""Errors of requests: by exception, or by status, the platform's error code and the server's message."""
 
 from __future__ import annotations
 
@@ -8,12 +8,24 @@ import json
 import re
 from typing import Any, Mapping, NamedTuple, Optional, Type
 
+from trainctl.base.network.http_errors import (
+    HostThrottled,
+    HttpError,
+    HttpInterrupted,
+    HttpUnreachable,
+    UnsafeRedirect,
+    UntrustedCertificate,
+    UnusableProxy,
+)
 from trainctl.errors import (
     SourceDenied,
     SourceError,
+    SourceInterrupted,
     SourceMismatch,
     SourceNotFound,
+    SourceThrottled,
     SourceUnavailable,
+    SourceUnreachable,
 )
 
 ERROR_BYTES = 2**14
@@ -67,6 +79,26 @@ _BY_STATUS = {
     **dict.fromkeys((408, 425, 500, 502, 503, 504), _UNAVAILABLE),
 }
 
+_CODES = {
+    UnsafeRedirect: "unsafe-redirect",
+    UntrustedCertificate: "untrusted-certificate",
+    UnusableProxy: "unusable-proxy",
+}
+
+
+def request_error(error: HttpError, subject: str) -> SourceError:
+    """Return the error of a request without a response."""
+    summary = f"{subject}: {error.reason}"
+    if isinstance(error, HostThrottled):
+        return SourceThrottled(summary, retry_after=error.retry_after)
+    if isinstance(error, HttpUnreachable):
+        return SourceUnreachable(summary, error.advice)
+    if isinstance(error, HttpInterrupted):
+        return SourceInterrupted(summary, error.advice)
+    if isinstance(error, UnusableProxy):
+        summary = error.reason
+    return SourceError(summary, error.advice, code=_CODES.get(type(error)))
+
 
 class RefusedRequest(NamedTuple):
     """A response that isn't the requested one. ``origin``: that of the credential, or empty; None without one."""
@@ -84,9 +116,11 @@ class RefusedRequest(NamedTuple):
         if row is _DENIED and self.origin is None and not (explained and self.status != 401):
             row = _ANONYMOUS
         kind, text, advice, code = row
+        if self.origin is not None:
+            advice = "" if row is _LIMITED else advice.replace(_USE_AUTH, "").strip()
         guesses = (_DENIED, _MISSING, _OTHER, *((_GATED,) if self.origin is not None else ()))
         if explained and row in guesses:
-            advice = _USE_AUTH if self.origin is None and row is not _OTHER else ""
+            advice = _USE_AUTH if self.origin is None and row is _MISSING else ""
         if self.origin and kind is SourceDenied:
             advice = f"The credential was read from {self.origin}. {advice}".strip()
         why = f"{self.status}, {self.code}" if self.code else self.status

@@ -138,7 +138,8 @@ def _authorization(
     with client.request("GET", url, secret_headers=secret, follow=False) as response:
         if response.status != _OK:
             said = server_message(response.headers, response.read(ERROR_BYTES))
-            raise ValueError(f"HTTP status {response.status} from its token server {said}".strip())
+            why = f"HTTP status {response.status} from its token server"
+            raise ValueError(f"{why}: {said}" if said else why)
         document = json.loads(response.read_all(_MOST_BYTES))
     return f"Bearer {document.get('token') or document.get('access_token') or ''}"
 

@@ -236,19 +236,23 @@ def _syntax(problem: yaml.YAMLError, lines: Sequence[str], file: str) -> Diagnos
     if "maximum nesting" in str(problem):  # the limit of libyaml may be lower
         return too_deep_error(where)
     line = next(iter(lines[mark.line : mark.line + 1]), "")
+    above = next((text for text in reversed(lines[: mark.line]) if text.strip()), "")
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return error("indentation with a tab", "Use spaces.", where=where, code="syntax")
     parts = (getattr(problem, "context", None), getattr(problem, "problem", None))
     summary = f"invalid YAML: {', '.join(part for part in parts if part)}"
-    return error(summary, _likely_cause(parts, line, mark, context), where=where, code="syntax")
+    advice = _advice(parts, line, above, mark, context)
+    return error(summary, advice, where=where, code="syntax")
 
 
-def _likely_cause(parts: Sequence[str | None], line: str, mark: Any, context: Any) -> str:
+def _advice(parts: Sequence[str | None], line: str, above: str, mark: Any, context: Any) -> str:
     """Return advice for a syntax error at ``mark``, in an element that starts at ``context``."""
     column, before = len(line) - len(line.lstrip()), line[: mark.column]
     if "mapping values are not allowed" in str(parts[1]):
         if ": " in before:
             return "If ': ' is part of the value, put the value in quotes."
+        if column <= len(above) - len(above.lstrip()):
+            return "The line above has no ': ' after its key."
         return "This line is indented below a complete value. Start it in the column of that value's key."
     if context is None or context.line == mark.line:
         return ""

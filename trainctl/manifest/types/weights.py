@@ -19,7 +19,7 @@ from trainctl.manifest.types.base import (
     union_tag,
     validation_error,
 )
-from trainctl.model.source_uri import BUCKETS, parse_source
+from trainctl.model.source_uri import BUCKETS, is_file_name, parse_source
 
 _METHODS = {"AWS_OIDC": ("s3",), "AWS_ASSUME_ROLE": ("s3",), "GCP_OIDC": ("gs",)}
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -54,6 +54,12 @@ def _sha256(text: str) -> str:
             code="invalid-value",
         )
     return text.lower()
+
+
+def _file_name(text: str) -> str:
+    if not is_file_name(text):
+        raise validation_error("not a file name", "Use a name without '/'.", code="invalid-value")
+    return text
 
 
 def _non_empty_patterns(patterns: list[str]) -> list[str]:
@@ -118,14 +124,14 @@ class InlineWeights(ManifestSection):
     endpoint_url: EndpointUrl | None = None
     """Custom endpoint URL, for example of an S3-compatible server; same as ``auth.endpoint_url``."""
     requester_pays: bool = False
-    """Pay for the requests, with the credential's account, if the owner of an ``s3://`` bucket doesn't."""
+    """Bill requests to the credential's account, as Requester Pays buckets of ``s3://`` need."""
     allow_patterns: AllowPatterns | None = None
     """Include only files that match a pattern; ``*`` crosses ``/``."""
     ignore_patterns: list[Text] | None = None
     """Exclude files that match a pattern."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of an ``https://`` file; it pins the source."""
-    name: Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f\x7f]{1,255}$")] | None = None
+    name: Annotated[str, AfterValidator(_file_name)] | None = None
     """File name of an ``https://`` file; default: the server's (``Content-Disposition``), else the
     end of the URL."""
 

@@ -129,7 +129,7 @@ def _selected(
 def _committed(root: Path, commit: str) -> Iterator[tuple[str, str, str]]:
     """Yield path, mode and id of all files of a commit, also in submodules."""
     for row in (run_git(root, "ls-tree", "-r", "-z", _END, commit, ".") or b"").split(b"\0")[:-1]:
-        head, path = os.fsdecode(row).split("\t")
+        head, path = os.fsdecode(row).split("\t", 1)
         mode, _, blob = head.split()
         if mode == SUBMODULE and (root / path / ".git").exists():
             yield from ((f"{path}/{name}", m, b) for name, m, b in _committed(root / path, blob))
@@ -144,7 +144,7 @@ def compare_code(diff: ContentDiff, root: Path, commit: str, now: Mapping[str, s
         if mode in _GIT_MODES and (path in now or not os.path.lexists(root / path)):
             old[path] = f"{_GIT_MODES[mode]} {blob}"
     for row in (run_git(root, *_NUMSTAT.split(), _END, commit, "--", ".") or b"").split(b"\0")[:-1]:
-        added, removed, name = row.split(b"\t")
+        added, removed, name = row.split(b"\t", 2)
         if added.isdigit():  # not of binary files
             lines[os.fsdecode(name)] = int(added), int(removed)
     rows = []
