@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -105,6 +106,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ):
             item.add_marker(pytest.mark.integration)
     items.sort(key=lambda item: item.get_closest_marker("integration") is None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Fail a test after which libraries log more: each later test of its process takes far longer."""
+    root = logging.getLogger()
+    if root.level != logging.WARNING:
+        root.setLevel(logging.WARNING)
+        pytest.fail("the level of the root logger was not restored")
 
 
 @pytest.fixture

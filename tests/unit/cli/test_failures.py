@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import typer
@@ -75,6 +76,17 @@ def test_other_outcomes(run: Run, outcome: BaseException | int, code: int, shown
     assert run(outcome) == (code, shown)
 
 
+@pytest.fixture
+def root_logger() -> Iterator[None]:
+    """Level and handlers of the root logger are restored."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers
+    yield
+    root.handlers = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("root_logger")
 @pytest.mark.parametrize(("flags", "traced"), [([], False), (["--log-level", "debug"], True)])
 def test_a_crash_is_short_and_redacted(
     declare: Declare, capsys: pytest.CaptureFixture[str], flags: list[str], traced: bool
