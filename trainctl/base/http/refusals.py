@@ -120,7 +120,7 @@ class RefusedRequest(NamedTuple):
             advice = "" if row is _LIMITED else advice.replace(_USE_AUTH, "").strip()
         guesses = (_DENIED, _MISSING, _OTHER, *((_GATED,) if self.origin is not None else ()))
         if explained and row in guesses:
-            advice = _USE_AUTH if self.origin is None and row is _MISSING else ""
+            advice = _USE_AUTH if self.origin is None and (row is _MISSING or acts_as) else ""
         if self.origin and kind is SourceDenied:
             advice = f"The credential was read from {self.origin}. {advice}".strip()
         why = f"{self.status}, {self.code}" if self.code else self.status
