@@ -123,7 +123,7 @@ def test_the_command(tmp_path: Path, files: dict[str, Any], engine: str, said: s
         ("acme/chat@main", f"hf://acme/chat@{COMMIT}"),
         ("file:./own", "file://TOP/own"),
         ("/models/chat", f"hf://acme/chat@{COMMIT}"),
-        ("/root/runs/1/work/models/own/", "file://TOP/own"),
+        ("/home/me/runs/1/models/own/", "file://TOP/own"),
         ("s3://bucket/base", "s3://bucket/base"),
     ],
 )
