@@ -114,7 +114,8 @@ def test_a_machine_is_created_used_and_deleted_with_everything(
     assert not any(leftovers(ec2).values()), leftovers(ec2)
 
 
-@pytest.mark.parametrize("with_answer", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("with_answer", [False, True])
 def test_a_killed_creation_is_finished_and_leaves_one_machine(
     rented: ProjectHarness, ec2: Ec2Server, with_answer: bool
 ) -> None:

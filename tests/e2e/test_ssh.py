@@ -79,6 +79,7 @@ def test_a_job_runs_on_a_host_and_nothing_is_left_of_it(
     assert wait_for(lambda: not hosts[0].connections())
 
 
+@pytest.mark.long
 def test_files_are_private_whatever_the_umask(tmp_path: Path, fresh: ProjectHarness) -> None:
     """With umask 000 here and on the host, nobody else reads or writes what an apply makes; the jobs' own files are as ever."""
     require_sshd()

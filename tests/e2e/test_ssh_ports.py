@@ -57,6 +57,7 @@ def dropped_packets(host: FakeHost) -> int:
     return sum(part["counter"]["packets"] for rule in rules for part in rule if "counter" in part)
 
 
+@pytest.mark.long
 def test_weights_and_ranks_pass_a_firewall_that_allows_a_range(tmp_path: Path) -> None:
     """From a mirror on the first host, from each other, and to rank 0: no packet comes to another port."""
     if shutil.which("nft") is None:

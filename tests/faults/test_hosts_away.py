@@ -198,7 +198,7 @@ def test_what_reachable_ranks_know_is_shown(gang: ProjectHarness, lab: HostLab, 
 OUTAGES = [
     ("job.", "cut"),
     *(
-        pytest.param(step, fault, marks=pytest.mark.long)
+        (step, fault)
         for step in ("cluster.", "weights.", "job.")
         for fault in ("power", "operator")
     ),
@@ -232,6 +232,7 @@ def repeat(made: ProjectHarness, *command: str) -> None:
     raise AssertionError(f"{command} doesn't recover: {done.stdout[-2000:]}{done.stderr}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("step", "fault"), OUTAGES)
 def test_a_command_that_an_outage_interrupted_is_completed_by_the_next(
     lab: HostLab, tmp_path: Path, step: str, fault: str

@@ -55,6 +55,7 @@ def left(lab: HostLab) -> list[str]:
     return [str(path) for host in lab.hosts for path in host.home.rglob("*trainctl*")]
 
 
+@pytest.mark.long
 def test_a_host_that_is_away_from_the_beginning_leaves_the_others(
     demo: ProjectHarness, lab: HostLab
 ) -> None:

@@ -65,7 +65,9 @@ def test_requirements_are_installed_once(node: NodeHarness, wheels: Path) -> Non
     [
         ("-e .", "refers to a local project"),
         ("-r ../../outside.txt", "not found in the code"),
-        ("--no-index\nno-such-package-anywhere", "cannot install"),
+        pytest.param(
+            "--no-index\nno-such-package-anywhere", "cannot install", marks=pytest.mark.long
+        ),
     ],
 )
 def test_requirements_that_can_not_be_kept(node: NodeHarness, text: str, error: str) -> None:
