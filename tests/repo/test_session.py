@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.support.long_tier import parse_part, part_of
+from tests.support import long_tier
+from tests.support.long_tier import LongTier, parse_part, part_of
 from tests.support.projects.program import ROOT
 
 CONFTEST = """
@@ -116,6 +118,23 @@ def test_parts_of_the_long_tier_cover_it_once_and_evenly() -> None:
 def test_an_impossible_part_is_refused(text: str) -> None:
     with pytest.raises(pytest.UsageError, match="expected a part such as 2/8"):
         parse_part(text)
+
+
+def test_only_what_passed_is_left_out_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_tier, "cache_directory", lambda _: tmp_path)
+    monkeypatch.setenv("TEST_LONG_PASSED", "")
+    words = {"part": "1/1", "record": False, "numprocesses": 1, "hypothesis_seed": 1}
+    tier = LongTier(SimpleNamespace(option=SimpleNamespace(**words, again=False)))  # type: ignore[arg-type]
+    for name, outcome in (("good", "passed"), ("bad", "failed"), ("absent", "skipped")):
+        for when in ("setup", "call", "teardown"):
+            passed = when != "call" or outcome == "passed"
+            report = SimpleNamespace(nodeid=name, when=when, passed=passed, duration=0.0)
+            tier.pytest_runtest_logreport(report)  # type: ignore[arg-type]
+
+    (kept,) = tmp_path.iterdir()
+    assert kept.read_text() == "good\n"
 
 
 CLOCKS = {"time", "time_ns", "today", "now", "utcnow", "localtime", "gmtime"}

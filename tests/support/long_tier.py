@@ -57,6 +57,7 @@ class LongTier:
         self._is_worker = hasattr(config, "workerinput")
         self._seconds: dict[str, float] = json.loads(_SECONDS.read_text())
         self._spent: defaultdict[str, float] = defaultdict(float)
+        self._called: set[str] = set()
         self._workers = config.option.numprocesses or 1
         self._file = cache_directory("long") / f"passed-{_source_key()}"
         if not self._is_worker and config.option.hypothesis_seed is None:
@@ -102,14 +103,18 @@ class LongTier:
         if self._is_worker:
             return
         self._spent[report.nodeid.partition("::")[0]] += report.duration
-        if report.when == "teardown" and report.passed:
+        if report.passed and report.when == "call":
+            self._called.add(report.nodeid)
+        if report.passed and report.when == "teardown" and report.nodeid in self._called:
             with self._file.open("a") as file:
                 file.write(f"{report.nodeid}\n")
 
     def pytest_sessionfinish(self) -> None:
-        """Keep the durations of a whole run, if that is wanted."""
+        """Keep the durations, if that is wanted; of a file that was run in part, the longer one."""
         if self._record and not self._is_worker:
-            spent = {file: round(each, 1) for file, each in sorted(self._spent.items())}
+            before = self._seconds if self._passed or self._parts > 1 else {}
+            files = sorted({*before, *self._spent})
+            spent = {file: round(max(before.get(file, 0), self._spent[file]), 1) for file in files}
             _SECONDS.write_text(json.dumps(spent, indent=1) + "\n")
 
 
