@@ -218,6 +218,12 @@ def serve_ec2(place: Path) -> Iterator[Ec2Server]:
         thread.start()
         ec2.url = f"http://127.0.0.1:{server.server_port}"
         try:
+            # moto's first answers take seconds, and a plan waits for AWS for six
+            ec2.client().describe_instance_type_offerings(
+                Filters=[{"Name": "instance-type", "Values": ["g5.xlarge"]}]
+            )
+            ec2.client("sts").get_caller_identity()
+            ec2.requests.clear()
             yield ec2
         finally:
             server.shutdown()
