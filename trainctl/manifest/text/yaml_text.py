@@ -256,6 +256,8 @@ def _advice(parts: Sequence[str | None], line: str, above: str, mark: Any, conte
         return "This line is indented below a complete value. Start it in the column of that value's key."
     if context is None or context.line == mark.line:
         return ""
+    if "simple key" in str(parts[0]):
+        return f"Line {context.line + 1} has no ': ' after its key."
     if "block" in str(parts[0]) and before.strip() == "" and line[column:].startswith("- "):
         return "Start all items of a list in the same column."
     if "block" not in str(parts[0]) or before.strip() or column == context.column:

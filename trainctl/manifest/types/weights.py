@@ -58,7 +58,9 @@ def _sha256(text: str) -> str:
 
 def _file_name(text: str) -> str:
     if not is_file_name(text):
-        raise validation_error("not a file name", "Use a name without '/'.", code="invalid-value")
+        raise validation_error(
+            "not a file name", "Use a name without '/', other than '..'.", code="invalid-value"
+        )
     return text
 
 
