@@ -59,7 +59,12 @@ def told(process: subprocess.Popen[str], word: str) -> str:
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a process that ends by itself."""
-    out, err = process.communicate(timeout=60)
+    with process:
+        try:
+            out, err = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
     return process.returncode, out, err
 
 

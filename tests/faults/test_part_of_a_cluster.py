@@ -12,6 +12,8 @@ from tests.support.machines.hosts import HostLab, client_project, host_lab
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
 
+pytestmark = pytest.mark.long
+
 PARTLY = 12
 MANIFEST = """\
 project: {name: demo}
@@ -55,7 +57,6 @@ def left(lab: HostLab) -> list[str]:
     return [str(path) for host in lab.hosts for path in host.home.rglob("*trainctl*")]
 
 
-@pytest.mark.long
 def test_a_host_that_is_away_from_the_beginning_leaves_the_others(
     demo: ProjectHarness, lab: HostLab
 ) -> None:

@@ -79,7 +79,6 @@ def become(order, streams):
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["environ"])
-    os.setsid()
     code = run(order["words"])
     sys.stdout.flush()
     os._exit(code)  # without taking apart what was loaded, which would copy all of it
@@ -100,11 +99,12 @@ def accept(listening):
     if pid == 0:
         for held in (listening, *lines.values()):
             held.detach()
+        os.setsid()
+        send(line, os.getpid())  # not before: the caller may kill the group at once
         line.detach()
         become(json.loads(data), streams)
     for stream in streams:
         os.close(stream)
-    send(line, pid)
     lines[pid] = line
 
 

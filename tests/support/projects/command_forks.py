@@ -225,18 +225,18 @@ def _begin(line: socket.socket, others: Sequence[socket.socket]) -> int | None:
         return None
     pid = os.fork()
     if pid == 0:
+        os.setsid()
+        _send(line, os.getpid())  # not before: the caller may kill the group at once
         for one in (line, *others):
             one.detach()
         _become(json.loads(data), streams)
     for stream in streams:
         os.close(stream)
-    _send(line, pid)
     return pid
 
 
 def _become(command: Mapping[str, Any], streams: Sequence[int]) -> None:
     """Be the command; what ends it ends this process, as it would end a program that was started."""
-    os.setsid()
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
     os.closerange(3, 1024)
