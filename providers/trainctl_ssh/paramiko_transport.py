@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import paramiko
 
@@ -142,7 +142,7 @@ class _ChannelExchange:
             for data in self._stdin:
                 self._channel.sendall(data)
                 self._active_at = time.monotonic()
-            self._channel.shutdown_write()
+            end_input(self._channel)
         except (OSError, EOFError, paramiko.SSHException):
             return  # the program ignores its input; its output counts
         except BaseException as problem:  # noqa: BLE001 - raised in the caller's thread
@@ -179,9 +179,20 @@ def relay(channel: paramiko.Channel, port: int) -> None:
                     _end_write(ends.pop(end))
 
 
+def end_input(channel: Any) -> None:
+    """Send EOF, and never after CLOSE, upon which sshd ends the connection.
+
+    ``shutdown_write`` of paramiko 5.1 sends it after it released the lock, when another thread may have sent CLOSE.
+    """
+    with channel.lock:
+        message = channel._send_eof()
+        if message is not None:
+            channel.transport._send_user_message(message)
+
+
 def _end_write(end: _End) -> None:
     if isinstance(end, paramiko.Channel):
-        end.shutdown_write()
+        end_input(end)
     else:
         end.shutdown(socket.SHUT_WR)
 
