@@ -11,6 +11,7 @@ from typing import Any
 
 from trainctl.manifest.types.base import ManifestSection
 from trainctl.manifest.types.document import Manifest
+from trainctl.model.specs.checks import Section
 
 _ID = "https://trainctl.dev/schemas/v1/manifest.json"
 
@@ -35,25 +36,28 @@ def schema_text() -> str:
 
 def _describe(schema: dict[str, Any]) -> None:
     """Add each field's docstring; pydantic would read all sources at every start of a command."""
-    for section in _sections(ManifestSection):
+    for section in (*_sections(ManifestSection), *_sections(Section)):
         made = schema if section is Manifest else schema["$defs"].get(section.__name__, {})
         properties = made.get("properties", {})
         for name, text in _docstrings(section).items():
-            key = section.model_fields[name].alias or name
+            fields = getattr(section, "model_fields", {})
+            key = (fields[name].alias if name in fields else None) or name
             if key in properties:
                 properties[key] = dict(sorted({**properties[key], "description": text}.items()))
 
 
-def _sections(section: type[ManifestSection]) -> Iterator[type[ManifestSection]]:
+def _sections(section: type[Any]) -> Iterator[type[Any]]:
     yield section
     for below in section.__subclasses__():
         yield from _sections(below)
 
 
-def _docstrings(section: type[ManifestSection]) -> dict[str, str]:
+def _docstrings(section: type[Any]) -> dict[str, str]:
     """What stands below each field, inherited ones too."""
     found: dict[str, str] = {}
-    for each in reversed(section.__mro__[: section.__mro__.index(ManifestSection)]):
+    for each in reversed(section.__mro__):
+        if not issubclass(each, ManifestSection | Section) or each in (ManifestSection, Section):
+            continue
         body = ast.parse(inspect.getsource(each)).body[0]
         assert isinstance(body, ast.ClassDef)  # noqa: S101 (the source of a class)
         for field, text in pairwise(body.body):

@@ -26,7 +26,7 @@ from trainctl.ledger.entries import (
 from trainctl.ledger.reducer import StateReducer, reduce_entries
 from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.address import Address, Kind
-from trainctl.model.specs.resource import LifecycleSpec
+from trainctl.model.specs.resource import JobLifecycle
 
 addresses = st.builds(
     Address,
@@ -57,7 +57,7 @@ runs = st.lists(
 outputs = attributes.filter(lambda value: not {"run", "runs"} & set(value)) | st.fixed_dictionaries(
     {"runs": runs}
 )
-lifecycles = st.builds(LifecycleSpec, st.booleans(), st.just(("x",)), st.just(("config", "code")))
+lifecycles = st.builds(JobLifecycle, st.booleans(), st.just(("x",)), st.just(("config", "code")))
 records = st.builds(
     RecordedResource,
     addresses,

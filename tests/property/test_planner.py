@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunStatus
-from trainctl.model.specs.resource import DesiredResource, LifecycleSpec
+from trainctl.model.specs.resource import DesiredResource, JobLifecycle, RerunCause
 from trainctl.plan.plan_file import read_plan, write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import (
@@ -75,8 +75,8 @@ def _job(draw: st.DrawFn, number: int, clusters: list[str], sources: list[str]) 
         "code": ".",
     }
     needs = ["project.p", f"cluster.{cluster}", *(f"weights.{one}" for one in chosen), *earlier]
-    causes = draw(st.sets(st.sampled_from(["config", "code", "weights"])))
-    lifecycle = LifecycleSpec(rerun_on=tuple(sorted(causes)))
+    causes = draw(st.sets(st.sampled_from(get_args(RerunCause))))
+    lifecycle = JobLifecycle(rerun_on=tuple(sorted(causes)))
     return resource(f"job.j{number}", attributes, *needs, lifecycle=lifecycle)
 
 

@@ -29,12 +29,12 @@ from trainctl.manifest.credentials import mask_credentials
 from trainctl.manifest.read import Documents
 from trainctl.manifest.tree import ManifestNode, mapping_node, scalar_node, with_edits
 from trainctl.manifest.tree import Path as TreePath
-from trainctl.manifest.types.base import LONGEST_NAME
 from trainctl.manifest.types.document import Manifest
 from trainctl.manifest.types.moves import ImportedRun, MovedResource, RemovedResource
 from trainctl.model.address import NAME, Address, Kind, slug
 from trainctl.model.diagnostics import Diagnostic, Position, Severity, error
 from trainctl.model.json_codec import to_json
+from trainctl.model.specs.checks import LONGEST_NAME
 from trainctl.model.specs.resource import DesiredResource
 
 _SOURCE_KEYS = frozenset({"source", "allow_patterns", "ignore_patterns", "endpoint_url", "auth"})

@@ -16,7 +16,6 @@ from trainctl.desired.expression import (
 from trainctl.desired.matrix import MAX_COMBINATIONS, MAX_NODES, MatrixJob, expand_matrix
 from trainctl.desired.shell import ShellScanner
 from trainctl.manifest.messages import address_of, path_text
-from trainctl.manifest.mounts import InvalidMount, normalize_mount
 from trainctl.manifest.tree import (
     ManifestNode,
     Path,
@@ -28,6 +27,7 @@ from trainctl.manifest.tree import (
 )
 from trainctl.manifest.types.weights import default_mount
 from trainctl.model.diagnostics import Diagnostic, Severity, error
+from trainctl.model.specs.mounts import InvalidMount, normalize_mount
 
 _MAX_TEXT = 16 * 2**20
 _NAMES = (

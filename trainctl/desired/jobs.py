@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +18,28 @@ from trainctl.desired.names import (
 from trainctl.desired.resources import build_resource, persisted_secrets, weights
 from trainctl.desired.values import CheckpointStoreSettings, SecretSpec
 from trainctl.manifest.messages import path_text
-from trainctl.manifest.mounts import MountPoint, find_overlaps
 from trainctl.manifest.suggestions import nearest
 from trainctl.manifest.tree import Path as ManifestPath
 from trainctl.manifest.tree import scalar_text
-from trainctl.manifest.types.base import Lifecycle as LifecycleSection
-from trainctl.manifest.types.base import SecretReference
 from trainctl.manifest.types.cluster import Cache
-from trainctl.manifest.types.job import KNOWN_ACCELERATORS, Job
-from trainctl.manifest.types.runtime import Runtime
+from trainctl.manifest.types.job import Job
 from trainctl.manifest.types.weights import InlineWeights, default_mount, is_source
 from trainctl.model.address import NAME, Address, Kind, slug
 from trainctl.model.delivery import MirrorSite
 from trainctl.model.diagnostics import Diagnostic, warning
-from trainctl.model.json_codec import from_json
+from trainctl.model.json_codec import to_json
+from trainctl.model.specs.checks import SecretReference
 from trainctl.model.specs.job_spec import (
-    CACHE_DIRECTORIES,
+    KNOWN_ACCELERATORS,
     CodeSpec,
-    ComputeSpec,
-    HostMountSpec,
-    ImageSpec,
     JobSpec,
     JobWeights,
     MatrixValue,
-    RetrySpec,
-    RuntimeSpec,
     SecretVersion,
-    SessionSpec,
 )
-from trainctl.model.specs.resource import CacheSpec, DesiredResource
+from trainctl.model.specs.mounts import MountPoint, find_overlaps
+from trainctl.model.specs.resource import CacheSpec, DesiredResource, Lifecycle
+from trainctl.model.specs.runtime import CACHE_DIRECTORIES, Runtime, RuntimeSpec
 
 
 class JobBuilder:
@@ -124,7 +116,6 @@ class JobBuilder:
             self._names,
             (*path, "runtime", "load_checkpoint_config"),
         )
-        runtime = section.runtime.model_dump(exclude={"load_checkpoint_config"})
         values = instance.values if instance else {}
         matrix = tuple(MatrixValue(name, scalar_text(value)) for name, value in values.items())
         job = JobSpec(
@@ -132,11 +123,11 @@ class JobBuilder:
             project=project,
             project_name=self._project_name(project),
             cluster=cluster,
-            image=from_json(ImageSpec, section.image.model_dump()) if section.image else None,
-            compute=from_json(ComputeSpec, section.compute.model_dump()),
-            runtime=replace(from_json(RuntimeSpec, runtime), load_checkpoint_config=loading),
+            image=section.image,
+            compute=section.compute,
+            runtime=RuntimeSpec.resolved(section.runtime, loading),
             weights=used,
-            mounts=tuple(from_json(HostMountSpec, mount.model_dump()) for mount in section.mounts),
+            mounts=tuple(section.mounts),
             secrets=tuple(self._secrets_of(section, path)),
             persisted_secrets=tuple(persisted_secrets(section, self._secrets, self._store)),
             matrix=matrix or None,
@@ -144,10 +135,8 @@ class JobBuilder:
             depends_on=tuple(section.depends_on) or None,
             priority=section.priority,
             max_duration=section.max_duration,
-            retry=from_json(RetrySpec, section.retry.model_dump()),
-            interactive_session=from_json(SessionSpec, section.interactive_session.model_dump())
-            if section.interactive_session
-            else None,
+            retry=section.retry,
+            interactive_session=section.interactive_session,
             labels=section.labels,
             code=self._code(section, path),
             checkpoint_store=self._checkpoint_store(section.runtime),
@@ -226,7 +215,7 @@ class JobBuilder:
                 code="duplicate-address",
             )
         elif address not in self._resources and self._is_name(name, path):
-            resource = weights(address, section, LifecycleSection(), path, self._names)
+            resource = weights(address, section, Lifecycle(), path, self._names)
             self._resources[address] = resource
         return address
 
@@ -265,7 +254,7 @@ class JobBuilder:
             if isinstance(value, SecretReference)
         }
         if section.image is not None:
-            references = _find_secrets(section.image.model_dump(), (*path, "image"))
+            references = _find_secrets(to_json(section.image), (*path, "image"))
             used.update((secret, here) for secret, here in references if secret not in used)
         versions: list[SecretVersion] = []
         for secret, here in sorted(used.items()):
@@ -368,7 +357,7 @@ class JobBuilder:
         address: Address,
         cluster: str,
         attributes: Mapping[str, Any],
-        section: LifecycleSection,
+        section: Lifecycle,
         path: ManifestPath,
         depends_on: Iterable[Address],
     ) -> None:

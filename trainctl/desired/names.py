@@ -12,10 +12,15 @@ from trainctl.manifest.messages import address_of, path_text
 from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import ManifestNode, Path, position_of
 from trainctl.manifest.types.job import Job
-from trainctl.manifest.types.runtime import CheckpointReference, LoadCheckpointConfig
 from trainctl.model.address import Address, Kind, slug
 from trainctl.model.diagnostics import Diagnostic, Position, error
-from trainctl.model.specs import job_spec as config
+from trainctl.model.specs.runtime import (
+    CheckpointReference,
+    CheckpointSelector,
+    LoadCheckpointConfig,
+    LoadCheckpointSpec,
+    RuntimeSpec,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +180,7 @@ class ReferringJob:
 
 def resolve_load_config(
     section: LoadCheckpointConfig | None, by: ReferringJob, names: DeclaredNames, path: Path
-) -> config.LoadCheckpointSpec | None:
+) -> LoadCheckpointSpec | None:
     """Resolve all references of the section.
 
     Checkpoints that only the job itself may save are ``optional``, so that its first run can start.
@@ -186,10 +191,10 @@ def resolve_load_config(
         _resolve(reference, by, names, (*path, "checkpoints", index))
         for index, reference in enumerate(section.checkpoints)
     )
-    return config.LoadCheckpointSpec(section.enabled, section.download_folder, tuple(references))
+    return LoadCheckpointSpec(section.enabled, section.download_folder, tuple(references))
 
 
-def loaded_jobs(runtime: config.RuntimeSpec, own: Address) -> list[Address]:
+def loaded_jobs(runtime: RuntimeSpec, own: Address) -> list[Address]:
     """Return the declared jobs whose checkpoints a job starts from."""
     jobs = (Address.parse(load.job) for load in runtime.loads if load.job)
     return [address for address in jobs if address != own]
@@ -197,14 +202,14 @@ def loaded_jobs(runtime: config.RuntimeSpec, own: Address) -> list[Address]:
 
 def _resolve(
     reference: CheckpointReference, by: ReferringJob, names: DeclaredNames, path: Path
-) -> config.CheckpointSelector:
+) -> CheckpointSelector:
     job_id, name = reference.job_id, reference.checkpoint_name
     job = _find_job(job_id, by, names, (*path, "job_id")) if job_id else None
     run = job_id if job is None else None
     named = reference.project_name and slug(reference.project_name)
     project = named or (by.jobs.get(job, by.project) if job else by.project)
     own = project == by.project and run is None and job in (None, by.address)
-    return config.CheckpointSelector(
+    return CheckpointSelector(
         project, str(job) if job else None, run, name, optional=name is None and own
     )
 

@@ -13,18 +13,18 @@ from trainctl.desired.values import CheckpointStoreSettings, SecretSpec, StoreLo
 from trainctl.encryption.keys import KeySource
 from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import Path as ManifestPath
-from trainctl.manifest.types.base import Lifecycle as LifecycleSection
-from trainctl.manifest.types.base import SecretReference
 from trainctl.manifest.types.cluster import Cluster
 from trainctl.manifest.types.document import Manifest, Project, SingleProject
-from trainctl.manifest.types.job import Job, JobLifecycle
+from trainctl.manifest.types.job import Job
 from trainctl.manifest.types.location import Location, StateLocation
 from trainctl.manifest.types.weights import InlineWeights, Weights
 from trainctl.model.address import Address, Kind
-from trainctl.model.json_codec import from_json
+from trainctl.model.json_codec import from_json, to_json
+from trainctl.model.specs.checks import SecretReference
 from trainctl.model.specs.resource import (
     DesiredResource,
-    LifecycleSpec,
+    JobLifecycle,
+    Lifecycle,
     SourceAuthSpec,
     WeightsSpec,
 )
@@ -37,7 +37,7 @@ def build_resource(
     address: Address,
     provider: str,
     attributes: Mapping[str, Any],
-    section: LifecycleSection,
+    section: Lifecycle,
     path: ManifestPath,
     names: DeclaredNames,
     depends_on: Iterable[Address] = (),
@@ -51,9 +51,10 @@ def build_resource(
                 (*path, "lifecycle", "ignore_changes", index),
                 code="unknown-attribute",
             )
-    rerun_on = section.rerun_on if isinstance(section, JobLifecycle) else ("config",)
-    lifecycle = LifecycleSpec(
-        section.prevent_destroy, tuple(section.ignore_changes), tuple(rerun_on)
+    lifecycle = (
+        section
+        if isinstance(section, JobLifecycle)
+        else JobLifecycle(section.prevent_destroy, section.ignore_changes)
     )
     return DesiredResource(
         address, provider, attributes, tuple(sorted(depends_on)), lifecycle, names.place(path)
@@ -104,20 +105,11 @@ def _cluster(
     attributes = {
         **settings,
         "provider": section.provider,
-        "cache": _cache(section),
+        "cache": to_json(section.cache),
         "price_per_hour": plain_json(section.price_per_hour),
     }
     address = Address(Kind.CLUSTER, name)
     return build_resource(address, section.provider, attributes, section.lifecycle, path, names)
-
-
-def _cache(section: Cluster) -> dict[str, Any] | None:
-    """Return the weight caches; an unset ``max_rate`` is omitted as in old states."""
-    if section.cache is None:
-        return None
-    return section.cache.model_dump(
-        exclude={"max_rate"} if section.cache.max_rate is None else None
-    )
 
 
 def store_location(section: Location | None) -> StoreLocation:
@@ -179,7 +171,7 @@ def declared_weights(manifest: Manifest, names: DeclaredNames) -> list[DesiredRe
 def weights(
     address: Address,
     section: InlineWeights,
-    lifecycle: LifecycleSection,
+    lifecycle: Lifecycle,
     path: ManifestPath,
     names: DeclaredNames,
 ) -> DesiredResource:

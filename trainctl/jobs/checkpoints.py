@@ -15,7 +15,8 @@ from trainctl.jobs.secrets import SecretResolver
 from trainctl.ledger.state import Lookup, State, origin_of
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
-from trainctl.model.specs.job_spec import CheckpointSelector, JobSpec
+from trainctl.model.specs.job_spec import JobSpec
+from trainctl.model.specs.runtime import CheckpointSelector
 from trainctl.model.trust import SecretDestination
 from trainctl.plugin_api.sources import SourceCredential
 

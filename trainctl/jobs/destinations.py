@@ -11,7 +11,7 @@ from trainctl.errors import SourceError
 from trainctl.jobs.images.registry import ECR_REGISTRY, GOOGLE_REGISTRY, registry_host
 from trainctl.model.address import Kind
 from trainctl.model.source_uri import parse_source
-from trainctl.model.specs.job_spec import DockerAuthSpec
+from trainctl.model.specs.image import DockerAuth
 from trainctl.model.specs.resource import DesiredResource, WeightsSpec
 from trainctl.model.trust import HostPattern, SecretDestination, host_of_url
 from trainctl.objects.location import parse_bucket_location
@@ -47,7 +47,7 @@ def bucket_destination(
     return SecretDestination(host, given=location.trusted)
 
 
-def registry_destination(auth: DockerAuthSpec) -> SecretDestination:
+def registry_destination(auth: DockerAuth) -> SecretDestination:
     """Return the host that receives the login of ``docker_auth``."""
     text = registry_host(auth.registry).lower()
     match = _HOST.fullmatch(text)

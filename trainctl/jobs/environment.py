@@ -11,7 +11,8 @@ from trainctl.base.json import digest
 from trainctl.base.protocol.spec import PersistentDirectory
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
-from trainctl.model.specs.job_spec import CACHE_DIRECTORIES, JobSpec
+from trainctl.model.specs.job_spec import JobSpec
+from trainctl.model.specs.runtime import CACHE_DIRECTORIES
 from trainctl.plugin_api.provider import Node
 
 JOB_VARIABLES: Mapping[str, str] = {

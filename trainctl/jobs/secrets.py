@@ -24,7 +24,7 @@ from trainctl.manifest.credentials import is_secret_key
 from trainctl.model.redaction import Redactor
 from trainctl.model.single_flight import SingleFlight
 from trainctl.model.source_uri import parse_source
-from trainctl.model.specs.job_spec import ImageSpec
+from trainctl.model.specs.image import Image
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.model.trust import SecretDestination, Trust, default_trust
 from trainctl.objects.location import SCHEMES
@@ -140,7 +140,7 @@ class SecretResolver:
         for part in (value, *_members(value)):
             self._redactor.register(part)
 
-    def registry_login(self, image: ImageSpec) -> RegistryLogin | None:
+    def registry_login(self, image: Image) -> RegistryLogin | None:
         """Return the login to an image's registry, None if not declared."""
         auth = image.docker_auth
         if auth is None:

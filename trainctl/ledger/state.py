@@ -8,7 +8,7 @@ from typing import Any
 
 from trainctl.model.address import Address
 from trainctl.model.json_codec import OMIT_EMPTY
-from trainctl.model.specs.resource import LifecycleSpec, ResourceAttributes
+from trainctl.model.specs.resource import JobLifecycle, ResourceAttributes
 
 ORIGIN = "origin"
 """Output of a renamed resource: the address at which it was created."""
@@ -79,7 +79,7 @@ class RecordedResource(ResourceAttributes):
     attributes: Mapping[str, Any]
     outputs: Mapping[str, Any]
     depends_on: tuple[Address, ...] = ()
-    lifecycle: LifecycleSpec = LifecycleSpec()
+    lifecycle: JobLifecycle = JobLifecycle()
     version: int = 1
     key: str = ""
 

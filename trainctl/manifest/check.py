@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainctl.manifest.credentials import looks_like_credential
-from trainctl.manifest.messages import address_of, describe, path_text
+from trainctl.manifest.messages import UNKNOWN_KEY, address_of, describe, path_text
 from trainctl.manifest.tree import (
     ManifestNode,
     Path,
@@ -21,9 +21,9 @@ from trainctl.manifest.tree import (
     to_plain,
     with_edits,
 )
-from trainctl.manifest.types.base import OBJECT, TEXT
 from trainctl.manifest.types.document import Manifest
 from trainctl.model.diagnostics import Diagnostic, Position, error
+from trainctl.model.specs.checks import OBJECT, TEXT
 
 _KEY = "[key]"
 _ATTEMPTS = 5
@@ -166,7 +166,7 @@ def _path(root: ManifestNode, problem: Mapping[str, Any]) -> Path:
 
 
 def _diagnostic(root: ManifestNode, path: Path, errors: list[Mapping[str, Any]]) -> Diagnostic:
-    about_key = errors[0]["type"] == "extra_forbidden" or _KEY in errors[0]["loc"]
+    about_key = errors[0]["type"] in UNKNOWN_KEY or _KEY in errors[0]["loc"]
     node: ManifestNode | None = root
     for step in path:
         node = child(node, step) if node is not None else None

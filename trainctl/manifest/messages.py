@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields as dataclass_fields
 from functools import cache
-from typing import Any, NamedTuple, get_args, get_origin
-
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from trainctl.manifest.credentials import is_secret_key, looks_like_credential
 from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import ManifestNode, Path, scalar_text
-from trainctl.manifest.types.base import NAME_ADVICE, OBJECT
+from trainctl.manifest.types.base import ManifestSection
 from trainctl.manifest.types.document import ORIGIN_KEYS, Manifest
+from trainctl.model.specs.checks import NAME_ADVICE, OBJECT, Section
+
+_SECTIONS = (ManifestSection, Section)
 
 KINDS = {
     "projects": "project",
@@ -32,7 +33,10 @@ _EXPECTED = {
     "list_type": "a list",
     "dict_type": "a mapping",
     "model_type": "a mapping",
+    "dataclass_type": "a mapping",
 }
+UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+"""Types of errors: in models and in dataclasses."""
 _SHOWN = 60
 _SECTION_NAME = 2
 """Length of the path of a name of a project or job."""
@@ -90,7 +94,7 @@ def describe(
         return DiagnosticText(
             f"{path_text(path)}: {context['summary']}", context["detail"], context["code"]
         )
-    if kind == "extra_forbidden":
+    if kind in UNKNOWN_KEY:
         place = _place_below(path[:-1], str(key))
         above = None if place else _place_above(path[:-1], str(key))
         if key in _SDK_KEYS or (key == "name" and known_keys(path[:-1]) == ["secret"]):
@@ -122,7 +126,7 @@ def describe(
 
 def known_keys(path: Path) -> list[str]:
     """Return the valid keys of the section at a path."""
-    return [name for section in _sections_at(path) for name, _ in _fields(section)]
+    return [name for section in _sections_at(path) for name in _fields(section)]
 
 
 def _place_below(path: Path, key: str) -> str | None:
@@ -140,47 +144,53 @@ def _place_above(path: Path, key: str) -> Path | None:
 
 
 @cache
-def _nested_keys(section: type[BaseModel]) -> dict[str, set[str]]:
+def _nested_keys(section: Any) -> dict[str, set[str]]:
     """Return the dotted paths of the subsections that have a key, for each key."""
     paths: dict[str, set[str]] = {}
-    for name, info in _fields(section):
-        for inner in _direct_sections(info.annotation):
-            for key, _ in _fields(inner):
+    for name, annotation in _fields(section).items():
+        for inner in _direct_sections(annotation):
+            for key in _fields(inner):
                 paths.setdefault(key, set()).add(name)
             for key, places in _nested_keys(inner).items():
                 paths.setdefault(key, set()).update(f"{name}.{place}" for place in places)
     return paths
 
 
-def _direct_sections(annotation: Any) -> set[type[BaseModel]]:
+def _direct_sections(annotation: Any) -> set[Any]:
     """Return the possible sections of a value, without items of lists and mappings."""
-    if get_origin(annotation) in (list, dict):
+    if get_origin(annotation) in (list, tuple, dict, Mapping):
         return set()
     if isinstance(annotation, type):
-        return {annotation} if issubclass(annotation, BaseModel) else set()
+        return {annotation} if issubclass(annotation, _SECTIONS) else set()
     return {section for part in get_args(annotation) for section in _direct_sections(part)}
 
 
-def _fields(section: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
-    return [(info.alias or name, info) for name, info in section.model_fields.items()]
+@cache
+def _fields(section: Any) -> dict[str, Any]:
+    """Return the types of a section's keys."""
+    if issubclass(section, ManifestSection):
+        fields = section.model_fields
+        return {info.alias or name: info.annotation for name, info in fields.items()}
+    hints = get_type_hints(section)
+    return {field.name: hints[field.name] for field in dataclass_fields(section)}
 
 
-def _sections_at(path: Path) -> set[type[BaseModel]]:
-    sections: set[type[BaseModel]] = {Manifest}
+def _sections_at(path: Path) -> set[Any]:
+    sections: set[Any] = {Manifest}
     for step in path:
         below = {
             inner
             for section in sections
-            for name, info in _fields(section)
+            for name, annotation in _fields(section).items()
             if step == name
-            for inner in _sections(info.annotation)
+            for inner in _sections(annotation)
         }
         sections = below or sections
     return sections
 
 
-def _sections(annotation: Any) -> set[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _sections(annotation: Any) -> set[Any]:
+    if isinstance(annotation, type) and issubclass(annotation, _SECTIONS):
         return {annotation}
     return {section for part in get_args(annotation) for section in _sections(part)}
 

@@ -15,7 +15,7 @@ from trainctl.base.filesystem.files import make_directory, read_json, write_json
 from trainctl.desired.values import DesiredState
 from trainctl.errors import UsageError
 from trainctl.model.address import Kind
-from trainctl.model.specs.resource import CacheSpec, CacheTierSpec, DesiredResource
+from trainctl.model.specs.resource import CacheSpec, CacheTier, DesiredResource
 from trainctl.model.trust import PlanPolicy, Trust
 
 
@@ -65,7 +65,7 @@ def output_files() -> tuple[Path, ...]:
     return tuple(files)
 
 
-def _cache_settings(resource: DesiredResource) -> tuple[CacheSpec | CacheTierSpec | None, ...]:
+def _cache_settings(resource: DesiredResource) -> tuple[CacheSpec | CacheTier | None, ...]:
     """Return the cache settings of a resource, which may name a directory."""
     if resource.address.kind is Kind.CACHE:
         return (resource.cache_spec,)

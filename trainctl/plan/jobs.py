@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -200,7 +201,7 @@ class _RunComparison:
         changed = f"{labels} changed since run {self.run.number}"
         return f"{ended}; {changed}" if ended else changed
 
-    def _paths(self, causes: list[str]) -> tuple[Path, ...]:
+    def _paths(self, causes: Sequence[str]) -> tuple[Path, ...]:
         paths: list[Path] = []
         if "config" in causes:
             paths += changed_paths(*map(_configuration, self.known))

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.model.specs.job_spec import ComputeSpec
+from trainctl.model.specs.job_spec import Compute
 from trainctl.plan.transfers.weights import content_key
 from trainctl.plan.values import Change, GpuFacts, NodeFacts, Plan, PlanInputs
 
@@ -60,18 +60,18 @@ class NodeOffer:
         """Count the free GPUs of a kind."""
         return sum(1 for gpu in self.gpus or () if gpu.matches(kind) and gpu.free)
 
-    def can_hold(self, compute: ComputeSpec) -> bool:
+    def can_hold(self, compute: Compute) -> bool:
         """Whether the node has enough GPUs, processors and memory."""
         has_gpus = self.gpus is None or self.usable(compute.gpu_kind) >= (compute.gpus or 0)
         return has_gpus and is_large_enough(compute, self.cpus, self.memory)
 
-    def can_start_now(self, compute: ComputeSpec) -> bool:
+    def can_start_now(self, compute: Compute) -> bool:
         """Whether enough GPUs are free."""
         count = self.usable(compute.gpu_kind) if compute.gpus is None else compute.gpus
         return self.free(compute.gpu_kind) >= count
 
 
-def is_large_enough(compute: ComputeSpec, cpus: int, memory: int) -> bool:
+def is_large_enough(compute: Compute, cpus: int, memory: int) -> bool:
     """Whether a machine has enough processors and memory (0: unknown).
 
     Usable memory may be 10 % below its nominal size.
@@ -80,7 +80,7 @@ def is_large_enough(compute: ComputeSpec, cpus: int, memory: int) -> bool:
     return enough_memory and (not cpus or cpus >= (compute.cpu_count or 0))
 
 
-def assign_nodes(compute: ComputeSpec, offers: Sequence[NodeOffer]) -> tuple[str, ...]:
+def assign_nodes(compute: Compute, offers: Sequence[NodeOffer]) -> tuple[str, ...]:
     """Choose the nodes of a run by rank; fewer than required if too few are suitable.
 
     Preference: not forever out of disk space, free GPUs, disk space now, planned nodes, most cached bytes, fewest
@@ -104,7 +104,7 @@ def assign_nodes(compute: ComputeSpec, offers: Sequence[NodeOffer]) -> tuple[str
     return tuple(offer.node for _, offer in sorted(chosen, key=lambda candidate: candidate[0]))
 
 
-def reserve(offer: NodeOffer, compute: ComputeSpec) -> NodeOffer:
+def reserve(offer: NodeOffer, compute: Compute) -> NodeOffer:
     """Return the offer after the start of such a run."""
     missing = offer.usable(compute.gpu_kind) if compute.gpus is None else compute.gpus
     gpus = []
@@ -153,7 +153,7 @@ def rank_placements(inputs: PlanInputs, job: Change) -> Iterator[RankPlacement]:
 class PlannedRun:
     """A new run of a plan with its planned nodes, as far as known."""
 
-    compute: ComputeSpec
+    compute: Compute
     nodes: frozenset[str]
     image_digest: str | None = None
 

@@ -11,7 +11,7 @@ from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
-from trainctl.model.specs.resource import DesiredResource, LifecycleSpec
+from trainctl.model.specs.resource import DesiredResource, JobLifecycle
 from trainctl.plan.diff import keep_recorded, plain
 from trainctl.plan.values import Change, Observation, PlanInputs
 from trainctl.plugin_api.provider import Capabilities, ResourceStatus
@@ -31,7 +31,7 @@ class ResourceContext:
     recorded: RecordedResource | None
     observed: Observation | None
     intent: Intent | None
-    lifecycle: LifecycleSpec
+    lifecycle: JobLifecycle
     seen: int
     attempts: tuple[Intent, ...] = ()
     unrecorded_runs: tuple[RunRecord, ...] = ()
@@ -128,7 +128,7 @@ def resource_context(inputs: PlanInputs, address: Address) -> ResourceContext:
     intent = state.open_intents.get(address)
     resource = recorded if options.destroy else declared or recorded
     provider = resource.provider if resource else ""
-    own = declared.lifecycle if declared else recorded.lifecycle if recorded else LifecycleSpec()
+    own = declared.lifecycle if declared else recorded.lifecycle if recorded else JobLifecycle()
     return ResourceContext(
         address=address,
         resource=None if options.destroy else declared,

@@ -19,7 +19,7 @@ from trainctl.model.delivery import SERVES_ALL, ServingCapability
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.run import ReusedRun, RunRecord
 from trainctl.model.specs.job_spec import JobSpec
-from trainctl.model.specs.resource import LifecycleSpec
+from trainctl.model.specs.resource import JobLifecycle
 from trainctl.model.trust import PlanPolicy, PolicyResult
 from trainctl.plan.batch_facts import BatchFacts, BatchRow
 from trainctl.plugin_api.offers import Offer
@@ -312,7 +312,7 @@ class Change:
     after_unknown: Mapping[str, Any] = field(default_factory=dict)
     replace_paths: tuple[tuple[str | int, ...], ...] = ()
     depends_on: tuple[Address, ...] = ()
-    lifecycle: LifecycleSpec = LifecycleSpec()
+    lifecycle: JobLifecycle = JobLifecycle()
     seen: int = 0
     note: str = ""
     stops: AffectedRun | None = None

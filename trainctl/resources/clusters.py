@@ -19,7 +19,7 @@ from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, Lookup, RecordedResource
 from trainctl.model.action import Action
-from trainctl.model.specs.resource import CacheTierSpec, ClusterSpec
+from trainctl.model.specs.resource import CacheTier, ClusterSpec
 from trainctl.plan.validation.quarantine import CREATED, OUTPUT
 from trainctl.plan.values import Observation
 from trainctl.plugin_api.provider import (
@@ -53,8 +53,8 @@ def cache_target(node: Node, cluster: ClusterSpec) -> NodeCacheRequest:
     return request
 
 
-def _tier(cache: CacheTierSpec | None) -> TierConfig:
-    cache = cache or CacheTierSpec()
+def _tier(cache: CacheTier | None) -> TierConfig:
+    cache = cache or CacheTier()
     return {"dir": cache.dir, "size": None if cache.size is None else parse_size(cache.size)}
 
 

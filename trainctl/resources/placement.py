@@ -20,7 +20,7 @@ from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
-from trainctl.model.specs.job_spec import ComputeSpec
+from trainctl.model.specs.job_spec import Compute
 from trainctl.plan.placement import NodeOffer, PlannedRun, SpaceAvailability, assign_nodes, reserve
 from trainctl.plan.validation.quarantine import quarantine_error, quarantined
 from trainctl.plan.values import GpuFacts
@@ -50,7 +50,7 @@ class _PlacedRun:
 
     job: Address
     key: str
-    compute: ComputeSpec
+    compute: Compute
     nodes: tuple[str, ...]
 
 
@@ -74,7 +74,7 @@ class RunPlacer:
         cluster: RecordedResource,
         job: Address,
         key: str,
-        compute: ComputeSpec,
+        compute: Compute,
         listings: Sequence[str],
         among: Sequence[str] | None = None,
         *,
@@ -142,7 +142,7 @@ class RunPlacer:
         nodes: Sequence[Node],
         key: str,
         replaced_key: str | None,
-        compute: ComputeSpec,
+        compute: Compute,
         listings: Sequence[str],
     ) -> list[_NodeReply]:
         """Return the replies of reachable nodes; raise the first error if there are none."""
@@ -294,7 +294,7 @@ def _maybe_started_error(nodes: Sequence[Node], reachable: Set[str]) -> NodeUnre
 
 
 def _too_few_nodes_error(
-    cluster: RecordedResource, compute: ComputeSpec, reachable: Set[str]
+    cluster: RecordedResource, compute: Compute, reachable: Set[str]
 ) -> TrainctlError:
     """Return a retryable error if unreachable nodes may be enough."""
     nodes = (*nodes_of(cluster), *unprovisioned_nodes(cluster))

@@ -22,7 +22,7 @@ from tests.support.projects.plans import (
 from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.run import RunStatus
-from trainctl.model.specs.resource import LifecycleSpec
+from trainctl.model.specs.resource import JobLifecycle
 from trainctl.model.trust import PlanPolicy, PolicyWaiver
 from trainctl.operations.review.policies import check_policies
 from trainctl.plan.planner import make_plan
@@ -118,7 +118,7 @@ def errors() -> Plan:
     world.job = {**world.job, "compute": {"node_count": 3, "accelerator": None}}
     kept = [one for one in world.resources() if str(one.address) != "project.demo"]
     project = replace(
-        state.resources[at("project.demo")], lifecycle=LifecycleSpec(prevent_destroy=True)
+        state.resources[at("project.demo")], lifecycle=JobLifecycle(prevent_destroy=True)
     )
     state = replace(state, resources={**state.resources, at("project.demo"): project})
     return make_plan(world.inputs(state, desired=desired(*kept)))

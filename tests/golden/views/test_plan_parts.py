@@ -12,7 +12,7 @@ from tests.support.projects.plans import PlanScenario, at
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import to_json
-from trainctl.model.specs.job_spec import JobSpec, RetrySpec
+from trainctl.model.specs.job_spec import JobSpec, Retry
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Change, Plan, WeightsRow
 from trainctl.plugin_api.offers import Offer
@@ -91,7 +91,7 @@ def test_added_rows_leave_out_empty_values_and_defaults_of_jobs() -> None:
     rows = added_rows({"a": None, "b": {}, "c": [], "d": "", "e": 0, "f": False, "g": {"h": 1}})
     assert [(row.name, row.after) for row in rows] == [("e", 0), ("f", False), ("g.h", 1)]
     assert without_job_defaults(list(added_rows(to_json(JobSpec())))) == []
-    job = list(added_rows(to_json(JobSpec(project="demo", retry=RetrySpec(max_attempts=3)))))
+    job = list(added_rows(to_json(JobSpec(project="demo", retry=Retry(max_attempts=3)))))
     assert [row.name for row in without_job_defaults(job)] == ["project", "retry.max_attempts"]
 
 

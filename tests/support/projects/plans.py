@@ -14,7 +14,7 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Position
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.model.specs.resource import DesiredResource, LifecycleSpec
+from trainctl.model.specs.resource import DesiredResource, JobLifecycle
 from trainctl.plan.values import (
     Change,
     CodeTree,
@@ -42,7 +42,7 @@ def resource(
     attributes: Mapping[str, Any],
     *depends_on: str,
     provider: str = "trainctl",
-    lifecycle: LifecycleSpec = LifecycleSpec(),
+    lifecycle: JobLifecycle = JobLifecycle(),
 ) -> DesiredResource:
     """A resource with a place in a manifest."""
     needs = tuple(at(one) for one in depends_on)
@@ -93,7 +93,7 @@ class PlanScenario:
             "code": "src",
         }
     )
-    job_lifecycle: LifecycleSpec = LifecycleSpec()
+    job_lifecycle: JobLifecycle = JobLifecycle()
     cluster: dict[str, Any] = field(
         default_factory=lambda: {"provider": "local", "nodes": 1, "gpus": 0}
     )

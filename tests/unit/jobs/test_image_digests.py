@@ -16,12 +16,8 @@ from trainctl.errors import PermissionDenied, SourceError
 from trainctl.jobs.images.digests import by_digest, image_digest
 from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.redaction import Redactor
-from trainctl.model.specs.job_spec import (
-    DockerAuthSpec,
-    ImageSpec,
-    RegistrySecretDockerAuthSpec,
-    SecretRef,
-)
+from trainctl.model.specs.checks import SecretReference
+from trainctl.model.specs.image import DockerAuth, Image, RegistrySecretDockerAuth
 from trainctl.model.trust import AllowEntry, HostPattern, Trust
 
 DIGEST = "sha256:" + "5a" * 32
@@ -100,10 +96,10 @@ def registry() -> Iterator[Registry]:
 
 def resolved(image: str, registry: str = "", trusted: str = "") -> str:
     """The digest, with a login for that registry, if any, that trust allows for a host."""
-    auth = DockerAuthSpec(
+    auth = DockerAuth(
         "REGISTRY_SECRET",
         registry,
-        registry_secret_docker_auth=RegistrySecretDockerAuthSpec(SecretRef("login")),
+        registry_secret_docker_auth=RegistrySecretDockerAuth(SecretReference("login")),
     )
     trust = Trust(
         "trust.toml", (AllowEntry("login", (HostPattern.parse(trusted or "none.example"),)),)
@@ -115,7 +111,7 @@ def resolved(image: str, registry: str = "", trusted: str = "") -> str:
         Redactor(),
         lambda: trust,
     )
-    return image_digest(ImageSpec(image, auth if registry else None), secrets, HttpClient())
+    return image_digest(Image(image, auth if registry else None), secrets, HttpClient())
 
 
 def test_a_registry_names_the_digest(registry: Registry) -> None:

@@ -13,7 +13,7 @@ from trainctl.errors import TrainctlError
 from trainctl.jobs.images.registry import registry_login
 from trainctl.model.json_codec import from_json
 from trainctl.model.redaction import Redactor
-from trainctl.model.specs.job_spec import DockerAuthSpec
+from trainctl.model.specs.image import DockerAuth
 
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
 VALUES = {
@@ -28,7 +28,7 @@ VALUES = {
 
 def login(auth: dict[str, Any], redactor: Redactor | None = None) -> Any:
     """The login that a job's ``docker_auth`` gives."""
-    parsed = from_json(DockerAuthSpec, auth)
+    parsed = from_json(DockerAuth, auth)
     return registry_login(parsed, VALUES.__getitem__, redactor or Redactor())
 
 

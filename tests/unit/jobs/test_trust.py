@@ -9,7 +9,7 @@ import pytest
 from tests.support.cases import by_text
 from trainctl.errors import PermissionDenied
 from trainctl.jobs.destinations import bucket_destination, registry_destination, source_destination
-from trainctl.model.specs.job_spec import DockerAuthSpec
+from trainctl.model.specs.image import DockerAuth
 from trainctl.model.specs.resource import SourceAuthSpec, WeightsSpec
 from trainctl.model.trust import AllowEntry, HostPattern, SecretDestination, Trust, host_of_url
 
@@ -69,10 +69,10 @@ def test_who_receives_what_opens_a_source(
 
 
 @pytest.mark.parametrize(("method", "registries"), by_text("jobs/registries"))
-def test_who_receives_a_registrys_login(method: str, registries: dict[str, bool]) -> None:
+def test_who_receives_a_registrys_login(method: Any, registries: dict[str, bool]) -> None:
     """A key goes to its own platform, a login to registries for everybody's images; all else needs an entry."""
     for registry, given in registries.items():
-        assert registry_destination(DockerAuthSpec(method, registry)).given is given, registry
+        assert registry_destination(DockerAuth(method, registry)).given is given, registry
 
 
 def test_an_endpoint_of_the_environment_is_that_server_only() -> None:

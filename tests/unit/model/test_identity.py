@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 
 from trainctl.model.address import Address
+from trainctl.model.specs.checks import SecretReference
+from trainctl.model.specs.image import Image
 from trainctl.model.specs.job_spec import (
     CodeSpec,
-    ComputeSpec,
-    HostMountSpec,
-    ImageSpec,
+    Compute,
+    HostMount,
     JobSpec,
     JobWeights,
-    RuntimeSpec,
-    SecretRef,
     SecretVersion,
 )
+from trainctl.model.specs.runtime import RuntimeSpec
 from trainctl.operations.jobs.reuse import run_identity
 
 WEIGHTS = JobWeights(Address.parse("weights.sft-1"), "/models/base", "hf://a/b@main")
 JOB = JobSpec(
     project="demo",
     cluster="lab",
-    image=ImageSpec("repo/image:latest"),
-    runtime=RuntimeSpec(("python train.py",), {"TOKEN": SecretRef("token"), "LR": "1"}),
+    image=Image("repo/image:latest"),
+    runtime=RuntimeSpec(("python train.py",), {"TOKEN": SecretReference("token"), "LR": "1"}),
     weights=(WEIGHTS,),
     code=CodeSpec(digest="sha256:c"),
     weight_pins={"weights.sft-1": "f" * 40},
@@ -49,8 +49,8 @@ def identity(
     [
         {"project": "other"},
         {"labels": {"a": "b"}, "priority": 3, "max_duration": "1h", "max_parallel": 2},
-        {"image": ImageSpec("repo/image@sha256:i")},
-        {"compute": ComputeSpec(memory="8GB", cpu_count=2)},
+        {"image": Image("repo/image@sha256:i")},
+        {"compute": Compute(memory="8GB", cpu_count=2)},
         {"code": CodeSpec("elsewhere", digest="sha256:c", files=3, bytes=4)},
         RENAMED,
     ],
@@ -64,15 +64,15 @@ def test_names_and_limits_are_not_part_of_it(changed: dict[str, Any]) -> None:
     [
         {"image": None},
         {"cluster": "other"},
-        {"compute": ComputeSpec(accelerator="H100:8")},
-        {"compute": ComputeSpec(node_count=2)},
+        {"compute": Compute(accelerator="H100:8")},
+        {"compute": Compute(node_count=2)},
         {"runtime": replace(JOB.runtime, start_commands=("python train.py --fast",))},
         {"runtime": replace(JOB.runtime, environment_variables={"LR": "2"})},
         {"code": CodeSpec(digest="sha256:d")},
         {"weight_pins": {"weights.sft-1": "e" * 40}},
         {"weights": (replace(WEIGHTS, mount_location="/models/other"),)},
         {"weights": (replace(WEIGHTS, allow_patterns=("*.bin",)),)},
-        {"mounts": (HostMountSpec("/srv/data", "/data"),)},
+        {"mounts": (HostMount("/srv/data", "/data"),)},
         {"secrets": (SecretVersion("token", "2"),)},
         {"digest": "sha256:j"},
         {"loaded": ("sha256:parent checkpoint-1",)},

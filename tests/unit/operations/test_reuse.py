@@ -11,13 +11,8 @@ from tests.support.projects.plans import at, run_record
 from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.run import RunRecord, RunStatus
-from trainctl.model.specs.job_spec import (
-    CheckpointSelector,
-    CodeSpec,
-    JobSpec,
-    LoadCheckpointSpec,
-    RuntimeSpec,
-)
+from trainctl.model.specs.job_spec import CodeSpec, JobSpec
+from trainctl.model.specs.runtime import CheckpointSelector, LoadCheckpointSpec, RuntimeSpec
 from trainctl.operations.jobs.reuse import may_reuse, run_identities
 from trainctl.plan.values import AffectedRun, Change, Plan
 

@@ -20,11 +20,12 @@ from tests.support.projects.plans import (
     state_after,
 )
 from trainctl.ledger.state import State
-from trainctl.manifest.types.job import Compute, HostMount, Retry
-from trainctl.manifest.types.runtime import Runtime
 from trainctl.model.action import Action, ActionReason
+from trainctl.model.json_codec import to_json
 from trainctl.model.run import RunStatus
-from trainctl.model.specs.resource import LifecycleSpec
+from trainctl.model.specs.job_spec import Compute, HostMount, Retry
+from trainctl.model.specs.resource import JobLifecycle
+from trainctl.model.specs.runtime import Runtime
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import (
     Change,
@@ -71,7 +72,7 @@ def observation(value: str) -> Observation:
 def plan_of(case: dict[str, Any]) -> Plan:
     """The plan of a case."""
     ignored, causes = case.get("ignore_changes", ()), case.get("rerun_on", ("config",))
-    lifecycle = LifecycleSpec(ignore_changes=tuple(ignored), rerun_on=tuple(causes))
+    lifecycle = JobLifecycle(ignore_changes=tuple(ignored), rerun_on=tuple(causes))
     world = PlanScenario(job_lifecycle=lifecycle)
     state, more = EMPTY, dict[str, Any]()
     if "ran" in case:
@@ -166,10 +167,10 @@ def complete_world() -> PlanScenario:
     """A scenario whose job has every key of this release."""
     world = PlanScenario()
     world.job |= {
-        "runtime": Runtime(start_commands=["python train.py"]).model_dump(),
-        "compute": Compute().model_dump(),
-        "retry": Retry().model_dump(),
-        "mounts": [HostMount(host_path="/data", mount_location="/app/data").model_dump()],
+        "runtime": to_json(Runtime(("python train.py",))),
+        "compute": to_json(Compute()),
+        "retry": to_json(Retry()),
+        "mounts": [to_json(HostMount("/data", "/app/data"))],
     }
     return world
 

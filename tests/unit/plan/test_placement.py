@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address
-from trainctl.model.specs.job_spec import ComputeSpec
+from trainctl.model.specs.job_spec import Compute
 from trainctl.plan.placement import (
     NodeOffer,
     SpaceAvailability,
@@ -21,7 +21,7 @@ from trainctl.plan.placement import (
 from trainctl.plan.values import Change, GpuFacts, NodeFacts, PlanInputs
 
 GIB = 2**30
-ONE_GPU = ComputeSpec(accelerator="H100:1")
+ONE_GPU = Compute(accelerator="H100:1")
 
 
 def offer(node: str, *kinds: str, busy: int = 0, **facts: Any) -> NodeOffer:
@@ -42,13 +42,13 @@ LATER, NEVER = SpaceAvailability.LATER, SpaceAvailability.NEVER
 @pytest.mark.parametrize(
     ("compute", "offers", "nodes"),
     [
-        (ComputeSpec(accelerator="H100:2"), SMALL_GPU, "c"),
-        (ComputeSpec(2, accelerator="H100:2"), SMALL_GPU, "c"),
-        (ComputeSpec(accelerator="A100:2"), SMALL_GPU, ""),
-        (ComputeSpec(memory="64Gi", cpu_count=8), CPU_NODES[:2], "a"),  # a tenth may be missing
-        (ComputeSpec(memory="65Gi"), CPU_NODES[:2], "b"),
-        (ComputeSpec(memory="65Gi", cpu_count=8), CPU_NODES, "unknown"),
-        (ComputeSpec(memory="1Ti"), CPU_NODES[:2], ""),
+        (Compute(accelerator="H100:2"), SMALL_GPU, "c"),
+        (Compute(2, accelerator="H100:2"), SMALL_GPU, "c"),
+        (Compute(accelerator="A100:2"), SMALL_GPU, ""),
+        (Compute(memory="64Gi", cpu_count=8), CPU_NODES[:2], "a"),  # a tenth may be missing
+        (Compute(memory="65Gi"), CPU_NODES[:2], "b"),
+        (Compute(memory="65Gi", cpu_count=8), CPU_NODES, "unknown"),
+        (Compute(memory="1Ti"), CPU_NODES[:2], ""),
         # Free GPUs count before bytes, bytes before few runs, and then the declared order.
         (
             ONE_GPU,
@@ -56,8 +56,8 @@ LATER, NEVER = SpaceAvailability.LATER, SpaceAvailability.NEVER
             "c",
         ),
         (ONE_GPU, [offer("a", "H100", busy=1, bytes_there=9), offer("b", "H100")], "b"),
-        (ComputeSpec(), [NodeOffer("a", runs=1), NodeOffer("b"), NodeOffer("c")], "b"),
-        (ComputeSpec(), [NodeOffer("a"), NodeOffer("b")], "a"),
+        (Compute(), [NodeOffer("a", runs=1), NodeOffer("b"), NodeOffer("c")], "b"),
+        (Compute(), [NodeOffer("a"), NodeOffer("b")], "a"),
         (ONE_GPU, [offer("a", "H100", busy=1, runs=2), offer("b", "H100", busy=1, runs=1)], "b"),
         # Space for weights counts before bytes; a node that will never have it comes last.
         (ONE_GPU, [offer("a", "H100", bytes_there=9, space=LATER), offer("b", "H100", runs=3)], "b"),
@@ -66,17 +66,15 @@ LATER, NEVER = SpaceAvailability.LATER, SpaceAvailability.NEVER
         (ONE_GPU, [offer("a", "H100", space=NEVER)], "a"),
         # Ranks are numbered in the declared order.
         (
-            ComputeSpec(2),
+            Compute(2),
             [NodeOffer("a", bytes_there=1), NodeOffer("b", runs=1), NodeOffer("c", bytes_there=2)],
             "a c",
         ),
         # Unreachable nodes are taken in the declared order.
-        (ComputeSpec(2, accelerator="H100:8"), [NodeOffer(name, gpus=None) for name in "abc"], "a b"),
+        (Compute(2, accelerator="H100:8"), [NodeOffer(name, gpus=None) for name in "abc"], "a b"),
     ],
 )  # fmt: skip
-def test_the_best_nodes_are_chosen(
-    compute: ComputeSpec, offers: list[NodeOffer], nodes: str
-) -> None:
+def test_the_best_nodes_are_chosen(compute: Compute, offers: list[NodeOffer], nodes: str) -> None:
     assert assign_nodes(compute, offers) == tuple(nodes.split())
 
 
@@ -97,7 +95,7 @@ def test_two_runs_of_one_apply_get_a_gpu_each() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=5), st.integers(1, 4))
 def test_no_node_is_chosen_twice(facts: list[tuple[int, int]], count: int) -> None:
     offers = [NodeOffer(str(number), (), *pair) for number, pair in enumerate(facts)]
-    chosen = assign_nodes(ComputeSpec(count), offers)
+    chosen = assign_nodes(Compute(count), offers)
     assert len(chosen) == len(set(chosen)) == min(count, len(offers))
     assert list(chosen) == sorted(chosen, key=int)
 

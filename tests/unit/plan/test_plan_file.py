@@ -16,7 +16,7 @@ from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunStatus
-from trainctl.model.specs.resource import LifecycleSpec
+from trainctl.model.specs.resource import JobLifecycle
 from trainctl.plan.diff import change_digest, summarize_changes
 from trainctl.plan.plan_file import read_plan, remaining, resumed, staleness, write_plan
 from trainctl.plan.planner import make_plan
@@ -25,7 +25,7 @@ from trainctl.plan.values import Plan, PlanOptions
 
 def a_plan(state: State = EMPTY, **options: Any) -> Plan:
     """A plan of the scenario."""
-    world = PlanScenario(job_lifecycle=LifecycleSpec(ignore_changes=("labels.a",)))
+    world = PlanScenario(job_lifecycle=JobLifecycle(ignore_changes=("labels.a",)))
     return make_plan(world.inputs(state, PlanOptions(**options)))
 
 

@@ -23,7 +23,7 @@ from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import warning
 from trainctl.model.run import RunStatus
-from trainctl.model.specs.resource import LifecycleSpec
+from trainctl.model.specs.resource import JobLifecycle
 from trainctl.plan.graph import planned_addresses
 from trainctl.plan.planner import is_applyable, is_complete, make_plan
 from trainctl.plan.values import Observation, Plan, PlanInputs, PlanOptions, WeightsFacts
@@ -176,7 +176,7 @@ def test_refresh_only_plans_no_change() -> None:
 
 def test_prevent_destroy_is_recorded_and_outlives_its_block() -> None:
     plain = resource("project.demo", {"name": "demo"})
-    guarded = replace(plain, lifecycle=LifecycleSpec(prevent_destroy=True))
+    guarded = replace(plain, lifecycle=JobLifecycle(prevent_destroy=True))
     state = state_after(make_plan(PlanInputs(desired(plain), State())))
     plan = make_plan(PlanInputs(desired(guarded), state))
     assert actions(plan) == {"project.demo": Action.UPDATE}

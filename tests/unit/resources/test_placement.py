@@ -11,7 +11,7 @@ import pytest
 from trainctl.base.protocol.method import UntypedMethod
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
-from trainctl.model.specs.job_spec import ComputeSpec
+from trainctl.model.specs.job_spec import Compute
 from trainctl.plan.placement import PlannedRun
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import Agents
@@ -20,7 +20,7 @@ from trainctl.store.store import MirrorStore
 
 NODES = [Node("lab", f"gpu-{at}", "local", "/root", "/data", "python3") for at in range(3)]
 GANG, SINGLE = Address.parse("job.gang"), Address.parse("job.single")
-WANTED = {GANG: ComputeSpec(2, accelerator="H100:1"), SINGLE: ComputeSpec(accelerator="H100:2")}
+WANTED = {GANG: Compute(2, accelerator="H100:1"), SINGLE: Compute(accelerator="H100:2")}
 
 
 def seating(*planned: str, busy: str = "") -> RunPlacer:

@@ -18,7 +18,7 @@ from trainctl.base.network.http_errors import HttpError
 from trainctl.errors import SourceError
 from trainctl.jobs.images.registry import registry_host
 from trainctl.jobs.secrets import SecretResolver
-from trainctl.model.specs.job_spec import ImageSpec
+from trainctl.model.specs.image import Image
 
 _MEDIA_TYPES = (
     "application/vnd.oci.image.index.v1+json",
@@ -33,7 +33,7 @@ _MOST_BYTES = 2**20
 _OK, _UNAUTHORIZED = 200, 401
 
 
-def image_digest(image: ImageSpec, secrets: SecretResolver, client: HttpClient) -> str:
+def image_digest(image: Image, secrets: SecretResolver, client: HttpClient) -> str:
     """Return the digest of an image; raise TrainctlError if its registry doesn't report one.
 
     Sends the declared login only, and only to the registry and its own token server.
@@ -106,7 +106,7 @@ def _message(client: HttpClient, url: str, secret: Mapping[str, str]) -> str:
     return f": {said}" if said else ""
 
 
-def _login(image: ImageSpec, host: str, secrets: SecretResolver) -> str | None:
+def _login(image: Image, host: str, secrets: SecretResolver) -> str | None:
     """Return the Basic credential of ``docker_auth`` if it is for this registry."""
     auth = image.docker_auth
     declared = registry_host(auth.registry).lower() if auth else ""

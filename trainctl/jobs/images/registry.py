@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from trainctl.base.protocol.code import RegistryLogin
 from trainctl.errors import TrainctlError, missing_extra
 from trainctl.model.redaction import Redactor
-from trainctl.model.specs.job_spec import DockerAuthSpec, GcpOidcDockerAuthSpec
+from trainctl.model.specs.image import DockerAuth, GcpOidcDockerAuth
 
 Value = Callable[[str], str]
 """Return the value of a secret by name."""
@@ -21,14 +21,14 @@ ECR_REGISTRY = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\
 """Registries of Google Cloud, and of AWS with their region."""
 
 
-def registry_login(auth: DockerAuthSpec, value: Value, redactor: Redactor) -> RegistryLogin:
+def registry_login(auth: DockerAuth, value: Value, redactor: Redactor) -> RegistryLogin:
     """Return user and password for a registry; raise TrainctlError if not granted."""
     username, password = _login(auth, value)
     redactor.register(password)
     return {"registry": auth.registry, "username": username, "password": password}
 
 
-def _login(auth: DockerAuthSpec, value: Value) -> tuple[str, str]:
+def _login(auth: DockerAuth, value: Value) -> tuple[str, str]:
     if block := auth.registry_secret_docker_auth:
         return _registry_secret(auth, block.secret_ref.secret, value)
     if account := auth.gcp_service_account_json_docker_auth:
@@ -45,7 +45,7 @@ def _login(auth: DockerAuthSpec, value: Value) -> tuple[str, str]:
     return _aws_login(auth, _assume_role(auth), region)
 
 
-def _registry_secret(auth: DockerAuthSpec, name: str, value: Value) -> tuple[str, str]:
+def _registry_secret(auth: DockerAuth, name: str, value: Value) -> tuple[str, str]:
     username, colon, password = value(name).strip().partition(":")
     if not (username and colon and password):
         raise TrainctlError(
@@ -56,7 +56,7 @@ def _registry_secret(auth: DockerAuthSpec, name: str, value: Value) -> tuple[str
     return username, password
 
 
-def _assume_role(auth: DockerAuthSpec) -> dict[str, str]:
+def _assume_role(auth: DockerAuth) -> dict[str, str]:
     from trainctl.objects import aws
 
     if role := auth.aws_oidc_docker_auth:
@@ -68,7 +68,7 @@ def _assume_role(auth: DockerAuthSpec) -> dict[str, str]:
     return {name: text for name, text in json.loads(credential.value).items() if name in _KEYS}
 
 
-def _federated(auth: DockerAuthSpec, block: GcpOidcDockerAuthSpec) -> tuple[str, str]:
+def _federated(auth: DockerAuth, block: GcpOidcDockerAuth) -> tuple[str, str]:
     if not GOOGLE_REGISTRY.fullmatch(registry_host(auth.registry)):
         raise TrainctlError(
             f"{auth.registry} is not a registry of Google Cloud",
@@ -81,7 +81,7 @@ def _federated(auth: DockerAuthSpec, block: GcpOidcDockerAuthSpec) -> tuple[str,
     return "oauth2accesstoken", str(json.loads(credential.value)["access_token"])
 
 
-def _region_of(auth: DockerAuthSpec) -> str:
+def _region_of(auth: DockerAuth) -> str:
     """Return the region of an ECR registry; AWS credentials must go to no other."""
     match = ECR_REGISTRY.fullmatch(registry_host(auth.registry))
     if match is None:
@@ -93,7 +93,7 @@ def _region_of(auth: DockerAuthSpec) -> str:
     return match[1]
 
 
-def _aws_login(auth: DockerAuthSpec, keys: Mapping[str, str], region: str) -> tuple[str, str]:
+def _aws_login(auth: DockerAuth, keys: Mapping[str, str], region: str) -> tuple[str, str]:
     """Exchange a key for a password that is valid for twelve hours."""
     try:
         import boto3

@@ -1,71 +1,17 @@
-"""Credentials of sources and buckets; names of cloud regions, roles and accounts."""
+"""Credentials of sources and buckets."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
-from pydantic.fields import FieldInfo
+from pydantic import field_validator, model_validator
 
 from trainctl.manifest.credentials import url_has_credential
-from trainctl.manifest.types.base import ManifestSection, Name, validation_error
+from trainctl.manifest.types.base import ManifestSection
 from trainctl.model.source_uri import parse_source
-
-_REGION = r"[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}"
-_ROLE = r"arn:aws(-[a-z]+)*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+"
-_ACCOUNT = r"[a-z0-9][a-z0-9.-]*@([a-z0-9-]+\.)+gserviceaccount\.com"
-_PROVIDER = r"(//iam\.googleapis\.com/)?projects/[0-9]+/locations/global/workloadIdentityPools/[a-z0-9-]+/providers/[a-z0-9-]+"
-
-
-def _matching(pattern: str, noun: str, example: str) -> AfterValidator:
-    def check(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise validation_error(f"not {noun}", f"Use {example}.", code="invalid-value")
-        return text
-
-    return AfterValidator(check)
-
-
-def _schema_pattern(pattern: str) -> FieldInfo:
-    info: FieldInfo = Field(json_schema_extra={"pattern": f"^{pattern}$"})
-    return info
-
-
-Region = Annotated[
-    str, _matching(_REGION, "an AWS region", "for example us-west-2"), _schema_pattern(_REGION)
-]
-
-RoleArn = Annotated[
-    str,
-    _matching(
-        _ROLE,
-        "an ARN of an AWS role",
-        "arn:aws:iam::ACCOUNT:role/NAME, with an account ID of 12 digits",
-    ),
-    _schema_pattern(_ROLE),
-]
-
-ServiceAccount = Annotated[
-    str,
-    _matching(
-        _ACCOUNT,
-        "an address of a service account",
-        "NAME@PROJECT.iam.gserviceaccount.com",
-    ),
-    _schema_pattern(_ACCOUNT),
-]
-
-WorkloadProvider = Annotated[
-    str,
-    _matching(
-        _PROVIDER,
-        "a full name of a workload identity provider",
-        "projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/NAME",
-    ),
-    _schema_pattern(_PROVIDER),
-]
+from trainctl.model.specs.checks import Name, check, validation_error
+from trainctl.model.specs.cloud_names import Region, RoleArn, ServiceAccount, WorkloadProvider
 
 
 def _endpoint(text: str) -> str:
@@ -84,9 +30,7 @@ def _endpoint(text: str) -> str:
     return text
 
 
-EndpointUrl = Annotated[
-    str, AfterValidator(_endpoint), Field(json_schema_extra={"pattern": "^https?://"})
-]
+EndpointUrl = Annotated[str, check(_endpoint, pattern="^https?://")]
 
 
 def validate_source(text: str, code: str) -> str:

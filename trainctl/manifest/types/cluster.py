@@ -6,35 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from trainctl.manifest.types.base import (
-    DisplayName,
-    Lifecycle,
-    ManifestSection,
-    Name,
-    Size,
-    Text,
-    validation_error,
-)
-
-
-class CacheTier(ManifestSection):
-    """One tier of a weight cache."""
-
-    dir: Text | None = None
-    """Absolute directory."""
-    size: Size | None = None
-    """Size limit, for example 2TB."""
-
-
-class ClusterCache(ManifestSection):
-    """Weight caches of a cluster."""
-
-    node: CacheTier | None = None
-    """Cache on the disk of each node."""
-    cluster: CacheTier | None = None
-    """Cache on a file system that all nodes share."""
-    max_rate: Size | None = None
-    """Download limit of each node in bytes per second, for example 100MB."""
+from trainctl.manifest.types.base import ManifestSection
+from trainctl.model.specs.checks import DisplayName, Name, Size, Text, validation_error
+from trainctl.model.specs.resource import ClusterCache, Lifecycle
 
 
 class Cluster(ManifestSection):

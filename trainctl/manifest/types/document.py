@@ -7,26 +7,27 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from trainctl.manifest.types.auth import Region
-from trainctl.manifest.types.base import (
-    DisplayName,
-    JobName,
-    Labels,
-    Lifecycle,
-    ManifestSection,
-    Name,
-    ProjectName,
-    Text,
-    validation_error,
-)
+from trainctl.manifest.types.base import ManifestSection
 from trainctl.manifest.types.cluster import Cache, Cluster
 from trainctl.manifest.types.job import Job
 from trainctl.manifest.types.location import CheckpointsLocation, Location, StateLocation, Url
 from trainctl.manifest.types.moves import ImportedRun, MovedResource, RemovedResource
 from trainctl.manifest.types.weights import DeclaredWeights
+from trainctl.model.specs.checks import (
+    DisplayName,
+    JobName,
+    Labels,
+    Name,
+    ProjectName,
+    Text,
+    limits,
+    validation_error,
+)
+from trainctl.model.specs.cloud_names import Region
+from trainctl.model.specs.resource import Lifecycle
 
 Variable = str | int | float | bool
-VariableName = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_-]{0,127}$")]
+VariableName = Annotated[str, limits(pattern="^[A-Za-z_][A-Za-z0-9_-]{0,127}$")]
 
 
 Origin = Literal["env", "file", "command", "aws-secrets-manager", "keyring"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Literal
 from urllib.parse import unquote
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from trainctl.manifest.credentials import url_has_credential
 from trainctl.manifest.types.auth import Auth, EndpointUrl, validate_source
-from trainctl.manifest.types.base import Duration, ManifestSection, Name, Size, validation_error
+from trainctl.manifest.types.base import ManifestSection
 from trainctl.model.source_uri import BUCKETS
+from trainctl.model.specs.checks import Count, Duration, Name, Size, check, validation_error
 
 _SCHEMES = ("file", *BUCKETS, "node")
 _FORMS = "file:///DIRECTORY, s3://BUCKET/PREFIX, gs://, r2://, azure:// or node://CLUSTER/PATH"
@@ -46,11 +47,7 @@ def _url(text: str) -> str:
     return validate_source(text, "invalid-location") if scheme in BUCKETS else text
 
 
-Url = Annotated[
-    str,
-    AfterValidator(_url),
-    Field(json_schema_extra={"pattern": f"^({'|'.join(_SCHEMES)})://"}),
-]
+Url = Annotated[str, check(_url, pattern=f"^({'|'.join(_SCHEMES)})://")]
 
 
 def _check_server(url: str | None, endpoint: str | None, auth: Auth | None) -> None:
@@ -148,10 +145,10 @@ class CheckpointsLocation(ManifestSection):
     """Custom endpoint URL, for example of an S3-compatible server."""
     auth: Auth | None = None
     """Credential; default: that of the environment (``AWS_ACCESS_KEY_ID`` …)."""
-    keep_last: Annotated[int, Field(ge=1)] | None = None
+    keep_last: Count | None = None
     """Number of latest complete checkpoints to keep per run; default: all, unless ``keep_every``
     is set."""
-    keep_every: Annotated[int, Field(ge=1)] | None = None
+    keep_every: Count | None = None
     """Also keep checkpoints whose step is a multiple of this."""
     max_rate: Size | None = None
     """Upload limit in bytes per second, for example 100MB."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from trainctl.manifest.types.base import ManifestSection, Text, validation_error
+from trainctl.manifest.types.base import ManifestSection
 from trainctl.model.address import Address
+from trainctl.model.specs.checks import Text, check, validation_error
 
 
 def _address(text: str) -> str:
@@ -19,7 +20,7 @@ def _address(text: str) -> str:
         ) from None
 
 
-AddressText = Annotated[str, AfterValidator(_address), Field(json_schema_extra={"minLength": 1})]
+AddressText = Annotated[str, check(_address, minLength=1)]
 
 
 class MovedResource(ManifestSection):

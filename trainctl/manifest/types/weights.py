@@ -5,21 +5,20 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import model_validator
 
-from trainctl.manifest.mounts import InvalidMount, normalize_mount
 from trainctl.manifest.types.auth import EndpointUrl, SourceAuth, validate_source
-from trainctl.manifest.types.base import (
-    OBJECT,
-    TEXT,
-    Lifecycle,
-    ManifestSection,
+from trainctl.manifest.types.base import ManifestSection
+from trainctl.model.source_uri import BUCKETS, is_file_name, parse_source
+from trainctl.model.specs.checks import (
+    TEXT_OR_OBJECT,
     Name,
     Text,
-    union_tag,
+    check,
     validation_error,
 )
-from trainctl.model.source_uri import BUCKETS, is_file_name, parse_source
+from trainctl.model.specs.mounts import InvalidMount, MountLocation, normalize_mount
+from trainctl.model.specs.resource import Lifecycle
 
 _METHODS = {"AWS_OIDC": ("s3",), "AWS_ASSUME_ROLE": ("s3",), "GCP_OIDC": ("gs",)}
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -37,13 +36,6 @@ def is_source(text: str) -> bool:
 def default_mount(source: str) -> str:
     """Return the default mount of a source; raise InvalidMount if it has no name."""
     return normalize_mount(f"weights/{parse_source(source).name}")
-
-
-def _mount(text: str) -> str:
-    try:
-        return normalize_mount(text)
-    except InvalidMount as why:
-        raise validation_error(str(why), why.detail, code="invalid-mount") from None
 
 
 def _sha256(text: str) -> str:
@@ -95,20 +87,9 @@ def _require_file_name(source: str) -> None:
         ) from None
 
 
-SourceUri = Annotated[
-    str,
-    AfterValidator(_source),
-    Field(json_schema_extra={"pattern": "^(hf|s3|gs|r2|azure|https)://|^file:"}),
-]
-Sha256 = Annotated[
-    str,
-    AfterValidator(_sha256),
-    Field(json_schema_extra={"pattern": "^[0-9a-fA-F]{64}$"}),
-]
-AllowPatterns = Annotated[
-    list[Text], AfterValidator(_non_empty_patterns), Field(json_schema_extra={"minItems": 1})
-]
-MountLocation = Annotated[str, AfterValidator(_mount), Field(json_schema_extra={"minLength": 1})]
+SourceUri = Annotated[str, check(_source, pattern="^(hf|s3|gs|r2|azure|https)://|^file:")]
+Sha256 = Annotated[str, check(_sha256, pattern="^[0-9a-fA-F]{64}$")]
+AllowPatterns = Annotated[list[Text], check(_non_empty_patterns, minItems=1)]
 
 
 class InlineWeights(ManifestSection):
@@ -133,7 +114,7 @@ class InlineWeights(ManifestSection):
     """Exclude files that match a pattern."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of an ``https://`` file; it pins the source."""
-    name: Annotated[str, AfterValidator(_file_name)] | None = None
+    name: Annotated[str, check(_file_name)] | None = None
     """File name of an ``https://`` file; default: the server's (``Content-Disposition``), else the
     end of the URL."""
 
@@ -212,15 +193,8 @@ class Weights(InlineWeights):
     """Lifecycle settings."""
 
 
-DeclaredWeights = Annotated[
-    Annotated[SourceUri, AfterValidator(_bare_source), Tag(TEXT)] | Annotated[Weights, Tag(OBJECT)],
-    Discriminator(union_tag),
-]
+DeclaredWeights = Annotated[Annotated[SourceUri, check(_bare_source)] | Weights, TEXT_OR_OBJECT]
 """A source, or a mapping with its settings."""
 
-JobWeightsEntry = Annotated[
-    Annotated[str, AfterValidator(_name_or_source), Tag(TEXT)]
-    | Annotated[InlineWeights, Tag(OBJECT)],
-    Discriminator(union_tag),
-]
+JobWeightsEntry = Annotated[Annotated[str, check(_name_or_source)] | InlineWeights, TEXT_OR_OBJECT]
 """The name of declared weights, a source, or a mapping with its settings."""

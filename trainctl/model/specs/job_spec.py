@@ -1,44 +1,107 @@
-"""A desired job, with defaults filled in and references resolved."""
+"""Resources of a job, and the desired job with defaults filled in and references resolved."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from trainctl.base.units import parse_duration, parse_size
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json
+from trainctl.model.specs.checks import (
+    Count,
+    Duration,
+    Section,
+    Text,
+    check,
+    limits,
+    validation_error,
+)
+from trainctl.model.specs.image import Image
+from trainctl.model.specs.mounts import MountLocation
+from trainctl.model.specs.runtime import RuntimeSpec
 
-Duration = int | float | str
-Size = int | str
-"""As in the manifest; parse with ``parse_duration`` and ``parse_size``."""
+MEMORY = r"[0-9]+(?:\.[0-9]+)?(?:[kMGTPE]|[KMGTPE]i)?"
+NO_ACCELERATOR = "none"
+ACCELERATOR = r"([A-Za-z][A-Za-z0-9_-]*)(?::([0-9]+))?"
+KNOWN_ACCELERATORS = (
+    *("B10", "T4", "L4", "A10G", "V100", "A100", "A100_40GB", "H100", "H200", "H100_40GB", "B200"),
+    *("L40S", "RTX_PRO_6000", "B300", "GB300"),
+)
+"""Names used by Baseten, for suggestions only."""
+
+
+def _memory(text: str) -> str:
+    if re.fullmatch(MEMORY, text) is None:
+        raise validation_error(
+            "not an amount of memory",
+            "Use a number with k, M, G, T, Ki, Mi, Gi or Ti, for example 64Gi or 64G.",
+            code="invalid-size",
+        )
+    return text
+
+
+def _accelerator(text: str) -> str:
+    match = re.fullmatch(ACCELERATOR, text)
+    if match is None:
+        raise validation_error(
+            "not TYPE or TYPE:COUNT",
+            "Use for example H100 or H100:8.",
+            code="invalid-accelerator",
+        )
+    if match[2] is None:
+        return text
+    if int(match[2]) == 0:
+        return NO_ACCELERATOR
+    if len(match[2]) > 4:
+        raise validation_error(
+            "the number of accelerators must be at most 9999",
+            "Use for example H100:8.",
+            code="invalid-accelerator",
+        )
+    return match[1] if int(match[2]) == 1 else f"{match[1]}:{int(match[2])}"
+
+
+def _host_path(path: str) -> str:
+    parts = path.split("/")
+    if not path.startswith("/") or ".." in parts or not any(parts):
+        raise validation_error(
+            "expected an absolute directory on the host",
+            "Use for example /data/imagenet.",
+            code="invalid-path",
+        )
+    return "/" + "/".join(part for part in parts if part and part != ".")
 
 
 @dataclass(frozen=True, slots=True)
-class ComputeSpec:
-    """Resources of a job, per node.
+class Compute(Section):
+    """Resources of a job, per node."""
 
-    ``accelerator`` is ``TYPE``, ``TYPE:COUNT`` or ``none``; None means all GPUs of the node.
-    """
-
-    node_count: int = 1
-    cpu_count: int | None = None
-    memory: str | None = None
-    accelerator: str | None = None
-    availability_model: str = "dedicated"
+    node_count: Count = 1
+    """Number of nodes."""
+    cpu_count: Count | None = None
+    """Processors per node; default: all."""
+    memory: Annotated[str, check(_memory, pattern=f"^{MEMORY}$")] | None = None
+    """Memory per node, for example 64Gi."""
+    accelerator: Annotated[str, check(_accelerator, pattern=f"^{ACCELERATOR}$")] | None = None
+    """GPUs per node, as ``TYPE`` or ``TYPE:COUNT``, for example H100:8; ``none`` for a job
+    without GPUs; default: all GPUs of the host."""
+    availability_model: Literal["dedicated", "spot"] = "dedicated"
+    """``dedicated`` nodes, or cheaper ``spot`` nodes that can be preempted."""
 
     @property
     def gpus(self) -> int | None:
         """Number of GPUs per node, None for all."""
-        if self.accelerator == "none":
+        if self.accelerator == NO_ACCELERATOR:
             return 0
         return int(self.accelerator.partition(":")[2] or 1) if self.accelerator else None
 
     @property
     def gpu_kind(self) -> str:
         """Type of accelerator such as ``H100``, empty for any."""
-        return (self.accelerator or "").removeprefix("none").partition(":")[0]
+        return (self.accelerator or "").removeprefix(NO_ACCELERATOR).partition(":")[0]
 
     @property
     def memory_bytes(self) -> int | None:
@@ -47,168 +110,38 @@ class ComputeSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class SecretRef:
-    """A declared secret, by name."""
+class HostMount(Section):
+    """A directory of the host to mount in the job."""
 
-    secret: str
-
-
-@dataclass(frozen=True, slots=True)
-class AwsIamDockerAuthSpec:
-    """An AWS access key."""
-
-    access_key_secret_ref: SecretRef
-    secret_access_key_secret_ref: SecretRef
+    host_path: Annotated[Text, check(_host_path, pattern="^/")]
+    """Absolute path on each node."""
+    mount_location: MountLocation
+    """Mount path in the job."""
+    read_only: bool = True
+    """Mount it read-only."""
 
 
 @dataclass(frozen=True, slots=True)
-class AwsRoleDockerAuthSpec:
-    """An AWS role."""
+class Retry(Section):
+    """Retries after a failed attempt."""
 
-    role_arn: str
-    region: str
-
-
-@dataclass(frozen=True, slots=True)
-class GcpOidcDockerAuthSpec:
-    """A Google Cloud service account, by workload identity federation."""
-
-    service_account: str
-    workload_identity_provider: str
+    max_attempts: Annotated[int, limits(ge=1, le=1000)] = 1
+    """Maximum number of attempts, including the first. Each attempt finds the checkpoints of
+    earlier ones."""
+    delay: Duration = "10s"
+    """Time before the next attempt."""
 
 
 @dataclass(frozen=True, slots=True)
-class GcpServiceAccountJsonDockerAuthSpec:
-    """A Google Cloud service account, by its key."""
+class InteractiveSession(Section):
+    """Time for people to look at a run whose commands have ended. It keeps GPUs, mounts and files;
+    enter it with ``trainctl ssh``."""
 
-    service_account_json_secret_ref: SecretRef
-
-
-@dataclass(frozen=True, slots=True)
-class RegistrySecretDockerAuthSpec:
-    """A user and a password."""
-
-    secret_ref: SecretRef
-
-
-@dataclass(frozen=True, slots=True)
-class DockerAuthSpec:
-    """Login to a registry; only the block of ``auth_method`` is set."""
-
-    auth_method: str
-    registry: str
-    aws_iam_docker_auth: AwsIamDockerAuthSpec | None = None
-    aws_oidc_docker_auth: AwsRoleDockerAuthSpec | None = None
-    aws_assume_role_docker_auth: AwsRoleDockerAuthSpec | None = None
-    gcp_oidc_docker_auth: GcpOidcDockerAuthSpec | None = None
-    gcp_service_account_json_docker_auth: GcpServiceAccountJsonDockerAuthSpec | None = None
-    registry_secret_docker_auth: RegistrySecretDockerAuthSpec | None = None
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """Names of the secrets that it uses."""
-        key, account = self.aws_iam_docker_auth, self.gcp_service_account_json_docker_auth
-        login = self.registry_secret_docker_auth
-        references = [
-            *((key.access_key_secret_ref, key.secret_access_key_secret_ref) if key else ()),
-            *((account.service_account_json_secret_ref,) if account else ()),
-            *((login.secret_ref,) if login else ()),
-        ]
-        return tuple(sorted({reference.secret for reference in references}))
-
-
-@dataclass(frozen=True, slots=True)
-class ImageSpec:
-    """The container image of a job."""
-
-    base_image: str
-    docker_auth: DockerAuthSpec | None = None
-
-
-CACHE_DIRECTORIES = ("user_artifacts", "team_artifacts")
-"""Directories of the project's and the team's training cache below ``mount_base_path``."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheConfigSpec:
-    """Settings of the training caches in a job."""
-
-    enabled: bool = False
-    enable_legacy_hf_mount: bool = False
-    require_cache_affinity: bool = True
-    mount_base_path: str | None = None
-    prepare_commands: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointingSpec:
-    """Whether checkpoints are stored, and the directory that the job writes them to."""
-
-    enabled: bool = False
-    checkpoint_path: str | None = None
-    volume_size_gib: int | None = None
-
-    @property
-    def volume_bytes(self) -> int | None:
-        """The limit in bytes."""
-        return self.volume_size_gib * 2**30 if self.volume_size_gib else None
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointSelector:
-    """A checkpoint of a project, job or run; ``name`` None means the newest.
-
-    ``optional``: the run starts also without it.
-    """
-
-    project: str
-    job: str | None = None
-    run: str | None = None
-    name: str | None = None
-    optional: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LoadCheckpointSpec:
-    """Checkpoints to start a run from."""
-
-    enabled: bool = False
-    download_folder: str | None = None
-    checkpoints: tuple[CheckpointSelector, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeSpec:
-    """Commands of a job and their environment."""
-
-    start_commands: tuple[str, ...] = ()
-    environment_variables: Mapping[str, str | SecretRef] = field(default_factory=dict)
-    cache_config: CacheConfigSpec = CacheConfigSpec()
-    checkpointing_config: CheckpointingSpec = CheckpointingSpec()
-    venv: str | None = None
-    requirements: str | None = None
-    load_checkpoint_config: LoadCheckpointSpec | None = None
-    engine: str | None = None
-    shm_size: Size | None = None
-    devices: tuple[str, ...] = field(default=(), metadata=OMIT_EMPTY)
-    ulimits: Mapping[str, int] = field(default_factory=dict)
-    gang_end: str = "any"
-    gang_end_grace: Duration = "5m"
-
-    @property
-    def secret_environment(self) -> dict[str, str]:
-        """Names of secrets by environment variable."""
-        return {
-            name: value.secret
-            for name, value in self.environment_variables.items()
-            if isinstance(value, SecretRef)
-        }
-
-    @property
-    def loads(self) -> tuple[CheckpointSelector, ...]:
-        """Checkpoints to start a run from."""
-        config = self.load_checkpoint_config
-        return config.checkpoints if config and config.enabled else ()
+    trigger: Literal["on_startup", "on_failure", "on_demand"] = "on_demand"
+    """``on_failure``: when the last attempt fails. ``on_startup``: always; the timeout counts from the
+    start. ``on_demand``: after ``trainctl session extend``."""
+    timeout_minutes: Annotated[float, limits(gt=0)] = 480
+    """Time in minutes, within ``max_duration``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,15 +153,6 @@ class JobWeights:
     source: str = ""
     allow_patterns: tuple[str, ...] | None = None
     ignore_patterns: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HostMountSpec:
-    """A directory of the host to mount in the job."""
-
-    host_path: str
-    mount_location: str
-    read_only: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,22 +169,6 @@ class MatrixValue:
 
     name: str
     value: str
-
-
-@dataclass(frozen=True, slots=True)
-class RetrySpec:
-    """Maximum number of attempts of a run and the delay between them."""
-
-    max_attempts: int = 1
-    delay: Duration = "10s"
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSpec:
-    """When a run keeps its place after its commands have ended, and how long."""
-
-    trigger: str = "on_demand"
-    timeout_minutes: float = 480
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,11 +199,11 @@ class JobSpec:
     project: str = ""
     project_name: str | None = field(default=None, metadata=OMIT_EMPTY)
     cluster: str = ""
-    image: ImageSpec | None = None
-    compute: ComputeSpec = ComputeSpec()
+    image: Image | None = None
+    compute: Compute = Compute()
     runtime: RuntimeSpec = RuntimeSpec()
     weights: tuple[JobWeights, ...] = ()
-    mounts: tuple[HostMountSpec, ...] = ()
+    mounts: tuple[HostMount, ...] = ()
     secrets: tuple[SecretVersion, ...] = ()
     persisted_secrets: tuple[str, ...] = field(default=(), metadata=OMIT_EMPTY)
     matrix: tuple[MatrixValue, ...] | None = None
@@ -303,8 +211,8 @@ class JobSpec:
     depends_on: tuple[str, ...] | None = None
     priority: int = 0
     max_duration: Duration | None = None
-    retry: RetrySpec = RetrySpec()
-    interactive_session: SessionSpec | None = field(default=None, metadata=OMIT_EMPTY)
+    retry: Retry = Retry()
+    interactive_session: InteractiveSession | None = field(default=None, metadata=OMIT_EMPTY)
     labels: Mapping[str, str] = field(default_factory=dict)
     code: CodeSpec = CodeSpec()
     weight_pins: Mapping[str, str | None] | None = field(default=None, metadata=OMIT_EMPTY)

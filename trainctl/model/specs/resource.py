@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Position
 from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json
+from trainctl.model.specs.checks import Section, Size, Text, Texts, listed
 from trainctl.model.specs.job_spec import JobSpec
 
 
@@ -86,23 +87,25 @@ class CacheSpec(_Attributes):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheTierSpec:
-    """Directory and size limit of a weight cache."""
+class CacheTier(Section):
+    """One tier of a weight cache."""
 
-    dir: str | None = None
-    size: int | str | None = None
+    dir: Text | None = None
+    """Absolute directory."""
+    size: Size | None = None
+    """Size limit, for example 2TB."""
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterCacheSpec:
-    """Weight caches of a cluster: on each node, and in a shared directory.
+class ClusterCache(Section):
+    """Weight caches of a cluster."""
 
-    ``max_rate``: download limit of each node in bytes per second.
-    """
-
-    node: CacheTierSpec | None = None
-    cluster: CacheTierSpec | None = None
-    max_rate: int | str | None = field(default=None, metadata=OMIT_EMPTY)
+    node: CacheTier | None = None
+    """Cache on the disk of each node."""
+    cluster: CacheTier | None = None
+    """Cache on a file system that all nodes share."""
+    max_rate: Size | None = field(default=None, metadata=OMIT_EMPTY)
+    """Download limit of each node in bytes per second, for example 100MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ class ClusterSpec:
     """
 
     provider: str = ""
-    cache: ClusterCacheSpec = ClusterCacheSpec()
+    cache: ClusterCache = ClusterCache()
     price_per_hour: float | None = None
     forgotten: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -134,12 +137,27 @@ _CLUSTER_ATTRIBUTES = ("provider", "cache", "price_per_hour", "forgotten")
 
 
 @dataclass(frozen=True, slots=True)
-class LifecycleSpec:
-    """Lifecycle settings, stored in the state so that they outlive the block."""
+class Lifecycle(Section):
+    """Lifecycle settings of a resource."""
 
     prevent_destroy: bool = False
-    ignore_changes: tuple[str, ...] = ()
-    rerun_on: tuple[str, ...] = ("config",)
+    """Refuse plans that destroy or replace this resource. Kept in the state, so it also holds
+    after the block is removed."""
+    ignore_changes: Texts = field(default_factory=tuple)
+    """Attributes whose changes are ignored, for example ``compute``."""
+
+
+RerunCause = Literal["config", "code", "weights"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobLifecycle(Lifecycle):
+    """Lifecycle settings of a job."""
+
+    rerun_on: Annotated[tuple[RerunCause, ...], listed()] = field(
+        default_factory=lambda: ("config",)
+    )
+    """Changes that make a job run again; by default ``config``."""
 
 
 class ResourceAttributes:
@@ -177,5 +195,5 @@ class DesiredResource(ResourceAttributes):
     provider: str
     attributes: Mapping[str, Any]
     depends_on: tuple[Address, ...] = ()
-    lifecycle: LifecycleSpec = LifecycleSpec()
+    lifecycle: JobLifecycle = JobLifecycle()
     where: Position | None = field(default=None, compare=False)

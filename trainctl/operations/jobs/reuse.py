@@ -14,7 +14,8 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.json_codec import to_json
 from trainctl.model.run import ReusedRun, RunRecord, RunStatus
-from trainctl.model.specs.job_spec import CheckpointSelector, JobSpec, JobWeights
+from trainctl.model.specs.job_spec import JobSpec, JobWeights
+from trainctl.model.specs.runtime import CheckpointSelector
 from trainctl.operations.directories import environments_url, split_environment
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.placement import starting_changes

@@ -15,8 +15,8 @@ from trainctl.model.address import Kind
 from trainctl.model.contents import ContentChange, ContentDiff, ContentGroup
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.source_uri import parse_source
-from trainctl.model.specs.job_spec import CheckpointSelector
 from trainctl.model.specs.resource import WeightsSpec
+from trainctl.model.specs.runtime import CheckpointSelector
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Change, Plan
 from trainctl.resources.weights import credential_of

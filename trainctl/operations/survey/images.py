@@ -6,7 +6,7 @@ from trainctl.base.http.client import HttpClient
 from trainctl.base.parallel import each
 from trainctl.errors import SourceError, TrainctlError
 from trainctl.jobs.images.digests import image_digest
-from trainctl.model.specs.job_spec import ImageSpec
+from trainctl.model.specs.image import Image
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.diff import with_images
 from trainctl.plan.values import Plan
@@ -27,7 +27,7 @@ def resolve_images(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
         return plan
     client = HttpClient(read_timeout=_SECONDS)
 
-    def find(image: ImageSpec) -> tuple[str, str | TrainctlError]:
+    def find(image: Image) -> tuple[str, str | TrainctlError]:
         if offline and "@" not in image.base_image:
             return image.base_image, SourceError("offline")
         try:

@@ -15,11 +15,10 @@ from typing import Any
 from trainctl.desired.build import build
 from trainctl.errors import ManifestError, TrainctlError
 from trainctl.manifest.read import read
-from trainctl.manifest.types.job import NO_ACCELERATOR
 from trainctl.model.address import slug
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.imported_manifest import ImportedManifest, ImportOutcome
-from trainctl.model.specs.job_spec import CodeSpec
+from trainctl.model.specs.job_spec import NO_ACCELERATOR, CodeSpec
 from trainctl.operations.truss.runtime import runtime_section
 from trainctl.operations.truss.section import ConfigSection
 

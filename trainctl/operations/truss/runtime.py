@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from trainctl.manifest.credentials import HIDDEN, looks_like_credential
-from trainctl.manifest.types.runtime import RESERVED_PREFIXES, VARIABLE
 from trainctl.model.imported_manifest import ImportedManifest, ImportOutcome
+from trainctl.model.specs.runtime import RESERVED_PREFIXES, VARIABLE
 from trainctl.operations.truss.section import ConfigSection
 
 _EXPRESSION = "${{"
@@ -64,7 +65,7 @@ def _environment(result: ImportedManifest, variables: ConfigSection) -> dict[str
     section: dict[str, Any] = {}
     for name, value in variables.rest.items():
         field = f"{variables.name}.{name}"
-        if name.startswith(RESERVED_PREFIXES) or not VARIABLE.fullmatch(name):
+        if name.startswith(RESERVED_PREFIXES) or not re.fullmatch(VARIABLE, name):
             text = "The name is reserved or invalid: use another one."
             result.note(ImportOutcome.DIFFERENT, field, text, "runtime")
         elif isinstance(value, Mapping):

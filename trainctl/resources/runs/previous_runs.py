@@ -14,7 +14,9 @@ from trainctl.errors import NodeError, TrainctlError, UnknownOnNode
 from trainctl.ledger.state import Intent, Lookup, RecordedResource, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
-from trainctl.model.specs.job_spec import CheckpointSelector, ImageSpec, JobSpec, LoadCheckpointSpec
+from trainctl.model.specs.image import Image
+from trainctl.model.specs.job_spec import JobSpec
+from trainctl.model.specs.runtime import CheckpointSelector, LoadCheckpointSpec
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import Agents, nodes_of
 from trainctl.resources.runs.batch_runs import BatchCluster
@@ -216,7 +218,7 @@ def rerun_step(step: ApplyStep, previous_run: PreviousRun) -> ApplyStep:
     )
 
 
-def _pin_image(image: ImageSpec, digest: str) -> ImageSpec:
+def _pin_image(image: Image, digest: str) -> Image:
     """Return the image by digest instead of tag; local images have no digest name."""
     name = image.base_image
     if "@" in name or name.startswith("localhost/"):

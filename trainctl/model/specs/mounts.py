@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from trainctl.model.diagnostics import Diagnostic, Position, error
+from trainctl.model.specs.checks import check, validation_error
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _RESERVED_DIRECTORIES = frozenset(
@@ -42,6 +44,16 @@ def normalize_mount(text: str) -> str:
     if parts[0].startswith("~"):
         raise InvalidMount("'~' is not expanded in a mount location", example)
     return location
+
+
+def _mount(text: str) -> str:
+    try:
+        return normalize_mount(text)
+    except InvalidMount as why:
+        raise validation_error(str(why), why.detail, code="invalid-mount") from None
+
+
+MountLocation = Annotated[str, check(_mount, minLength=1)]
 
 
 def overlaps(first: str, second: str) -> bool:

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
-
-from trainctl.manifest.types.base import (
-    OBJECT,
-    TEXT,
+from trainctl.model.json_codec import OMIT_EMPTY
+from trainctl.model.specs.checks import (
+    TEXT_OR_OBJECT,
+    Count,
     DisplayName,
     Duration,
-    ManifestSection,
     SecretReference,
+    Section,
     Size,
+    SomeTexts,
     Text,
-    union_tag,
+    check,
+    limits,
+    listed,
     validation_error,
 )
-from trainctl.manifest.types.weights import MountLocation
+from trainctl.model.specs.mounts import MountLocation
 
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 RESERVED_PREFIXES = ("BT_", "TRAINCTL_")
+CACHE_DIRECTORIES = ("user_artifacts", "team_artifacts")
+"""Directories of the project's and the team's training cache below ``mount_base_path``."""
 
 
 def _variable(name: str) -> str:
-    if VARIABLE.fullmatch(name) is None:
+    if re.fullmatch(VARIABLE, name) is None:
         raise validation_error(
             f"invalid name of an environment variable: {name!r}",
             "Use letters, digits and '_'; don't start with a digit.",
@@ -61,23 +67,15 @@ def _code_path(path: str) -> str:
     return path.removeprefix("./")
 
 
-CodePath = Annotated[Text, AfterValidator(_code_path)]
-
-VariableName = Annotated[
-    str,
-    AfterValidator(_variable),
-    Field(json_schema_extra={"pattern": f"^(?!BT_|TRAINCTL_){VARIABLE.pattern}$"}),
-]
-VariableValue = Annotated[
-    Annotated[str, Tag(TEXT)] | Annotated[SecretReference, Tag(OBJECT)], Discriminator(union_tag)
-]
-Path = MountLocation
-
+CodePath = Annotated[Text, check(_code_path)]
+VariableName = Annotated[str, check(_variable, pattern=f"^(?!BT_|TRAINCTL_){VARIABLE}$")]
+VariableValue = Annotated[str | SecretReference, TEXT_OR_OBJECT]
 
 _NAMED = ("named", "baseten_named_checkpoint")
 
 
-class CheckpointReference(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class CheckpointReference(Section):
     """A checkpoint: the latest complete one of a project, job or run, or one by name."""
 
     typ: Literal["latest", "named", "baseten_latest_checkpoint", "baseten_named_checkpoint"]
@@ -90,8 +88,8 @@ class CheckpointReference(ManifestSection):
     project_name: DisplayName | None = None
     """Project; default: that of the job, or of ``job_id``."""
 
-    @model_validator(mode="after")
-    def _named_or_not(self) -> CheckpointReference:
+    def check_keys(self) -> None:
+        """A named checkpoint has a name, and only it."""
         if self.typ in _NAMED and not (self.checkpoint_name and self.job_id):
             raise validation_error(
                 "a named checkpoint requires checkpoint_name and job_id",
@@ -104,24 +102,48 @@ class CheckpointReference(ManifestSection):
                 "Use typ: named, or remove checkpoint_name.",
                 code="redundant-key",
             )
-        return self
 
 
-class LoadCheckpointConfig(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class LoadCheckpointConfig(Section):
     """Checkpoints to place in ``$BT_LOAD_CHECKPOINT_DIR/<job>/rank-<n>/<checkpoint>`` before the
     first command."""
 
     enabled: bool = False
     """Place checkpoints."""
-    checkpoints: Annotated[list[CheckpointReference], Field(min_length=1)] = Field(
-        default_factory=lambda: [CheckpointReference(typ="latest")]
+    checkpoints: Annotated[tuple[CheckpointReference, ...], listed(least=1)] = field(
+        default_factory=lambda: (CheckpointReference("latest"),)
     )
     """Checkpoints to place; default: the latest of this project, or none for its first run."""
     download_folder: MountLocation | None = None
     """Directory in ``$BT_LOAD_CHECKPOINT_DIR``; default: one chosen by trainctl."""
 
 
-class CacheConfig(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class CheckpointSelector:
+    """A checkpoint of a project, job or run; ``name`` None means the newest.
+
+    ``optional``: the run starts also without it.
+    """
+
+    project: str
+    job: str | None = None
+    run: str | None = None
+    name: str | None = None
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCheckpointSpec:
+    """Checkpoints to start a run from, with references resolved."""
+
+    enabled: bool = False
+    download_folder: str | None = None
+    checkpoints: tuple[CheckpointSelector, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig(Section):
     """Training caches of a job."""
 
     enabled: bool = False
@@ -130,14 +152,14 @@ class CacheConfig(ManifestSection):
     """Keep ``~/.cache/huggingface`` in the cache of the project."""
     require_cache_affinity: bool = True
     """Moving the job to a cluster without the project's cache is an error instead of a warning."""
-    mount_base_path: Path | None = None
+    mount_base_path: MountLocation | None = None
     """Mount directory of the caches; default: one chosen by trainctl."""
-    prepare_commands: Annotated[list[Text], Field(min_length=1)] | None = None
+    prepare_commands: SomeTexts | None = None
     """Shell commands that fill the project's cache before the job starts, in the job's
     environment. They run once per cache and command text; other runs wait."""
 
-    @model_validator(mode="after")
-    def _nothing_without_cache(self) -> CacheConfig:
+    def check_keys(self) -> None:
+        """Its settings need the cache."""
         for name in ("enable_legacy_hf_mount", "prepare_commands"):
             if getattr(self, name) and not self.enabled:
                 raise validation_error(
@@ -145,36 +167,39 @@ class CacheConfig(ManifestSection):
                     "Add enabled: true, or remove the key.",
                     code="cache-not-enabled",
                 )
-        return self
 
 
-class CheckpointingConfig(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class CheckpointingConfig(Section):
     """Checkpoints that a job writes to ``$BT_CHECKPOINT_DIR``."""
 
     enabled: bool = False
     """Keep checkpoints."""
-    checkpoint_path: Path | None = None
+    checkpoint_path: MountLocation | None = None
     """Directory in ``$BT_CHECKPOINT_DIR``; default: one chosen by trainctl."""
-    volume_size_gib: Annotated[int, Field(ge=1)] | None = None
+    volume_size_gib: Count | None = None
     """Disk space for checkpoints in GiB: a node with less is not used, and a run that exceeds it is
     stopped."""
 
+    @property
+    def volume_bytes(self) -> int | None:
+        """The limit in bytes."""
+        return self.volume_size_gib * 2**30 if self.volume_size_gib else None
 
-class Runtime(ManifestSection):
+
+@dataclass(frozen=True, slots=True)
+class Runtime(Section):
     """Commands and their environment."""
 
-    start_commands: Annotated[list[Text], Field(min_length=1)]
+    start_commands: SomeTexts
     """Shell commands, run in order in one shell. ``${{ … }}`` becomes one quoted word."""
-    environment_variables: dict[VariableName, VariableValue] = Field(default_factory=dict)
+    environment_variables: Mapping[VariableName, VariableValue] = field(default_factory=dict)
     """Values by name; ``{secret: NAME}`` for a secret."""
     cache_config: CacheConfig = CacheConfig()
     """Training caches."""
     checkpointing_config: CheckpointingConfig = CheckpointingConfig()
     """Checkpoints."""
-    venv: (
-        Annotated[str, AfterValidator(_venv), Field(json_schema_extra={"pattern": "^(/|~/)"})]
-        | None
-    ) = None
+    venv: Annotated[str, check(_venv, pattern="^(/|~/)")] | None = None
     """Virtual environment of the host to activate: an absolute path or one below ``~/``."""
     requirements: CodePath | None = None
     """Requirements file, relative to the code; its packages are installed once per node, in a
@@ -187,12 +212,12 @@ class Runtime(ManifestSection):
     shm_size: Size | None = None
     """Size limit of ``/dev/shm`` in a container, for example 64Gi; default: half of the node's
     memory."""
-    devices: list[Annotated[str, Field(pattern="^/dev/[A-Za-z0-9._/-]+$")]] = Field(
-        default_factory=list
-    )
+    devices: Annotated[
+        tuple[Annotated[str, limits(pattern="^/dev/[A-Za-z0-9._/-]+$")], ...], listed()
+    ] = field(default_factory=tuple, metadata=OMIT_EMPTY)
     """Devices of the host in a container, in addition to GPUs and ``/dev/infiniband``."""
-    ulimits: dict[Annotated[str, Field(pattern="^[a-z]+$")], Annotated[int, Field(ge=-1)]] = Field(
-        default_factory=dict
+    ulimits: Mapping[Annotated[str, limits(pattern="^[a-z]+$")], Annotated[int, limits(ge=-1)]] = (
+        field(default_factory=dict)
     )
     """Resource limits in a container by name, for example ``nofile``; -1: unlimited."""
     gang_end: Literal["any", "leader", "all"] = "any"
@@ -201,12 +226,40 @@ class Runtime(ManifestSection):
     gang_end_grace: Duration = "5m"
     """Time that the other ranks have left then; afterwards they are stopped."""
 
-    @model_validator(mode="after")
-    def _one_environment(self) -> Runtime:
+    def check_keys(self) -> None:
+        """There is one environment."""
         if self.venv is not None and self.requirements is not None:
             raise validation_error(
                 "venv and requirements can't be used together",
                 "Keep requirements to create an environment, or venv to use an existing one.",
                 code="redundant-key",
             )
-        return self
+
+    @property
+    def secret_environment(self) -> dict[str, str]:
+        """Names of secrets by environment variable."""
+        return {
+            name: value.secret
+            for name, value in self.environment_variables.items()
+            if isinstance(value, SecretReference)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSpec(Runtime):
+    """Commands and their environment, with the references to checkpoints resolved."""
+
+    start_commands: tuple[str, ...] = ()
+    load_checkpoint_config: LoadCheckpointSpec | None = None  # type: ignore[assignment]  # resolved
+
+    @classmethod
+    def resolved(cls, runtime: Runtime, loading: LoadCheckpointSpec | None) -> RuntimeSpec:
+        """Replace the references to checkpoints."""
+        values = {each.name: getattr(runtime, each.name) for each in fields(runtime)}
+        return cls(**{**values, "load_checkpoint_config": loading})
+
+    @property
+    def loads(self) -> tuple[CheckpointSelector, ...]:
+        """Checkpoints to start a run from."""
+        config = self.load_checkpoint_config
+        return config.checkpoints if config and config.enabled else ()

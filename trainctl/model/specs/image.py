@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, model_validator
-
-from trainctl.manifest.types.auth import Region, RoleArn, ServiceAccount, WorkloadProvider
-from trainctl.manifest.types.base import ManifestSection, SecretReference, Text, validation_error
+from trainctl.model.specs.checks import SecretReference, Section, Text, check, validation_error
+from trainctl.model.specs.cloud_names import Region, RoleArn, ServiceAccount, WorkloadProvider
 
 
-class AwsIamDockerAuth(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class AwsIamDockerAuth(Section):
     """An AWS access key."""
 
     access_key_secret_ref: SecretReference
@@ -20,7 +20,8 @@ class AwsIamDockerAuth(ManifestSection):
     """Secret with the secret access key."""
 
 
-class AwsRoleDockerAuth(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class AwsRoleDockerAuth(Section):
     """An AWS role."""
 
     role_arn: RoleArn
@@ -29,7 +30,8 @@ class AwsRoleDockerAuth(ManifestSection):
     """Region of the registry."""
 
 
-class GcpOidcDockerAuth(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class GcpOidcDockerAuth(Section):
     """A Google service account, by workload identity federation."""
 
     service_account: ServiceAccount
@@ -38,14 +40,16 @@ class GcpOidcDockerAuth(ManifestSection):
     """Full name of the provider."""
 
 
-class GcpServiceAccountJsonDockerAuth(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class GcpServiceAccountJsonDockerAuth(Section):
     """A Google service account, by its key."""
 
     service_account_json_secret_ref: SecretReference
     """Secret with the key as JSON."""
 
 
-class RegistrySecretDockerAuth(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class RegistrySecretDockerAuth(Section):
     """A user name and password."""
 
     secret_ref: SecretReference
@@ -62,7 +66,8 @@ _BLOCKS = {
 }
 
 
-class DockerAuth(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class DockerAuth(Section):
     """Credential for a private registry: a method and its settings."""
 
     auth_method: Literal[
@@ -89,8 +94,8 @@ class DockerAuth(ManifestSection):
     registry_secret_docker_auth: RegistrySecretDockerAuth | None = None
     """Settings of REGISTRY_SECRET."""
 
-    @model_validator(mode="after")
-    def _block_fits_method(self) -> DockerAuth:
+    def check_keys(self) -> None:
+        """The block must be that of the method."""
         blocks = {block for block in _BLOCKS.values() if getattr(self, block) is not None}
         if blocks != {_BLOCKS[self.auth_method]}:
             raise validation_error(
@@ -98,20 +103,26 @@ class DockerAuth(ManifestSection):
                 f"Add {_BLOCKS[self.auth_method]}: {{…}} next to auth_method, and remove other blocks.",
                 code="redundant-key",
             )
-        return self
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Names of the secrets that it uses."""
+        blocks = [block for name in _BLOCKS.values() if (block := getattr(self, name))]
+        values = [getattr(block, field.name) for block in blocks for field in fields(block)]
+        names = {value.secret for value in values if isinstance(value, SecretReference)}
+        return tuple(sorted(names))
 
 
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
-_REFERENCE = re.compile(
+_REFERENCE = (
     r"(?:(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|\[[0-9a-fA-F:]+\]|[A-Za-z0-9-]+(?=:[0-9]))(?::[0-9]+)?/)?"
-    rf"{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@[A-Za-z0-9+._-]+:[0-9a-fA-F]{{32,}})?",
-    re.ASCII,
+    rf"{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@[A-Za-z0-9+._-]+:[0-9a-fA-F]{{32,}})?"
 )
 """[REGISTRY[:PORT]/]NAME[:TAG][@DIGEST], see https://pkg.go.dev/github.com/distribution/reference."""
 
 
 def _image(text: str) -> str:
-    if not _REFERENCE.fullmatch(text):
+    if not re.fullmatch(_REFERENCE, text, re.ASCII):
         raise validation_error(
             "not an image name",
             "Use [REGISTRY/]NAME[:TAG][@DIGEST] with a lower-case NAME, for example pytorch/pytorch:2.7.0-cuda12.8-cudnn9-runtime.",
@@ -120,10 +131,11 @@ def _image(text: str) -> str:
     return text
 
 
-class Image(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class Image(Section):
     """Container image of a job."""
 
-    base_image: Annotated[Text, AfterValidator(_image)]
+    base_image: Annotated[Text, check(_image)]
     """Image reference, for example ``pytorch/pytorch:2.7.1-cuda12.8-cudnn9-runtime``."""
     docker_auth: DockerAuth | None = None
     """Credential for a private registry."""

@@ -1,0 +1,230 @@
+"""Sections of a manifest as dataclasses, with checks that only reading a manifest needs.
+
+pydantic finds the checks in the annotations; it is loaded by the reader of manifests, and by nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args
+
+from trainctl.base.units import parse_duration, parse_size
+from trainctl.model.address import NAME
+
+if TYPE_CHECKING:
+    from pydantic_core import CoreSchema, PydanticCustomError
+
+T = TypeVar("T")
+
+TEXT = "in one word"
+OBJECT = "in full"
+"""Tags of values with two forms. They appear in pydantic's paths and must not equal a key."""
+
+
+class Section:
+    """Base of frozen dataclasses that are sections: a mapping with known keys.
+
+    Docstrings of fields are their descriptions. ``check_keys`` raises a ``validation_error`` if keys contradict.
+    """
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar = {
+        "extra": "forbid",
+        "strict": True,
+        "hide_input_in_errors": True,
+    }
+
+    def check_keys(self) -> None:
+        """Do nothing: most sections have no keys that contradict."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: Callable[[Any], CoreSchema]
+    ) -> CoreSchema:
+        """Accept a mapping, with strict types of its values."""
+        schema: Any = handler(source)
+        schema["strict"] = False  # strictly, only an instance is one
+        if cls.check_keys is Section.check_keys:
+            return schema  # type: ignore[no-any-return]
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(_with_checked_keys, schema)
+
+
+def _with_checked_keys(section: Section) -> Section:
+    section.check_keys()
+    return section
+
+
+def validation_error(summary: str, detail: str, *, code: str) -> PydanticCustomError:
+    """Create the error to raise in a check."""
+    from pydantic_core import PydanticCustomError
+
+    return PydanticCustomError(
+        "manifest", "{summary}", {"summary": summary, "detail": detail, "code": code}
+    )
+
+
+class _Check:
+    """An annotation that pydantic asks for the schema of a value."""
+
+    def __init__(
+        self,
+        build: Callable[[Any, Any], Any] = lambda source, handler: handler(source),
+        json_schema: dict[str, Any] | None = None,
+    ) -> None:
+        self._build = build
+        self._json_schema = json_schema or {}
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return self._build(source, handler)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {**handler(schema), **self._json_schema}
+
+
+def check(function: Callable[[Any], Any], **json_schema: Any) -> _Check:
+    """Replace a value by what the function returns; it may raise a ``validation_error``."""
+
+    def build(source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(function, handler(source))
+
+    return _Check(build, json_schema)
+
+
+def limits(**of_schema: Any) -> _Check:
+    """Limit a value by keys of its core schema: ``ge``, ``le``, ``gt`` of numbers, ``pattern`` of text."""
+    return _Check(lambda source, handler: {**handler(source), **of_schema})
+
+
+def described(**json_schema: Any) -> _Check:
+    """Replace keys of the JSON Schema."""
+    return _Check(json_schema=json_schema)
+
+
+def listed(*, least: int | None = None) -> _Check:
+    """Read a tuple from a list of at least so many items."""
+
+    def build(source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        items = handler.generate_schema(get_args(source)[0])
+        return core_schema.no_info_after_validator_function(
+            tuple, core_schema.list_schema(items, min_length=least)
+        )
+
+    return _Check(build)
+
+
+def _text_or_object(source: Any, handler: Any) -> Any:
+    from pydantic_core import core_schema
+
+    text, section = get_args(source)
+    choices = {TEXT: handler.generate_schema(text), OBJECT: handler.generate_schema(section)}
+    return core_schema.tagged_union_schema(choices, discriminator=union_tag)
+
+
+TEXT_OR_OBJECT = _Check(_text_or_object)
+"""Reads a union of text and a section; errors are those of the form that is written."""
+
+
+def union_tag(value: Any) -> str:
+    """Return the form of a value."""
+    return TEXT if isinstance(value, str) else OBJECT
+
+
+_SIZES = "Use for example 500GB, 2TB or 64Gi."
+_DURATIONS = "Use for example 30s, 15m, 2h or 1d12h."
+_LONGEST_SECONDS = 10 * 366 * 86_400
+
+
+def _size(value: int | str) -> int | str:
+    try:
+        size = parse_size(value)
+    except ValueError:
+        raise validation_error("not a size", _SIZES, code="invalid-size") from None
+    if size <= 0:
+        raise validation_error("size must be positive", _SIZES, code="invalid-size")
+    return value
+
+
+def _non_empty(value: str) -> str:
+    if not value.strip():
+        raise validation_error(
+            "value is empty", "Set a value, or remove the key.", code="empty-value"
+        )
+    return value
+
+
+def _duration(value: int | float | str) -> int | float | str:
+    try:
+        seconds = parse_duration(value)
+    except ValueError:
+        raise validation_error("not a duration", _DURATIONS, code="invalid-duration") from None
+    if not 0 <= seconds <= _LONGEST_SECONDS:
+        raise validation_error(
+            "duration must be between 0 and ten years", _DURATIONS, code="invalid-duration"
+        )
+    return value
+
+
+def _bounded_duration(value: int | float | str) -> int | float | str:
+    if not parse_duration(value):
+        raise validation_error(
+            "duration must be positive",
+            "Remove the key for no limit, or use for example 30s, 15m, 2h or 1d12h.",
+            code="invalid-duration",
+        )
+    return value
+
+
+def _display_name(name: str) -> str:
+    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        raise validation_error("invalid name", NAME_ADVICE, code="invalid-name")
+    return name
+
+
+LONGEST_NAME = 128
+NAME_ADVICE = "Use printable text of at most 128 characters."
+Name = Annotated[str, limits(pattern=f"^{NAME.pattern}$")]
+"""A name in an address."""
+
+DisplayName = Annotated[str, check(_display_name, minLength=1, maxLength=LONGEST_NAME)]
+"""A name as people write it; ``model.address.slug`` is the name in addresses."""
+
+_AS_WRITTEN = described(pattern=f"^.{{1,{LONGEST_NAME}}}$")
+ProjectName = Annotated[Name, _AS_WRITTEN]
+"""A name of a project in addresses; in a file, a ``DisplayName``."""
+JobName = Annotated[str, limits(pattern=rf'^{NAME.pattern}(\[".*"\])?$'), _AS_WRITTEN]
+"""A name of a job in addresses, for jobs of a matrix with the key in brackets; in a file, a ``DisplayName``."""
+
+Size = Annotated[int | str, check(_size)]
+"""Bytes, as a number or as text such as 500GB or 64Gi; parse with ``parse_size``."""
+
+Duration = Annotated[int | float | str, check(_duration)]
+"""Seconds, as a number or as text such as 90s, 15m, 2h or 1d12h; parse with ``parse_duration``."""
+
+BoundedDuration = Annotated[Duration, check(_bounded_duration)]
+"""A positive duration."""
+
+Text = Annotated[str, check(_non_empty, minLength=1)]
+"""Non-empty text."""
+Texts = Annotated[tuple[Text, ...], listed()]
+SomeTexts = Annotated[tuple[Text, ...], listed(least=1)]
+"""At least one."""
+
+Count = Annotated[int, limits(ge=1)]
+"""At least 1."""
+
+Labels = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SecretReference(Section):
+    """A secret by name."""
+
+    secret: Name
+    """Name of a secret declared in ``secrets``."""
