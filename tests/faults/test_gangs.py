@@ -147,10 +147,10 @@ def test_a_stop_before_all_ranks_are_there_ends_those_that_are(two: list[NodeHar
 
 def test_two_gangs_at_once_on_the_same_nodes(tmp_path: Path) -> None:
     """Gangs that each want the only GPU of both nodes run one after the other, however they race; neither waits for ever."""
-    gpus = {"count": 1, "kind": "", "declared": 2}  # of the host, for two ranks
+    gpus = {"compute": {"accelerator": "H100:1"}, "declared_gpus": 2}  # of the host, for two ranks
     with nodes(tmp_path, 2) as made:
         gangs = [
-            GangHarness(order, "sleep 0.5", key=f"run-{number}", gpus=gpus)
+            GangHarness(order, "sleep 0.5", key=f"run-{number}", **gpus)
             for number, order in enumerate([made, made[::-1], made, made[::-1]])
         ]
         for gang in gangs:
@@ -178,7 +178,7 @@ def test_a_rank_that_joins_late_completes_the_gang(four: list[NodeHarness]) -> N
 
 def test_a_failed_gang_is_tried_again_by_all_ranks(two: list[NodeHarness]) -> None:
     command = 'echo $BT_RETRY_COUNT; test "$BT_NODE_RANK$BT_RETRY_COUNT" != 10'
-    gang = GangHarness(two, command, retry={"max_attempts": 3, "delay_seconds": 0.1})
+    gang = GangHarness(two, command, retry={"max_attempts": 3, "delay": 0.1})
     gang.start()
 
     ended = gang.ended()

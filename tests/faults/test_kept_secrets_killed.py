@@ -53,7 +53,7 @@ def started_and_killed(node: NodeHarness, zygote: VerbForkServer, lethal: int) -
     """Start a run whose supervisor dies, once more where it had not come to be, and have it go on if it can; what it waited for."""
     node.upload_code({"x": ""})
     spec = node.spec(
-        f'echo "$TOKEN" >>{node.base}/begun', secret_environment={"TOKEN": "corp"}, persist_secrets=True
+        f'echo "$TOKEN" >>{node.base}/begun', environment_variables={"TOKEN": {"secret": "corp"}}, persisted_secrets=["corp"]
     )  # fmt: skip
     request = node.start_request(spec, {"corp": SECRET})
     zygote.send("start", {"root": str(node.root), **request}, supervisor=lethal)

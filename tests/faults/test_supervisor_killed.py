@@ -66,10 +66,16 @@ def started_and_killed(node: NodeHarness, zygote: VerbForkServer, lethal: int) -
     """Start a run whose supervisor dies, and once more what was not begun, as the next apply would; how it ended."""
     node.upload_code({"x": ""})
     place = {"url": f"file://{node.base}/store", "prefix": PREFIX}
-    store = {**place, "enabled": True, "debounce_seconds": 0}
+    store = {**place, "debounce_seconds": 0}
     environment = {"BT_CHECKPOINT_DIR": f"{node.data}/checkpoints/{PREFIX}/rank-0"}
     commands = ["cd $BT_CHECKPOINT_DIR", *map(SAVE.format, SAVED), "sleep 0.3"]
-    spec = node.spec(*commands, project="demo", store=store, environment=environment)
+    spec = node.spec(
+        *commands,
+        project="demo",
+        store=store,
+        environment=environment,
+        checkpointing_config={"enabled": True},
+    )
     request = node.start_request(spec)
     zygote.send("start", {"root": str(node.root), **request}, supervisor=lethal)
     zygote.answer()

@@ -66,8 +66,8 @@ def begin(node: NodeHarness, host: Path, key: str, count: int, seconds: float) -
     command = (
         f"{sys.executable if not node.prefix else '/usr/bin/python3'} job.py {host}/locks {seconds}"
     )
-    gpus = {"count": count, "kind": "", "declared": None}
-    node.start(node.spec(command, key=key, gpus=gpus, grace_seconds=0))
+    compute = {"accelerator": f"H100:{count}"}
+    node.start(node.spec(command, key=key, compute=compute, declared_gpus=None, grace_seconds=0))
 
 
 def test_never_more_claims_than_gpus(host: Path, users: list[NodeHarness]) -> None:

@@ -6,6 +6,7 @@ Sizes are decimal (1 GB = 10^9 bytes) unless the unit is Ki, Mi, Gi, …
 from __future__ import annotations
 
 import re
+from typing import Optional, Tuple
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGTPE]?i?)B?")
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
@@ -54,3 +55,11 @@ def format_duration(seconds: float) -> str:
     parts = [(days, "d"), (hours, "h"), (minutes, "m"), (secs, "s")]
     first = next(index for index, (value, _) in enumerate(parts) if value)
     return " ".join(f"{value}{unit}" for value, unit in parts[first : first + 2] if value)
+
+
+def parse_accelerator(text: Optional[str]) -> Tuple[str, Optional[int]]:
+    """Return type and number of ``TYPE:COUNT``, ``TYPE`` or ``none``; by default any type, and None for all."""
+    if not text:
+        return "", None
+    kind, _, count = text.partition(":")
+    return ("", 0) if kind == "none" else (kind, int(count or 1))

@@ -69,11 +69,9 @@ class CheckpointAccess:
         settings = self._settings
         return {
             **cast(CheckpointStoreSpec, place),
-            "enabled": job.runtime.checkpointing_config.enabled,
             "keep_last": settings.keep_last,
             "keep_every": settings.keep_every,
             "max_rate": settings.max_rate,
-            "max_bytes": job.runtime.checkpointing_config.volume_bytes,
             "upload_timeout": settings.upload_timeout,
         }
 

@@ -22,7 +22,6 @@ from trainctl.base.protocol.host import ADDRESSES
 from trainctl.base.protocol.method import RootRequest
 from trainctl.base.protocol.runs import StartRequest
 from trainctl.base.protocol.spec import DeploymentSpec, GangSpec
-from trainctl.base.units import parse_duration
 from trainctl.errors import InsufficientSpace, NodeError, NodeUnreachable, StalePlan, TrainctlError
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.code import CodeSource, pack
@@ -33,7 +32,6 @@ from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import DeliveryRecord, MirroringRecord
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.model.specs.job_spec import JobSpec
 from trainctl.plan.placement import PlannedRun
 from trainctl.resources.agents import Agents, ProjectContext, nodes_of
 from trainctl.resources.caches import directory_on, ensure_cache_on
@@ -393,7 +391,7 @@ class Deployment:
     ) -> list[StartRequest]:
         """Return the request that starts each rank."""
         batch = BatchCluster.of(self._agents, self._cluster(step)) is not None
-        gang = self._gang(step.job_spec, prepared[0].rank) if len(prepared) > 1 else None
+        gang = self._gang(prepared[0].rank) if len(prepared) > 1 else None
         names = sorted(set(step.job_spec.runtime.secret_environment.values()))
         values = {name: self._secrets.value(name) for name in names}
         values |= self._checkpoint_secrets(step, run)
@@ -414,16 +412,11 @@ class Deployment:
             requests.append({"root": node.root, "data": node.data, "run": spec, "secrets": values})
         return requests
 
-    def _gang(self, job: JobSpec, leader: PlacedRank) -> GangSpec:
-        """Return the addresses of rank 0, preferred first, the ports open there, and when the run ends."""
-        node, runtime = leader.node, job.runtime
+    def _gang(self, leader: PlacedRank) -> GangSpec:
+        """Return the addresses of rank 0, preferred first, and the ports open there."""
+        node = leader.node
         addresses = leader.agent.call(ADDRESSES, RootRequest(root=node.root))["addresses"]
-        return {
-            "addresses": leader_addresses(node, addresses),
-            "ports": node.ports,
-            "end": runtime.gang_end,
-            "end_grace": parse_duration(runtime.gang_end_grace),
-        }
+        return {"addresses": leader_addresses(node, addresses), "ports": node.ports}
 
 
 def _newest(code: CodeSource) -> str:

@@ -92,16 +92,11 @@ class EngineHarness:
         return self("inspect", container)
 
 
-def container(
-    node: NodeHarness, engine: EngineHarness, image: str = "", **more: Any
-) -> dict[str, Any]:
+def container(node: NodeHarness, engine: EngineHarness, image: str = "") -> dict[str, Any]:
     """The specification of a container, after its image was looked for: the small one where none is named."""
     request = {"lineage": "lineage-1", "image": image or engine.small, "engine": engine.name}
     pulled = node.call("pull_image", request)
-    return {
-        "engine": engine.name, "image": pulled["id"], "workdir": pulled["workdir"],
-        "shm_size": None, "memory": None, "cpus": None, "devices": [], "ulimits": {}, **more,
-    }  # fmt: skip
+    return {"engine": engine.name, "image": pulled["id"], "workdir": pulled["workdir"]}
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from trainctl.base.system.processes import find_by_environment
 
 QUICK = {
     "addresses": ["127.0.0.1"],
-    "end": "all",
-    "end_grace": 0.0,
     "disconnect_timeout": 2,
     "silence_timeout": 20,
 }
@@ -47,7 +45,8 @@ class GangHarness:
         files = changes.pop("files", {"nothing.txt": ""})
         code = f"sha256:{self.key}"
         size = len(self.nodes)
-        shared = {"code": code, "group_size": size, "gang": QUICK, **changes}
+        ends = {"gang_end": "all", "gang_end_grace": 0}
+        shared = {"code": code, "group_size": size, "gang": QUICK, **ends, **changes}
         self.specs = []
         for rank, node in enumerate(self.nodes):
             place = {"NODE_RANK": rank, "GROUP_SIZE": size, "LEADER_ADDR": "127.0.0.1"}

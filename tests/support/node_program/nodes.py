@@ -15,9 +15,9 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import yaml
 
@@ -26,6 +26,8 @@ from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.protocol.runs import LogStreamQuery
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.base.protocol.wire import encode_rows
+from trainctl.model.specs.job_spec import JobSpec
+from trainctl.model.specs.runtime import RuntimeSpec
 from trainctl.remote.archive import RUN, node_archive
 
 T = TypeVar("T")
@@ -216,7 +218,8 @@ class NodeHarness:
         return digest
 
     def spec(self, *commands: str, **changes: Any) -> dict[str, Any]:
-        return {**run_spec(), "commands": list(commands), **changes}
+        """See ``run_spec``."""
+        return {**run_spec(*commands, **changes)}
 
     def start_request(
         self, spec: Mapping[str, Any], secrets: Mapping[str, str] = {}
@@ -331,10 +334,25 @@ def nobody_prefix() -> list[str]:
     return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
-def run_spec() -> RunSpec:
-    """The specification of a run that needs nothing."""
-    spec: RunSpec = copy.deepcopy(_REQUESTS["run"])
-    return spec
+_RUNTIME = frozenset(each.name for each in fields(RuntimeSpec))
+_MERGED = ("compute", "retry", "cache_config", "checkpointing_config")
+"""Sections of which tests give some keys."""
+
+
+def run_spec(*commands: str, **changes: Any) -> RunSpec:
+    """A specification; ``changes`` are its keys, those of the job, and those of the job's runtime.
+
+    ``listing`` in an entry of ``weights`` is that of the node.
+    """
+    spec: dict[str, Any] = copy.deepcopy(_REQUESTS["run"])
+    job = spec["job"] = JobSpec().to_attributes()
+    job["runtime"]["start_commands"] = list(commands)
+    for key, value in changes.items():
+        place = spec if key in spec else job["runtime"] if key in _RUNTIME else job
+        place[key] = {**place[key], **value} if key in _MERGED else value
+    for entry in job["weights"]:
+        spec["listings"][entry["address"]] = entry["listing"]
+    return cast(RunSpec, spec)
 
 
 def lines_wanted() -> LogStreamQuery:

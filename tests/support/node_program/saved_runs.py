@@ -46,10 +46,10 @@ class SavedRun:
         self.secrets = dict(secrets)
         self.run = NodeRun(Layout(str(base / "root")), "run-1")
         self.spec: dict[str, Any] = {
-            **run_spec(),
+            **run_spec(checkpointing_config={"enabled": True}),
             "project": "demo",
             "store": {
-                "prefix": PREFIX, "enabled": True, "debounce_seconds": 0.0, "idle_seconds": 0.0, "upload_timeout": 60,
+                "prefix": PREFIX, "debounce_seconds": 0.0, "idle_seconds": 0.0, "upload_timeout": 60,
                 **place,
             },
         }  # fmt: skip

@@ -53,7 +53,9 @@ def test_a_card_that_another_process_uses_is_not_claimed(node: NodeHarness, card
     made.compute({os.getpid(): [0], 1: []}, before=WARNING)
 
     node.run(
-        "echo $BT_NUM_GPUS: $HIP_VISIBLE_DEVICES", gpus={"count": 2, "kind": "", "declared": None}
+        "echo $BT_NUM_GPUS: $HIP_VISIBLE_DEVICES",
+        compute={"accelerator": "MI300X:2"},
+        declared_gpus=None,
     )
 
     assert node.log() == "2: 1,2\n"

@@ -27,7 +27,7 @@ def test_a_failed_job_is_retried_with_its_code_and_checkpoints(node: NodeHarness
         "cat counter; echo 1 > counter",
         f"echo attempt $BT_RETRY_COUNT finds $(ls {kept} | wc -l); touch {kept}/$BT_RETRY_COUNT",
         "test $BT_RETRY_COUNT = 2",
-        retry={"max_attempts": 5, "delay_seconds": 0},
+        retry={"max_attempts": 5, "delay": 0},
     )
 
     assert (status["status"], status["retries"]) == ("TRAINING_JOB_COMPLETED", 2)
@@ -36,7 +36,7 @@ def test_a_failed_job_is_retried_with_its_code_and_checkpoints(node: NodeHarness
 
 
 def test_a_run_that_is_stopped_before_its_next_attempt_is_not_retried(node: NodeHarness) -> None:
-    node.start(node.spec("exit 1", retry={"max_attempts": 9, "delay_seconds": 600}))
+    node.start(node.spec("exit 1", retry={"max_attempts": 9, "delay": 600}))
     wait_for(lambda: node.call("status", {"keys": ["run-1"]})["runs"]["run-1"]["retries"])
 
     status = node.call("stop", {"key": "run-1", "grace_seconds": 0})
@@ -48,9 +48,9 @@ def test_a_run_fails_after_its_longest_time_and_is_not_retried(node: NodeHarness
     mark = node.base / "pid"
     status = node.run(
         f"(setsid sleep 99 & echo $! > {mark}); sleep 99",
-        max_duration_seconds=0.5,
+        max_duration=0.5,
         grace_seconds=0.1,
-        retry={"max_attempts": 9, "delay_seconds": 0},
+        retry={"max_attempts": 9, "delay": 0},
     )
 
     assert (status["status"], status["exit_code"]) == ("TRAINING_JOB_FAILED", -signal.SIGTERM)
@@ -96,14 +96,12 @@ def test_a_large_log_keeps_its_beginning_its_end_and_its_offsets(tmp_path: Path)
 
 
 def test_a_run_that_exceeds_its_volume_is_stopped(node: NodeHarness) -> None:
-    usage = """printf '{"due": %s, "usage": {"checkpoints": 3000000}}' $(($(date +%s) + 999)) >$TRAINCTL_RUN_DIRECTORY/metrics-disk.json"""
-    spec = node.spec(usage, "sleep 60")
-    spec["store"]["max_bytes"] = 2_000_000
-    node.start(spec)
+    usage = """printf '{"due": %s, "usage": {"checkpoints": 3000000000}}' $(($(date +%s) + 999)) >$TRAINCTL_RUN_DIRECTORY/metrics-disk.json"""
+    node.start(node.spec(usage, "sleep 60", checkpointing_config={"volume_size_gib": 1}))
     done = node.ended()
 
     assert done["status"] == "TRAINING_JOB_FAILED"
-    assert done["error"] == "its checkpoints take 3.0 MB, volume_size_gib allows 2.0 MB"
+    assert done["error"] == "its checkpoints take 3.0 GB, volume_size_gib allows 1.1 GB"
 
 
 def test_a_run_that_fills_the_disk_is_stopped(node: NodeHarness) -> None:
@@ -124,9 +122,9 @@ def test_runs_end_and_are_stopped_on_a_full_disk(node: NodeHarness) -> None:
         saved = node.data / "checkpoints" / "demo/sft/1-x" / "rank-0" / "step-1"
         save = f"mkdir -p {saved}; head -c 1000000 /dev/urandom >{saved}/weights"
         fill = f"cat /dev/zero >{node.root}/others 2>/dev/null || true"
-        spec = node.spec(save, fill, "exit 7")
+        spec = node.spec(save, fill, "exit 7", checkpointing_config={"enabled": True})
         url = f"file://{node.root}/store"
-        spec["store"] = {"prefix": "demo/sft/1-x", "enabled": True, "url": url, "debounce_seconds": 600, "idle_seconds": 600}  # fmt: skip
+        spec["store"] = {"prefix": "demo/sft/1-x", "url": url, "debounce_seconds": 600, "idle_seconds": 600}  # fmt: skip
         node.start(node.spec("sleep 600", key="run-2", grace_seconds=1))
         node.start(spec)
         done = node.ended()

@@ -39,7 +39,8 @@ def prepared(cache: Path, *commands: str, key: str = "run-1") -> dict[str, Any]:
     return {
         "key": key,
         "caches": [str(cache)],
-        "prepare": {"commands": list(commands), "directory": str(cache)},
+        "cache_config": {"enabled": True, "prepare_commands": list(commands)},
+        "project_cache": str(cache),
     }
 
 
@@ -71,7 +72,7 @@ def test_a_cache_is_prepared_once_with_the_jobs_environment(node: NodeHarness, c
     """Code, variables and secrets are there; the next run doesn't do it again; other commands are run."""
     node.upload_code({"fetch.sh": "echo $A $B > $1/data; echo once >> $1/count"})
     fetch = prepared(cache, "echo fetching", f"sh fetch.sh {cache}")
-    given = {"environment": {"A": "plain"}, "secret_environment": {"B": "token"}}
+    given = {"environment": {"A": "plain"}, "environment_variables": {"B": {"secret": "token"}}}
     node.start(node.spec(f"cat {cache}/data", **given, **fetch), {"token": "secret-b"})
     first = node.ended()
 

@@ -62,8 +62,8 @@ def test_a_job_finds_its_directories(held: NodeHarness, engine: EngineHarness) -
     held.deliver()
     listing = held.mirror.listing.id
     weights = [
-        {"name": "weights.tiny", "listing": listing, "mount_location": "/app/tiny"},
-        {"name": "weights.rel", "listing": listing, "mount_location": "models/rel"},
+        {"address": "weights.tiny", "listing": listing, "mount_location": "/app/tiny"},
+        {"address": "weights.rel", "listing": listing, "mount_location": "models/rel"},
     ]
     checkpoints, cache = held.data / "ckpts", held.root / "caches" / "demo"
     done = held.run(
@@ -110,7 +110,7 @@ def test_secrets_are_in_the_job_only(held: NodeHarness, engine: EngineHarness) -
         'printf "%s" "$TOKEN" | wc -c; printf "%s" "$TOKEN" | grep -c "two .HOME"',
         "echo up; sleep 60",
         container=container(held, engine),
-        secret_environment={"TOKEN": "token"},
+        environment_variables={"TOKEN": {"secret": "token"}},
     )
     held.start(spec, {"token": SECRET})
     wait_for(lambda: "up" in held.log())
@@ -135,7 +135,7 @@ def test_failures_are_reported(held: NodeHarness, engine: EngineHarness) -> None
     """A failing command with its exit code; a container that can't start with the engine's words, and no retry."""
     failed = held.run("export A=5", "exit $A", "echo never", container=container(held, engine))
     missing = {**container(held, engine), "image": "sha256:" + 64 * "0", "workdir": ""}
-    retry = {"max_attempts": 3, "delay_seconds": 0}
+    retry = {"max_attempts": 3, "delay": 0}
     absent = held.run("echo hi", key="run-2", container=missing, retry=retry)
 
     assert (failed["status"], failed["exit_code"]) == ("TRAINING_JOB_FAILED", 5)
@@ -225,7 +225,11 @@ def test_the_images_working_directory_is_copied_below_the_code(
     held.upload_code({"a": "code"}, "sha256:mine")
     held.mirror.add("model.bin", b"weights")
     held.deliver()
-    weights = {"name": "w", "listing": held.mirror.listing.id, "mount_location": "/app/models/tiny"}
+    weights = {
+        "address": "w",
+        "listing": held.mirror.listing.id,
+        "mount_location": "/app/models/tiny",
+    }
     done = held.run(
         "cat a; echo; cat b d/c; ls; ls /app/models/tiny; cat /app/b",
         code="sha256:mine",

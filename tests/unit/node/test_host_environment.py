@@ -45,7 +45,7 @@ def test_requirements_are_installed_once(node: NodeHarness, wheels: Path) -> Non
     node.upload_code({"requirements.txt": listed, "more/other.txt": "tiny\n"})
     first = build(node)
     second = build(node)
-    status = node.run("python -m tiny", "echo $VIRTUAL_ENV", host={"venv": first["venv"]})
+    status = node.run("python -m tiny", "echo $VIRTUAL_ENV", venv=first["venv"])
     place = Path(str(first["venv"]))
     place.with_suffix(".json").unlink()
     (place / "bin" / "python").unlink()

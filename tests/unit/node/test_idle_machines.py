@@ -60,7 +60,7 @@ class Machine:
     def run(self, status: str, **changes: Any) -> NodeRun:
         """A started run, whose supervisor is this process until ``end``."""
         run = NodeRun(self.layout, "run-1")
-        run.create({**run_spec(), **changes})  # type: ignore[typeddict-item]
+        run.create(run_spec(**changes))
         write_json(run.directory / "claim.1", process_record())
         write_json(run.directory / "started", process_record())
         run.write({"status": status})
@@ -122,7 +122,9 @@ def test_use_renews_it(machine: Machine) -> None:
 def test_checkpoints_on_the_machine_only_delay_its_end(
     machine: Machine, url: str | None, state: str, expected: list[str]
 ) -> None:
-    run = machine.run("TRAINING_JOB_COMPLETED", store={"enabled": True, "url": url})
+    run = machine.run(
+        "TRAINING_JOB_COMPLETED", checkpointing_config={"enabled": True}, store={"url": url}
+    )
     write_json(run.directory / "sync.json", {"state": state})
     machine.end(run)
 
@@ -131,7 +133,7 @@ def test_checkpoints_on_the_machine_only_delay_its_end(
 
 
 def test_a_run_far_beyond_its_time_limit_keeps_no_machine(machine: Machine) -> None:
-    machine.run("TRAINING_JOB_RUNNING", max_duration_seconds=50.0, store={"upload_timeout": 10})
+    machine.run("TRAINING_JOB_RUNNING", max_duration=50.0, store={"upload_timeout": 10})
 
     assert machine.after(0) == []
     assert machine.after(950) == []

@@ -32,9 +32,9 @@ def queued(node: NodeHarness, *, keeps: bool = True, then: str = "true") -> dict
     spec = node.spec(
         'echo "has $TOKEN" | sha256sum',
         then,
-        secret_environment={"TOKEN": "corp"},
+        environment_variables={"TOKEN": {"secret": "corp"}},
         follows=[{"key": "prep", "address": "job.prep"}],
-        persist_secrets=keeps,
+        persisted_secrets=["corp"] if keeps else [],
     )
     node.start(spec, {"corp": SECRET})
     return node.status()

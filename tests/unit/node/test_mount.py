@@ -49,7 +49,7 @@ def private(any_node: NodeHarness) -> NodeHarness:
 def weights_at(node: NodeHarness, *targets: str) -> list[dict[str, str]]:
     listing = node.mirror.listing.id
     return [
-        {"name": f"weights.w{number}", "listing": listing, "mount_location": target}
+        {"address": f"weights.w{number}", "listing": listing, "mount_location": target}
         for number, target in enumerate(targets)
     ]
 
@@ -158,7 +158,7 @@ def test_an_absolute_link_is_a_writable_mount(private: NodeHarness) -> None:
 def test_weights_over_code_and_absent_weights_fail_the_deployment(private: NodeHarness) -> None:
     private.upload_code({"weights/w/own.txt": "own"})
     hiding = private.run("true", weights=weights_at(private, "weights/w"))
-    absent = {"name": "weights.other", "listing": "0" * 64, "mount_location": "/app/w"}
+    absent = {"address": "weights.other", "listing": "0" * 64, "mount_location": "/app/w"}
     undelivered = private.run("true", key="run-2", weights=[absent])
 
     for status, cause in ((hiding, "weights/w"), (undelivered, "weights.other")):

@@ -39,7 +39,7 @@ class Cache:
 
     def start(self, name: str, *commands: str) -> dict[str, Any]:
         """Start the run that the listing was delivered for."""
-        weights = [{"name": name, "listing": self.listing(name), "mount_location": "w"}]
+        weights = [{"address": name, "listing": self.listing(name), "mount_location": "w"}]
         more = {"key": f"run-{name}", "cache": str(self.place), "weights": weights}
         return self.node.start(self.node.spec(*commands, **more))
 

@@ -85,7 +85,7 @@ def test_variables_of_the_run_win_over_startup_files(node: NodeHarness) -> None:
                 "BT_CHECKPOINT_DIR": "/job",
                 "PATH": "/job/bin:/usr/bin:/bin",
             },
-            secret_environment={"TOKEN": "corp"},
+            environment_variables={"TOKEN": {"secret": "corp"}},
         ),
         {"corp": SECRET},
     )
@@ -275,7 +275,8 @@ def test_only_ended_runs_are_removed(node: NodeHarness) -> None:
 
 def test_secrets_are_in_the_jobs_environment_and_nowhere_else(node: NodeHarness) -> None:
     spec = node.spec(
-        'test -n "$TOKEN" && echo has; sleep 99', secret_environment={"TOKEN": "wandb"}
+        'test -n "$TOKEN" && echo has; sleep 99',
+        environment_variables={"TOKEN": {"secret": "wandb"}},
     )
     node.start(spec, {"wandb": SECRET})
     wait_for(lambda: "has" in node.log())
@@ -293,7 +294,7 @@ def test_secrets_are_in_the_jobs_environment_and_nowhere_else(node: NodeHarness)
 
 @pytest.mark.parametrize(
     ("changes", "cause"),
-    [({"secret_environment": {"TOKEN": "wandb"}}, "wandb"), ({"code": "sha256:other"}, "sha256:other")],
+    [({"environment_variables": {"TOKEN": {"secret": "wandb"}}}, "wandb"), ({"code": "sha256:other"}, "sha256:other")],
 )  # fmt: skip
 def test_a_missing_secret_or_code_fails_the_deployment(
     node: NodeHarness, changes: dict[str, object], cause: str

@@ -34,8 +34,9 @@ def waits(node: NodeHarness, key: str) -> str | None:
 
 
 def wants(count: int | None) -> dict[str, Any]:
-    """GPUs in a specification; None for all."""
-    return {"count": count, "kind": "", "declared": None}
+    """GPUs of a job on a host that reports them; None for all."""
+    accelerator = None if count is None else f"H100:{count}"
+    return {"compute": {"accelerator": accelerator}, "declared_gpus": None}
 
 
 def held(node: NodeHarness, key: str, **changes: Any) -> Path:
@@ -51,18 +52,18 @@ def held(node: NodeHarness, key: str, **changes: Any) -> Path:
 def test_a_job_sees_the_gpus_that_it_claimed(node: NodeHarness, gpus: FakeNvidiaGpus) -> None:
     """The lowest that are free and on which no other process computes; its processes don't inherit the claim."""
     gpus.compute_on(gpus.ids[1])
-    first = held(node, "first", gpus=wants(1))
+    first = held(node, "first", **wants(1))
 
     show = "echo $BT_NUM_GPUS: $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER"
-    node.run(show, "ls -l /proc/self/fd | grep -c socket || true", key="second", gpus=wants(2))
+    node.run(show, "ls -l /proc/self/fd | grep -c socket || true", key="second", **wants(2))
 
     assert node.log("second") == "2: 2,3 PCI_BUS_ID\n0\n"
     first.unlink()
 
 
 def test_a_run_that_waits_for_gpus_holds_none(node: NodeHarness, gpus: FakeNvidiaGpus) -> None:
-    first = held(node, "first", gpus=wants(2))
-    second = held(node, "second", gpus=wants(None))
+    first = held(node, "first", **wants(2))
+    second = held(node, "second", **wants(None))
 
     taken = f"taken by PID {node.status('first')['pid']}"
     assert waits(node, "second") == f"waits for 4 of 4 GPUs, {taken}"
@@ -76,10 +77,10 @@ def test_the_queue_is_ordered_by_priority_and_arrival(
     node: NodeHarness, gpus: FakeNvidiaGpus
 ) -> None:
     """A run that wants fewer GPUs doesn't pass; a changed priority counts."""
-    first = held(node, "first", gpus=wants(3))
-    held(node, "large", gpus=wants(4)).unlink()
-    held(node, "small", gpus=wants(1)).unlink()
-    gate = held(node, "urgent", gpus=wants(4), priority=5)
+    first = held(node, "first", **wants(3))
+    held(node, "large", **wants(4)).unlink()
+    held(node, "small", **wants(1)).unlink()
+    gate = held(node, "urgent", **wants(4), priority=5)
     taken = f"taken by PID {node.status('first')['pid']}"
     assert waits(node, "urgent") == f"waits for 4 of 4 GPUs, {taken}"
     wait_for(lambda: waits(node, "small") == "waits for 1 of 4 GPUs, 2 ahead")
@@ -97,7 +98,7 @@ def test_the_queue_is_ordered_by_priority_and_arrival(
 def test_the_gpus_of_a_run_are_free_for_its_replacement(
     node: NodeHarness, gpus: FakeNvidiaGpus
 ) -> None:
-    gate = held(node, "mine", gpus=wants(3))
+    gate = held(node, "mine", **wants(3))
     request = {"root": str(node.root), "declared": None, "accelerators": ["H100"]}
 
     answers = [
@@ -111,16 +112,16 @@ def test_the_gpus_of_a_run_are_free_for_its_replacement(
 
 
 def test_more_gpus_than_the_host_has_are_refused(node: NodeHarness, gpus: FakeNvidiaGpus) -> None:
-    status = node.run("true", gpus=wants(5))
+    status = node.run("true", **wants(5))
 
     assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
     assert status["error"] == "5 GPUs required, but the node has 4."
 
 
 def test_a_stopped_or_killed_run_leaves_the_queue(node: NodeHarness, gpus: FakeNvidiaGpus) -> None:
-    first = held(node, "first", gpus=wants(4))
+    first = held(node, "first", **wants(4))
     for key in ("stopped", "killed", "last"):
-        gate = held(node, key, gpus=wants(4))
+        gate = held(node, key, **wants(4))
     gate.unlink()
 
     status = node.call("stop", {"key": "stopped", "grace_seconds": 0})
@@ -165,7 +166,9 @@ def test_a_run_starts_when_those_it_follows_completed(node: NodeHarness) -> None
     """With its secrets, which wait in memory."""
     gate = held(node, "prep")
     follows = [{"key": "prep", "address": "job.prep"}]
-    spec = node.spec("echo $TOKEN", key="sft", follows=follows, secret_environment={"TOKEN": "t"})
+    spec = node.spec(
+        "echo $TOKEN", key="sft", follows=follows, environment_variables={"TOKEN": {"secret": "t"}}
+    )
     node.start(spec, {"t": "value-of-a-secret"})
 
     assert waits(node, "sft") == "waits for job.prep to complete"

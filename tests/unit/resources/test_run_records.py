@@ -165,10 +165,6 @@ def test_a_run_spec_has_no_secret_values() -> None:
         {"store": {}, "load": [], "follows": [], "turn": {"apply": "a", "index": 0}, **nothing},  # type: ignore[typeddict-item]
     )
     assert (spec["key"], spec["lineage"], spec["code"]) == ("key", "lineage", "sha256:c0de")
-    assert spec["commands"] == ["pip install x", "python train.py"]
+    assert (spec["job"], spec["listings"]) == (attributes, {"weights.qwen3": "1157"})
     assert spec["environment"]["LR"] == "1e-5"
     assert spec["environment"]["BT_WORKING_DIR"] == paths.work
-    assert spec["secret_environment"] == {"WANDB_API_KEY": "wandb"}
-    assert spec["weights"] == [
-        {"name": "weights.qwen3", "listing": "1157", "mount_location": "/app/qwen3"}
-    ]

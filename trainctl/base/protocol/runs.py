@@ -186,7 +186,6 @@ class FoundRun(TypedDict):
     created_at: Optional[float]
     store: CheckpointStoreSpec
     run_inputs: RunInputs
-    max_duration_seconds: Optional[float]
 
 
 FindRunResponse = TypedDict("FindRunResponse", {"run": Optional[FoundRun]})

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, TypedDict
 
-RunWeights = TypedDict("RunWeights", {"name": str, "listing": str, "mount_location": Optional[str]})
-"""``name``: address of the weights. ``mount_location`` null: ``weights/`` and the last part of the source."""
-
 _PersistentDirectory = TypedDict("_PersistentDirectory", {"path": str, "target": str})
 
 
@@ -21,19 +18,13 @@ class PersistentDirectory(_PersistentDirectory, total=False):
     variable: str
 
 
-RunMount = TypedDict("RunMount", {"host_path": str, "mount_location": str, "read_only": bool})
-RunHost = TypedDict("RunHost", {"venv": Optional[str]})
 RunGpus = TypedDict("RunGpus", {"count": Optional[int], "kind": str, "declared": Optional[int]})
 """``count`` null: all. ``declared``: the host's GPUs by the manifest, null: as its tools report."""
 
 SweepSlots = TypedDict("SweepSlots", {"name": str, "count": int})
-RunRetry = TypedDict("RunRetry", {"max_attempts": int, "delay_seconds": float})
 RunDependency = TypedDict("RunDependency", {"key": str, "address": str})
 ApplyPosition = TypedDict("ApplyPosition", {"apply": str, "index": int})
 """Position of the run in its apply, the order in the queue."""
-
-PrepareStage = TypedDict("PrepareStage", {"commands": List[str], "directory": str})
-"""Commands that run once for a training cache."""
 
 RunInputs = TypedDict("RunInputs", {"attributes": Mapping[str, Any], "listings": Mapping[str, str]})
 """Attributes of the job, and listings by weights address, to repeat the run."""
@@ -43,50 +34,31 @@ class GangSpec(TypedDict, total=False):
     """How ranks reach rank 0: ``addresses``, the preferred first, and ``ports``, ``FIRST-LAST`` or empty: any.
 
     A rank counts as lost ``silence_timeout`` seconds after its last message, ``disconnect_timeout`` once disconnected.
-    ``end``: ``any``, ``leader`` or ``all``, whose completion completes the run; ``end_grace``: seconds until the
-    other ranks are stopped then.
     """
 
     addresses: List[str]
     ports: str
     silence_timeout: float
     disconnect_timeout: float
-    end: str
-    end_grace: float
 
 
-class RunContainer(TypedDict):
-    """``image``: its id for the engine. ``shm_size`` and ``memory`` in bytes; null: no limit."""
-
-    engine: str
-    image: str
-    workdir: str
-    shm_size: Optional[int]
-    memory: Optional[int]
-    cpus: Optional[int]
-    devices: List[str]
-    ulimits: Dict[str, int]
-
-
-RunSession = TypedDict("RunSession", {"trigger": str, "timeout_seconds": float})
-"""When a run keeps its place after its commands: ``on_startup``, ``on_failure`` or ``on_demand``, and how long."""
+RunContainer = TypedDict("RunContainer", {"engine": str, "image": str, "workdir": str})
+"""``image``: its id for the engine."""
 
 
 class CheckpointStoreSpec(TypedDict, total=False):
     """The checkpoint store and retention. ``url`` null: the data directory. ``secret``: name of its credential.
 
-    ``max_rate``: bytes a second. ``max_bytes``: size of the run's directory at which the run is stopped. ``enabled``: whether the run stores checkpoints. Durations are in seconds.
+    ``max_rate``: bytes a second. Durations are in seconds.
     """
 
     url: Optional[str]
     endpoint_url: Optional[str]
     secret: Optional[str]
     prefix: str
-    enabled: bool
     keep_last: Optional[int]
     keep_every: Optional[int]
     max_rate: Optional[int]
-    max_bytes: Optional[int]
     upload_timeout: float
     debounce_seconds: float
     idle_seconds: float
@@ -142,9 +114,11 @@ class DeploymentSpec(TypedDict):
 class RunSpec(QueueOrder, DeploymentSpec):
     """Specification of one rank of a run.
 
-    ``nodes``: ids, by rank. ``code``: digest. ``environment``: variables without secrets; ``secret_environment``: names of
-    secrets by variable; ``persist_secrets``: store their values on the node's disk until the run starts. ``links``:
-    persistent directories. ``caches``: directories of training caches that the run uses.
+    ``job``: attributes of the job, as in a plan; ``node.runs.job`` reads them. ``nodes``: ids, by rank. ``code``: digest.
+    ``environment``: variables without secrets, some of which replace the job's. ``listings``: by address of the weights.
+    ``links``: persistent directories. ``caches``: directories of training caches that the run uses, ``project_cache`` the
+    one that ``prepare_commands`` fill. ``venv``: the environment that was built, else that of the job. ``declared_gpus``:
+    the host's GPUs by the manifest, null: as its tools report.
     """
 
     key: str
@@ -154,24 +128,16 @@ class RunSpec(QueueOrder, DeploymentSpec):
     lineage: str
     address: str
     project: str
-    job: str
+    job: Mapping[str, Any]
     rank: int
     group_size: int
     nodes: List[str]
     code: str
-    commands: List[str]
     environment: Dict[str, str]
-    secret_environment: Dict[str, str]
-    weights: List[RunWeights]
+    listings: Mapping[str, str]
     links: List[PersistentDirectory]
-    mounts: List[RunMount]
-    host: RunHost
+    venv: Optional[str]
     caches: List[str]
+    project_cache: Optional[str]
     grace_seconds: float
-    gpus: RunGpus
-    persist_secrets: bool
-    max_duration_seconds: Optional[float]
-    run_inputs: RunInputs
-    prepare: Optional[PrepareStage]
-    retry: Optional[RunRetry]
-    session: Optional[RunSession]
+    declared_gpus: Optional[int]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from trainctl.base.units import parse_duration, parse_size
+from trainctl.base.units import parse_accelerator, parse_duration, parse_size
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json
 from trainctl.model.specs.checks import (
@@ -94,14 +94,12 @@ class Compute(Section):
     @property
     def gpus(self) -> int | None:
         """Number of GPUs per node, None for all."""
-        if self.accelerator == NO_ACCELERATOR:
-            return 0
-        return int(self.accelerator.partition(":")[2] or 1) if self.accelerator else None
+        return parse_accelerator(self.accelerator)[1]
 
     @property
     def gpu_kind(self) -> str:
         """Type of accelerator such as ``H100``, empty for any."""
-        return (self.accelerator or "").removeprefix(NO_ACCELERATOR).partition(":")[0]
+        return parse_accelerator(self.accelerator)[0]
 
     @property
     def memory_bytes(self) -> int | None:

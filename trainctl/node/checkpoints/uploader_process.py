@@ -23,6 +23,7 @@ from trainctl.node.checkpoints.monitor import RunEnd
 from trainctl.node.checkpoints.upload_journal import COMPLETED, SYNCING, UploadJournal
 from trainctl.node.checkpoints.uploader import Uploader
 from trainctl.node.runs import record as runs
+from trainctl.node.runs.job import keeps_checkpoints
 from trainctl.node.runs.record import NodeRun, list_specs, upload_status
 
 UPLOAD_SECONDS = 3600.0
@@ -153,11 +154,6 @@ class _ControlPipe:
                 raise EOFError
             self._text += data
         return RunEnd(**json.loads(self._text)) if self._text.endswith(b"\n") else None
-
-
-def keeps_checkpoints(spec: RunSpec) -> bool:
-    """Check whether the run has a checkpoint store."""
-    return bool((spec.get("store") or {}).get("enabled"))
 
 
 def run_uploader(uploader: Uploader, control: Any) -> int:

@@ -14,6 +14,7 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from trainctl.base.filesystem.archives import is_inside
 from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.units import parse_size
 from trainctl.node.containers import cleanup, command_line
 from trainctl.node.containers.command_line import (
     COMMANDS,
@@ -30,6 +31,7 @@ from trainctl.node.containers.engines import APPTAINER, DOCKER, complaint
 from trainctl.node.jobs.shell import holding_lines, shell_program, started_commands
 from trainctl.node.jobs.workspace import PreparedJob
 from trainctl.node.runs.attempt import Launch
+from trainctl.node.runs.job import secret_variables, start_commands
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
 from trainctl.node.scheduling.gpus import VISIBILITY_VARIABLES
 from trainctl.node.system.host import memory_bytes
@@ -74,7 +76,8 @@ def launch(
     container = spec["container"]
     assert container is not None  # noqa: S101  (checked by the caller)
     engine = container["engine"]
-    secret = {name: variables[name] for name in spec.get("secret_environment", {})}
+    runtime, compute = spec["job"]["runtime"], spec["job"]["compute"]
+    secret = {name: variables[name] for name in secret_variables(spec)}
     public = _public_variables(spec, variables, secret)
     mounts = _workspace_mounts(run, prepared, public)
     binds = _binds(run, output, prepared, mounts)
@@ -101,11 +104,11 @@ def launch(
         binds=binds,
         variables=_container_variables(public, mounts),
         gpus=_gpus(gpus, variables),
-        shm_size=container["shm_size"] or memory_bytes() // 2,  # default of hosts
-        memory=container["memory"],
-        cpus=container["cpus"],
-        devices=[*rdma.devices, *container["devices"]],
-        ulimits={**rdma.ulimits, **container["ulimits"]},
+        shm_size=parse_size(runtime["shm_size"] or memory_bytes() // 2),  # default of hosts
+        memory=parse_size(compute["memory"]) if compute["memory"] else None,
+        cpus=compute["cpu_count"],
+        devices=[*rdma.devices, *runtime.get("devices", ())],
+        ulimits={**rdma.ulimits, **runtime["ulimits"]},
         capabilities=rdma.capabilities,
     )
     argv, engine_variables = _engine_command(engine, container_spec)
@@ -225,7 +228,7 @@ def _engine_command(engine: str, spec: ContainerSpec) -> Tuple[Tuple[str, ...], 
 
 
 def _write_programs(run: NodeRun, spec: RunSpec, first: str) -> None:
-    commands = shell_program(spec["commands"], Path(str(WORK)), Path(str(STEP)))
+    commands = shell_program(start_commands(spec), Path(str(WORK)), Path(str(STEP)))
     for name, text in (("commands.sh", commands), ("first.sh", first)):
         write_atomic(run.directory / name, text.encode(), durable=False)
 

@@ -30,6 +30,7 @@ from trainctl.node.jobs.shell import (
 )
 from trainctl.node.jobs.workspace import job_environment
 from trainctl.node.runs.attempt import exit_code
+from trainctl.node.runs.job import secret_variables
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
 from trainctl.node.system.layout import Layout
 
@@ -55,7 +56,8 @@ def _enter(run: NodeRun, request: EnterRequest) -> int:
     spec = run.spec
     if spec is None:
         raise Failure("missing", f"run {run.key} not found on the node")
-    secrets = spec.get("secret_environment", {}) if request["with_secrets"] else {}
+    secret = secret_variables(spec)
+    secrets = secret if request["with_secrets"] else {}
     holder = run.supervisor
     if holder is None or not is_alive(holder):
         return _enter_directory(run, spec, secrets, request["command"])
@@ -72,7 +74,6 @@ def _enter(run: NodeRun, request: EnterRequest) -> int:
     in_container = bool(spec.get("container"))
     first = _first_process(run, pids, in_container)
     own = _environment(first)
-    secret = spec.get("secret_environment", {})
     kept = [name for name in kept_names(own) if name not in secret or name in secrets]
     variables = {name: value for name, value in without_copies(own).items() if name not in secret}
     variables.update(_values(pids, secrets))
@@ -93,12 +94,12 @@ def _enter_directory(
         raise Failure(
             "missing", "the secrets of an ended run are not stored", "Omit --with-secrets."
         )
-    variables = job_environment(run, {**spec, "secret_environment": {}}, {})
+    variables = job_environment(run, spec, None)
     return _execute(_program(_activation(spec), str(run.work), command, ["-l"]), variables, None)
 
 
 def _activation(spec: RunSpec) -> str:
-    return activation_lines((spec.get("host") or {}).get("venv"))
+    return activation_lines(spec["venv"])
 
 
 def _program(

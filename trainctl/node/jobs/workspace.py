@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.archives import is_inside, unpack
 from trainctl.base.filesystem.files import make_directory, remove_tree
-from trainctl.base.protocol.spec import PersistentDirectory, RunSpec, RunWeights
+from trainctl.base.protocol.spec import PersistentDirectory, RunSpec
 from trainctl.node.cache import code_archives
 from trainctl.node.cache.leases import hold_lease
+from trainctl.node.runs.job import WeightsMount, declared_variables, secret_variables, weights_of
 from trainctl.node.runs.mount import Mount, check_mounts, private_mounts
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
 from trainctl.node.system import layout
@@ -61,7 +62,7 @@ def prepare_job(run: NodeRun, spec: RunSpec, data: Path) -> PreparedJob:
     _create_directories(run, spec, data)
     if spec.get("container"):
         mounts = tuple(_layout_directories(run, spec, private=True, linked=False).mounts)
-        return PreparedJob(mounts, "container", "read-only" if spec.get("weights") else "none")
+        return PreparedJob(mounts, "container", "read-only" if spec["listings"] else "none")
     private = private_mounts(run.directory)
     directories = _layout_directories(run, spec, private.possible)
     if not private.possible and directories.mounts:
@@ -74,7 +75,7 @@ def prepare_job(run: NodeRun, spec: RunSpec, data: Path) -> PreparedJob:
     for path, target in directories.links:
         path.symlink_to(str(target))
     mounts, variables = tuple(directories.mounts), directories.variables
-    if not spec.get("weights"):
+    if not spec["listings"]:
         return PreparedJob(mounts, "namespace" if mounts else "none", "none", variables)
     if private.possible:
         return PreparedJob(mounts, "namespace", "read-only", variables)
@@ -86,17 +87,20 @@ def is_inherited(name: str) -> bool:
     return name in _INHERITED or name.startswith("LC_")
 
 
-def job_environment(run: NodeRun, spec: RunSpec, secrets: Mapping[str, str]) -> Dict[str, str]:
-    """The job's variables including secrets; pass them to the job's process only."""
+def job_environment(
+    run: NodeRun, spec: RunSpec, secrets: Optional[Mapping[str, str]]
+) -> Dict[str, str]:
+    """The job's variables including secrets; pass them to the job's process only. ``secrets`` None: without them."""
     variables = {name: value for name, value in os.environ.items() if is_inherited(name)}
     variables.update({"BT_WORKING_DIR": str(run.work), "BT_SCRATCH_DIR": str(run.scratch)})
     variables.update({str(name): str(value) for name, value in spec["environment"].items()})
-    for variable, secret in spec.get("secret_environment", {}).items():
-        if secret not in secrets:
-            raise Failure(
-                "request", f"no value received for secret {secret} of variable {variable}"
-            )
-        variables[variable] = secrets[secret]
+    if secrets is not None:
+        for variable, secret in secret_variables(spec).items():
+            if secret not in secrets:
+                raise Failure(
+                    "request", f"no value received for secret {secret} of variable {variable}"
+                )
+            variables[variable] = secrets[secret]
     variables[RUN_VARIABLE] = str(run.directory)
     return variables
 
@@ -124,10 +128,9 @@ def _layout_directories(
     ``private``: mounts are possible, below the working directory too; ``linked``: symlinks out of it resolve.
     """
     directories = _DirectoryLayout([], [], {})
-    for weights in spec.get("weights", []):
-        location = weights.get("mount_location") or f"weights/{weights['name']}"
-        _place_directory(run, _tree(run, weights), location, True, private, directories)
-    for mount in spec.get("mounts", []):
+    for weights in weights_of(spec):
+        _place_directory(run, _tree(run, weights), weights.location, True, private, directories)
+    for mount in spec["job"]["mounts"]:
         source = layout.check_absolute(mount["host_path"], "host_path")
         if not source.is_dir():
             raise Failure("request", f"host_path {str(source)!r} is not a directory on this node")
@@ -182,7 +185,7 @@ def _place_at_home(
             make_directory(mount_point)  # without it the mount would rebuild the home directory
             directories.mounts.append(Mount(str(mount_point), str(target), read_only=False))
             return
-    if link["variable"] not in {**spec["environment"], **spec.get("secret_environment", {})}:
+    if link["variable"] not in declared_variables(spec):
         directories.variables[link["variable"]] = str(target)
 
 
@@ -205,10 +208,10 @@ def _place_directory(
     directories.mounts.append(Mount(location, str(source), read_only))
 
 
-def _tree(run: NodeRun, weights: RunWeights) -> Path:
-    listing = layout.check_sha256(weights["listing"], "listing")
+def _tree(run: NodeRun, weights: WeightsMount) -> Path:
+    listing = layout.check_sha256(weights.listing, "listing")
     if not hold_lease(run, listing):
-        raise Failure("missing", f"weights {weights['name']} are not present on this node")
+        raise Failure("missing", f"weights {weights.address} are not present on this node")
     return run.layout.tree(listing)
 
 

@@ -13,6 +13,7 @@ from trainctl.base.units import format_bytes
 from trainctl.node.metrics.resource_usage import disk_usage
 from trainctl.node.metrics.sampler import DISK_USAGE, job_directory
 from trainctl.node.runs.attempt import Attempt
+from trainctl.node.runs.job import checkpoint_bytes
 from trainctl.node.runs.record import ENDED, NodeRun, list_runs
 
 _RESERVE_BYTES = 2**30
@@ -28,7 +29,7 @@ class DiskGuard:
         self._run = run
         self.reason: Optional[str] = None
         """Why it stopped the job."""
-        self._limit = spec["store"].get("max_bytes")
+        self._limit = checkpoint_bytes(spec)
         self._checkpoints = job_directory(spec, "BT_CHECKPOINT_DIR")
 
     def tend(self, attempt: Attempt) -> None:

@@ -13,6 +13,7 @@ from trainctl.base.filesystem.files import read_json, write_json
 from trainctl.base.network.listener import listen, parse_port_range
 from trainctl.base.protocol.spec import GangSpec, RunSpec
 from trainctl.base.system.processes import boot_id
+from trainctl.base.units import parse_duration
 from trainctl.node.rendezvous.channel import DisconnectTimeouts, HelperPipe, HelperProcess
 from trainctl.node.rendezvous.coordinator import Coordinator, PortReservation
 from trainctl.node.rendezvous.coordinator_connection import CoordinatorConnection
@@ -21,6 +22,7 @@ from trainctl.node.rendezvous.gang_allocation import GangAllocation
 from trainctl.node.rendezvous.worker_failures import judge_failure
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import Attempt, AttemptEnd
+from trainctl.node.runs.job import declared_variables
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.allocation import Allocation, PendingFn
 from trainctl.node.scheduling.rank_coordination import AttemptPolicy, RankCoordination, RunOutcome
@@ -64,15 +66,15 @@ class GangMember(RankCoordination):
         ports = parse_port_range(self._gang.get("ports"))
         token, port_reservation = secrets.token_hex(32), PortReservation(ports)
         retry = AttemptPolicy.of(self._spec)
-        listeners = listen(addresses, ports)
+        listeners, runtime = listen(addresses, ports), self._spec["job"]["runtime"]
         policy = GangPolicy(
             int(self._spec["group_size"]),
             addresses,
             retry.max_attempts,
             retry.delay_seconds,
             slot=bool(self._run.order.get("slots", self._spec.get("slots"))),
-            end=self._gang["end"],
-            end_grace=self._gang["end_grace"],
+            end=runtime["gang_end"],
+            end_grace=parse_duration(runtime["gang_end_grace"]),
         )
         date = self._run.queued_ns
         state = CoordinatorState(policy, port_reservation.allocate, port_reservation.release, date)
@@ -175,7 +177,7 @@ class GangMember(RankCoordination):
             "MASTER_ADDR": leader,
             "MASTER_PORT": str(self._layout["port"]),
         }
-        declared = {**self._spec["environment"], **self._spec.get("secret_environment", {})}
+        declared = declared_variables(self._spec)
         return {
             name: value
             for name, value in variables.items()

@@ -24,6 +24,7 @@ from trainctl.base.protocol.runs import RunReport, UploadStatus
 from trainctl.base.protocol.spec import ApplyPosition, QueueOrder, RunSpec
 from trainctl.base.system.processes import is_alive, process_record
 from trainctl.node.containers import cleanup
+from trainctl.node.runs.job import secret_variables
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout
 from trainctl.node.system.process_tree import kill_marked, send_signal
@@ -364,7 +365,7 @@ def may_restart(status: RunReport) -> bool:
 def _needs_secrets(spec: RunSpec) -> bool:
     """Check whether a new supervisor would need secrets; never for gangs."""
     store = spec.get("store") or {}
-    return not spec.get("gang") and bool(spec.get("secret_environment") or store.get("secret"))
+    return not spec.get("gang") and bool(secret_variables(spec) or store.get("secret"))
 
 
 def upload_status(directory: Path) -> UploadStatus:

@@ -7,6 +7,7 @@ from typing import Dict, List, Mapping, Optional, Sequence
 
 from trainctl.base.failure import Failure
 from trainctl.base.protocol.spec import RunSpec
+from trainctl.node.runs.job import gpus_of
 from trainctl.node.scheduling.claims import Claims, holder_pid, is_held
 from trainctl.node.system.gpus import AMD, GpuDevice, ListGpusFn, gpu_users, list_gpus
 
@@ -57,9 +58,10 @@ class GpuRequest:
 
     def __init__(self, spec: RunSpec) -> None:
         self.hidden: Mapping[str, str] = {}
-        kind, count = spec["gpus"]["kind"], spec["gpus"]["count"]
+        wanted = gpus_of(spec)
+        kind, count = wanted["kind"], wanted["count"]
         try:
-            usable = usable_gpus(spec["gpus"]["declared"])
+            usable = usable_gpus(wanted["declared"])
         except Failure:
             if count:
                 raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.units import parse_duration
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import Attempt, AttemptEnd, wait_for_stop
 from trainctl.node.runs.record import NodeRun
@@ -32,8 +33,9 @@ class AttemptPolicy(NamedTuple):
 
     @classmethod
     def of(cls, spec: RunSpec) -> AttemptPolicy:
-        """The specification's policy; by default one attempt."""
-        return cls(**spec["retry"]) if spec["retry"] else cls()
+        """The policy of the job."""
+        retry = spec["job"]["retry"]
+        return cls(retry["max_attempts"], parse_duration(retry["delay"]))
 
 
 class RankCoordination:

@@ -25,6 +25,7 @@ from trainctl.node.cache.listings import load_listing
 from trainctl.node.cache.server import peer_server
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import AWAITED_SIGNALS
+from trainctl.node.runs.job import checkpoint_bytes, gpus_of
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.supervision.preflight import check_allocation
 from trainctl.node.supervision.supervisor import LaunchRequest, run_in_foreground
@@ -72,7 +73,7 @@ def run_rank(request: protocol.RunRankRequest, emit: Emit) -> protocol.RankRespo
         rendezvous = _wait_for_rendezvous(run, leader, restart)
     elif spec["gang"]:
         rendezvous = {"addresses": addresses() or ["127.0.0.1"], "restart": restart}
-    wanted, spec = spec["gpus"], _granted(spec, request, restart, rendezvous)
+    wanted, spec = gpus_of(spec), _granted(spec, request, restart, rendezvous)
     data = names.check_absolute(request["data"], "data")
     secrets = run.stored_secrets or {}
     run.retains_secrets = True
@@ -154,7 +155,6 @@ def _granted(
     changed: RunSpec = {
         **spec,
         "batch": {"variables": variables, "gpus": gpus},
-        "gpus": {"count": 0, "kind": "", "declared": 0},
         "follows": [],
         "slots": None,
         "environment": {**spec["environment"], "BT_RETRY_COUNT": str(retries)},
@@ -178,7 +178,7 @@ def _prepare(
         "in_container": bool(spec.get("container")),
         "listings": [listing.id for listing in listings.values()],
         "probe_bytes": min(_PROBE_BYTES, sum(listing.size for listing in listings.values())),
-        "checkpoint_bytes": spec["store"].get("max_bytes") or 0,
+        "checkpoint_bytes": checkpoint_bytes(spec) or 0,
         "ports": None,
     }
     granted = (spec.get("batch") or {}).get("gpus", [])
@@ -189,11 +189,11 @@ def _prepare(
 
 def _listings(run: NodeRun, spec: RunSpec) -> Iterator[Tuple[str, Listing]]:
     shared = Layout(str(run.layout.root))
-    for weights in spec["weights"]:
-        listing = load_listing(shared.listing(weights["listing"]))
+    for address, digest in spec["listings"].items():
+        listing = load_listing(shared.listing(digest))
         if listing is None:
-            raise Failure("missing", f"{weights['name']} is not in {shared.cache}")
-        yield weights["name"], listing
+            raise Failure("missing", f"{address} is not in {shared.cache}")
+        yield address, listing
 
 
 def _copy_weights(

@@ -135,7 +135,7 @@ def _remove_unused_code(layout: Layout, *, alone: bool) -> int:
 
 def _remove_unused_environments(layout: Layout, *, alone: bool) -> int:
     """Remove unused environments; recent ones only if no other lineage is here."""
-    used = {spec["host"]["venv"] for _, spec in list_specs(layout)}
+    used = {spec["venv"] for _, spec in list_specs(layout)}
     freed = 0
     for completion_marker in layout.environments.glob("*.json"):
         path = completion_marker.with_suffix("")

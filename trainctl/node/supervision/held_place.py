@@ -21,7 +21,7 @@ class HeldPlace:
 
     def __init__(self, run: NodeRun, spec: RunSpec, record: Callable[..., None]) -> None:
         self._run = run
-        self._session = spec.get("session")
+        self._session = spec["job"].get("interactive_session")
         self._attempts = AttemptPolicy.of(spec).max_attempts
         self._record = record
         self._began: Optional[float] = None
@@ -38,7 +38,11 @@ class HeldPlace:
             return
         if self._began is None:
             self._began = 0.0 if self._session["trigger"] == "on_startup" else clock.seconds
-        own = self._session["timeout_seconds"] if self._session["trigger"] != "on_demand" else 0.0
+        own = (
+            self._session["timeout_minutes"] * 60
+            if self._session["trigger"] != "on_demand"
+            else 0.0
+        )
         end = self._began + own + self._run.session_extension
         if clock.seconds >= end:
             attempt.release()

@@ -17,7 +17,7 @@ from trainctl.base.filesystem.files import (
 )
 from trainctl.base.protocol import runs as protocol
 from trainctl.base.protocol.method import RunRequest
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.spec import RunInputs, RunSpec
 from trainctl.base.system.processes import descendants, is_alive
 from trainctl.node.cache.leases import CacheLeases
 from trainctl.node.containers import cleanup
@@ -57,7 +57,7 @@ def extend_session(
     """Extend the session of a live run."""
     run = NodeRun(Layout(request["root"]), request["key"])
     report, spec = status_of(run), run.spec
-    if spec is None or not spec.get("session"):
+    if spec is None or not spec["job"].get("interactive_session"):
         raise Failure(
             "request", f"run {run.key} has no interactive session", "Set interactive_session."
         )
@@ -75,7 +75,11 @@ def get_run_inputs(request: RunRequest, emit: Emit) -> protocol.RunInputsRespons
     if spec is None:
         raise Failure("missing", f"run {request['key']} not found on the node")
     present = layout.archive(spec["code"]).is_file()
-    return {"code": spec["code"], "code_present": present, "run_inputs": spec["run_inputs"]}
+    return {"code": spec["code"], "code_present": present, "run_inputs": _inputs(spec)}
+
+
+def _inputs(spec: RunSpec) -> RunInputs:
+    return {"attributes": spec["job"], "listings": spec["listings"]}
 
 
 def find_run(request: protocol.FindRunRequest, emit: Emit) -> protocol.FindRunResponse:
@@ -90,8 +94,7 @@ def find_run(request: protocol.FindRunRequest, emit: Emit) -> protocol.FindRunRe
                 "nodes": spec["nodes"],
                 "created_at": status_of(run)["created_at"],
                 "store": spec["store"],
-                "run_inputs": spec["run_inputs"],
-                "max_duration_seconds": spec["max_duration_seconds"],
+                "run_inputs": _inputs(spec),
             }
             return {"run": found}
     return {"run": None}

@@ -45,6 +45,12 @@ from trainctl.node.runs.attempt import (
     AttemptEnd,
     Launch,
 )
+from trainctl.node.runs.job import (
+    declared_variables,
+    max_duration_seconds,
+    start_commands,
+    with_commands,
+)
 from trainctl.node.runs.log_index import LogTruncator
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.allocation import Allocation
@@ -149,7 +155,7 @@ class _Supervisor:
             return
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         try:
-            if self._request.spec.get("persist_secrets"):
+            if self._request.spec["job"].get("persisted_secrets"):
                 self._run.store_secrets(self._request.secrets)
             self._peers.join()
             self._request.prepare()
@@ -222,7 +228,7 @@ class _Supervisor:
             def record_retry(error: str, retries: int = number) -> None:
                 self._update_record(error=error, retries=retries)
 
-            own = self._outcome(end, self._request.spec["commands"])
+            own = self._outcome(end, start_commands(self._request.spec))
             outcome = self._peers.decide_outcome(own, end, number, record_retry)
             if outcome is not None:
                 return outcome
@@ -238,7 +244,7 @@ class _Supervisor:
 
         None on success, else the run's outcome.
         """
-        launch = self._launch({**self._request.spec, "commands": commands}, 1, runs.PREPARE)
+        launch = self._launch(with_commands(self._request.spec, commands), 1, runs.PREPARE)
         attempt = Attempt(self._run, self._rank, launch, self._grace, stage=runs.PREPARE)
         log = LogTruncator(self._run.log(self._rank, runs.PREPARE))
         end = self._execute(attempt, launch, log, None, lambda: None, [])
@@ -319,10 +325,10 @@ class _Supervisor:
             log = self._run.log(self._rank, stage)
             return container.launch(self._run, spec, prepared, variables, log, gpus, trigger)
         script = self._run.directory / "commands.sh"
-        declared = {*spec["environment"], *spec.get("secret_environment", {})}
+        declared = declared_variables(spec)
         own = [name for name in variables if name in declared or not is_inherited(name)]
-        before = restoring_lines(own) + activation_lines((spec.get("host") or {}).get("venv"))
-        text = shell_program(spec["commands"], self._run.work, self._run.step, before)
+        before = restoring_lines(own) + activation_lines(spec["venv"])
+        text = shell_program(start_commands(spec), self._run.work, self._run.step, before)
         write_atomic(script, text.encode(), durable=False)
         argv = shell_arguments(script, self._run.held, trigger)
         return Launch(argv, keep_variables(variables, own), prepared.mounts)
@@ -350,8 +356,7 @@ class _Supervisor:
 
     @property
     def _deadline(self) -> Optional[float]:
-        seconds = self._request.spec.get("max_duration_seconds")
-        return None if seconds is None else float(seconds)
+        return max_duration_seconds(self._request.spec)
 
     def _grace(self) -> float:
         return self._run.grace_seconds(self._request.spec)

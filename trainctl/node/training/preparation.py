@@ -10,6 +10,7 @@ from trainctl.base.filesystem.files import make_directory, write_json
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import wait_for_stop
+from trainctl.node.runs.job import prepare_commands
 from trainctl.node.runs.record import PREPARE, NodeRun
 from trainctl.node.scheduling.allocation import PendingFn
 from trainctl.node.scheduling.rank_coordination import RunOutcome
@@ -27,16 +28,15 @@ def prepare_cache(
     pending: PendingFn,
     begin: Callable[[str], None],
 ) -> Optional[RunOutcome]:
-    """Run the ``prepare`` commands unless done; None if ready, else the outcome.
+    """Run the prepare commands unless done; None if ready, else the outcome.
 
     ``execute`` runs commands like the job's; ``begin`` receives a description of the current step.
     """
-    preparation = spec.get("prepare")
-    if not preparation:
+    rank, commands = int(spec["rank"]), prepare_commands(spec)
+    if not commands or spec["project_cache"] is None:
         return None
-    rank, commands = int(spec["rank"]), [str(command) for command in preparation["commands"]]
     digest = hashlib.sha256(json.dumps(commands).encode()).hexdigest()
-    cache = TrainingCache(run.layout, preparation["directory"])
+    cache = TrainingCache(run.layout, spec["project_cache"])
     lock = content_lock(run.layout, cache.directory)
     while not cache.is_prepared(digest) and not lock.try_acquire():
         pending("waits for another run to prepare the training cache", None)

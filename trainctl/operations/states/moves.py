@@ -8,6 +8,7 @@ from trainctl.ledger.renaming import renames
 from trainctl.ledger.state import ORIGIN, RecordedResource, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
+from trainctl.model.specs.job_spec import JobSpec
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import PlanOptions
 from trainctl.resources.runs.run_control import RunControl
@@ -59,7 +60,7 @@ def adopt_run(
         created_at=found["created_at"],
         code=(attributes.get("code") or {}).get("digest"),
         store={name: found["store"].get(name) for name in _PLACE},
-        max_duration_seconds=found["max_duration_seconds"],
+        max_duration_seconds=JobSpec.from_attributes(attributes).max_duration_seconds,
     )
     origin = {} if found["address"] == str(job) else {ORIGIN: found["address"]}
     return RecordedResource(

@@ -28,7 +28,6 @@ from trainctl.base.protocol.spec import (
     RunSpec,
     SweepSlots,
 )
-from trainctl.base.units import parse_duration, parse_size
 from trainctl.errors import LockHeld, NodeError, NodeUnreachable, TrainctlError
 from trainctl.jobs.environment import RunPaths, caches, directory_links, environment
 from trainctl.jobs.images.digests import by_digest
@@ -135,11 +134,6 @@ def pull_image(
         engine=response["engine"]["name"],
         image=response["id"],
         workdir=response["workdir"],
-        shm_size=parse_size(job.runtime.shm_size) if job.runtime.shm_size else None,
-        memory=job.compute.memory_bytes,
-        cpus=job.compute.cpu_count,
-        devices=list(job.runtime.devices),
-        ulimits=dict(job.runtime.ulimits),
     )
     return PulledImage(response["digest"], container)
 
@@ -263,9 +257,6 @@ def build_run_spec(
     plain = environment(
         resource.address, job, run, rank.paths, lineage, rank.node.gpus, rank.number
     )
-    secret = job.runtime.secret_environment
-    cache = job.runtime.cache_config
-    prepare = cache.prepare_commands if cache.enabled else None
     return {
         "key": run.key,
         "id": run.id,
@@ -274,57 +265,21 @@ def build_run_spec(
         "lineage": lineage,
         "address": str(resource.address),
         "project": job.project,
-        "job": resource.address.name,
+        "job": resource.attributes,
         "rank": rank.number,
         "group_size": len(run.ranks),
         "nodes": [record.node for record in run.ranks],
         "code": job.code.digest or "",
-        "commands": [*job.runtime.start_commands],
         "environment": plain,
-        "secret_environment": {name: secret[name] for name in secret if name not in plain},
-        "weights": [
-            {
-                "name": str(weights.address),
-                "listing": listings[str(weights.address)],
-                "mount_location": weights.mount_location,
-            }
-            for weights in job.weights
-        ],
+        "listings": listings,
         "links": directory_links(job, rank.paths),
-        "mounts": [
-            {
-                "host_path": mount.host_path,
-                "mount_location": mount.mount_location,
-                "read_only": mount.read_only,
-            }
-            for mount in job.mounts
-        ],
-        "host": {"venv": prepared.venv or job.runtime.venv},
+        "venv": prepared.venv or job.runtime.venv,
         "grace_seconds": _GRACE_SECONDS,
-        "gpus": {
-            "count": job.compute.gpus,
-            "kind": job.compute.gpu_kind,
-            "declared": rank.node.gpus,
-        },
+        "declared_gpus": rank.node.gpus,
         **queue_order(resource.address, job, lineage),
         **deployment,
-        "persist_secrets": bool(job.persisted_secrets),
-        "run_inputs": {"attributes": resource.attributes, "listings": listings},
         "caches": caches(job, rank.paths),
-        "prepare": {"commands": [*prepare], "directory": rank.paths.project_cache}
-        if prepare
-        else None,
-        "retry": {
-            "max_attempts": job.retry.max_attempts,
-            "delay_seconds": parse_duration(job.retry.delay),
-        },
-        "max_duration_seconds": job.max_duration_seconds,
-        "session": {
-            "trigger": job.interactive_session.trigger,
-            "timeout_seconds": job.interactive_session.timeout_minutes * 60,
-        }
-        if job.interactive_session
-        else None,
+        "project_cache": rank.paths.project_cache,
     }
 
 
