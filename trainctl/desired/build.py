@@ -16,7 +16,6 @@ from trainctl.desired.names import DeclaredNames, find_cycles
 from trainctl.desired.overrides import with_overrides
 from trainctl.desired.provider_settings import CheckOf, ProviderSettings, accept_any
 from trainctl.desired.values import (
-    CheckpointStoreSettings,
     DesiredMoves,
     DesiredState,
     JobOverrides,
@@ -25,16 +24,17 @@ from trainctl.desired.values import (
 from trainctl.errors import ManifestError
 from trainctl.ledger.renaming import RENAMEABLE
 from trainctl.manifest.check import check, credential_problems
-from trainctl.manifest.credentials import mask_credentials
 from trainctl.manifest.read import Documents
 from trainctl.manifest.tree import ManifestNode, mapping_node, scalar_node, with_edits
 from trainctl.manifest.tree import Path as TreePath
 from trainctl.manifest.types.document import Manifest
 from trainctl.manifest.types.moves import ImportedRun, MovedResource, RemovedResource
 from trainctl.model.address import NAME, Address, Kind, slug
+from trainctl.model.credentials import mask_credentials
 from trainctl.model.diagnostics import Diagnostic, Position, Severity, error
 from trainctl.model.json_codec import to_json
 from trainctl.model.specs.checks import LONGEST_NAME
+from trainctl.model.specs.location import CheckpointsLocation
 from trainctl.model.specs.resource import DesiredResource
 
 _SOURCE_KEYS = frozenset({"source", "allow_patterns", "ignore_patterns", "endpoint_url", "auth"})
@@ -93,7 +93,7 @@ def build(
         *make.declared_weights(manifest, names),
     ):
         resources[resource.address] = resource
-    store = make.checkpoint_store(manifest)
+    store = manifest.checkpoints or CheckpointsLocation()
     jobs = JobBuilder(
         documents.directory, names, secrets, store, resources, expander.instances, manifest.jobs
     )
@@ -153,7 +153,7 @@ def _desired(
     manifest: Manifest,
     resources: Mapping[Address, DesiredResource],
     secrets: Mapping[str, SecretSpec],
-    store: CheckpointStoreSettings,
+    store: CheckpointsLocation,
     moved: DesiredMoves,
     reported: list[Diagnostic],
 ) -> DesiredState:
@@ -241,7 +241,9 @@ def _digest(
     moved: DesiredMoves,
 ) -> str:
     """Compute the digest of all values; independent of text, file names and directory."""
-    locations = manifest.model_dump(mode="json", include={"mirror", "checkpoints", "state"})
+    locations = {
+        name: to_json(getattr(manifest, name)) for name in ("mirror", "checkpoints", "state")
+    }
     return digest(
         {
             **locations,

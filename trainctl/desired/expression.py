@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainctl.desired.values import VARIABLE_PREFIX
-from trainctl.manifest.credentials import looks_like_credential
 from trainctl.manifest.files import UnreadableManifest
 from trainctl.manifest.read import read_mapping
 from trainctl.manifest.suggestions import did_you_mean, nearest
 from trainctl.manifest.tree import ManifestNode, Scalar, require_encodable, resolve_scalar
+from trainctl.model.credentials import looks_like_credential
 from trainctl.model.diagnostics import Diagnostic, Position, error, warning
 
 OPEN = "${{"

@@ -16,7 +16,7 @@ from trainctl.desired.names import (
     resolve_load_config,
 )
 from trainctl.desired.resources import build_resource, persisted_secrets, weights
-from trainctl.desired.values import CheckpointStoreSettings, SecretSpec
+from trainctl.desired.values import SecretSpec
 from trainctl.manifest.messages import path_text
 from trainctl.manifest.suggestions import nearest
 from trainctl.manifest.tree import Path as ManifestPath
@@ -28,7 +28,7 @@ from trainctl.model.address import NAME, Address, Kind, slug
 from trainctl.model.delivery import MirrorSite
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.json_codec import to_json
-from trainctl.model.specs.checks import SecretReference
+from trainctl.model.specs.checks import SecretReference, converted
 from trainctl.model.specs.job_spec import (
     KNOWN_ACCELERATORS,
     CodeSpec,
@@ -37,6 +37,7 @@ from trainctl.model.specs.job_spec import (
     MatrixValue,
     SecretVersion,
 )
+from trainctl.model.specs.location import CheckpointsLocation
 from trainctl.model.specs.mounts import MountPoint, find_overlaps
 from trainctl.model.specs.resource import CacheSpec, DesiredResource, Lifecycle
 from trainctl.model.specs.runtime import CACHE_DIRECTORIES, Runtime, RuntimeSpec
@@ -50,7 +51,7 @@ class JobBuilder:
         directory: Path,
         names: DeclaredNames,
         secrets: dict[str, SecretSpec],
-        store: CheckpointStoreSettings,
+        store: CheckpointsLocation,
         resources: dict[Address, DesiredResource],
         instances: Mapping[str, MatrixJob],
         declared: Mapping[str, Job],
@@ -125,7 +126,7 @@ class JobBuilder:
             cluster=cluster,
             image=section.image,
             compute=section.compute,
-            runtime=RuntimeSpec.resolved(section.runtime, loading),
+            runtime=converted(section.runtime, RuntimeSpec, load_checkpoint_config=loading),
             weights=used,
             mounts=tuple(section.mounts),
             secrets=tuple(self._secrets_of(section, path)),

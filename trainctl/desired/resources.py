@@ -6,26 +6,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainctl.base.units import parse_duration, parse_size
 from trainctl.desired.names import DeclaredNames
 from trainctl.desired.provider_settings import ProviderSettings, plain_json
-from trainctl.desired.values import CheckpointStoreSettings, SecretSpec, StoreLocation
+from trainctl.desired.values import SecretSpec, StoreLocation
 from trainctl.encryption.keys import KeySource
 from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import Path as ManifestPath
 from trainctl.manifest.types.cluster import Cluster
 from trainctl.manifest.types.document import Manifest, Project, SingleProject
 from trainctl.manifest.types.job import Job
-from trainctl.manifest.types.location import Location, StateLocation
 from trainctl.manifest.types.weights import InlineWeights, Weights
 from trainctl.model.address import Address, Kind
-from trainctl.model.json_codec import from_json, to_json
+from trainctl.model.json_codec import to_json
 from trainctl.model.specs.checks import SecretReference
+from trainctl.model.specs.location import CheckpointsLocation, Location, StateLocation
 from trainctl.model.specs.resource import (
     DesiredResource,
     JobLifecycle,
     Lifecycle,
-    SourceAuthSpec,
     WeightsSpec,
 )
 
@@ -129,22 +127,6 @@ def store_location(section: Location | None) -> StoreLocation:
     return location
 
 
-def checkpoint_store(manifest: Manifest) -> CheckpointStoreSettings:
-    """Return the location of checkpoints."""
-    section = manifest.checkpoints
-    if section is None:
-        return CheckpointStoreSettings()
-    return CheckpointStoreSettings(
-        url=section.url,
-        endpoint_url=section.endpoint_url,
-        secret=section.auth.auth_secret_name if section.auth else None,
-        keep_last=section.keep_last,
-        keep_every=section.keep_every,
-        max_rate=None if section.max_rate is None else parse_size(section.max_rate),
-        upload_timeout=parse_duration(section.upload_timeout),
-    )
-
-
 def _check_cache(section: Cluster, path: ManifestPath, names: DeclaredNames) -> None:
     tiers = {"node": section.cache.node, "cluster": section.cache.cluster} if section.cache else {}
     for name, tier in tiers.items():
@@ -183,7 +165,7 @@ def weights(
     spec = WeightsSpec(
         section.source,
         section.mount_location,
-        from_json(SourceAuthSpec, section.effective_auth) if section.effective_auth else None,
+        section.effective_auth,
         None if section.allow_patterns is None else tuple(section.allow_patterns),
         None if section.ignore_patterns is None else tuple(section.ignore_patterns),
         section.sha256,
@@ -214,7 +196,7 @@ def secrets(manifest: Manifest, names: DeclaredNames) -> dict[str, SecretSpec]:
 
 
 def persisted_secrets(
-    section: Job, secrets: Mapping[str, SecretSpec], store: CheckpointStoreSettings
+    section: Job, secrets: Mapping[str, SecretSpec], store: CheckpointsLocation
 ) -> list[str]:
     """Return the secrets to persist on the node: all that the run needs, or none.
 

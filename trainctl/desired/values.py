@@ -13,6 +13,7 @@ from trainctl.manifest.extends import ExtendedFile
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position
 from trainctl.model.json_codec import OMIT_EMPTY, to_json
+from trainctl.model.specs.location import CheckpointsLocation
 from trainctl.model.specs.resource import DesiredResource
 
 VARIABLE_PREFIX = "TRAINCTL_VAR_"
@@ -58,22 +59,6 @@ class StoreLocation:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointStoreSettings:
-    """Location and retention of checkpoints; ``url`` None: each node's directory.
-
-    ``max_rate`` is in bytes per second, ``upload_timeout`` in seconds.
-    """
-
-    url: str | None = None
-    endpoint_url: str | None = None
-    secret: str | None = None
-    keep_last: int | None = None
-    keep_every: int | None = None
-    max_rate: int | None = None
-    upload_timeout: float = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
 class DesiredMoves:
     """Old and new addresses of renamed resources, undeclared ones and whether to destroy them, runs to import."""
 
@@ -93,7 +78,7 @@ class DesiredState:
     clusters: tuple[str, ...] = ()
     """Names in the order of declaration."""
     mirror: StoreLocation = StoreLocation()
-    checkpoints: CheckpointStoreSettings = CheckpointStoreSettings()
+    checkpoints: CheckpointsLocation = CheckpointsLocation()
     state: StoreLocation = StoreLocation()
     reuse_from: tuple[str, ...] = field(default=(), metadata=OMIT_EMPTY)
     """URLs of other states with runs to reuse."""

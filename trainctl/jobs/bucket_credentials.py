@@ -11,7 +11,8 @@ from dataclasses import replace
 from trainctl.errors import PermissionDenied, SourceDenied, TrainctlError
 from trainctl.model.single_flight import SingleFlight
 from trainctl.model.source_uri import parse_source
-from trainctl.model.specs.resource import SourceAuthSpec, WeightsSpec
+from trainctl.model.specs.auth import SourceAuthSpec
+from trainctl.model.specs.resource import WeightsSpec
 from trainctl.objects.location import parse_bucket_location
 from trainctl.plugin_api.sources import SourceCredential
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from trainctl.base.protocol.spec import CheckpointLoad, CheckpointStoreSpec
-from trainctl.desired.values import CheckpointStoreSettings
+from trainctl.base.units import parse_duration, parse_size
 from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.jobs.destinations import bucket_destination
 from trainctl.jobs.environment import file_name
@@ -16,6 +16,7 @@ from trainctl.ledger.state import Lookup, State, origin_of
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.job_spec import JobSpec
+from trainctl.model.specs.location import CheckpointsLocation
 from trainctl.model.specs.runtime import CheckpointSelector
 from trainctl.model.trust import SecretDestination
 from trainctl.plugin_api.sources import SourceCredential
@@ -36,7 +37,7 @@ class CheckpointAccess:
 
     def __init__(
         self,
-        settings: CheckpointStoreSettings,
+        settings: CheckpointsLocation,
         secrets: SecretResolver,
         environ: Mapping[str, str],
         state: Callable[[], State],
@@ -71,8 +72,8 @@ class CheckpointAccess:
             **cast(CheckpointStoreSpec, place),
             "keep_last": settings.keep_last,
             "keep_every": settings.keep_every,
-            "max_rate": settings.max_rate,
-            "upload_timeout": settings.upload_timeout,
+            "max_rate": None if settings.max_rate is None else parse_size(settings.max_rate),
+            "upload_timeout": parse_duration(settings.upload_timeout),
         }
 
     def values(self, place: Mapping[str, Any]) -> dict[str, str]:

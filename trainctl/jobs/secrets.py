@@ -20,7 +20,7 @@ from trainctl.jobs.destinations import registry_destination, source_destination
 from trainctl.jobs.images.registry import registry_login
 from trainctl.jobs.secret_sources import SecretSources, check_allowed, is_local, read, secret_path
 from trainctl.jobs.secret_stores import missing_error
-from trainctl.manifest.credentials import is_secret_key
+from trainctl.model.credentials import is_secret_key
 from trainctl.model.redaction import Redactor
 from trainctl.model.single_flight import SingleFlight
 from trainctl.model.source_uri import parse_source

@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainctl.manifest.credentials import looks_like_credential
 from trainctl.manifest.messages import UNKNOWN_KEY, address_of, describe, path_text
 from trainctl.manifest.tree import (
     ManifestNode,
@@ -22,6 +21,7 @@ from trainctl.manifest.tree import (
     with_edits,
 )
 from trainctl.manifest.types.document import Manifest
+from trainctl.model.credentials import looks_like_credential
 from trainctl.model.diagnostics import Diagnostic, Position, error
 from trainctl.model.specs.checks import OBJECT, TEXT
 

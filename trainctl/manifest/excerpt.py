@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from trainctl.manifest.credentials import HIDDEN, credential_spans, is_secret_key
 from trainctl.model.address import NAME
+from trainctl.model.credentials import HIDDEN, credential_spans, is_secret_key
 from trainctl.model.diagnostics import Position
 
 _KEY = re.compile(r"""(?<![\w.-])([\w.-]++)["']?\s*+[:=]\s*+""")

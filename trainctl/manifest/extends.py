@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainctl.errors import StorageError
-from trainctl.manifest.credentials import url_has_credential
 from trainctl.manifest.files import UnreadableManifest, file_bytes, unreadable
 from trainctl.manifest.tree import ManifestNode, mapping_node
+from trainctl.model.credentials import url_has_credential
 from trainctl.model.diagnostics import Diagnostic, error, of_error
 
 NAMED_SECTIONS = frozenset({"vars", "secrets", "clusters", "weights", "caches"})

@@ -8,11 +8,11 @@ from dataclasses import fields as dataclass_fields
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from trainctl.manifest.credentials import is_secret_key, looks_like_credential
 from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import ManifestNode, Path, scalar_text
 from trainctl.manifest.types.base import ManifestSection
 from trainctl.manifest.types.document import ORIGIN_KEYS, Manifest
+from trainctl.model.credentials import is_secret_key, looks_like_credential
 from trainctl.model.specs.checks import NAME_ADVICE, OBJECT, Section
 
 _SECTIONS = (ManifestSection, Section)

@@ -23,7 +23,8 @@ from trainctl.jobs.secrets import SecretResolver
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import MirrorSite
-from trainctl.model.specs.resource import DesiredResource, SourceAuthSpec, WeightsSpec
+from trainctl.model.specs.auth import SourceAuthSpec
+from trainctl.model.specs.resource import DesiredResource, WeightsSpec
 from trainctl.objects.location import SCHEMES
 from trainctl.operations.directories import data_home, directory_of
 from trainctl.plugin_api import discovery

@@ -20,7 +20,6 @@ from trainctl.base.json import JsonObject
 from trainctl.desired.cache import open_cache
 from trainctl.desired.values import (
     VARIABLE_PREFIX,
-    CheckpointStoreSettings,
     DesiredState,
     JobOverrides,
     SecretSpec,
@@ -31,6 +30,7 @@ from trainctl.manifest.files import manifest_files, read_all_files
 from trainctl.model.address import Kind
 from trainctl.model.delivery import MirrorSite
 from trainctl.model.redaction import Redactor
+from trainctl.model.specs.location import CheckpointsLocation
 from trainctl.model.trust import Trust
 from trainctl.operations.directories import (
     cache_home,
@@ -319,7 +319,7 @@ class Workspace:
         try:
             settings, secrets = self.desired.checkpoints, self.secrets
         except ManifestError:
-            settings, secrets = CheckpointStoreSettings(), self._secrets({})
+            settings, secrets = CheckpointsLocation(), self._secrets({})
         environ = self.settings.environ
         return CheckpointAccess(settings, secrets, environ, lambda: self.ledger.known())
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from trainctl.base.json import digest
-from trainctl.desired.values import CheckpointStoreSettings, DesiredState, StoreLocation
+from trainctl.desired.values import DesiredState, StoreLocation
 from trainctl.errors import TrainctlError
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import to_json
+from trainctl.model.specs.location import CheckpointsLocation
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.model.trust import PlanPolicy, PolicyLevel
 from trainctl.plan.values import Change, Plan
@@ -141,7 +142,7 @@ def with_coverage(desired: DesiredState, versions: Mapping[Address, int], change
 def _settings(desired: DesiredState, change: Change) -> dict[str, Any]:
     """Return the store and the secrets that a change uses, by name or source, without values."""
     names: set[str | None] = set()
-    store: StoreLocation | CheckpointStoreSettings | None = None
+    store: StoreLocation | CheckpointsLocation | None = None
     if change.address.kind is Kind.WEIGHTS:
         auth = WeightsSpec.from_attributes(change.after or {}).auth
         names, store = {auth.auth_secret_name if auth else None}, desired.mirror

@@ -8,7 +8,8 @@ from pathlib import Path
 from tests.support.servers.identity_servers import POOL, IdentityServers, identity_servers
 from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.redaction import Redactor
-from trainctl.model.specs.resource import SourceAuthSpec, WeightsSpec
+from trainctl.model.specs.auth import SourceAuthSpec
+from trainctl.model.specs.resource import WeightsSpec
 from trainctl.plugin_api.sources import SourceCredential
 
 

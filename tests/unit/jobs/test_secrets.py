@@ -10,7 +10,8 @@ from trainctl.desired.values import SecretSpec
 from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.redaction import MASK, Redactor
-from trainctl.model.specs.resource import SourceAuthSpec, WeightsSpec
+from trainctl.model.specs.auth import SourceAuthSpec
+from trainctl.model.specs.resource import WeightsSpec
 from trainctl.plugin_api.sources import SourceCredential
 
 VALUE = "hf_0123456789abcdef"

@@ -9,8 +9,9 @@ import pytest
 from tests.support.cases import by_text
 from trainctl.errors import PermissionDenied
 from trainctl.jobs.destinations import bucket_destination, registry_destination, source_destination
+from trainctl.model.specs.auth import SourceAuthSpec
 from trainctl.model.specs.image import DockerAuth
-from trainctl.model.specs.resource import SourceAuthSpec, WeightsSpec
+from trainctl.model.specs.resource import WeightsSpec
 from trainctl.model.trust import AllowEntry, HostPattern, SecretDestination, Trust, host_of_url
 
 

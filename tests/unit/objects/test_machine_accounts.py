@@ -12,7 +12,8 @@ import pytest
 from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
 from trainctl.jobs.secrets import SecretResolver
 from trainctl.model.redaction import Redactor
-from trainctl.model.specs.resource import SourceAuthSpec, WeightsSpec
+from trainctl.model.specs.auth import SourceAuthSpec
+from trainctl.model.specs.resource import WeightsSpec
 from trainctl.objects.credentials import AwsKeys, BearerToken, BucketCredential, parse_credential
 from trainctl.objects.default_chain import default_credential, runs_on_platform
 from trainctl.plugin_api.sources import SourceCredential

@@ -106,7 +106,7 @@ def _mirror_at(workspace: Workspace, url: str | None, endpoint_url: str | None) 
         return None
     from pydantic import ValidationError  # slow to import
 
-    from trainctl.manifest.types.location import Location
+    from trainctl.model.specs.location import Location
     from trainctl.operations.mirrors import normalize_endpoint
 
     try:

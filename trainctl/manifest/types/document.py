@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from trainctl.manifest.types.base import ManifestSection
 from trainctl.manifest.types.cluster import Cache, Cluster
 from trainctl.manifest.types.job import Job
-from trainctl.manifest.types.location import CheckpointsLocation, Location, StateLocation, Url
 from trainctl.manifest.types.moves import ImportedRun, MovedResource, RemovedResource
 from trainctl.manifest.types.weights import DeclaredWeights
 from trainctl.model.specs.checks import (
@@ -24,6 +23,7 @@ from trainctl.model.specs.checks import (
     validation_error,
 )
 from trainctl.model.specs.cloud_names import Region
+from trainctl.model.specs.location import CheckpointsLocation, Location, StateLocation, Url
 from trainctl.model.specs.resource import Lifecycle
 
 Variable = str | int | float | bool

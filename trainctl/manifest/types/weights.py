@@ -7,14 +7,15 @@ from typing import Annotated
 
 from pydantic import model_validator
 
-from trainctl.manifest.types.auth import EndpointUrl, SourceAuth, validate_source
 from trainctl.manifest.types.base import ManifestSection
 from trainctl.model.source_uri import BUCKETS, is_file_name, parse_source
+from trainctl.model.specs.auth import EndpointUrl, SourceAuth, SourceAuthSpec, validate_source
 from trainctl.model.specs.checks import (
     TEXT_OR_OBJECT,
     Name,
     Text,
     check,
+    converted,
     validation_error,
 )
 from trainctl.model.specs.mounts import InvalidMount, MountLocation, normalize_mount
@@ -173,17 +174,18 @@ class InlineWeights(ManifestSection):
         return self.auth.auth_secret_name if self.auth else self.auth_secret_name
 
     @property
-    def effective_auth(self) -> dict[str, str | bool] | None:
+    def effective_auth(self) -> SourceAuthSpec | None:
         """``auth`` in its long form, including the endpoint and who pays; None if empty."""
-        auth = self.auth
-        if self.auth_secret_name:
-            auth = SourceAuth(auth_secret_name=self.auth_secret_name)
-        attributes: dict[str, str | bool] = {**auth.attributes()} if auth else {}
-        if self.endpoint_url:
-            attributes["endpoint_url"] = self.endpoint_url
-        if self.requester_pays:
-            attributes["requester_pays"] = True
-        return attributes or None
+        auth = self.auth or SourceAuth(auth_secret_name=self.auth_secret_name)
+        only_endpoint = auth.auth_method == "CUSTOM_SECRET" and auth.auth_secret_name is None
+        spec = converted(
+            auth,
+            SourceAuthSpec,
+            auth_method=None if only_endpoint else auth.auth_method,
+            endpoint_url=self.endpoint_url or auth.endpoint_url,
+            requester_pays=self.requester_pays,
+        )
+        return spec if spec != SourceAuthSpec() else None
 
 
 class Weights(InlineWeights):

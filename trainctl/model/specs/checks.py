@@ -5,9 +5,9 @@ pydantic finds the checks in the annotations; it is loaded by the reader of mani
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args
+from collections.abc import Callable, Set
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast, get_args
 
 from trainctl.base.units import parse_duration, parse_size
 from trainctl.model.address import NAME
@@ -25,7 +25,7 @@ OBJECT = "in full"
 class Section:
     """Base of frozen dataclasses that are sections: a mapping with known keys.
 
-    Docstrings of fields are their descriptions. ``check_keys`` raises a ``validation_error`` if keys contradict.
+    Docstrings of fields are their descriptions.
     """
 
     __slots__ = ()
@@ -35,8 +35,8 @@ class Section:
         "hide_input_in_errors": True,
     }
 
-    def check_keys(self) -> None:
-        """Do nothing: most sections have no keys that contradict."""
+    def check_keys(self, written: Set[str]) -> None:
+        """Raise a ``validation_error`` if keys contradict; ``written`` are those in the manifest."""
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -49,12 +49,18 @@ class Section:
             return schema  # type: ignore[no-any-return]
         from pydantic_core import core_schema
 
-        return core_schema.no_info_after_validator_function(_with_checked_keys, schema)
+        def checked(value: Any, validate: Callable[[Any], Section]) -> Section:
+            section = validate(value)
+            section.check_keys(value.keys() if isinstance(value, dict) else frozenset())
+            return section
+
+        return core_schema.no_info_wrap_validator_function(checked, schema)
 
 
-def _with_checked_keys(section: Section) -> Section:
-    section.check_keys()
-    return section
+def converted(section: Section, kind: Callable[..., T], **changes: Any) -> T:
+    """Return a value of a subclass with the section's fields and these changes."""
+    values = {each.name: getattr(section, each.name) for each in fields(cast("Any", section))}
+    return kind(**{**values, **changes})
 
 
 def validation_error(summary: str, detail: str, *, code: str) -> PydanticCustomError:
@@ -93,6 +99,17 @@ def check(function: Callable[[Any], Any], **json_schema: Any) -> _Check:
         return core_schema.no_info_after_validator_function(function, handler(source))
 
     return _Check(build, json_schema)
+
+
+def prepared(function: Callable[[Any], Any]) -> _Check:
+    """Replace a value before it is checked."""
+
+    def build(source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_before_validator_function(function, handler(source))
+
+    return _Check(build)
 
 
 def limits(**of_schema: Any) -> _Check:

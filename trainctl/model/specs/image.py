@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
@@ -94,7 +95,7 @@ class DockerAuth(Section):
     registry_secret_docker_auth: RegistrySecretDockerAuth | None = None
     """Settings of REGISTRY_SECRET."""
 
-    def check_keys(self) -> None:
+    def check_keys(self, written: Set[str]) -> None:
         """The block must be that of the method."""
         blocks = {block for block in _BLOCKS.values() if getattr(self, block) is not None}
         if blocks != {_BLOCKS[self.auth_method]}:

@@ -10,24 +10,9 @@ from typing import Annotated, Any, Literal, Self
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Position
 from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json
+from trainctl.model.specs.auth import SourceAuthSpec
 from trainctl.model.specs.checks import Section, Size, Text, Texts, listed
 from trainctl.model.specs.job_spec import JobSpec
-
-
-@dataclass(frozen=True, slots=True)
-class SourceAuthSpec:
-    """Credential of a source (secret, role or account) and its endpoint URL. ``requester_pays``: S3 bills its account."""
-
-    auth_method: str | None = field(default=None, metadata=OMIT_EMPTY)
-    auth_secret_name: str | None = field(default=None, metadata=OMIT_EMPTY)
-    aws_oidc_role_arn: str | None = field(default=None, metadata=OMIT_EMPTY)
-    aws_oidc_region: str | None = field(default=None, metadata=OMIT_EMPTY)
-    aws_assume_role_arn: str | None = field(default=None, metadata=OMIT_EMPTY)
-    aws_assume_role_region: str | None = field(default=None, metadata=OMIT_EMPTY)
-    gcp_oidc_service_account: str | None = field(default=None, metadata=OMIT_EMPTY)
-    gcp_oidc_workload_id_provider: str | None = field(default=None, metadata=OMIT_EMPTY)
-    endpoint_url: str | None = field(default=None, metadata=OMIT_EMPTY)
-    requester_pays: bool = field(default=False, metadata=OMIT_EMPTY)
 
 
 class _Attributes:

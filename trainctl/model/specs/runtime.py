@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from trainctl.model.json_codec import OMIT_EMPTY
@@ -88,7 +88,7 @@ class CheckpointReference(Section):
     project_name: DisplayName | None = None
     """Project; default: that of the job, or of ``job_id``."""
 
-    def check_keys(self) -> None:
+    def check_keys(self, written: Set[str]) -> None:
         """A named checkpoint has a name, and only it."""
         if self.typ in _NAMED and not (self.checkpoint_name and self.job_id):
             raise validation_error(
@@ -158,7 +158,7 @@ class CacheConfig(Section):
     """Shell commands that fill the project's cache before the job starts, in the job's
     environment. They run once per cache and command text; other runs wait."""
 
-    def check_keys(self) -> None:
+    def check_keys(self, written: Set[str]) -> None:
         """Its settings need the cache."""
         for name in ("enable_legacy_hf_mount", "prepare_commands"):
             if getattr(self, name) and not self.enabled:
@@ -226,7 +226,7 @@ class Runtime(Section):
     gang_end_grace: Duration = "5m"
     """Time that the other ranks have left then; afterwards they are stopped."""
 
-    def check_keys(self) -> None:
+    def check_keys(self, written: Set[str]) -> None:
         """There is one environment."""
         if self.venv is not None and self.requirements is not None:
             raise validation_error(
@@ -251,12 +251,6 @@ class RuntimeSpec(Runtime):
 
     start_commands: tuple[str, ...] = ()
     load_checkpoint_config: LoadCheckpointSpec | None = None  # type: ignore[assignment]  # resolved
-
-    @classmethod
-    def resolved(cls, runtime: Runtime, loading: LoadCheckpointSpec | None) -> RuntimeSpec:
-        """Replace the references to checkpoints."""
-        values = {each.name: getattr(runtime, each.name) for each in fields(runtime)}
-        return cls(**{**values, "load_checkpoint_config": loading})
 
     @property
     def loads(self) -> tuple[CheckpointSelector, ...]:

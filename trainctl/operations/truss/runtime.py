@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trainctl.manifest.credentials import HIDDEN, looks_like_credential
+from trainctl.model.credentials import HIDDEN, looks_like_credential
 from trainctl.model.imported_manifest import ImportedManifest, ImportOutcome
 from trainctl.model.specs.runtime import RESERVED_PREFIXES, VARIABLE
 from trainctl.operations.truss.section import ConfigSection

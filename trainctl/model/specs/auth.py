@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import field_validator, model_validator
-
-from trainctl.manifest.credentials import url_has_credential
-from trainctl.manifest.types.base import ManifestSection
+from trainctl.model.credentials import url_has_credential
+from trainctl.model.json_codec import OMIT_EMPTY
 from trainctl.model.source_uri import parse_source
-from trainctl.model.specs.checks import Name, check, validation_error
+from trainctl.model.specs.checks import Name, Section, check, prepared, validation_error
 from trainctl.model.specs.cloud_names import Region, RoleArn, ServiceAccount, WorkloadProvider
 
 
@@ -43,7 +42,8 @@ def validate_source(text: str, code: str) -> str:
     return text
 
 
-class Auth(ManifestSection):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auth(Section):
     """Credential of a bucket."""
 
     auth_method: Literal["CUSTOM_SECRET"] = "CUSTOM_SECRET"
@@ -61,39 +61,41 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 _OF_ANY = ("auth_method", "endpoint_url")
 
 
-class SourceAuth(ManifestSection):
+def _in_capitals(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAuth(Section):
     """Credential of a source, used to resolve and mirror it; it never reaches a job."""
 
-    auth_method: Literal["CUSTOM_SECRET", "AWS_OIDC", "AWS_ASSUME_ROLE", "GCP_OIDC"] = (
-        "CUSTOM_SECRET"
-    )
+    auth_method: Annotated[
+        Literal["CUSTOM_SECRET", "AWS_OIDC", "AWS_ASSUME_ROLE", "GCP_OIDC"], prepared(_in_capitals)
+    ] = "CUSTOM_SECRET"
     """Method: a secret declared in this manifest, or an assumed role or account."""
-    auth_secret_name: Name | None = None
+    auth_secret_name: Name | None = field(default=None, metadata=OMIT_EMPTY)
     """With ``CUSTOM_SECRET``: name of a secret declared in ``secrets``."""
-    aws_oidc_role_arn: RoleArn | None = None
+    aws_oidc_role_arn: RoleArn | None = field(default=None, metadata=OMIT_EMPTY)
     """With ``AWS_OIDC``: role to assume with an identity token."""
-    aws_oidc_region: Region | None = None
+    aws_oidc_region: Region | None = field(default=None, metadata=OMIT_EMPTY)
     """With ``AWS_OIDC``: region of the token service and the bucket."""
-    aws_assume_role_arn: RoleArn | None = None
+    aws_assume_role_arn: RoleArn | None = field(default=None, metadata=OMIT_EMPTY)
     """With ``AWS_ASSUME_ROLE``: role to assume with the client's credential."""
-    aws_assume_role_region: Region | None = None
+    aws_assume_role_region: Region | None = field(default=None, metadata=OMIT_EMPTY)
     """With ``AWS_ASSUME_ROLE``: region of the token service and the bucket."""
-    gcp_oidc_service_account: ServiceAccount | None = None
+    gcp_oidc_service_account: ServiceAccount | None = field(default=None, metadata=OMIT_EMPTY)
     """With ``GCP_OIDC``: service account to impersonate, as an e-mail address."""
-    gcp_oidc_workload_id_provider: WorkloadProvider | None = None
+    gcp_oidc_workload_id_provider: WorkloadProvider | None = field(
+        default=None, metadata=OMIT_EMPTY
+    )
     """With ``GCP_OIDC``: ``projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/NAME``."""
-    endpoint_url: EndpointUrl | None = None
+    endpoint_url: EndpointUrl | None = field(default=None, metadata=OMIT_EMPTY)
     """Custom endpoint URL, for example of an S3-compatible server."""
 
-    @field_validator("auth_method", mode="before")
-    @classmethod
-    def _in_capitals(cls, value: object) -> object:
-        return value.upper() if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _fields_of_the_method(self) -> SourceAuth:
+    def check_keys(self, written: Set[str]) -> None:
+        """They are those of the method."""
         required = _FIELDS[self.auth_method]
-        endpoint_only = self.endpoint_url is not None and self.model_fields_set <= {"endpoint_url"}
+        endpoint_only = self.endpoint_url is not None and written <= {"endpoint_url"}
         missing = [name for name in required if getattr(self, name) is None]
         if missing and not endpoint_only:
             raise validation_error(
@@ -101,20 +103,18 @@ class SourceAuth(ManifestSection):
                 f"Add {missing[0]}: … next to it.",
                 code="missing-key",
             )
-        for name in sorted(self.model_fields_set - {*required, *_OF_ANY}):
+        for name in sorted(written - {*required, *_OF_ANY}):
             if getattr(self, name) is not None:
                 raise validation_error(
                     f"{name!r} can't be used with {self.auth_method}",
                     f"Remove {name!r}, or change auth_method.",
                     code="redundant-key",
                 )
-        return self
 
-    def attributes(self) -> dict[str, str]:
-        """Return the attributes of a resource: method, its fields, and endpoint."""
-        names = ["auth_method", *_FIELDS[self.auth_method]]
-        if self.auth_method == "CUSTOM_SECRET" and self.auth_secret_name is None:
-            names = []
-        if self.endpoint_url is not None:
-            names.append("endpoint_url")
-        return {name: str(getattr(self, name)) for name in names}
+
+@dataclass(frozen=True, slots=True)
+class SourceAuthSpec(SourceAuth):
+    """Credential and endpoint of a source. ``requester_pays``: S3 bills its account."""
+
+    auth_method: str | None = field(default=None, metadata=OMIT_EMPTY)  # type: ignore[assignment]  # only an endpoint
+    requester_pays: bool = field(default=False, metadata=OMIT_EMPTY)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import dataclass
 from typing import Annotated, Literal
 from urllib.parse import unquote
 
-from pydantic import Field, model_validator
-
-from trainctl.manifest.credentials import url_has_credential
-from trainctl.manifest.types.auth import Auth, EndpointUrl, validate_source
-from trainctl.manifest.types.base import ManifestSection
+from trainctl.model.credentials import url_has_credential
 from trainctl.model.source_uri import BUCKETS
-from trainctl.model.specs.checks import Count, Duration, Name, Size, check, validation_error
+from trainctl.model.specs.auth import Auth, EndpointUrl, validate_source
+from trainctl.model.specs.checks import (
+    Count,
+    Duration,
+    Name,
+    Section,
+    Size,
+    check,
+    listed,
+    validation_error,
+)
 
 _SCHEMES = ("file", *BUCKETS, "node")
 _FORMS = "file:///DIRECTORY, s3://BUCKET/PREFIX, gs://, r2://, azure:// or node://CLUSTER/PATH"
@@ -59,7 +67,8 @@ def _check_server(url: str | None, endpoint: str | None, auth: Auth | None) -> N
         )
 
 
-class Location(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class Location(Section):
     """A directory, or a prefix of a bucket."""
 
     url: Url
@@ -70,13 +79,13 @@ class Location(ManifestSection):
     auth: Auth | None = None
     """Credential; default: the platform's default credential chain."""
 
-    @model_validator(mode="after")
-    def _only_buckets_have_servers(self) -> Location:
+    def check_keys(self, written: Set[str]) -> None:
+        """Only buckets have servers."""
         _check_server(self.url, self.endpoint_url, self.auth)
-        return self
 
 
-class StateKey(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class StateKey(Section):
     """A key that encrypts the state and plan files."""
 
     id: Name
@@ -86,21 +95,22 @@ class StateKey(ManifestSection):
     ``openssl rand -base64 32``, or a passphrase, from which scrypt derives the key."""
 
 
-class StateEncryption(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class StateEncryption(Section):
     """Encryption of the state and of plan files."""
 
-    keys: Annotated[list[StateKey], Field(min_length=1)]
+    keys: Annotated[tuple[StateKey, ...], listed(least=1)]
     """The first key encrypts; all decrypt."""
 
-    @model_validator(mode="after")
-    def _ids_differ(self) -> StateEncryption:
+    def check_keys(self, written: Set[str]) -> None:
+        """The ids differ."""
         if len({key.id for key in self.keys}) < len(self.keys):
             raise validation_error(
                 "two keys have the same id", "Give each key its own id.", code="invalid-value"
             )
-        return self
 
 
+@dataclass(frozen=True, slots=True)
 class StateLocation(Location):
     """Location of the state."""
 
@@ -111,8 +121,9 @@ class StateLocation(Location):
     encryption: StateEncryption | None = None
     """Encryption of the state and of plan files on this machine, before they are stored."""
 
-    @model_validator(mode="after")
-    def _check_state(self) -> StateLocation:
+    def check_keys(self, written: Set[str]) -> None:
+        """The settings fit the place."""
+        Location.check_keys(self, written)
         if self.url.startswith("node:"):
             raise validation_error(
                 "the state can't be on a node",
@@ -132,10 +143,10 @@ class StateLocation(Location):
                 "Add server_side_encryption: aws:kms.",
                 code="redundant-key",
             )
-        return self
 
 
-class CheckpointsLocation(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class CheckpointsLocation(Section):
     """Location and retention of checkpoints."""
 
     url: Url | None = None
@@ -155,7 +166,11 @@ class CheckpointsLocation(ManifestSection):
     upload_timeout: Duration = "1h"
     """Time to wait for the last upload when a run ends."""
 
-    @model_validator(mode="after")
-    def _only_buckets_have_servers(self) -> CheckpointsLocation:
+    def check_keys(self, written: Set[str]) -> None:
+        """Only buckets have servers."""
         _check_server(self.url, self.endpoint_url, self.auth)
-        return self
+
+    @property
+    def secret(self) -> str | None:
+        """Name of the secret that is its credential."""
+        return self.auth.auth_secret_name if self.auth else None
