@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
-from trainctl.base.protocol.spec import CheckpointLoad, CheckpointStoreSpec
-from trainctl.base.units import parse_duration, parse_size
+from trainctl.base.protocol.spec import CheckpointLoad
 from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.jobs.destinations import bucket_destination
 from trainctl.jobs.environment import file_name
 from trainctl.jobs.secrets import SecretResolver
 from trainctl.ledger.state import Lookup, State, origin_of
 from trainctl.model.address import Address, Kind
+from trainctl.model.json_codec import to_json
 from trainctl.model.run import RunRecord
-from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.location import CheckpointsLocation
 from trainctl.model.specs.runtime import CheckpointSelector
 from trainctl.model.trust import SecretDestination
@@ -65,16 +64,10 @@ class CheckpointAccess:
             "secret": (settings.secret or ENVIRONMENT) if bucket else None,
         }
 
-    def store(self, job: JobSpec, place: Mapping[str, Any]) -> CheckpointStoreSpec:
-        """Return ``store`` of a run's specification."""
-        settings = self._settings
-        return {
-            **cast(CheckpointStoreSpec, place),
-            "keep_last": settings.keep_last,
-            "keep_every": settings.keep_every,
-            "max_rate": None if settings.max_rate is None else parse_size(settings.max_rate),
-            "upload_timeout": parse_duration(settings.upload_timeout),
-        }
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The section ``checkpoints`` of the manifest."""
+        return dict(to_json(self._settings))
 
     def values(self, place: Mapping[str, Any]) -> dict[str, str]:
         """Return the secrets of a store by name; raise TrainctlError if unavailable."""

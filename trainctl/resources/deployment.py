@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from trainctl.apply.step import ApplyStep, DeferredStep
 from trainctl.base.listing import Listing
@@ -21,7 +21,7 @@ from trainctl.base.protocol.code import BUILD_ENVIRONMENT, EnvironmentRequest
 from trainctl.base.protocol.host import ADDRESSES
 from trainctl.base.protocol.method import RootRequest
 from trainctl.base.protocol.runs import StartRequest
-from trainctl.base.protocol.spec import DeploymentSpec, GangSpec
+from trainctl.base.protocol.spec import CheckpointStoreSpec, DeploymentSpec, GangSpec
 from trainctl.errors import InsufficientSpace, NodeError, NodeUnreachable, StalePlan, TrainctlError
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.code import CodeSource, pack
@@ -401,7 +401,8 @@ class Deployment:
                 "follows": [{"key": run.key, "address": str(job)} for job, run in blocking.follows],
                 "turn": {"apply": self._apply, "index": self._queue_positions.get(step.address, 0)},
                 "cache": cache_settings(rank.rank.assignment.cluster)["dir"],
-                "store": self._checkpoints.store(step.job_spec, run.store or {}),
+                "store": cast("CheckpointStoreSpec", run.store or {}),
+                "checkpoints": self._checkpoints.settings,
                 "load": [],
                 "gang": gang,
                 "container": rank.image.container if rank.image else None,

@@ -335,7 +335,7 @@ def nobody_prefix() -> list[str]:
 
 
 _RUNTIME = frozenset(each.name for each in fields(RuntimeSpec))
-_MERGED = ("compute", "retry", "cache_config", "checkpointing_config")
+_MERGED = ("checkpoints", "compute", "retry", "cache_config", "checkpointing_config")
 """Sections of which tests give some keys."""
 
 

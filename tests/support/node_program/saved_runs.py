@@ -45,14 +45,10 @@ class SavedRun:
         self.directory = self.data / "checkpoints" / PREFIX
         self.secrets = dict(secrets)
         self.run = NodeRun(Layout(str(base / "root")), "run-1")
-        self.spec: dict[str, Any] = {
-            **run_spec(checkpointing_config={"enabled": True}),
-            "project": "demo",
-            "store": {
-                "prefix": PREFIX, "debounce_seconds": 0.0, "idle_seconds": 0.0, "upload_timeout": 60,
-                **place,
-            },
-        }  # fmt: skip
+        store = {"prefix": PREFIX, "debounce_seconds": 0.0, "idle_seconds": 0.0}
+        keeping = {"checkpointing_config": {"enabled": True}}
+        self.spec: dict[str, Any] = {**run_spec(project="demo", store=store, **keeping)}
+        self.spec = self.changed({"upload_timeout": 60, **place})
         self.run.directory.mkdir(parents=True, exist_ok=True)
 
     def save(self, name: str, files: Mapping[str, bytes], rank: int = 0) -> None:
@@ -61,9 +57,15 @@ class SavedRun:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
 
+    def changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The specification with other settings of checkpoints or of their store."""
+        kept = {key: changes.get(key, value) for key, value in self.spec["checkpoints"].items()}
+        store = {key: value for key, value in changes.items() if key not in kept}
+        return {**self.spec, "checkpoints": kept, "store": {**self.spec["store"], **store}}
+
     def uploader(self, **changes: Any) -> Uploader:
         """One that begins anew, with what is on disk."""
-        spec: Any = {**self.spec, "store": {**self.spec["store"], **changes}}
+        spec: Any = self.changed(changes)
         return Uploader(self.run, spec, self.secrets, self.data)
 
     def end(self) -> RunEnd:

@@ -133,7 +133,7 @@ def test_checkpoints_on_the_machine_only_delay_its_end(
 
 
 def test_a_run_far_beyond_its_time_limit_keeps_no_machine(machine: Machine) -> None:
-    machine.run("TRAINING_JOB_RUNNING", max_duration=50.0, store={"upload_timeout": 10})
+    machine.run("TRAINING_JOB_RUNNING", max_duration=50.0, checkpoints={"upload_timeout": 10})
 
     assert machine.after(0) == []
     assert machine.after(950) == []

@@ -47,19 +47,15 @@ RunContainer = TypedDict("RunContainer", {"engine": str, "image": str, "workdir"
 
 
 class CheckpointStoreSpec(TypedDict, total=False):
-    """The checkpoint store and retention. ``url`` null: the data directory. ``secret``: name of its credential.
+    """The checkpoint store. ``url`` null: the data directory. ``secret``: name of its credential.
 
-    ``max_rate``: bytes a second. Durations are in seconds.
+    Durations are in seconds.
     """
 
     url: Optional[str]
     endpoint_url: Optional[str]
     secret: Optional[str]
     prefix: str
-    keep_last: Optional[int]
-    keep_every: Optional[int]
-    max_rate: Optional[int]
-    upload_timeout: float
     debounce_seconds: float
     idle_seconds: float
 
@@ -103,6 +99,7 @@ class DeploymentSpec(TypedDict):
 
     cache: Optional[str]
     store: CheckpointStoreSpec
+    checkpoints: Mapping[str, Any]
     load: List[CheckpointLoad]
     follows: List[RunDependency]
     turn: ApplyPosition
@@ -114,7 +111,7 @@ class DeploymentSpec(TypedDict):
 class RunSpec(QueueOrder, DeploymentSpec):
     """Specification of one rank of a run.
 
-    ``job``: attributes of the job, as in a plan; ``node.runs.job`` reads them. ``nodes``: ids, by rank. ``code``: digest.
+    ``job``: attributes of the job, as in a plan, and ``checkpoints`` of the manifest; ``node.runs.job`` reads them. ``nodes``: ids, by rank. ``code``: digest.
     ``environment``: variables without secrets, some of which replace the job's. ``listings``: by address of the weights.
     ``links``: persistent directories. ``caches``: directories of training caches that the run uses, ``project_cache`` the
     one that ``prepare_commands`` fill. ``venv``: the environment that was built, else that of the job. ``declared_gpus``:

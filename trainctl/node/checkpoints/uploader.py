@@ -27,6 +27,7 @@ from trainctl.base.filesystem.files import resolve_within
 from trainctl.base.objects import ObjectStat
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.base.throughput import RateLimiter
+from trainctl.base.units import parse_size
 from trainctl.node.checkpoints.metadata import (
     checkpoint_step,
     describe_checkpoint,
@@ -63,14 +64,16 @@ class Uploader:
 
     def __init__(self, run: NodeRun, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> None:
         self._spec = spec
-        settings = spec["store"]
-        self._retention = Retention(settings.get("keep_last"), settings.get("keep_every"))
+        settings, wanted = spec["store"], spec["checkpoints"]
+        self._retention = Retention(wanted["keep_last"], wanted["keep_every"])
         self._in_place = settings.get("url") is None
         self._target = RunCheckpoints(open_store_for(settings, data, secrets), settings["prefix"])
         self._local = data / "checkpoints" / self._target.prefix
         self._rank = int(spec["rank"])
         self._journal = UploadJournal(run.directory)
-        self._rate_limiter = RateLimiter(settings.get("max_rate"))
+        self._rate_limiter = RateLimiter(
+            None if wanted["max_rate"] is None else parse_size(wanted["max_rate"])
+        )
         self._monitor = CheckpointMonitor(settings)
         self._loaded = False
         self._ended_orderly = False

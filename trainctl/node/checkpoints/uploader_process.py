@@ -23,7 +23,7 @@ from trainctl.node.checkpoints.monitor import RunEnd
 from trainctl.node.checkpoints.upload_journal import COMPLETED, SYNCING, UploadJournal
 from trainctl.node.checkpoints.uploader import Uploader
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.job import keeps_checkpoints
+from trainctl.node.runs.job import keeps_checkpoints, upload_seconds
 from trainctl.node.runs.record import NodeRun, list_specs, upload_status
 
 UPLOAD_SECONDS = 3600.0
@@ -70,7 +70,7 @@ class UploaderProcess:
         """
         if not keeps_checkpoints(self._spec):
             return
-        timeout = float(self._spec["store"].get("upload_timeout", UPLOAD_SECONDS))
+        timeout = upload_seconds(self._spec)
         timeout = min(timeout, _SHORTENED_SECONDS) if hurried else timeout
         end = RunEnd(ended_orderly(record) and not hurried, at, dict(record))
         clock = Stopwatch()
@@ -232,7 +232,7 @@ def upload_remaining(run: NodeRun, secrets: Mapping[str, str], data: Path) -> Up
         with FileLease(run.directory / "uploader.lock"):
             uploader = Uploader(run, spec, secrets, data)
             clock = Stopwatch()
-            timeout = float(spec["store"].get("upload_timeout", UPLOAD_SECONDS))
+            timeout = upload_seconds(spec)
             while not uploader.run_round(end):
                 if clock.seconds > timeout:
                     raise Failure("store", f"checkpoint upload timed out after {timeout:.0f} s")

@@ -77,6 +77,11 @@ def keeps_checkpoints(spec: RunSpec) -> bool:
     return bool(spec["job"]["runtime"]["checkpointing_config"]["enabled"])
 
 
+def upload_seconds(spec: RunSpec) -> float:
+    """How long to wait for the last upload when the run ends."""
+    return parse_duration(spec["checkpoints"]["upload_timeout"])
+
+
 def checkpoint_bytes(spec: RunSpec) -> Optional[int]:
     """Size of the run's directory at which the run is stopped."""
     gib = spec["job"]["runtime"]["checkpointing_config"]["volume_size_gib"]

@@ -25,8 +25,7 @@ from trainctl.base.protocol import INTERRUPTED
 from trainctl.base.protocol.idle_shutdown import IdleShutdownSettings, MachineNotices, NoticeSource
 from trainctl.base.system.processes import find_by_environment
 from trainctl.node.checkpoints.upload_journal import COMPLETED
-from trainctl.node.checkpoints.uploader_process import UPLOAD_SECONDS
-from trainctl.node.runs.job import keeps_checkpoints, max_duration_seconds
+from trainctl.node.runs.job import keeps_checkpoints, max_duration_seconds, upload_seconds
 from trainctl.node.runs.record import RUNNING, NodeRun, list_specs, upload_status
 from trainctl.node.supervision.machine_use import MachineUse
 from trainctl.node.system.layout import Layout
@@ -151,7 +150,7 @@ class IdleWatcher:
         limit = max_duration_seconds(spec) if spec else None
         if spec is None or limit is None or run.record.get("status") != RUNNING:
             return False
-        upload = float(spec["store"].get("upload_timeout", UPLOAD_SECONDS))
+        upload = upload_seconds(spec)
         since = self._running_since.setdefault(run.key, now)
         return now - since > limit + run.grace_seconds(spec) + upload + _OVERDUE_SECONDS
 

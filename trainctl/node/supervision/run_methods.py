@@ -23,6 +23,7 @@ from trainctl.node.cache.leases import CacheLeases
 from trainctl.node.containers import cleanup
 from trainctl.node.metrics.progress import read_progress
 from trainctl.node.runs import record as runs
+from trainctl.node.runs.job import upload_seconds
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.allocation import waiting_text
 from trainctl.node.system import layout as names
@@ -209,7 +210,7 @@ def status_of(run: NodeRun) -> protocol.RunReport:
 def _stop_timeout(run: NodeRun, spec: RunSpec) -> float:
     """Timeout of a stop: grace period plus upload of the last checkpoint."""
     grace = run.grace_seconds(spec)
-    upload = float((spec.get("store") or {}).get("upload_timeout", 0.0)) if grace > 0 else 0.0
+    upload = upload_seconds(spec) if grace > 0 else 0.0
     return grace + upload + _STOP_MARGIN_SECONDS
 
 
