@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,16 @@ from trainctl.model.specs.location import CheckpointsLocation
 from trainctl.model.specs.mounts import MountPoint, find_overlaps
 from trainctl.model.specs.resource import CacheSpec, DesiredResource, Lifecycle
 from trainctl.model.specs.runtime import CACHE_DIRECTORIES, Runtime, RuntimeSpec
+
+_RESOLVED = frozenset(
+    ("name", "project", "cluster", "code", "weights", "mounts", "runtime", "matrix", "depends_on")
+)
+_AS_WRITTEN = [
+    key.name
+    for key in fields(JobSpec)
+    if key.name in Job.model_fields and key.name not in _RESOLVED
+]
+"""Keys of a job whose values are those of the manifest."""
 
 
 class JobBuilder:
@@ -120,25 +131,18 @@ class JobBuilder:
         values = instance.values if instance else {}
         matrix = tuple(MatrixValue(name, scalar_text(value)) for name, value in values.items())
         job = JobSpec(
+            **{key: getattr(section, key) for key in _AS_WRITTEN},
             name=section.name if section.name != address.name else None,
             project=project,
             project_name=self._project_name(project),
             cluster=cluster,
-            image=section.image,
-            compute=section.compute,
             runtime=converted(section.runtime, RuntimeSpec, load_checkpoint_config=loading),
             weights=used,
             mounts=tuple(section.mounts),
             secrets=tuple(self._secrets_of(section, path)),
             persisted_secrets=tuple(persisted_secrets(section, self._secrets, self._store)),
             matrix=matrix or None,
-            max_parallel=section.max_parallel,
             depends_on=tuple(section.depends_on) or None,
-            priority=section.priority,
-            max_duration=section.max_duration,
-            retry=section.retry,
-            interactive_session=section.interactive_session,
-            labels=section.labels,
             code=self._code(section, path),
             checkpoint_store=self._checkpoint_store(section.runtime),
         )
