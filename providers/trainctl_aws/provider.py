@@ -71,11 +71,9 @@ class AwsProvider:
         self._offers: dict[AwsSettings, tuple[float, list[Offer]]] = {}
 
     def set_confirm(self, confirm: Confirm) -> None:
-        """See Provider."""
         self._ssh.set_confirm(confirm)
 
     def close(self) -> None:
-        """See Provider."""
         self._ssh.close()
         with self._lock:
             accounts, self._accounts = self._accounts, {}
@@ -83,20 +81,17 @@ class AwsProvider:
             account.close()
 
     def schema(self) -> JsonObject:
-        """See Provider."""
         return schema()
 
     def check(self, cluster: ClusterSettings) -> Sequence[SettingsProblem]:
-        """See Provider."""
         return tuple(find_problems(cluster))
 
     def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
-        """See Provider. Price and GPUs are those of the first offer in the table."""
+        """Price and GPUs are those of the first offer in the table."""
         settings = read_settings(cluster)
         return planned_nodes(cluster.name, settings)
 
     def offers(self, cluster: ClusterSettings, *, online: bool = True) -> Sequence[Offer]:
-        """See OffersMachines."""
         settings = read_settings(cluster)
         if not online:
             return make_offers(settings, NO_FACTS)
@@ -111,7 +106,7 @@ class AwsProvider:
         return offers
 
     def locate(self, cluster: ClusterSettings, node: Node) -> Node:
-        """See Provider. NodeUnreachable if the machine doesn't exist or respond."""
+        """NodeUnreachable if the machine doesn't exist or respond."""
         settings = read_settings(cluster)
         found = find_instances(self._account(settings.region), tag_filters(key=node.key))
         if not node.key or not found:
@@ -119,7 +114,7 @@ class AwsProvider:
         return self._located(node_of(settings, found[0]))
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
-        """See Provider. Returns when the machine has booted."""
+        """Returns when the machine has booted."""
         settings = read_settings(cluster)
         account = self._account(settings.region)
         found = find_instances(account, tag_filters(key=key))
@@ -130,14 +125,13 @@ class AwsProvider:
         return self._await_boot(account, cluster, found[0]["InstanceId"])
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
-        """See Provider. Paths are empty if the machine doesn't respond."""
+        """Paths are empty if the machine doesn't respond."""
         settings = read_settings(cluster)
         account = self._account(settings.region)
         instance = find_by_key(account, key, LaunchRecord(os.environ, key))
         return None if instance is None else self._try_to_locate(settings, instance)
 
     def list(self, cluster: ClusterSettings) -> Sequence[Node]:
-        """See Provider."""
         settings = read_settings(cluster)
         lineage = {"lineage": cluster.lineage} if cluster.lineage else {}
         filters = tag_filters(cluster=cluster.name, **lineage)
@@ -146,7 +140,6 @@ class AwsProvider:
         return sorted(nodes, key=lambda node: node.name)
 
     def read(self, node: Node) -> ResourceStatus:
-        """See Provider."""
         name = node.details.get("instance")
         if not name:
             return ResourceStatus.MISSING
@@ -163,26 +156,23 @@ class AwsProvider:
         return ResourceStatus.PRESENT if usable else ResourceStatus.UNREACHABLE
 
     def delete(self, node: Node) -> None:
-        """See Provider. Returns when the machine has ended."""
+        """Returns when the machine has ended."""
         if node.details.get("instance"):
             details = node.details
             account = self._account(details["region"])
             delete_instance(account, details["instance"], node.cluster, details["lineage"])
 
     def machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
-        """See ListsMachines."""
         region = read_settings(cluster).region
         by_tag = [{"Name": "tag-key", "Values": [KEY]}]
         found = find_instances(self._account(region), by_tag)
         return [machine_of(instance, region) for instance in found]
 
     def end(self, machine: Machine) -> None:
-        """See ListsMachines."""
         account = self._account(machine.details["region"])
         delete_instance(account, machine.id, machine.cluster, machine.lineage)
 
     def transport(self, node: Node) -> Transport:
-        """See Provider."""
         path = login_key_path(os.environ, node.cluster, node.details.get("lineage", ""))
         if not path.exists():
             raise NodeUnreachable(

@@ -40,13 +40,12 @@ class LocalProvider:
     capabilities = Capabilities(shares_disk_with_client=True)
 
     def set_confirm(self, confirm: Confirm) -> None:
-        """See Provider. There are no prompts."""
+        """There are no prompts."""
 
     def close(self) -> None:
-        """See Provider. There is nothing to close."""
+        """There is nothing to close."""
 
     def schema(self) -> JsonObject:
-        """See Provider."""
         return {
             "type": "object",
             "additionalProperties": False,
@@ -68,20 +67,18 @@ class LocalProvider:
         }
 
     def check(self, cluster: ClusterSettings) -> Sequence[SettingsProblem]:
-        """See Provider."""
         return ()
 
     def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
-        """See Provider."""
         count = _integer(cluster, "nodes", 1)
         return [_node(cluster, f"{cluster.name}-{number}", "") for number in range(count)]
 
     def locate(self, cluster: ClusterSettings, node: Node) -> Node:
-        """See Provider. All paths are known."""
+        """All paths are known."""
         return node
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
-        """See Provider. Keys share a directory; each has its own marker in it."""
+        """Keys share a directory; each has its own marker in it."""
         node = _node(cluster, name, key)
         marker = _marker(Path(node.root), key)
         text = json.dumps({"key": key, "cluster": cluster.name, "name": name}) + "\n"
@@ -100,18 +97,15 @@ class LocalProvider:
         raise NodeError(f"node {node.id} is deleted by another process as soon as it is created")
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
-        """See Provider."""
         for name in _existing_nodes(cluster):
             if _marker(_root(name), key).exists():
                 return _node(cluster, name, key)
         return None
 
     def list(self, cluster: ClusterSettings) -> Sequence[Node]:
-        """See Provider."""
         return [_node(cluster, name, "") for name in _existing_nodes(cluster)]
 
     def read(self, node: Node) -> ResourceStatus:
-        """See Provider."""
         try:
             _marker(Path(node.root), node.key).stat()
         except FileNotFoundError:
@@ -121,7 +115,7 @@ class LocalProvider:
         return ResourceStatus.PRESENT
 
     def delete(self, node: Node) -> None:
-        """See Provider. The last key removes the directory, if no other lineage uses it."""
+        """The last key removes the directory, if no other lineage uses it."""
         root = Path(node.root)
         _finish_interrupted_removals(root)
         with contextlib.suppress(FileNotFoundError):
@@ -141,7 +135,6 @@ class LocalProvider:
         _remove(pending_removal)
 
     def transport(self, node: Node) -> Transport:
-        """See Provider."""
         return LocalTransport()
 
 
@@ -227,7 +220,6 @@ class LocalTransport:
         on_stdout: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> CommandOutput:
-        """See Transport."""
         stdout, stderr = bytearray(), bytearray()
         streams = ProgramStreams(on_stdout or stdout.extend, stderr.extend, stdin, timeout=timeout)
         code = self._programs.run(argv, streams)
@@ -235,21 +227,19 @@ class LocalTransport:
 
     @contextmanager
     def expose(self, port: int) -> Iterator[int]:
-        """See Transport. Node and client share the loopback interface."""
+        """Node and client share the loopback interface."""
         yield port
 
     def terminal_command(self, argv: Sequence[str], *, tty: bool) -> Sequence[str]:
-        """See InteractiveTransport."""
         return argv
 
     @property
     def ssh_options(self) -> Mapping[str, str]:
-        """See InteractiveTransport."""
         return {}
 
     @contextmanager
     def forward(self, local_port: int, port: int) -> Iterator[Callable[[], bool]]:
-        """See InteractiveTransport. Node and client share the loopback interface."""
+        """Node and client share the loopback interface."""
         if local_port != port:
             raise NodeError(
                 f"the node is this machine: port {port} can't be another", f"Use {port}."

@@ -78,27 +78,21 @@ class SlurmProvider(SshProvider):
     capabilities = Capabilities(schedules_jobs=True, replacement_settings=("shared_dir",))
 
     def schema(self) -> JsonObject:
-        """See Provider."""
         return schema()
 
     def check(self, cluster: ClusterSettings) -> Sequence[SettingsProblem]:
-        """See Provider."""
         return ()
 
     def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
-        """See Provider."""
         return super().plan(hosts(cluster))
 
     def locate(self, cluster: ClusterSettings, node: Node) -> Node:
-        """See Provider."""
         return super().locate(cluster if "hosts" in cluster.settings else hosts(cluster), node)
 
     def transport(self, node: Node) -> Transport:
-        """See Provider."""
         return LocalTransport() if node.address == "local" else super().transport(node)
 
     def variables(self, cluster: ClusterSettings) -> BatchVariables:
-        """See SchedulesJobs."""
         return replace(VARIABLES, node_cache=str(cluster.settings.get("node_cache") or ""))
 
     def __init__(self) -> None:
@@ -108,7 +102,6 @@ class SlurmProvider(SshProvider):
         self._time_limits: dict[tuple[str, str], list[float]] = {}
 
     def submit_job(self, cluster: ClusterSettings, node: Node, request: BatchRequest) -> str:
-        """See SchedulesJobs."""
         request = self._with_margin(cluster, node, request)
         argv = sbatch_arguments(cluster, request)
         output = self._slurm(node, argv, script(request))
@@ -120,7 +113,7 @@ class SlurmProvider(SshProvider):
     def find_jobs(
         self, cluster: ClusterSettings, node: Node, keys: Collection[str]
     ) -> Mapping[str, BatchJob]:
-        """See SchedulesJobs. The newest job of a key counts."""
+        """The newest job of a key counts."""
         jobs = sorted(self._jobs(node), key=lambda job: (job.state.ended is False, int(job.id)))
         found = {job.key: job for job in jobs if job.key in keys}
         forgotten = {job_name(key): key for key in keys if key not in found}
@@ -129,32 +122,29 @@ class SlurmProvider(SshProvider):
         return found | accounted | self._accounted_jobs(node, "jobs", cancelled)
 
     def cancel_job(self, cluster: ClusterSettings, node: Node, job: BatchJob) -> None:
-        """See SchedulesJobs."""
         output = self._slurm(node, ["scancel", job.id])
         if output.exit_code != 0:
             raise NodeError(f"cannot cancel job {job.id}", _tail(output))
         self._note_change(node)
 
     def signal_job(self, cluster: ClusterSettings, node: Node, job: BatchJob) -> None:
-        """See SchedulesJobs. Without ``scancel --full``, only steps get the signal."""
+        """Without ``scancel --full``, only steps get the signal."""
         self._slurm(node, ["scancel", "--signal=TERM", job.id])
         self._note_change(node)
 
     def reorder_job(
         self, cluster: ClusterSettings, node: Node, job: BatchJob, request: BatchRequest
     ) -> None:
-        """See SchedulesJobs. The name is the slot; a job that has just started is left as it is."""
+        """The name is the slot; a job that has just started is left as it is."""
         output = self._slurm(node, ["scontrol", "update", f"jobid={job.id}", *order(request)])
         if output.exit_code != 0:
             raise NodeError(f"cannot change job {job.id}", _tail(output))
         self._note_change(node)
 
     def machines(self, cluster: ClusterSettings, node: Node) -> Sequence[BatchMachine]:
-        """See SchedulesJobs."""
         return parse_machines(self._sinfo(node, sinfo_arguments(MACHINES)))
 
     def partitions(self, cluster: ClusterSettings, node: Node) -> Sequence[PartitionFacts]:
-        """See SchedulesJobs."""
         names = {partition_for(cluster, kind) for kind in ("", *gpu_kinds(cluster))}
         known = parse_partitions(self._sinfo(node, sinfo_arguments(PARTITIONS)))
         named = [partition for partition in known if partition.name in names]
@@ -163,7 +153,6 @@ class SlurmProvider(SshProvider):
     def forecast(
         self, cluster: ClusterSettings, node: Node, request: BatchRequest
     ) -> BatchForecast:
-        """See SchedulesJobs."""
         request = self._with_margin(cluster, node, request)
         argv = [*sbatch_arguments(cluster, request, ["TZ=UTC"]), "--test-only"]
         output = self._slurm(node, argv, "#!/bin/sh\n")

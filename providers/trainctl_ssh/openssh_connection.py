@@ -109,7 +109,6 @@ class OpenSshConnection:
         return [*self._ssh(), *master.share, *self._destination, shell.COMMAND]
 
     def terminal_command(self, argv: Sequence[str], *, tty: bool) -> list[str]:
-        """See InteractiveTransport."""
         words = [*self._ssh(), *self.master().share, *(("-t",) if tty else ())]
         return [*words, *self._destination, shell.terminal_line(argv)]
 
@@ -150,7 +149,7 @@ class OpenSshConnection:
 
     @contextmanager
     def expose(self, port: int) -> Iterator[int]:
-        """See Transport. Equal requests share a forwarding; ssh can't tell them apart."""
+        """Equal requests share a forwarding; ssh can't tell them apart."""
         master = self.master()
         ports = ("-R", f"127.0.0.1:0:127.0.0.1:{port}")
         with self._lock:
@@ -172,7 +171,6 @@ class OpenSshConnection:
 
     @contextmanager
     def forward(self, local_port: int, port: int) -> Iterator[Callable[[], bool]]:
-        """See InteractiveTransport."""
         master = self.master()
         ports = ("-L", f"127.0.0.1:{local_port}:127.0.0.1:{port}")
         done = self._control(master, "forward", *ports)
@@ -391,7 +389,6 @@ class OpenSshTransport:
         on_stdout: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> CommandOutput:
-        """See Transport."""
         connection, token = self._connection, secrets.token_hex(16)
         master = connection.master()
         stdout, stderr = bytearray(), bytearray()
@@ -421,22 +418,18 @@ class OpenSshTransport:
         raise connection.lost(master, err.before + bytes(stderr))
 
     def expose(self, port: int) -> contextlib.AbstractContextManager[int]:
-        """See Transport."""
         return self._connection.expose(port)
 
     def terminal_command(self, argv: Sequence[str], *, tty: bool) -> Sequence[str]:
-        """See InteractiveTransport."""
         return self._connection.terminal_command(argv, tty=tty)
 
     @property
     def ssh_options(self) -> Mapping[str, str]:
-        """See InteractiveTransport."""
         return self._connection.login.options
 
     def forward(
         self, local_port: int, port: int
     ) -> contextlib.AbstractContextManager[Callable[[], bool]]:
-        """See InteractiveTransport."""
         return self._connection.forward(local_port, port)
 
     def close(self) -> None:

@@ -109,7 +109,6 @@ class ParamikoConnection:
 
     @contextmanager
     def expose(self, port: int) -> Iterator[int]:
-        """See Transport."""
         self.channel()[0].close()
         with self._lock:
             transport = _transport(self._clients[0])

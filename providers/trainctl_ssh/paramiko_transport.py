@@ -47,7 +47,6 @@ class ParamikoTransport:
         on_stdout: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> CommandOutput:
-        """See Transport."""
         token = secrets.token_hex(16)
         stdout, stderr = bytearray(), bytearray()
         out = shell.MarkedOutput(token, on_stdout or stdout.extend)
@@ -76,7 +75,6 @@ class ParamikoTransport:
         raise self._connection.lost((err.before + bytes(stderr)).decode(errors="replace"))
 
     def expose(self, port: int) -> AbstractContextManager[int]:
-        """See Transport."""
         return self._connection.expose(port)
 
     def close(self) -> None:

@@ -60,39 +60,33 @@ class SshProvider:
         self._prompt: Confirm = never_confirm
 
     def set_confirm(self, confirm: Confirm) -> None:
-        """See Provider."""
         self._prompt = confirm
 
     def close(self) -> None:
-        """See Provider."""
         with self._lock:
             connections, self._connections = self._connections, {}
         for connection in connections.values():
             connection.close()
 
     def schema(self) -> JsonObject:
-        """See Provider."""
         return schema()
 
     def check(self, cluster: ClusterSettings) -> Sequence[SettingsProblem]:
-        """See Provider."""
         return tuple(find_problems(cluster))
 
     def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
-        """See Provider."""
         return [
             _node(cluster, host, HostPaths("", "", host.python), "")
             for host in cluster_hosts(cluster)
         ]
 
     def locate(self, cluster: ClusterSettings, node: Node) -> Node:
-        """See Provider."""
         host = next(host for host in cluster_hosts(cluster) if host.name == node.name)
         with self._open(node) as transport:
             return _node(cluster, host, find_host_paths(transport, host, node.id), node.key)
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
-        """See Provider. Keys share a host; each has its own marker."""
+        """Keys share a host; each has its own marker."""
         planned = next(node for node in self.plan(cluster) if node.name == name)
         node = replace(self.locate(cluster, planned), key=key)
         text = {"key": key, "cluster": node.cluster, "name": node.name}
@@ -109,7 +103,7 @@ class SshProvider:
         return node
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
-        """See Provider. NodeUnreachable if it was not found and a host was unreachable."""
+        """NodeUnreachable if it was not found and a host was unreachable."""
         errors: list[NodeUnreachable] = []
 
         def inspect(planned: Node) -> Node | None:
@@ -126,7 +120,6 @@ class SshProvider:
         return nodes[0] if nodes else None
 
     def list(self, cluster: ClusterSettings) -> Sequence[Node]:
-        """See Provider."""
 
         def inspect(planned: Node) -> Node | None:
             node = self.locate(cluster, planned)
@@ -138,7 +131,6 @@ class SshProvider:
         return [node for node in each(inspect, self.plan(cluster), _PARALLELISM) if node]
 
     def read(self, node: Node) -> ResourceStatus:
-        """See Provider."""
         try:
             return self._presence(node)
         except NodeUnreachable as error:
@@ -151,7 +143,7 @@ class SshProvider:
             return ResourceStatus.FORBIDDEN
 
     def delete(self, node: Node) -> None:
-        """See Provider. The last key removes the root, if no other lineage uses it."""
+        """The last key removes the root, if no other lineage uses it."""
         response = self._do(node, "remove")
         if "error" in response:
             raise NodeError(
@@ -159,7 +151,6 @@ class SshProvider:
             )
 
     def transport(self, node: Node) -> Transport:
-        """See Provider."""
         login = node_login(node)
         with self._lock:
             if login not in self._connections:

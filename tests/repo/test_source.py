@@ -153,3 +153,16 @@ def test_an_error_without_a_class_of_its_own_names_its_cause() -> None:
     """``TrainctlError`` itself is raised with a code; only a failure of the system has none to give."""
     bare = [place for found in product().values() for place in found.bare]
     assert bare == ["trainctl/cli/invoke.py"]
+
+
+def test_every_public_method_has_a_docstring_or_implements_one_that_has() -> None:
+    methods = [
+        (method.name, bool(ast.get_docstring(method)), f"{path.relative_to(ROOT)}:{method.lineno}")
+        for path in product()
+        for kind in ast.parse(path.read_text()).body
+        if isinstance(kind, ast.ClassDef) and not kind.name.startswith("_")
+        for method in kind.body
+        if isinstance(method, ast.FunctionDef) and not method.name.startswith("_")
+    ]
+    described = {name for name, has_docstring, _ in methods if has_docstring}
+    assert [place for name, has, place in methods if not has and name not in described] == []

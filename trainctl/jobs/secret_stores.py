@@ -65,7 +65,6 @@ class Keyring:
     """The keyring of the operating system, by the package ``keyring``."""
 
     def read(self, spec: SecretSpec) -> str:
-        """See ``SecretStore``."""
         stored = self.look(spec)
         if stored is None or not stored.value:
             raise missing_error(
@@ -76,12 +75,11 @@ class Keyring:
         return stored.value
 
     def look(self, spec: SecretSpec) -> StoredSecret | None:
-        """See ``SecretStore``."""
         value = _call_keyring(spec, lambda k: k.get_password(_service(spec), spec.source))
         return None if value is None else StoredSecret(value)
 
     def put(self, spec: SecretSpec, value: str) -> None:
-        """See ``SecretStore``; reads the value back, since some backends store nothing."""
+        """Reads the value back, since some backends store nothing."""
         _call_keyring(spec, lambda k: k.set_password(_service(spec), spec.source, value))
         if self.look(spec) != StoredSecret(value):
             raise missing_error(
@@ -91,7 +89,6 @@ class Keyring:
             )
 
     def place(self, spec: SecretSpec) -> str:
-        """See ``SecretStore``."""
         return f"the keyring for {spec.source!r} of the service {_service(spec)!r}"
 
 
@@ -121,7 +118,6 @@ class AwsSecretsManager:
     """
 
     def read(self, spec: SecretSpec) -> str:
-        """See ``SecretStore``."""
         stored = self.look(spec)
         if stored is None:
             raise missing_error(
@@ -138,7 +134,6 @@ class AwsSecretsManager:
         return stored.value
 
     def look(self, spec: SecretSpec) -> StoredSecret | None:
-        """See ``SecretStore``."""
         stored = _read_aws(spec)
         if stored is None or spec.key is None:
             return stored
@@ -146,7 +141,7 @@ class AwsSecretsManager:
         return StoredSecret(value if isinstance(value, str) else None, stored.version)
 
     def put(self, spec: SecretSpec, value: str) -> str:
-        """See ``SecretStore``; keeps members other than ``key``."""
+        """Keeps members other than ``key``."""
         before = _read_aws(spec)
         text = value
         if spec.key is not None:
@@ -165,7 +160,6 @@ class AwsSecretsManager:
         return str(response["VersionId"])
 
     def place(self, spec: SecretSpec) -> str:
-        """See ``SecretStore``."""
         part = f", member {spec.key!r}" if spec.key else ""
         return f"AWS Secrets Manager as {spec.source!r}{part}"
 

@@ -93,19 +93,17 @@ class BucketObjects:
         self._bucket: Bucket | None = None
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes | None:
-        """See ObjectStore."""
         return self._do(key, lambda bucket: bucket.get(key, offset, length))
 
     def fetch(self, key: str, into: BinaryIO) -> bool:
-        """See ObjectStore."""
         return self._do(key, lambda bucket: bucket.fetch(key, into))
 
     def put(self, key: str, data: bytes | bytearray | memoryview, *, durable: bool = True) -> None:
-        """See ObjectStore. A bucket's objects are always durable."""
+        """A bucket's objects are always durable."""
         self._do(key, lambda bucket: bucket.put(key, data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """See ObjectStore. Reads the object back, as some servers replace objects.
+        """Reads the object back, as some servers replace objects.
 
         With such a server the last of several writers wins, so leases are read again later.
         """
@@ -120,22 +118,20 @@ class BucketObjects:
         return (is_new or attempts > 1) and self.get(key) == data
 
     def sync(self, keys: Sequence[str]) -> None:
-        """See ObjectStore."""
+        """A bucket's objects are durable."""
 
     def stat(self, key: str) -> ObjectStat | None:
-        """See ObjectStore."""
         info = self._do(key, lambda bucket: bucket.head(key))
         return _object_stat(info) if info else None
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
-        """See ObjectStore. Requests pages on demand."""
+        """Requests pages on demand."""
         bucket = self._do(prefix, lambda bucket: bucket)
         for info in bucket.list(prefix, after, lambda act: self._do(prefix, lambda _: act())):
             if not info.is_directory and self._is_own(info.key):
                 yield _object_stat(info)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """See ObjectStore."""
         for at in range(0, len(keys), _DELETED_AT_ONCE):
             batch = keys[at : at + _DELETED_AT_ONCE]
             self._do(batch[0], lambda bucket, batch=batch: bucket.delete(*batch))  # type: ignore[misc]
@@ -186,7 +182,7 @@ class StateObjects(BucketObjects):
     _failure = StateError
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """See ObjectStore. Relies on the server; False also if an earlier attempt created it."""
+        """Relies on the server; False also if an earlier attempt created it."""
         return self._do(key, lambda bucket: bucket.put_if_absent(key, data))
 
     def directories(self, path: str) -> Sequence[str]:

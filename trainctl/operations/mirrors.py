@@ -205,7 +205,7 @@ class BucketAccess:
         return self._used
 
     def refusal(self, error: SourceError) -> TrainctlError:
-        """See ``bucket_credentials.explain_denial``."""
+        """Explain why the source refused the credential."""
         explained = explain_denial(error, self._used)
         return explained if explained is error else self._denied(explained)
 

@@ -151,7 +151,6 @@ class NodeAgent:
         self._sessions.end()
 
     def expose(self, port: int) -> AbstractContextManager[int]:
-        """See Transport."""
         return self._transport.expose(port)
 
     def _call_session(self, call: SessionCall) -> CommandOutput:

@@ -48,39 +48,31 @@ class HostObjects:
 
     @property
     def url(self) -> str:
-        """See ObjectStore."""
         return self._directory().url
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes | None:
-        """See ObjectStore."""
         data = bytearray()
         exists = self._read(key, offset, length, data.extend)
         return bytes(data) if exists else None
 
     def fetch(self, key: str, into: BinaryIO) -> bool:
-        """See ObjectStore."""
         return self._read(key, 0, None, into.write)
 
     def put(self, key: str, data: Data, *, durable: bool = True) -> None:
-        """See ObjectStore."""
         self._put(key, data, durable=durable, if_absent=False)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """See ObjectStore."""
         return self._put(key, data, durable=True, if_absent=True)
 
     def sync(self, keys: Sequence[str]) -> None:
-        """See ObjectStore."""
         self._agent(True).call(OBJECT_SYNC, self._keys_request(keys))
 
     def stat(self, key: str) -> ObjectStat | None:
-        """See ObjectStore."""
         request = self._keys_request([key])
         (row,) = self._agent(False).call(OBJECT_STAT, request, timeout=_SILENCE_SECONDS)["stats"]
         return None if row is None else ObjectStat(*row)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
-        """See ObjectStore."""
         request: ObjectListRequest = {
             "path": self._directory().path,
             "prefix": prefix,
@@ -96,7 +88,6 @@ class HostObjects:
         return (ObjectStat(*row) for row in rows)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """See ObjectStore."""
         self._agent(True).call(OBJECT_DELETE, self._keys_request(keys))
 
     def _read(

@@ -65,11 +65,9 @@ class MachineBoundHandler:
     ending: Set[Address]
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
-        """See StepHandler."""
         return self.handler.apply(step)
 
     def delete(self, step: ApplyStep) -> None:
-        """See StepHandler."""
         try:
             self.handler.delete(step)
         except NodeUnreachable:
@@ -81,11 +79,9 @@ class MachineBoundHandler:
             step.progress("its machine doesn't respond, and is deleted", 0, 0)
 
     def undo(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
-        """See StepHandler."""
         return self.handler.undo(intent, lookup, may_stop)
 
     def read(self, recorded: RecordedResource, lookup: Lookup) -> Observation:
-        """See ResourceHandler."""
         return self.handler.read(recorded, lookup)
 
 

@@ -44,7 +44,6 @@ class FileSource:
         return None
 
     def needs_relay(self, file: SourceFile, credential: SourceCredential | None) -> bool:
-        """See WeightSource."""
         return True
 
     @contextmanager

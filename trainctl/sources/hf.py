@@ -62,7 +62,6 @@ class HubSource:
     def resolve_with(
         self, uri: str, revision: str | None, credential: SourceCredential | None, each: RetryFn
     ) -> ResolvedSource:
-        """See PagedSource."""
         source = parse_source(uri)
         if not source.has_commits:
             return ResolvedSource(uri, "", self._bucket_files(source, credential, each))
@@ -170,7 +169,6 @@ class HubSource:
         span: ByteRange,
         credential: SourceCredential | None,
     ) -> Iterator[Fill | None]:
-        """See RangeSource."""
         subject = f"{resolved.source}: {display_path(file.path)}"
         with self._from_storage(resolved, file, span, credential) as response:
             yield read_range(response, subject, file, span)

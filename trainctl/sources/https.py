@@ -72,7 +72,6 @@ class HttpsSource:
         return None if credential else resolved.source
 
     def needs_relay(self, file: SourceFile, credential: SourceCredential | None) -> bool:
-        """See WeightSource."""
         return credential is not None
 
     @contextmanager
@@ -95,7 +94,6 @@ class HttpsSource:
         span: ByteRange,
         credential: SourceCredential | None,
     ) -> Iterator[Fill | None]:
-        """See RangeSource."""
         uri = resolved.source
         with self._get_range(uri, file, range_header(*span), credential) as response:
             yield read_range(response, uri, file, span)

@@ -19,7 +19,6 @@ class MirrorObjectSource(ObjectSource):
         self._root = root
 
     def open(self, key: str, offset: int, length: Optional[int]) -> Optional[OpenObject]:
-        """See ObjectSource."""
         is_readable = keys.is_store_key(key) and key.partition("/")[0] in _READABLE
         stream = open_file(f"{self._root}/{key}") if is_readable else None
         return OpenObject.from_file(stream) if stream else None

@@ -109,22 +109,19 @@ class DirectMirror:
 
     @property
     def in_a_bucket(self) -> bool:
-        """See Mirror."""
         return self.path is None
 
     @property
     def path(self) -> str | None:
-        """See Mirror."""
         objects = self.store.objects
         return str(objects.root) if isinstance(objects, DirectoryObjects) else None
 
     @property
     def url(self) -> str:
-        """See Mirror."""
         return self.store.objects.url
 
     def connect(self) -> None:
-        """See Mirror."""
+        """There is nothing to connect to."""
 
 
 _: type[Mirror] = DirectMirror
@@ -162,18 +159,15 @@ class SourceUpstream:
 
     @property
     def source(self) -> str:
-        """See Upstream."""
         return self._resolved.source
 
     @contextmanager
     def open(self, file: SourceFile, offset: int) -> Iterator[Iterator[bytes]]:
-        """See Upstream."""
         with self._weights.open(self._resolved, file, offset, self._credential) as stream:
             yield map(self._counted, stream)
 
     @contextmanager
     def read_range(self, file: SourceFile, offset: int, length: int) -> Iterator[Fill | None]:
-        """See Upstream."""
         if not isinstance(self._weights, RangeSource):
             yield None
             return
@@ -182,7 +176,6 @@ class SourceUpstream:
             yield fill and self._counting(fill)
 
     def checksum(self, file: SourceFile) -> str:
-        """See Upstream."""
         if isinstance(self._weights, HeadSource):
             return self._weights.stat(self._resolved, file, self._credential)
         return file.checksum

@@ -111,9 +111,9 @@ class CacheObjectSource(ObjectSource):
         self._checked = -_FRESH_SECONDS
 
     def open(self, key: str, offset: int, length: Optional[int]) -> Optional[OpenObject]:
-        """See ObjectSource.
+        """Serve what the chunk map says.
 
-        Clients verify: a chunk map may claim more than the disk has kept.
+        Clients verify: it may claim more than the disk has kept.
         """
         match = _BLOB.fullmatch(key)
         if match is None:
@@ -149,7 +149,7 @@ class CacheObjectSource(ObjectSource):
         return None if stream is None else OpenObject.from_file(stream)
 
     def is_incoming(self, sha256: str) -> bool:
-        """See ObjectSource. A delivery reserves a listing before it inspects the cache."""
+        """A delivery reserves a listing before it inspects the cache."""
         now = time.monotonic()
         if now - self._checked > _FRESH_SECONDS:
             self._checked, self._reserved = now, reserved_listings(self._layout)

@@ -146,15 +146,13 @@ class UrlUpstream:
 
     @property
     def source(self) -> str:
-        """See Upstream."""
         return self._resolved.source
 
     def checksum(self, file: SourceFile) -> str:
-        """See Upstream. Empty if the responses' ETags were not MD5 digests."""
+        """Empty if the responses' ETags were not MD5 digests."""
         return "" if file.path in self._without_md5 else file.checksum
 
     def open(self, file: SourceFile, offset: int) -> ContextManager[Iterator[bytes]]:
-        """See Upstream."""
         url = self._urls.find(file)
         if self._is_own_address(url):
             return self._web.open(self._resolved, file, offset, None)
@@ -162,7 +160,7 @@ class UrlUpstream:
 
     @contextmanager
     def read_range(self, file: SourceFile, offset: int, length: int) -> Iterator[Optional[Fill]]:
-        """See Upstream. The client relays complete files only."""
+        """The client relays complete files only."""
         url, span = self._urls.find(file), ByteRange(offset, length)
         if url.is_relayed:
             yield None

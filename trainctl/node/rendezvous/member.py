@@ -103,7 +103,7 @@ class GangMember(RankCoordination):
         return HelperProcess(connection.work)
 
     def allocation(self) -> Allocation:
-        """See RankCoordination. All ranks wait together."""
+        """All ranks wait together."""
         return GangAllocation(self._run, self._spec, self._pending, self)
 
     @property
@@ -165,7 +165,7 @@ class GangMember(RankCoordination):
         return None
 
     def wait_for_layout(self) -> bool:
-        """See RankCoordination; the first layout arrives with the allocation."""
+        """The first layout arrives with the allocation."""
         return not self.is_over and (bool(self._layout) or self.wait_for("lay out") is not None)
 
     @property
@@ -185,7 +185,7 @@ class GangMember(RankCoordination):
         }
 
     def wait_to_start(self) -> bool:
-        """See RankCoordination. All ranks start together."""
+        """All ranks start together."""
         self._layout = {}
         checkpoints = self._run.record.get("loaded") or ()
         loaded = sorted([checkpoint["run"], checkpoint["name"]] for checkpoint in checkpoints)
@@ -194,7 +194,7 @@ class GangMember(RankCoordination):
         return self._began
 
     def chores(self, attempt: Attempt) -> List[Callable[[], None]]:
-        """See RankCoordination. Stops this rank with the gang, and reports stop requests."""
+        """Stops this rank with the gang, and reports stop requests."""
 
         def tend() -> None:
             self.receive()
@@ -208,7 +208,7 @@ class GangMember(RankCoordination):
     def decide_outcome(
         self, own: RunOutcome, end: AttemptEnd, number: int, on_retry: Callable[[str], None]
     ) -> Optional[RunOutcome]:
-        """See RankCoordination. The coordinator decides when all ranks have ended."""
+        """The coordinator decides when all ranks have ended."""
         consequence = False
         if own.status == runs.FAILED and not end.expired:
             consequence, line = judge_failure(self._run.tail(self._rank), end.code)
@@ -231,7 +231,7 @@ class GangMember(RankCoordination):
         return None
 
     def report_exit(self, own: RunOutcome) -> RunOutcome:
-        """See RankCoordination; waits for the others unless the gang is over."""
+        """Waits for the others unless the gang is over."""
         if own.root_cause is not None or self._helper is None:
             return own
         self.receive()

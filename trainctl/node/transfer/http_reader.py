@@ -62,7 +62,7 @@ class HttpReader(ObjectReader):
         self._rate_limiter = rate_limiter or RateLimiter()
 
     def read(self, key: str, offset: int, view: memoryview, wait: float = 0) -> Iterator[int]:
-        """See ObjectReader. ``wait``: seconds for which the server may delay its response."""
+        """``wait``: seconds for which the server may delay its response."""
         headers = {"Range": f"bytes={offset}-{offset + len(view) - 1}"}
         with self._request(key, headers, wait) as response:
             self._check_status(response, key)
@@ -74,7 +74,6 @@ class HttpReader(ObjectReader):
                 yield len(buffer)
 
     def load(self, key: str) -> bytes:
-        """See ObjectReader."""
         with self._request(key, {}, 0) as response:
             self._check_status(response, key)
             return b"".join(response.iter_bytes())
@@ -171,11 +170,9 @@ class ServerReader(HttpReader):
         return pack
 
     def abort(self) -> None:
-        """See ObjectReader."""
         self._client.abort()
 
     def close(self) -> None:
-        """See ObjectReader."""
         self._client.close()
 
     def _request(
@@ -280,11 +277,9 @@ class BucketReader(HttpReader):
         self._client = HttpClient(read_timeout=SILENCE_SECONDS, connect_seconds=_CONNECT_SECONDS)
 
     def abort(self) -> None:
-        """See ObjectReader."""
         self._client.abort()
 
     def close(self) -> None:
-        """See ObjectReader."""
         self._client.close()
 
     @contextlib.contextmanager

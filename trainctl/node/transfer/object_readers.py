@@ -91,7 +91,6 @@ class DirectoryReader(ObjectReader):
         self.where = str(self._root)
 
     def read(self, key: str, offset: int, view: memoryview) -> Iterator[int]:
-        """See ObjectReader."""
         done = 0
         with self._open(key) as stream:
             while done < len(view):
@@ -104,7 +103,6 @@ class DirectoryReader(ObjectReader):
                 yield count
 
     def load(self, key: str) -> bytes:
-        """See ObjectReader."""
         with self._open(key) as stream:
             return cast(bytes, stream.read())
 
@@ -132,7 +130,6 @@ class CacheReader(DirectoryReader):
         }
 
     def read(self, key: str, offset: int, view: memoryview) -> Iterator[int]:
-        """See ObjectReader."""
         blob, start = self._chunks.get(key, (key, 0))
         return super().read(blob, start + offset, view)
 

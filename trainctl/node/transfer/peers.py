@@ -176,7 +176,6 @@ class PeerFetcher(Fetcher):
         """Error if another server responds at the peer's address."""
 
     def fetch(self, units: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
-        """See Fetcher."""
         chunk = None if units[0].is_small else _PeerChunk(units[0], self._buffer)
         results: Dict[str, FetchResult] = {}
         self._until = time.monotonic() + self._timeout.seconds
@@ -186,17 +185,14 @@ class PeerFetcher(Fetcher):
             yield results.get(unit.file.sha256, FetchResult(None))
 
     def reject(self, unit: TransferUnit) -> None:
-        """See Fetcher."""
         self._corrupt += 1
         self._is_dropped = self._is_dropped or self._corrupt == _MAX_CORRUPT
 
     def abort(self) -> None:
-        """See Fetcher."""
         self._aborted.set()
         self._reader.abort()
 
     def close(self) -> None:
-        """See Fetcher."""
         self._reader.close()
 
     def _request(

@@ -292,7 +292,6 @@ class SharedCacheFetcher(Fetcher):
         self._corrupt: Set[str] = set()
 
     def fetch(self, units: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
-        """See Fetcher."""
         for unit in units:
             view, digest, done = self._buffer.view(unit.chunk.length), hashlib.sha256(), 0
             with contextlib.suppress(OSError):
@@ -308,11 +307,10 @@ class SharedCacheFetcher(Fetcher):
             yield FetchResult(view, digest.hexdigest()) if done == len(view) else FetchResult(None)
 
     def reject(self, unit: TransferUnit) -> None:
-        """See Fetcher. The blob is removed at the end, as its other units may be intact."""
+        """The blob is removed at the end, as its other units may be intact."""
         self._corrupt.add(unit.file.sha256)
 
     def close(self) -> None:
-        """See Fetcher."""
         while self._corrupt:
             self._shared.drop(self._corrupt.pop())
 

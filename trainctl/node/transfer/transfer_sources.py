@@ -184,7 +184,6 @@ class MirrorFetcher(Fetcher):
         self._buffer = ChunkBuffer()
 
     def fetch(self, units: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
-        """See Fetcher."""
         began = time.monotonic()
         if units[0].is_small:
             blobs = self._mirror.read_small({unit.file.sha256: unit.file.size for unit in units})
@@ -206,7 +205,6 @@ class MirrorFetcher(Fetcher):
         yield FetchResult(view, digest.hexdigest())
 
     def reject(self, unit: TransferUnit) -> None:
-        """See Fetcher."""
         raise Failure(
             "wrong",
             f"{unit.file.path!r} is corrupt in the mirror: digest mismatch",
@@ -215,7 +213,6 @@ class MirrorFetcher(Fetcher):
         )
 
     def abort(self) -> None:
-        """See Fetcher."""
         self._mirror.abort()
 
 

@@ -82,7 +82,7 @@ def serving_objects(path: str, token: str) -> Iterator[int]:
 
 
 class DirectoryMirrorAccess:
-    """See MirrorAccess. A local mirror, served through the node's connection."""
+    """A local mirror, served through the node's connection."""
 
     far = THROUGH_CLIENT
 
@@ -92,12 +92,10 @@ class DirectoryMirrorAccess:
         self.register = register
 
     def is_near(self, provider: str, node: Node) -> bool:
-        """See MirrorAccess."""
         return self._agents.shares_disk(provider)
 
     @contextmanager
     def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[NodeMirrorCall]:
-        """See MirrorAccess."""
         if self.is_near(provider, node):
             yield _open_access(agent, {"path": self._path})
             return
@@ -107,7 +105,7 @@ class DirectoryMirrorAccess:
 
 
 class HostMirrorAccess:
-    """See MirrorAccess. A mirror on a host: one server there, shared by all nodes."""
+    """A mirror on a host: one server there, shared by all nodes."""
 
     far = "mirror-to-node"
 
@@ -120,12 +118,11 @@ class HostMirrorAccess:
         self._users = 0
 
     def is_near(self, provider: str, node: Node) -> bool:
-        """See MirrorAccess."""
         return self._agents.sees(provider, node, self._mirror.place)
 
     @contextmanager
     def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[NodeMirrorCall]:
-        """See MirrorAccess. NodeError if the host may not serve."""
+        """NodeError if the host may not serve."""
         if self.is_near(provider, node):
             yield _open_access(agent, {"path": self._mirror.path})
             return
@@ -155,7 +152,7 @@ class HostMirrorAccess:
 
 
 class NodeFilesAccess:
-    """See MirrorAccess. Files in a directory of a node, served by it to other nodes."""
+    """Files in a directory of a node, served by it to other nodes."""
 
     far = PEERS
 
@@ -166,12 +163,10 @@ class NodeFilesAccess:
         """Directories with the delivered files, by the id of the node."""
 
     def is_near(self, provider: str, node: Node) -> bool:
-        """See MirrorAccess."""
         return False
 
     @contextmanager
     def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[NodeMirrorCall]:
-        """See MirrorAccess."""
         yield partial(self._call, node, _open_access(agent, self._server.connection()))
 
     def _call(self, node: Node, call: NodeMirrorCall, *arguments: Any) -> Any:
@@ -181,7 +176,7 @@ class NodeFilesAccess:
 
 
 class BucketMirrorAccess:
-    """See MirrorAccess. A bucket, which every node reads by presigned URLs."""
+    """A bucket, which every node reads by presigned URLs."""
 
     far = "mirror-to-node"
 
@@ -190,12 +185,10 @@ class BucketMirrorAccess:
         self.register = register
 
     def is_near(self, provider: str, node: Node) -> bool:
-        """See MirrorAccess."""
         return False
 
     @contextmanager
     def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[NodeMirrorCall]:
-        """See MirrorAccess."""
         yield _open_access(agent, {}, self._objects)
 
 

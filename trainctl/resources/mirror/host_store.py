@@ -55,7 +55,7 @@ def _no_notify(text: str) -> None:
 
 
 class HostStore(MirrorStore):
-    """See MirrorStore. Every method may also raise NodeError.
+    """A store on a host. Every method may also raise NodeError.
 
     ``directory`` returns the mirror's location on first use. ``agent`` returns the host's agent;
     with True, one that may install the node program. ``register`` redacts signatures of URLs.
@@ -89,7 +89,7 @@ class HostStore(MirrorStore):
         listings: Sequence[str] = (),
         lineage: str = "",
     ) -> StoreSurvey:
-        """See MirrorStore. One call."""
+        """One call."""
         rows: list[list[Any]] = [[] for _ in sources]
         request: MirrorSurveyRequest = {
             "path": self._path(),
@@ -118,7 +118,7 @@ class HostStore(MirrorStore):
         cancelled: threading.Event | None = None,
         waiting: Notify = _no_notify,
     ) -> Listing:
-        """See MirrorStore. The host downloads; the relay serves other files."""
+        """The host downloads; the relay serves other files."""
         agent = self._agent(True)
         request: MirrorIngestRequest = {
             "path": self._path(),
@@ -154,7 +154,7 @@ class HostStore(MirrorStore):
         return listing
 
     def load_listing(self, listing_id: str) -> Listing | None:
-        """See MirrorStore. Read once, as listings are immutable."""
+        """Read once, as listings are immutable."""
         if listing_id not in self._listings:
             listing = super().load_listing(listing_id)
             if listing is None:
@@ -163,24 +163,20 @@ class HostStore(MirrorStore):
         return self._listings[listing_id]
 
     def inventory(self) -> MirrorInventory:
-        """See MirrorStore."""
         return serialization.inventory_from_json(
             self._call(MIRROR_INVENTORY, MirrorRequest(path=self._path()))
         )
 
     def stored_bytes(self) -> int:
-        """See MirrorStore."""
         return self._call(MIRROR_SIZE, MirrorRequest(path=self._path()))["bytes"]
 
     def drop_reference(self, lineage: str, address: str) -> bool:
-        """See MirrorStore."""
         try:
             return super().drop_reference(lineage, address)
         except UnknownOnNode:  # the host was forgotten
             return False
 
     def gc(self, options: GcOptions, notify: Notify = _no_notify) -> GcReport:
-        """See MirrorStore."""
         request: MirrorGcRequest = {
             "path": self._path(),
             "dry_run": options.dry_run,
@@ -191,7 +187,6 @@ class HostStore(MirrorStore):
     def verify(
         self, repair: bool = False, progress: ProgressFn | None = None, notify: Notify = _no_notify
     ) -> VerifyReport:
-        """See MirrorStore."""
         findings: list[Finding] = []
         request: MirrorVerifyRequest = {"path": self._path(), "repair": repair}
         response = self._call(
@@ -263,7 +258,6 @@ class HostMirror:
 
     @property
     def place(self) -> HostMirrorLocation:
-        """See Mirror."""
         with self._lock:
             if self._forgotten is not None:
                 raise self._forgotten
@@ -277,29 +271,25 @@ class HostMirror:
 
     @property
     def path(self) -> str:
-        """See Mirror."""
         return self.place.directory
 
     @property
     def url(self) -> str:
-        """See Mirror."""
         return self.place.url
 
     @cached_property
     def store(self) -> HostStore:
-        """See Mirror."""
         return HostStore(self._directory, self.agent, self._retry, self._register)
 
     @property
     def serving(self) -> ServingCapability:
-        """See Mirror."""
         return self.store.serving
 
     def _directory(self) -> HostDirectory:
         return HostDirectory(self.url, self.path)
 
     def connect(self) -> None:
-        """See Mirror. Log in to the host and start the node program."""
+        """Log in to the host and start the node program."""
         with contextlib.suppress(TrainctlError):
             if self.place.node.key:
                 self.agent(False).open()

@@ -63,11 +63,10 @@ class DirectoryObjects:
 
     @property
     def url(self) -> str:
-        """See ObjectStore."""
         return self.root.absolute().as_uri()
 
     def get(self, key: str, offset: int = 0, length: Optional[int] = None) -> Optional[bytes]:
-        """See ObjectStore. The result is shorter if the disk can't read all of it."""
+        """The result is shorter if the disk can't read all of it."""
         with self._explained(), self._opened(key) as descriptor:
             if descriptor is None:
                 return None
@@ -75,7 +74,6 @@ class DirectoryObjects:
             return _read(descriptor, offset, max(0, size if length is None else min(length, size)))
 
     def fetch(self, key: str, into: BinaryIO) -> bool:
-        """See ObjectStore."""
         with self._explained(), self._opened(key) as descriptor:
             if descriptor is None:
                 return False
@@ -84,14 +82,12 @@ class DirectoryObjects:
             return True
 
     def put(self, key: str, data: Data, *, durable: bool = True) -> None:
-        """See ObjectStore."""
         with self._explained(), self._written(data, durable=durable) as temporary:
             self._place(key, lambda path: os.replace(temporary, path))  # noqa: PTH105
             if durable:
                 self._sync([self._path(key).parent])
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """See ObjectStore."""
         with self._explained(), self._written(data, durable=True) as temporary:
             try:
                 self._place(key, lambda path: os.link(temporary, path))
@@ -103,13 +99,11 @@ class DirectoryObjects:
             return True
 
     def sync(self, keys: Sequence[str]) -> None:
-        """See ObjectStore."""
         paths = [self._path(key) for key in keys]
         with self._explained():
             self._sync([*paths, *{path.parent for path in paths}])
 
     def stat(self, key: str) -> Optional[ObjectStat]:
-        """See ObjectStore."""
         with self._explained():
             try:
                 status = self._path(key).lstat()
@@ -119,12 +113,11 @@ class DirectoryObjects:
         return ObjectStat(key, status.st_size, status.st_mtime) if is_file else None
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
-        """See ObjectStore."""
         with self._explained():
             yield from self._listed(prefix, after)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """See ObjectStore. Durable for all but blobs, which others name."""
+        """Durable for all but blobs, which others name."""
         with self._explained():
             directories = {self._unlink(key) for key in keys}
             for directory in directories - {None}:

@@ -19,13 +19,11 @@ class MemoryObjects:
         self._objects: Dict[str, Tuple[bytes, float]] = {}
 
     def get(self, key: str, offset: int = 0, length: Optional[int] = None) -> Optional[bytes]:
-        """See ObjectStore."""
         with self._lock:
             data, _ = self._objects.get(check_key(key), (None, 0.0))
         return None if data is None else data[offset : None if length is None else offset + length]
 
     def fetch(self, key: str, into: BinaryIO) -> bool:
-        """See ObjectStore."""
         data = self.get(key)
         if data is not None:
             into.write(data)
@@ -34,12 +32,10 @@ class MemoryObjects:
     def put(
         self, key: str, data: Union[bytes, bytearray, memoryview], *, durable: bool = True
     ) -> None:
-        """See ObjectStore."""
         with self._lock:
             self._objects[check_key(key)] = bytes(data), self._clock()
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """See ObjectStore."""
         with self._lock:
             if check_key(key) in self._objects:
                 return False
@@ -47,16 +43,14 @@ class MemoryObjects:
             return True
 
     def sync(self, keys: Sequence[str]) -> None:
-        """See ObjectStore."""
+        """Memory keeps nothing."""
 
     def stat(self, key: str) -> Optional[ObjectStat]:
-        """See ObjectStore."""
         with self._lock:
             data, modified = self._objects.get(check_key(key), (None, 0.0))
         return None if data is None else ObjectStat(key, len(data), modified)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
-        """See ObjectStore."""
         with self._lock:
             below = f"{prefix}/" if prefix else ""
             matching = sorted(key for key in self._objects if key.startswith(below))
@@ -66,7 +60,6 @@ class MemoryObjects:
                 yield stat
 
     def delete(self, keys: Sequence[str]) -> None:
-        """See ObjectStore."""
         with self._lock:
             for key in keys:
                 self._objects.pop(check_key(key), None)
