@@ -1,4 +1,34 @@
-"""Error classes of trainctl and their exit codes.
+"""Error classes of trainctl, with the exit code of each.
+
+    TrainctlError             1
+      UsageError             64
+      ManifestError           1
+      TrustError              1
+      LockHeld               10
+      StalePlan              11
+        AlreadyApplied       11
+      PartialApply           12
+      PermissionDenied       13
+      UserInterrupt         130
+      StateError              1
+        StateMoved            1
+        AppendConflict        1
+      SecretUnavailable       1
+      SourceError             1
+        SourceNotFound        1
+        SourceDenied          1
+        SourceUnavailable     1
+          SourceThrottled     1
+        SourceInterrupted     1
+          SourceUnreachable   1
+        SourceMismatch        1
+      StorageError            1
+        InsufficientSpace     1
+      NodeError               1
+        UnknownOnNode         1
+        RequirementsError     1
+        NodeUnreachable       1
+          NodeTimeout         1
 
 ``trainctl explain CODE`` explains the code of an error. Errors never contain secrets.
 """

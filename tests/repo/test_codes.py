@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.projects.manifests import problems
+from trainctl import errors
 from trainctl.model.diagnostics import explanations
 
 EXPLAINED = explanations()
@@ -46,3 +47,15 @@ def test_examples_are_as_wrong_and_as_right_as_they_say(tmp_path: Path) -> None:
         assert code in {found.code for found in problems(place, manifests["Wrong:"])}
         right = [found.summary for found in problems(place, manifests["Right:"])]
         assert (code, right) == (code, [])
+
+
+def test_the_tree_of_errors_is_the_one_that_is_drawn() -> None:
+    """In the docstring of the module, each class below its base, with its exit code."""
+
+    def drawn(kind: type[errors.TrainctlError], indent: str) -> list[str]:
+        below = [one for one in kind.__subclasses__() if one.__module__ == errors.__name__]
+        row = f"{indent + kind.__name__:<28}{kind.exit_code:>3}"
+        return [row, *(line for one in below for line in drawn(one, f"{indent}  "))]
+
+    tree = (errors.__doc__ or "").split("\n\n")[1]
+    assert tree.splitlines() == drawn(errors.TrainctlError, "    ")
