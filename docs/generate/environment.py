@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from docs.generate.markdown import code, table, text_of
-from trainctl.jobs.environment import JOB_VARIABLES
-from trainctl.node.jobs.container import CONTAINER_PATHS
+from trainctl.inputs.environment import JOB_VARIABLES
+from trainctl.node.environment.container import CONTAINER_PATHS
 
 INSIDE_JOBS: Mapping[str, str] = {
     "TRAINCTL_WEIGHTS_NAME": "Directory of the weights `NAME`, in upper case with `_` for other signs",

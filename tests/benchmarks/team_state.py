@@ -32,10 +32,10 @@ from tests.benchmarks.terraform import (
 )
 from tests.support.servers.buckets import KEY_ID, SECRET, moto
 from tests.support.servers.fault_proxy import fault_proxy
+from trainctl.buckets.bucket_store import open_state_store
 from trainctl.ledger.ledger import IntentRequest, Ledger
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
-from trainctl.objects.bucket_store import open_state_store
 from trainctl.plugin_api.discovery import open_state
 from trainctl.plugin_api.sources import SourceCredential
 

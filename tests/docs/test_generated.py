@@ -19,7 +19,7 @@ from trainctl.cli.arguments import normalize_arguments
 from trainctl.cli.command_notes import EXIT_CODES, NOTES
 from trainctl.cli.commands.plan import CHANGES
 from trainctl.desired.build import build
-from trainctl.jobs.environment import JOB_VARIABLES
+from trainctl.inputs.environment import JOB_VARIABLES
 from trainctl.manifest.read import read
 from trainctl.plugin_api import discovery
 

@@ -19,8 +19,8 @@ from tests.support.servers.bucket_stores import SERVERS, Server, place_in
 from tests.support.servers.buckets import KEY_ID, SECRET
 from tests.support.storage.weights_data import noise
 from tests.support.tiers import sample
-from trainctl.objects.bucket_client import open_bucket
-from trainctl.objects.location import parse_bucket_location
+from trainctl.buckets.bucket_client import open_bucket
+from trainctl.buckets.location import parse_bucket_location
 from trainctl.plugin_api.sources import SourceCredential
 
 CHUNK = 16 * 2**20

@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.projects.project import ProjectHarness
 from tests.support.servers.buckets import KEY_ID, SECRET, moto
-from trainctl.objects.bucket_client import Bucket as Store
-from trainctl.objects.credentials import AwsKeys
-from trainctl.objects.location import parse_bucket_location
+from trainctl.buckets.bucket_client import Bucket as Store
+from trainctl.buckets.credentials import AwsKeys
+from trainctl.buckets.location import parse_bucket_location
 
 MANIFEST = """\
 project: {name: demo}

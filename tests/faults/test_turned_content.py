@@ -30,11 +30,11 @@ from tests.support.storage.mirrors import (
 from tests.support.storage.weights_data import noise
 from trainctl.base.listing import ResolvedSource
 from trainctl.base.protocol.callbacks import CallbackClient, PendingRequest
+from trainctl.buckets.bucket_client import Bucket as Objects
+from trainctl.buckets.credentials import AzureKey, sign_sas_query
+from trainctl.buckets.location import parse_bucket_location
 from trainctl.errors import SourceMismatch
 from trainctl.node.mirror.url_upstream import SourceUrlCache, UrlUpstream
-from trainctl.objects.bucket_client import Bucket as Objects
-from trainctl.objects.credentials import AzureKey, sign_sas_query
-from trainctl.objects.location import parse_bucket_location
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.bucket import BucketSource
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainctl.objects.location import parse_bucket_location
+from trainctl.buckets.location import parse_bucket_location
 
 OWNERS = {
     "s3://": "my-bucket",

@@ -70,7 +70,7 @@ ALLOWED = {
             "docs/guides/several-nodes.md",
             "docs/guides/sweeps.md",
             "examples/README.md",
-            "trainctl/jobs/bucket_credentials.py",
+            "trainctl/secrets/bucket_credentials.py",
             "trainctl/weights/resolution.py",
         }
     ),

@@ -3,7 +3,7 @@
 Start with ``__main__``: it maps each RPC method to a function (docs/reference/protocol.md).
 
 - ``cache``: weights and code on the node's disk; ``transfer`` fetches them
-- ``jobs``, ``containers``: prepare and start the job's process
+- ``environment``, ``containers``: prepare and start the job's process
 - ``supervision``: one supervisor process per run; ``runs`` holds its record, logs and mounts
 - ``scheduling``: the queue for GPUs; ``rendezvous`` coordinates the nodes of a gang
 - ``checkpoints``, ``training``, ``metrics``, ``mirror``: methods for each of these

@@ -23,7 +23,7 @@ _METHODS = {
     "cache_evict": "cache.eviction.cache_evict",
     "cache_verify": "cache.verification.cache_verify",
     "has_code": "cache.code_archives.has_code",
-    "build_environment": "jobs.requirements.build_environment",
+    "build_environment": "environment.requirements.build_environment",
     "start": "supervision.start_methods.start",
     "set_secrets": "supervision.start_methods.set_secrets",
     "status": "supervision.run_methods.status",
@@ -89,7 +89,7 @@ def main() -> int:
     os.umask(0o077)  # files are private; shared caches set modes explicitly
     method = sys.argv[-1]
     if method == "enter":  # standard input is the caller's; the request is an argument
-        return int(_find_function("jobs.entry.enter")(sys.argv[-2]))
+        return int(_find_function("environment.entry.enter")(sys.argv[-2]))
     request: Mapping[str, Any] = {}
     failure: Mapping[str, Any]
     try:

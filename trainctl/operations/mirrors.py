@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from trainctl.base.retry import RetryPolicy
+from trainctl.buckets.location import SCHEMES
 from trainctl.desired.values import DesiredState, StoreLocation
 from trainctl.errors import (
     NodeError,
@@ -18,19 +19,18 @@ from trainctl.errors import (
     UnknownOnNode,
     UsageError,
 )
-from trainctl.jobs.bucket_credentials import explain_denial
-from trainctl.jobs.secrets import SecretResolver
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import MirrorSite
 from trainctl.model.specs.auth import SourceAuthSpec
 from trainctl.model.specs.resource import DesiredResource, WeightsSpec
-from trainctl.objects.location import SCHEMES
 from trainctl.operations.directories import data_home, directory_of
 from trainctl.plugin_api import discovery
 from trainctl.plugin_api.provider import Provider
 from trainctl.resources.agents import nodes_of, recorded_or_planned
 from trainctl.resources.clusters import provider_cluster
+from trainctl.secrets.bucket_credentials import explain_denial
+from trainctl.secrets.resolver import SecretResolver
 from trainctl.weights.mirrors import HostMirrorLocation
 
 if TYPE_CHECKING:  # slow to import
@@ -163,7 +163,7 @@ def bucket_mirror(
     location: StoreLocation, secrets: SecretResolver, environ: Mapping[str, str], retry: RetryPolicy
 ) -> Mirror:
     """Open the mirror in a bucket, with its secret or default credentials."""
-    from trainctl.objects.bucket_store import open_bucket_store
+    from trainctl.buckets.bucket_store import open_bucket_store
     from trainctl.store.keys import is_store_key
     from trainctl.store.store import MirrorStore
     from trainctl.weights.mirrors import DirectMirror

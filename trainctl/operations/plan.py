@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from trainctl.errors import NodeError, StalePlan, TrainctlError
-from trainctl.jobs.code import changed_files
+from trainctl.inputs.code import changed_files
 from trainctl.ledger.history import plan_outcomes
 from trainctl.ledger.planned_edits import plan_edits
 from trainctl.ledger.state import RecordedResource, State

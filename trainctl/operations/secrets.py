@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import PermissionDenied, TrainctlError, TrustError, UsageError
-from trainctl.jobs.destinations import SecretUse, secret_uses
-from trainctl.jobs.secret_sources import SecretCheck, SecretPush, SecretUseCheck
-from trainctl.jobs.secret_stores import SECRET_STORES
 from trainctl.manifest.suggestions import did_you_mean
 from trainctl.model.diagnostics import Diagnostic, of_error
 from trainctl.operations.workspace import Workspace
+from trainctl.secrets.destinations import SecretUse, secret_uses
+from trainctl.secrets.sources import SecretCheck, SecretPush, SecretUseCheck
+from trainctl.secrets.stores import SECRET_STORES
 
 
 def trust_violations(workspace: Workspace) -> list[Diagnostic]:

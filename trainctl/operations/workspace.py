@@ -49,13 +49,13 @@ from trainctl.plugin_api.provider import Confirm, Provider, never_confirm
 if TYPE_CHECKING:
     from trainctl.base.retry import RetryPolicy
     from trainctl.encryption.keys import EncryptionKeys
-    from trainctl.jobs.checkpoints import CheckpointAccess
-    from trainctl.jobs.secrets import SecretResolver
+    from trainctl.inputs.checkpoints import CheckpointAccess
     from trainctl.ledger.ledger import Ledger
     from trainctl.manifest.extends import PinnedFile
     from trainctl.plan.values import Plan
     from trainctl.resources.agents import Agents
     from trainctl.resources.registry import Services
+    from trainctl.secrets.resolver import SecretResolver
     from trainctl.weights.mirrors import Mirror
 
 
@@ -304,7 +304,7 @@ class Workspace:
         )
 
     def _secrets(self, specs: Mapping[str, SecretSpec]) -> SecretResolver:
-        from trainctl.jobs.secrets import SecretResolver
+        from trainctl.secrets.resolver import SecretResolver
 
         settings = self.settings
         return SecretResolver(
@@ -314,7 +314,7 @@ class Workspace:
     @cached_property
     def checkpoints(self) -> CheckpointAccess:
         """The checkpoint store; the default one if the manifest is invalid."""
-        from trainctl.jobs.checkpoints import CheckpointAccess
+        from trainctl.inputs.checkpoints import CheckpointAccess
 
         try:
             settings, secrets = self.desired.checkpoints, self.secrets

@@ -15,7 +15,7 @@ from trainctl.base.retry import RetryFn
 class SourceCredential:
     """Credential of a source; ``value`` is secret and registered for redaction.
 
-    For buckets, ``value`` has the format of ``trainctl.objects.credentials``, empty for unsigned requests. ``endpoint``
+    For buckets, ``value`` has the format of ``trainctl.buckets.credentials``, empty for unsigned requests. ``endpoint``
     is the manifest's endpoint URL. ``renew`` returns the next credential after expiry. ``withheld_reason``: why an
     existing credential is not sent to an untrusted server. ``requester_pays``: S3 may bill its account.
     """

@@ -11,7 +11,7 @@ from trainctl.apply.step import ApplyStep, MayStop
 from trainctl.base.protocol.caches import MAKE_CACHE, REMOVE_CACHE, CacheOwnerRequest
 from trainctl.base.protocol.method import Method
 from trainctl.errors import NodeUnreachable, TrainctlError
-from trainctl.jobs.environment import team_cache
+from trainctl.inputs.environment import team_cache
 from trainctl.ledger.state import Intent, Lookup, RecordedResource, origin_of
 from trainctl.model.action import Action
 from trainctl.model.address import Address

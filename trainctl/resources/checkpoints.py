@@ -19,8 +19,8 @@ from trainctl.errors import (
     TrainctlError,
     UnknownOnNode,
 )
-from trainctl.jobs.checkpoints import CheckpointAccess
-from trainctl.jobs.environment import checkpoint_directory
+from trainctl.inputs.checkpoints import CheckpointAccess
+from trainctl.inputs.environment import checkpoint_directory
 from trainctl.model.reports import UnreachableNode, unreachable_nodes
 from trainctl.model.run import RankRecord, RunRecord
 from trainctl.plugin_api.provider import Node

@@ -16,7 +16,7 @@ from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.base.protocol.weights import FORGET, FORGET_CACHE
 from trainctl.base.units import parse_size
 from trainctl.errors import NodeError, NodeUnreachable
-from trainctl.jobs.environment import team_cache
+from trainctl.inputs.environment import team_cache
 from trainctl.ledger.state import Intent, Lookup, RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.specs.resource import CacheTier, ClusterSpec

@@ -23,11 +23,10 @@ from trainctl.base.protocol.method import RootRequest
 from trainctl.base.protocol.runs import StartRequest
 from trainctl.base.protocol.spec import CheckpointStoreSpec, DeploymentSpec, GangSpec
 from trainctl.errors import InsufficientSpace, NodeError, NodeUnreachable, StalePlan, TrainctlError
-from trainctl.jobs.checkpoints import CheckpointAccess
-from trainctl.jobs.code import CodeSource, pack
-from trainctl.jobs.environment import run_paths
-from trainctl.jobs.secrets import SecretResolver
-from trainctl.jobs.workspace_code import scan_code
+from trainctl.inputs.checkpoints import CheckpointAccess
+from trainctl.inputs.code import CodeSource, pack
+from trainctl.inputs.environment import run_paths
+from trainctl.inputs.workspace_code import scan_code
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import DeliveryRecord, MirroringRecord
@@ -59,6 +58,7 @@ from trainctl.resources.runs.launch import (
 )
 from trainctl.resources.runs.previous_runs import RunStart
 from trainctl.resources.runs.run_control import RunControl
+from trainctl.secrets.resolver import SecretResolver
 from trainctl.weights.mirrors import Mirror
 
 _RECHECK_SECONDS = 30.0

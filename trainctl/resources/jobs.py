@@ -23,8 +23,7 @@ from trainctl.errors import (
     TrainctlError,
     UserInterrupt,
 )
-from trainctl.jobs.checkpoints import CheckpointAccess
-from trainctl.jobs.secrets import SecretResolver
+from trainctl.inputs.checkpoints import CheckpointAccess
 from trainctl.ledger.provenance import entry_author
 from trainctl.ledger.state import Intent, Lookup, RecordedResource
 from trainctl.model.action import Action
@@ -47,6 +46,7 @@ from trainctl.resources.runs.blocking_runs import (
 from trainctl.resources.runs.launch import queue_order
 from trainctl.resources.runs.previous_runs import find_attempted_runs, prepare_start
 from trainctl.resources.runs.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
+from trainctl.secrets.resolver import SecretResolver
 from trainctl.weights.mirrors import Mirror
 
 if TYPE_CHECKING:

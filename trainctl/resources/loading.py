@@ -14,7 +14,7 @@ from trainctl.base.protocol.runs import StartRequest
 from trainctl.base.protocol.spec import CheckpointLoad
 from trainctl.base.protocol.wire import encode_rows
 from trainctl.errors import InsufficientSpace, TrainctlError
-from trainctl.jobs.checkpoints import CheckpointAccess, loadable_runs, reference_of
+from trainctl.inputs.checkpoints import CheckpointAccess, loadable_runs, reference_of
 from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.run import RunRecord
 from trainctl.resources.checkpoints import CheckpointClient, Row

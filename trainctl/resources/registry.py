@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from trainctl.apply.step import ApplyStep, MayStop, StepHandler
 from trainctl.errors import NodeUnreachable
-from trainctl.jobs.checkpoints import CheckpointAccess
-from trainctl.jobs.secrets import SecretResolver
+from trainctl.inputs.checkpoints import CheckpointAccess
 from trainctl.ledger.state import Intent, Lookup, RecordedResource
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import MirrorSite
@@ -21,6 +20,7 @@ from trainctl.resources.caches import CacheHandler
 from trainctl.resources.clusters import ClusterHandler
 from trainctl.resources.jobs import JobHandler
 from trainctl.resources.weights import WeightsHandler
+from trainctl.secrets.resolver import SecretResolver
 from trainctl.weights.lock import LockEntry
 from trainctl.weights.mirrors import Mirror
 

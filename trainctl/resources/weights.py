@@ -21,8 +21,6 @@ from trainctl.errors import (
     TrainctlError,
     UnknownOnNode,
 )
-from trainctl.jobs.bucket_credentials import explaining_denials
-from trainctl.jobs.secrets import SecretResolver
 from trainctl.ledger.state import Intent, Lookup, RecordedResource, origin_of
 from trainctl.model.delivery import MirroringRecord, MirrorSite
 from trainctl.model.source_uri import parse_source
@@ -32,6 +30,8 @@ from trainctl.plan.values import Observation
 from trainctl.plugin_api.provider import ResourceStatus
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.resources.agents import ProjectContext
+from trainctl.secrets.bucket_credentials import explaining_denials
+from trainctl.secrets.resolver import SecretResolver
 from trainctl.sources import source_for
 from trainctl.store.references import Reference
 from trainctl.weights.lock import LockEntry

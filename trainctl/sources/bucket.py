@@ -16,12 +16,12 @@ from typing import Literal
 
 from trainctl.base.filesystem.safe_path import ARCHIVED, display_path, unusable_file
 from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile, sort_files
+from trainctl.buckets.bucket_client import SIGNING, Bucket, open_bucket
+from trainctl.buckets.credentials import parse_credential
+from trainctl.buckets.location import BucketLocation, parse_bucket_location
+from trainctl.buckets.metadata import ObjectInfo
+from trainctl.buckets.obstore_client import SILENCE_SECONDS, custom_endpoint
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
-from trainctl.objects.bucket_client import SIGNING, Bucket, open_bucket
-from trainctl.objects.credentials import parse_credential
-from trainctl.objects.location import BucketLocation, parse_bucket_location
-from trainctl.objects.metadata import ObjectInfo
-from trainctl.objects.obstore_client import SILENCE_SECONDS, custom_endpoint
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
 from trainctl.sources.client import SourceClient, SourceResponse
 from trainctl.sources.headers import (

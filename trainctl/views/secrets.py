@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trainctl.jobs.secret_sources import SecretCheck, SecretPush, SecretUseCheck
+from trainctl.secrets.sources import SecretCheck, SecretPush, SecretUseCheck
 from trainctl.views.terminal.tables import table
 
 SECRET_COLUMNS = ("name", "from", "source", "version", "readable", "by", "purpose", "to", "allowed")

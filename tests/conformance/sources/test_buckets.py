@@ -12,8 +12,8 @@ from tests.support.servers.bucket_stores import SERVERS, Server, place_in
 from tests.support.servers.buckets import KEY_ID, SECRET
 from tests.support.servers.clouds import ACCOUNT, ACCOUNT_KEY
 from trainctl.base.listing import ResolvedSource, SourceFile
-from trainctl.objects.bucket_client import Bucket, open_bucket
-from trainctl.objects.location import parse_bucket_location
+from trainctl.buckets.bucket_client import Bucket, open_bucket
+from trainctl.buckets.location import parse_bucket_location
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.bucket import BucketSource
 from trainctl.testing.weight_source import UpstreamFixture, WeightSourceConformance

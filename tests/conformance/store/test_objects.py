@@ -12,7 +12,7 @@ import pytest
 from tests.support.servers.bucket_stores import SERVERS
 from tests.support.storage.store_contents import sha256
 from trainctl.base.objects import ObjectStore
-from trainctl.objects.bucket_store import BucketObjects
+from trainctl.buckets.bucket_store import BucketObjects
 from trainctl.store import keys
 
 DATA = bytes(range(256)) * 300

@@ -11,8 +11,8 @@ from unittest.mock import patch
 from tests.support.servers.bucket_stores import SERVERS, place_in
 from tests.support.servers.fault_proxy import FaultProxy, fault_proxy
 from tests.support.servers.google_xml import GoogleXml
-from trainctl.objects import bucket_store
-from trainctl.objects.bucket_store import STATE_RETRY, StateObjects, open_state_store
+from trainctl.buckets import bucket_store
+from trainctl.buckets.bucket_store import STATE_RETRY, StateObjects, open_state_store
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl_state import BucketLog
 

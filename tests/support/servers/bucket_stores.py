@@ -11,7 +11,7 @@ from tests.support.servers.buckets import BucketServer, moto, rclone
 from tests.support.servers.clouds import ACCOUNT, AzureAccount, azure
 from tests.support.servers.google_xml import GoogleXml, google_xml
 from trainctl.base.retry import RetryPolicy
-from trainctl.objects.bucket_store import BucketObjects, open_bucket_store
+from trainctl.buckets.bucket_store import BucketObjects, open_bucket_store
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.store import keys
 

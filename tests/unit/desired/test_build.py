@@ -14,7 +14,7 @@ from tests.support.projects.manifests import desired, problems
 from trainctl.desired.build import directory_name
 from trainctl.desired.values import SecretSpec
 from trainctl.encryption.keys import KeySource
-from trainctl.jobs.environment import RunPaths, environment
+from trainctl.inputs.environment import RunPaths, environment
 from trainctl.model.address import Address, Kind, slug
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.resource import DesiredResource

@@ -12,7 +12,7 @@ from trainctl.apply.step import ApplyStep
 from trainctl.base.protocol.method import UntypedMethod
 from trainctl.base.protocol.runs import StartRequest
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError
-from trainctl.jobs.environment import run_paths
+from trainctl.inputs.environment import run_paths
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.resource import ClusterSpec
 from trainctl.plugin_api.provider import Node

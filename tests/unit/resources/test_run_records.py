@@ -10,7 +10,7 @@ import pytest
 from tests.support.cases import cases
 from trainctl.base.protocol.runs import RunReport
 from trainctl.errors import NodeUnreachable
-from trainctl.jobs.environment import run_paths
+from trainctl.inputs.environment import run_paths
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus

@@ -18,9 +18,9 @@ from tests.support.servers.clouds import ACCOUNT, azure
 from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
 from tests.support.storage.weights_data import LFS_POINTER
 from trainctl.base.filesystem.safe_path import is_unusable
+from trainctl.buckets.bucket_client import open_bucket
+from trainctl.buckets.location import parse_bucket_location
 from trainctl.errors import SourceDenied, SourceError, SourceNotFound
-from trainctl.objects.bucket_client import open_bucket
-from trainctl.objects.location import parse_bucket_location
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.bucket import BucketSource
 from trainctl.weights.resolution import SourceRequest, resolve

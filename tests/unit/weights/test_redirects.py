@@ -14,19 +14,19 @@ from google.auth.crypt import RSASigner
 from tests.support.servers.buckets import KEY_ID, SECRET
 from tests.support.servers.clouds import service_account
 from tests.support.servers.raw_server import RawServer, raw_response, serve_responses
-from trainctl.errors import SourceDenied, SourceError
-from trainctl.objects.bucket_client import Bucket
-from trainctl.objects.credentials import (
+from trainctl.buckets.bucket_client import Bucket
+from trainctl.buckets.credentials import (
     AwsKeys,
     AzurePrincipal,
     AzureSas,
     BucketCredential,
     ServiceAccount,
 )
-from trainctl.objects.default_chain import azure_token
-from trainctl.objects.google import federated_token
-from trainctl.objects.location import parse_bucket_location
-from trainctl.objects.token_requests import identity_token
+from trainctl.buckets.default_chain import azure_token
+from trainctl.buckets.google import federated_token
+from trainctl.buckets.location import parse_bucket_location
+from trainctl.buckets.token_requests import identity_token
+from trainctl.errors import SourceDenied, SourceError
 
 LISTED = "<ListBucketResult></ListBucketResult>"
 

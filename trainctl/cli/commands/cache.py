@@ -26,7 +26,7 @@ from trainctl.cli.options import (
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import approve, open_workspace, require_terminal
 from trainctl.errors import NodeUnreachable, UsageError
-from trainctl.jobs.environment import project_id
+from trainctl.inputs.environment import project_id
 from trainctl.model.address import slug
 from trainctl.operations.caches import CacheSelection, clear, evict, select_cache, summarize, verify
 from trainctl.views.caches import (

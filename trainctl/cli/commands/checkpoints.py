@@ -27,7 +27,7 @@ from trainctl.cli.options import (
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_with_trust
 from trainctl.errors import UsageError
-from trainctl.jobs.serving import ServingEngine
+from trainctl.inputs.serving import ServingEngine
 from trainctl.model.reports import Checkpoint
 from trainctl.operations.jobs.checkpoints import (
     artifacts,

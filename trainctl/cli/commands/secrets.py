@@ -20,10 +20,10 @@ from trainctl.cli.options import (
 from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import approve, open_with_trust
 from trainctl.errors import UsageError
-from trainctl.jobs.secret_sources import MAX_BYTES
 from trainctl.operations.jobs.follow import runs_waiting_for_secrets, send_secrets
 from trainctl.operations.secrets import check_secrets, exit_code, push_secret, require_storable
 from trainctl.operations.workspace import Workspace
+from trainctl.secrets.sources import MAX_BYTES
 from trainctl.views.events import TextEventPrinter
 from trainctl.views.problems import diagnostic_lines, explain_hint_lines
 from trainctl.views.secrets import (

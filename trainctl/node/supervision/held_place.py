@@ -1,6 +1,6 @@
 """Keep the place of a run whose commands have ended: its processes' mounts, GPUs and files.
 
-The shell writes its exit code to ``held`` and waits (``jobs.shell.holding_lines``); the supervisor ends it.
+The shell writes its exit code to ``held`` and waits (``environment.shell.holding_lines``); the supervisor ends it.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from trainctl.node.cache.inventory import CacheInventory
 from trainctl.node.cache.leases import CacheLeases
 from trainctl.node.containers.engines import LocalEngine, choose_engine
 from trainctl.node.containers.images import find_image, validate_reference
-from trainctl.node.jobs.container import RDMA
-from trainctl.node.jobs.shell import check_host
+from trainctl.node.environment.container import RDMA
+from trainctl.node.environment.shell import check_host
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.mount import MountSupport, blocked_reason, private_mounts, try_mounts
 from trainctl.node.runs.record import (

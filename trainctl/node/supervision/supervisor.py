@@ -23,8 +23,8 @@ from trainctl.base.system.syscalls import (
 )
 from trainctl.node.checkpoints.loader import load_checkpoints
 from trainctl.node.checkpoints.uploader_process import UploaderProcess
-from trainctl.node.jobs import container
-from trainctl.node.jobs.shell import (
+from trainctl.node.environment import container
+from trainctl.node.environment.shell import (
     activation_lines,
     describe_failure,
     keep_variables,
@@ -33,7 +33,7 @@ from trainctl.node.jobs.shell import (
     shell_program,
     started_commands,
 )
-from trainctl.node.jobs.workspace import is_inherited, job_environment, prepare_job
+from trainctl.node.environment.workspace import is_inherited, job_environment, prepare_job
 from trainctl.node.metrics.disk_guard import DiskGuard
 from trainctl.node.metrics.progress_endpoint import ProgressEndpoint
 from trainctl.node.metrics.sampler import Sampler

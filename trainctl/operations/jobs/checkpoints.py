@@ -16,8 +16,8 @@ from trainctl.base.json import digest
 from trainctl.base.parallel import each
 from trainctl.base.protocol.checkpoints import CheckpointObjectRange
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError, UsageError
-from trainctl.jobs.code import DOWNLOAD_MARK
-from trainctl.jobs.environment import checkpoint_directory
+from trainctl.inputs.code import DOWNLOAD_MARK
+from trainctl.inputs.environment import checkpoint_directory
 from trainctl.model.address import Address, Kind
 from trainctl.model.reports import (
     Checkpoint,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.errors import StorageError, UsageError
-from trainctl.jobs.serving import WEIGHTS, ServedCheckpoint, ServingEngine
+from trainctl.inputs.serving import WEIGHTS, ServedCheckpoint, ServingEngine
 from trainctl.model.address import Address, Kind, slug
 from trainctl.model.source_uri import parse_source
 from trainctl.model.specs.job_spec import JobSpec

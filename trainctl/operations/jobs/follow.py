@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from trainctl.apply.interrupt import Interrupt
 from trainctl.base.protocol import WAITS_FOR_RESUME, WAITS_FOR_SECRETS
 from trainctl.errors import NodeUnreachable, TrainctlError
-from trainctl.jobs.secret_sources import is_local
 from trainctl.model.address import Address
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.operations.jobs.runs import (
@@ -19,6 +18,7 @@ from trainctl.operations.jobs.runs import (
     run_control,
 )
 from trainctl.operations.workspace import Workspace
+from trainctl.secrets.sources import is_local
 
 POLL_SECONDS = 0.5
 """How often a followed run is queried."""

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 from trainctl.base.protocol.runs import EnterRequest
 from trainctl.errors import NodeError
-from trainctl.jobs.environment import work_directory
+from trainctl.inputs.environment import work_directory
 from trainctl.operations.jobs.runs import JobRun, check_rank, run_control, unknown_run_error
 from trainctl.operations.workspace import Workspace
 from trainctl.plugin_api.provider import Node

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trainctl.base.parallel import each
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError
-from trainctl.jobs.environment import work_directory
+from trainctl.inputs.environment import work_directory
 from trainctl.model.address import Address, Kind
 from trainctl.model.reports import (
     Checkpoint,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import StalePlan, TrainctlError, UsageError
-from trainctl.jobs.code import repository_of
+from trainctl.manifest.checkout import repository_of
 from trainctl.model.redaction import Redactor
 from trainctl.plan.values import Plan
 from trainctl.review.github import GitHub

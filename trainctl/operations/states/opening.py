@@ -18,11 +18,11 @@ from trainctl.plugin_api import discovery
 from trainctl.plugin_api.state import FIRST_BATCH, StateLog
 
 if TYPE_CHECKING:  # slow to import
+    from trainctl.buckets.bucket_store import StateObjects
     from trainctl.encryption.keys import EncryptionKeys
     from trainctl.encryption.sealed_log import SealedLog
-    from trainctl.jobs.secrets import SecretResolver
     from trainctl.ledger.ledger import Ledger
-    from trainctl.objects.bucket_store import StateObjects
+    from trainctl.secrets.resolver import SecretResolver
 
 LISTED_LEVELS = 4
 """Levels of directories below a prefix in which states are found."""
@@ -117,7 +117,7 @@ def _directories(path: Path) -> tuple[str, ...]:
 def _objects(
     url: str, declared: StoreLocation, secrets: SecretResolver, environ: Mapping[str, str]
 ) -> StateObjects:
-    from trainctl.objects.bucket_store import open_state_store
+    from trainctl.buckets.bucket_store import open_state_store
 
     location = location_at(url, declared)
     access = BucketAccess(location, secrets, "state")

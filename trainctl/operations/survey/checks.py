@@ -9,13 +9,13 @@ from itertools import islice
 from pathlib import Path
 
 from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.buckets.location import parse_bucket_location
 from trainctl.desired.values import DesiredState
 from trainctl.errors import SourceError
-from trainctl.jobs.environment import weights_variable
+from trainctl.inputs.environment import weights_variable
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error
 from trainctl.model.specs.resource import DesiredResource
-from trainctl.objects.location import parse_bucket_location
 from trainctl.operations.directories import directory_of
 from trainctl.operations.mirrors import mirror_url
 from trainctl.operations.workspace import Workspace

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from trainctl.errors import StorageError, TrainctlError
-from trainctl.jobs.code import SUBMODULE, CodeFile, CodeSource, run_git
+from trainctl.inputs.code import SUBMODULE, CodeFile, CodeSource
+from trainctl.manifest.checkout import run_git
 from trainctl.model.address import Kind
 from trainctl.model.contents import ContentChange, ContentDiff, ContentGroup
 from trainctl.model.run import RunRecord, RunStatus

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainctl.base.http.client import HttpClient
 from trainctl.base.parallel import each
 from trainctl.errors import SourceError, TrainctlError
-from trainctl.jobs.images.digests import image_digest
+from trainctl.inputs.image_digests import image_digest
 from trainctl.model.specs.image import Image
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.diff import with_images

@@ -19,9 +19,9 @@ from trainctl.base.protocol.host import (
 )
 from trainctl.base.protocol.weights import CacheQueryResponse
 from trainctl.errors import NodeError, TrainctlError
-from trainctl.jobs.code import is_from_checkout
-from trainctl.jobs.host_requirements import HostRequirements
+from trainctl.inputs.host_requirements import HostRequirements
 from trainctl.ledger.state import State
+from trainctl.manifest.checkout import is_from_checkout
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import HOPS, DeliveryRecord, ServingCapability
 from trainctl.model.diagnostics import Diagnostic, error, warning

@@ -10,7 +10,6 @@ from itertools import repeat
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.units import format_bytes
 from trainctl.errors import StorageError, TrainctlError
-from trainctl.jobs.bucket_credentials import explaining_denials
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, of_error, warning
@@ -23,6 +22,7 @@ from trainctl.operations.workspace import Workspace
 from trainctl.plan.resources import PLANNED_WEIGHTS_ATTRIBUTES
 from trainctl.plan.values import WeightsFacts
 from trainctl.resources.weights import credential_of, source_request_of
+from trainctl.secrets.bucket_credentials import explaining_denials
 from trainctl.sources import source_for
 from trainctl.store.backends.directory import SPARE_BYTES
 from trainctl.store.maintenance.survey import SourceSurvey

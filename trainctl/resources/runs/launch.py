@@ -29,9 +29,8 @@ from trainctl.base.protocol.spec import (
     SweepSlots,
 )
 from trainctl.errors import LockHeld, NodeError, NodeUnreachable, TrainctlError
-from trainctl.jobs.environment import RunPaths, caches, directory_links, environment
-from trainctl.jobs.images.digests import by_digest
-from trainctl.jobs.secrets import SecretResolver
+from trainctl.inputs.environment import RunPaths, caches, directory_links, environment
+from trainctl.inputs.image_digests import by_digest
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.specs.job_spec import JobSpec
@@ -41,6 +40,7 @@ from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery import RankAssignment
 from trainctl.resources.runs.run_control import RunControl
 from trainctl.resources.runs.run_status import with_status
+from trainctl.secrets.resolver import SecretResolver
 
 _BUFFER_BYTES = 2**20
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.base.units import format_bytes
-from trainctl.jobs.serving import JOB, PORT, WEIGHTS, ServedCheckpoint
+from trainctl.inputs.serving import JOB, PORT, WEIGHTS, ServedCheckpoint
 from trainctl.model.reports import Checkpoint, CheckpointFile, UnreachableNode
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import (

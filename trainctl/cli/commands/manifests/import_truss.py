@@ -13,7 +13,7 @@ import typer
 from trainctl.cli.options import OUTPUT, argument, option
 from trainctl.cli.session import CliSession, session_of
 from trainctl.errors import UsageError
-from trainctl.jobs.workspace_code import check_code
+from trainctl.inputs.workspace_code import check_code
 from trainctl.manifest.files import manifest_files
 from trainctl.manifest.text.writer import to_toml, to_yaml
 from trainctl.operations.truss.convert import ImportTarget, convert, note_refusals

@@ -1,0 +1,268 @@
+"""Faults of a bucket's server, and credentials that expire."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.cases import by_text
+from tests.support.servers.buckets import KEY_ID, SECRET, moto
+from tests.support.servers.certificate_authority import authority
+from tests.support.servers.hub import FaultyHandler, listen
+from tests.support.servers.raw_server import RawRequest, RawServer, raw_response, serve_responses
+from trainctl import errors
+from trainctl.base.checkpoints.s3_client import S3Client
+from trainctl.buckets.bucket_client import Bucket, open_bucket
+from trainctl.buckets.credentials import AwsKeys
+from trainctl.buckets.errors import WrongRegion
+from trainctl.buckets.location import parse_bucket_location
+from trainctl.errors import (
+    SourceDenied,
+    SourceError,
+    SourceNotFound,
+    SourceUnreachable,
+)
+from trainctl.model.run import RunRecord
+from trainctl.plugin_api.sources import SourceCredential
+from trainctl.resources.checkpoints import CheckpointClient
+from trainctl.secrets.bucket_credentials import CredentialCache
+
+pytestmark = pytest.mark.integration
+
+EMPTY = '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><IsTruncated>false</IsTruncated></ListBucketResult>'
+
+
+@pytest.fixture
+def answers() -> list[Callable[[RawRequest], bytes]]:
+    """The last is how the server responds: with an empty bucket, unless a test adds another."""
+    return [lambda request: raw_response(EMPTY)]
+
+
+@pytest.fixture
+def server(answers: list[Callable[[RawRequest], bytes]]) -> Iterator[RawServer]:
+    with serve_responses(lambda request: answers[-1](request)) as running:
+        yield running
+
+
+def bucket(url: str, key_id: str = KEY_ID, **more: object) -> Bucket:
+    location = parse_bucket_location("s3://models/a", url, {})
+    return Bucket(location, AwsKeys(key_id, SECRET), "secret keys", environ={}, **more)  # type: ignore[arg-type]
+
+
+def unsigned(uri: str, url: str, **environ: str) -> Bucket:
+    return Bucket(parse_bucket_location(uri, url, {}), environ=environ)
+
+
+MESSAGE = "User a may not list, as no policy allows it: see https://aws.example/x?Signature=abc"
+
+
+def refusal(code: str, status: str = "400 Bad Request", more: str = "") -> bytes:
+    message = f"<Error><Code>{code}</Code><Message>{MESSAGE}</Message>{more}</Error>"
+    return raw_response(f"<?xml version='1.0'?>{message}", status)
+
+
+def signatures(server: RawServer) -> list[str]:
+    return [request.headers.get("authorization", "") for request in server.heard]
+
+
+@pytest.mark.parametrize(("code", "case"), by_text("sources/bucket_refusals"))
+def test_a_refusal_is_reported_by_its_code_and_not_retried(
+    server: RawServer, answers: list[object], code: str, case: dict[str, str]
+) -> None:
+    """The kind says whether a retry may help; the server's message has no query of a URL."""
+    kind = WrongRegion if case["kind"] == "WrongRegion" else getattr(errors, case["kind"])
+    answers.append(lambda request: refusal(code, case["status"]))
+    with pytest.raises(kind) as caught:
+        list(bucket(server.url).list())
+    assert type(caught.value) is kind
+    assert code in caught.value.summary
+    assert caught.value.summary.startswith("s3://models/a: ")
+    said = ": User a may not list, as no policy allows it: see https://aws.example/x?…"
+    assert (said in caught.value.summary) is (kind is not WrongRegion)
+    assert len(server.heard) == 1
+
+
+def test_an_expired_credential_is_renewed_once(server: RawServer, answers: list[object]) -> None:
+    """If the renewed credential has expired, too, that is the error."""
+
+    def respond(request: RawRequest) -> bytes:
+        is_new = "=NEW/" in request.headers["authorization"]
+        return raw_response(EMPTY) if is_new else refusal("ExpiredToken")
+
+    answers.append(respond)
+    renewed = iter([AwsKeys("NEW", SECRET), AwsKeys("ALSO-OLD", SECRET)])
+    assert list(bucket(server.url, "OLD", renew=lambda: next(renewed)).list()) == []
+    assert len(server.heard) == 2
+    with pytest.raises(SourceDenied, match="has expired") as caught:
+        list(bucket(server.url, "OLD", renew=lambda: next(renewed)).list())
+    assert caught.value.code == "expired-credential"
+    assert len(server.heard) == 4
+    with pytest.raises(SourceDenied, match="has expired"):
+        list(bucket(server.url, "OLD").list())
+
+
+def test_each_credential_is_renewed_before_it_expires(server: RawServer) -> None:
+    def credential(number: int) -> SourceCredential:
+        expires_at = datetime.now(UTC) + timedelta(hours=1 if number == 2 else 0)
+        keys = {"aws_access_key_id": f"KEY{number}", "aws_secret_access_key": SECRET}
+        value = json.dumps({**keys, "expires_at": expires_at.isoformat()})
+        return SourceCredential(value, "role", renew=lambda: credential(number + 1))
+
+    cached = CredentialCache().get("role", lambda: credential(0))
+    store = open_bucket(parse_bucket_location("s3://models/a", server.url, {}), cached, {})
+    for _ in range(3):
+        list(store.list())
+    assert [one.partition("=")[2][:4] for one in signatures(server)] == ["KEY1", "KEY2", "KEY2"]
+
+
+@pytest.mark.parametrize(
+    ("code", "more"),
+    [
+        ("AuthorizationHeaderMalformed", "<Region>REGION</Region>"),
+        ("PermanentRedirect", "<Endpoint>m.s3.REGION.amazonaws.com</Endpoint>"),
+    ],
+)
+def test_a_bucket_in_another_region_is_found(
+    server: RawServer, answers: list[object], code: str, more: str
+) -> None:
+    """Later requests are signed for the region that S3 reports; if it reports none, that is an error."""
+
+    def respond(request: RawRequest) -> bytes:
+        if "/eu-north-1/" in request.headers["authorization"]:
+            return raw_response(EMPTY)
+        return refusal(code, more=more.replace("REGION", "eu-north-1"))
+
+    answers.append(respond)
+    store = bucket(server.url)
+    assert [list(store.list()), list(store.list())] == [[], []]
+    assert ["/eu-north-1/" in one for one in signatures(server)] == [False, True, True]
+    answers.append(lambda request: refusal(code, more=more.replace("REGION", "")))
+    with pytest.raises(SourceError, match="is in another region") as caught:
+        list(bucket(server.url).list())
+    assert caught.value.code == "wrong-region"
+
+
+@pytest.mark.parametrize("refused", ["Code>PathStyleRequestNotAllowed", "Code>SecondLevelDomainForbidden", "Code>InvalidPathAccess", "Message>Virtual host domain is required"])  # fmt: skip
+def test_a_server_that_refuses_path_style_is_asked_at_the_buckets_host(
+    server: RawServer, answers: list[object], monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """By the clients of sources, mirrors and states, and by that of nodes; not at an IP address."""
+    refusing = raw_response(f"<Error><{refused}</", "403 Forbidden")
+    answers.append(lambda request: raw_response(EMPTY) if request.headers["host"].startswith("models.") else refusing)  # fmt: skip
+    with pytest.raises(
+        SourceError, match=r"requires virtual-hosted addresses, BUCKET.HOST \(403(, (?!None)\w+)?\)"
+    ):
+        list(bucket(server.url).list())
+    place = {"url": "s3://models", "endpoint_url": f"http://store.test:{server.url[17:]}"}
+    client = S3Client("models", place["endpoint_url"], {})
+    with monkeypatch.context() as patch:
+        find = socket.getaddrinfo
+        patch.setattr(socket, "getaddrinfo", lambda host, *more: find("127.0.0.1", *more))
+        assert client.request("GET", "a/x").body == EMPTY.encode()
+        access: Any = SimpleNamespace(values=lambda _: {})
+        saved = CheckpointClient(access, access, RunRecord("a", 1, "k", store=place))
+        assert saved.urls(["p/x"], 60) == [client.presigned("p/x", 60)]
+    assert client.presigned("a/x", 60).startswith("http://models.store.test:")
+    monkeypatch.setenv("http_proxy", server.url)
+    store, other = bucket("http://store.test"), bucket("http://store.test")
+    assert (list(store.list()), other.get("x")) == ([], EMPTY.encode())
+    assert (other.sign("x", 60) or "").startswith("http://models.store.test/a/x?")
+    assert store.address("x") == "http://models.store.test/a/x"
+
+
+def test_lists_of_amazon_report_restores(server: RawServer, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """In each partition and at VPC endpoints; other servers may refuse the header."""
+    monkeypatch.setenv("http_proxy", server.url)
+    amazon = ["s3.us-gov-west-1.amazonaws.com", "v.vpce.amazonaws.com", "s3.amazonaws.com.cn"]
+    for host in (*amazon, "store.test"):
+        list(bucket(f"http://{host}").list())
+    sent = ["x-amz-optional-object-attributes" in one.headers for one in server.heard]
+    assert sent == [True, True, True, False]
+
+
+def test_a_large_upload_may_take_longer_than_the_read_timeout(
+    server: RawServer, answers: list[object]
+) -> None:
+    """A small one may not."""
+
+    def slow(request: RawRequest) -> bytes:
+        time.sleep(1)
+        return raw_response(ETag='"1"')
+
+    answers.append(slow)
+    store = bucket(server.url, read_timeout=0.2)
+    store.put("large", bytes(2**20 + 1))
+    with pytest.raises(SourceUnreachable):
+        store.put("small", b"1")
+
+
+def test_certificates_of_the_environment_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Handler(FaultyHandler):
+        def do_GET(self) -> None:  # noqa: N802  the name is the library's
+            self.answer(200, EMPTY.encode())
+
+    certificates = str(authority().certificates)
+    with listen(Handler, authority().server) as url:
+        with pytest.raises(SourceError) as caught:
+            list(unsigned("s3://models/a", url).list())
+        assert caught.value.code == "untrusted-certificate"
+        for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "AWS_CA_BUNDLE"):
+            with monkeypatch.context() as patch:
+                patch.setenv(name, certificates)
+                store = unsigned("s3://models/a", url, **{name: certificates})
+                assert (list(store.list()), store.get("a")) == ([], EMPTY.encode())
+        with pytest.raises(SourceError, match="cannot read certificates from /nowhere"):
+            unsigned("s3://models/a", url, AWS_CA_BUNDLE="/nowhere.pem")
+
+
+def test_the_environment_neither_signs_nor_redirects(
+    server: RawServer, answers: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a credential requests are unsigned, whatever the platform's variables contain."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "no base64")
+    assert list(unsigned("s3://models/a", server.url).list()) == []
+    answers.append(lambda request: raw_response(status="404 Not Found"))
+    assert unsigned("azure://mine/models", server.url).get("a") is None
+    assert signatures(server) == ["", ""]
+
+
+def test_a_missing_bucket_is_not_an_existing_object() -> None:
+    """Otherwise a lock would be awaited forever."""
+    with moto() as server:
+        missing = parse_bucket_location("s3://missing/a", server.endpoint, {})
+        store = Bucket(missing, AwsKeys(KEY_ID, SECRET), "secret keys", environ={})
+        with pytest.raises(SourceNotFound, match="bucket not found"):
+            store.put_if_absent("lock", b"1")
+
+
+@pytest.mark.parametrize("url", ["s3://models", "gs://models", "azure://account/models"])
+def test_without_a_credential_no_metadata_server_is_asked(
+    server: RawServer, answers: list[object], monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """Its token would be sent to the bucket."""
+    token = raw_response('{"access_token": "t", "expires_in": 3600}')
+    answers.append(lambda request: raw_response(status="403 Forbidden"))
+    with serve_responses(lambda request: token) as metadata:
+        for name in ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"):
+            monkeypatch.setenv(name, metadata.url.partition("//")[2])
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.url)
+        store = unsigned(url, server.url)
+        acts: list[Callable[[], object]] = [
+            lambda: store.get("x"),
+            lambda: store.put("x", b"1"),
+            lambda: store.delete("x"),
+        ]
+        for act in acts:
+            with pytest.raises(SourceError, match="403"):
+                act()
+    assert metadata.heard == []

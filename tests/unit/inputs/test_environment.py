@@ -1,0 +1,135 @@
+"""The variables of a run, and the directories that they name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from trainctl.inputs.environment import (
+    JOB_VARIABLES,
+    RunPaths,
+    checkpoint_directory,
+    directory_links,
+    environment,
+    file_name,
+    run_paths,
+    weights_variable,
+)
+from trainctl.model.address import Address
+from trainctl.model.run import RunRecord
+from trainctl.model.specs.job_spec import JobSpec
+from trainctl.plugin_api.provider import Node
+
+JOB = Address.parse("job.sft")
+NODE = Node("lab", "lab-0", "local", root="/cache/lab-0", data="/data", python="python3", gpus=2)
+RUN = RunRecord("abc1234", 3, "key", generation=2, store={"prefix": "demo/sft/3-abc1234"})
+WHERE = run_paths(NODE, "demo", RUN, 0)
+
+
+def job(
+    variables: Mapping[str, Any] | None = None,
+    checkpointing: Mapping[str, Any] | None = None,
+    cache: Mapping[str, Any] | None = None,
+    accelerator: str | None = None,
+) -> JobSpec:
+    """A job, as far as its environment looks at it."""
+    weights = [
+        {"address": "weights.qwen3", "mount_location": "/app/models/qwen3"},
+        {"address": "weights.sft-1", "mount_location": "weights/tiny.en"},
+    ]
+    return JobSpec.from_attributes(
+        {
+            "project": "demo",
+            "compute": {"accelerator": accelerator},
+            "weights": weights,
+            "runtime": {
+                "environment_variables": variables or {},
+                "checkpointing_config": checkpointing or {"enabled": False},
+                "cache_config": cache or {"enabled": False},
+            },
+        }
+    )
+
+
+def made(spec: JobSpec, address: Address = JOB, where: RunPaths = WHERE) -> dict[str, str]:
+    """The environment of the run."""
+    return environment(address, spec, RUN, where, "lineage", gpus=NODE.gpus)
+
+
+def test_the_documented_variables_are_set() -> None:
+    """The reference lists the variables of a job, and no other."""
+    found = made(job(checkpointing={"enabled": True}, cache={"enabled": True}))
+    weights = {"TRAINCTL_WEIGHTS_QWEN3", "TRAINCTL_WEIGHTS_SFT_1"}
+    assert set(found) == {*JOB_VARIABLES} | weights
+    declared = made(job({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}))
+    assert declared["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "5"
+
+
+def test_who_and_where_a_run_is() -> None:
+    """Ids, names, ranks and attempts, as the hosted service names them."""
+    found = made(job())
+    assert found["BT_TRAINING_JOB_ID"] == "abc1234"
+    assert found["BT_TRAINING_JOB_NAME"] == f"sft-{found['BT_TRAINING_JOB_ID']}"
+    assert found["BT_TRAINING_PROJECT_NAME"] == "demo"
+    assert re.fullmatch("[0-9a-f]{7}", found["BT_TRAINING_PROJECT_ID"])
+    assert found["BT_RETRY_COUNT"] == "1"
+    several = [found[name] for name in ("BT_GROUP_SIZE", "BT_NODE_RANK", "BT_LEADER_ADDR")]
+    assert several == ["1", "0", "127.0.0.1"]
+    assert found["BT_WORKING_DIR"] == "/cache/lab-0/runs/key/work"
+    assert found["BT_SCRATCH_DIR"] == "/cache/lab-0/runs/key/scratch"
+
+
+@pytest.mark.parametrize(("accelerator", "count"), [(None, "2"), ("H100", "1"), ("H100:4", "4")])
+def test_gpus_are_those_asked_for_or_all(accelerator: str | None, count: str) -> None:
+    """A job that names no accelerator has all of its node."""
+    assert made(job(accelerator=accelerator))["BT_NUM_GPUS"] == count
+
+
+def test_directories_that_are_off_have_no_variable() -> None:
+    """A script can ask whether there is a cache or a checkpoint directory."""
+    found = made(job())
+    assert not {"BT_CHECKPOINT_DIR", "BT_PROJECT_CACHE_DIR", "BT_RW_CACHE_DIR"} & set(found)
+    assert directory_links(job(), WHERE) == []
+
+
+def test_kept_directories_are_named_where_they_lie() -> None:
+    """Without wishes of the job's nothing is linked: the variables name the real places."""
+    spec = job(checkpointing={"enabled": True}, cache={"enabled": True})
+    found = made(spec)
+    assert found["BT_CHECKPOINT_DIR"] == "/data/checkpoints/demo/sft/3-abc1234/rank-0"
+    assert found["BT_PROJECT_CACHE_DIR"] == found["BT_RW_CACHE_DIR"] == "/cache/lab-0/caches/demo"
+    assert found["BT_TEAM_CACHE_DIR"] == "/cache/lab-0/caches/.team"
+    assert directory_links(spec, WHERE) == []
+
+
+def test_weights_are_named_where_they_can_be_read() -> None:
+    """An absolute mount as it is, a relative one in the working directory."""
+    found = made(job())
+    assert found["TRAINCTL_WEIGHTS_QWEN3"] == "/app/models/qwen3"
+    assert found["TRAINCTL_WEIGHTS_SFT_1"] == f"{WHERE.work}/weights/tiny.en"
+    assert weights_variable(Address.parse("weights.a.b-c")) == "TRAINCTL_WEIGHTS_A_B_C"
+
+
+def test_declared_variables_are_there_and_hide_none_of_ours() -> None:
+    """What the user declares is added; what the service promises stays true."""
+    found = made(job({"LR": "1e-5", "BT_NODE_RANK": "7"}))
+    assert (found["LR"], found["BT_NODE_RANK"]) == ("1e-5", "0")
+
+
+def test_secrets_are_told_apart() -> None:
+    """The environment of the specification never holds one; which variable takes which is said beside it."""
+    spec = job({"LR": "1e-5", "WANDB_API_KEY": {"secret": "wandb"}})
+    assert "WANDB_API_KEY" not in made(spec)
+    assert spec.runtime.secret_environment == {"WANDB_API_KEY": "wandb"}
+
+
+def test_one_of_many_has_places_of_its_own() -> None:
+    """Keys hold anything, so directories and the name of a run are named by a digest of them."""
+    one, other = (Address.parse(f'job.sweep["lr=1/{n}"]') for n in (1, 2))
+    assert made(job(), one)["BT_TRAINING_JOB_NAME"].startswith(f"{file_name(one)}-")
+    assert re.fullmatch(r"sweep-[0-9a-f]{8}", file_name(one))
+    assert file_name(one) != file_name(other)
+    assert str(checkpoint_directory(NODE, RUN)) == "/data/checkpoints/demo/sft/3-abc1234"

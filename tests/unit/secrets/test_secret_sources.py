@@ -1,0 +1,248 @@
+"""Values of secrets from files, commands and keyrings: what is read, what is refused, and what errors never show."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.node_program.nodes import wait_for
+from trainctl.desired.values import SecretSpec
+from trainctl.errors import PermissionDenied, TrainctlError
+from trainctl.model.redaction import MASK, Redactor
+from trainctl.model.trust import AllowEntry, Trust
+from trainctl.secrets.resolver import SecretResolver
+from trainctl.secrets.sources import MAX_BYTES, run_secret_command
+from trainctl.secrets.stores import SECRET_STORES
+
+VALUE = "Kd4mP9sL1yB6-value"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The manifest's directory."""
+    place = tmp_path / "home"
+    place.mkdir()
+    return place
+
+
+def secrets(
+    home: Path, spec: SecretSpec, *allowed: AllowEntry, redactor: Redactor | None = None
+) -> SecretResolver:
+    environ = {**os.environ, "HOME": str(home.parent)}
+    trust = Trust("trust.toml", allowed)
+    return SecretResolver({spec.name: spec}, home, environ, redactor or Redactor(), lambda: trust)
+
+
+def command(*words: str) -> SecretSpec:
+    return SecretSpec("one", "command", words[0], command=words)
+
+
+def said_by(home: Path, *words: str) -> str:
+    return secrets(home, command(*words), AllowEntry("one", commands=True)).value("one")
+
+
+def failure(home: Path, spec: SecretSpec, *allowed: AllowEntry) -> TrainctlError:
+    with pytest.raises(TrainctlError) as caught:
+        secrets(home, spec, *allowed).value(spec.name)
+    assert VALUE not in f"{caught.value}"
+    return caught.value
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (f"{VALUE}\n", VALUE),
+        (f"{VALUE}\r\n", VALUE),
+        (f"{VALUE}\n\n", f"{VALUE}\n"),
+        (f"  {VALUE}", f"  {VALUE}"),
+    ],
+)
+def test_one_line_end_of_a_file_is_dropped(home: Path, data: str, value: str) -> None:
+    """The one that editors add; all else belongs to the value. The file is known, as it is never code."""
+    (home / "f").write_bytes(data.encode())
+    found = secrets(home, SecretSpec("one", "file", "f"))
+    assert (found.value("one"), found.files()) == (value, ((home / "f").resolve(),))
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "large"])
+def test_what_is_no_secrets_file_is_refused(home: Path, kind: str) -> None:
+    """A directory, a pipe that nobody writes to, and what no secret is as long as."""
+    if kind == "directory":
+        (home / "f").mkdir()
+    elif kind == "pipe":
+        os.mkfifo(home / "f")
+    else:
+        (home / "f").write_text(VALUE + "x" * MAX_BYTES)
+    error = failure(home, SecretSpec("one", "file", "f"))
+    assert error.summary.startswith("secret 'one': ")
+
+
+@pytest.mark.parametrize("source", ["../outside", "~/outside", "{top}/outside", "link"])
+def test_a_file_outside_may_be_allowed(home: Path, source: str) -> None:
+    """For the secret of that name only. Otherwise a stranger's manifest reads no files of this machine."""
+    (home.parent / "outside").write_text(VALUE)
+    (home / "link").symlink_to("../outside")
+    spec = SecretSpec("one", "file", source.format(top=home.parent))
+    one, other = (AllowEntry(name, allow_paths_outside_project=True) for name in ("one", "other"))
+    assert secrets(home, spec, one).value("one") == VALUE
+    for allowed in ((), (other,), (AllowEntry("one", commands=True),)):
+        error = failure(home, spec, *allowed)
+        assert isinstance(error, PermissionDenied)
+        assert error.code == "secret-outside-project"
+        assert "outside the manifest's directory" in error.summary
+
+
+# Commands
+
+
+def test_what_a_command_prints(home: Path) -> None:
+    """Without a shell, in the manifest's directory, with nothing to read; masked from then on."""
+    assert said_by(home, "echo", VALUE, "$HOME", "*") == f"{VALUE} $HOME *"
+    assert said_by(home, "pwd") == str(home)
+    assert said_by(home, sys.executable, "-c", "import sys; print(repr(sys.stdin.read()) * 5)")
+    redactor = Redactor()
+    spec = command("echo", VALUE)
+    secrets(home, spec, AllowEntry("*", commands=True), redactor=redactor).value("one")
+    assert redactor.redact(VALUE) == MASK
+
+
+def test_a_command_is_run_once(home: Path) -> None:
+    """However many use its value, and from however many threads."""
+    found = secrets(
+        home, command("sh", "-c", f"echo x >> ran; echo {VALUE}"), AllowEntry("one", commands=True)
+    )
+    threads = [threading.Thread(target=found.value, args=("one",)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (home / "ran").read_text() == "x\n"
+
+
+def test_a_command_is_not_run_to_know_what_to_mask(home: Path) -> None:
+    """What has to be run or asked for is known when it is used."""
+    found = secrets(home, command("touch", "ran"), AllowEntry("one", commands=True))
+    found.register_known()
+    found.check_allowed("one")
+    assert not (home / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("no-such-program-here",), "program no-such-program-here not found"),
+        (("/no/such/program",), "cannot run /no/such/program: No such file or directory"),
+        (("sh", "-c", "exit 3"), "sh exited with 3"),
+        (("sh", "-c", f"head -c {MAX_BYTES * 3} /dev/zero | tr '\\0' a"), "longer than 64 KiB"),
+        (("printf", "\\377\\376aaaaaaaaaa"), "is not UTF-8 text"),
+        (("true",), "the value is empty"),
+    ],
+)
+def test_a_command_that_gives_no_value_is_told(
+    home: Path, words: tuple[str, ...], says: str
+) -> None:
+    """With the secret's name and what the command did."""
+    assert says in failure(home, command(*words), AllowEntry("one", commands=True)).summary
+
+
+def test_what_a_command_complains_of_is_shown_without_its_output(home: Path) -> None:
+    """Its last words say why it failed; what it had printed is masked in them."""
+    redactor = Redactor()
+    text = f"echo {VALUE}; echo 'first' >&2; echo 'locked: {VALUE}' >&2; exit 1"
+    found = secrets(
+        home, command("sh", "-c", text), AllowEntry("one", commands=True), redactor=redactor
+    )
+    with pytest.raises(TrainctlError) as caught:
+        found.value("one")
+    assert redactor.redact(caught.value.detail) == f"locked: {MASK}"
+
+
+def test_a_command_that_does_not_end_is_ended(home: Path) -> None:
+    """With all that it started, when its time is over."""
+    words = ("sh", "-c", "sleep 1000 & echo $! > pid; wait")
+    with pytest.raises(TrainctlError, match="timed out after 1 s"):
+        run_secret_command(command(*words), home, os.environ, MAX_BYTES, str, seconds=1.0)
+    pid = (home / "pid").read_text().strip()
+    wait_for(lambda: state_of(pid) in ("", "Z"))
+
+
+def state_of(pid: str) -> str:
+    done = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False)  # fmt: skip
+    return done.stdout.strip()[:1]
+
+
+@pytest.mark.parametrize(
+    ("commands", "runs"),
+    [
+        (True, True),
+        ((("echo", VALUE),), True),
+        ((("echo", VALUE, ""),), False),
+        ((("echo",),), False),
+        (False, False),
+    ],
+)
+def test_which_commands_are_allowed(
+    home: Path, commands: bool | tuple[tuple[str, ...], ...], *, runs: bool
+) -> None:
+    """All, or exactly those that are written out, for the secret of that name."""
+    spec, allowed = command("echo", VALUE), AllowEntry("one", commands=commands)
+    if runs:
+        assert secrets(home, spec, allowed).value("one") == VALUE
+    else:
+        with pytest.raises(PermissionDenied, match="its command is not run"):
+            secrets(home, spec, allowed).value("one")
+
+
+@pytest.mark.parametrize("name", ["./give", "sub/../give", "ABSOLUTE", "../home/give", "give"])
+def test_a_program_of_the_manifest_is_not_what_was_written_out(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Whoever writes the manifest writes it, too: by whatever path, and on a PATH that leads here."""
+    (home / "sub").mkdir()
+    (home / "give").write_text(f"#!/bin/sh\necho {VALUE}\n")
+    (home / "give").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
+    spec = command(name.replace("ABSOLUTE", str(home / "give")))
+    with pytest.raises(PermissionDenied, match="its command is not run"):
+        secrets(home, spec, AllowEntry("one", commands=(spec.command,))).value("one")
+    assert secrets(home, spec, AllowEntry("one", commands=True)).value("one") == VALUE
+
+
+# Keyrings
+
+
+@pytest.fixture
+def keyring_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A keyring whose entries lie in a file of the test's."""
+    import keyring
+    from keyrings.alt.file import PlaintextKeyring
+
+    backend = PlaintextKeyring()
+    monkeypatch.setattr(type(backend), "file_path", str(tmp_path / "keyring.cfg"))
+    before = keyring.get_keyring()
+    keyring.set_keyring(backend)
+    yield
+    keyring.set_keyring(before)
+
+
+@pytest.mark.usefixtures("keyring_in_a_file")
+def test_secrets_of_a_keyring(home: Path) -> None:
+    """By service and user; trainctl's own service where none is named. What is stored is what is read."""
+    store = SECRET_STORES["keyring"]
+    own = SecretSpec("one", "keyring", "one")
+    other = SecretSpec("one", "keyring", "me", service="hub")
+    assert "'one' not found in the keyring (service 'trainctl')" in failure(home, own).summary
+    assert store.look(own) is None
+    store.put(own, VALUE)
+    store.put(other, VALUE + "2")
+    assert secrets(home, own).value("one") == VALUE
+    assert secrets(home, other).value("one") == VALUE + "2"

@@ -1,0 +1,321 @@
+"""Open obstore clients: location, credential, timeouts, proxies and certificates."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, quote, urlsplit
+
+from trainctl.buckets.credentials import (
+    AwsKeys,
+    AzureKey,
+    AzurePrincipal,
+    AzureSas,
+    BearerToken,
+    BucketCredential,
+    ServiceAccount,
+)
+from trainctl.buckets.location import BucketLocation, entra_authority
+from trainctl.errors import SourceDenied, SourceError
+
+if TYPE_CHECKING:
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    ObstoreClient = S3Store | GCSStore | AzureStore
+
+SILENCE_SECONDS = 30.0
+RENEWAL_MARGIN = timedelta(minutes=2)
+"""Time before its expiry when a credential is renewed."""
+MIN_BYTES_PER_SECOND = 2**17
+"""Slowest upload before it times out."""
+UNREACHABLE_PROXY = "127.0.0.1:0"
+"""An address on which nothing can listen."""
+_CONNECT_SECONDS = 5.0
+_NO_END = timedelta(days=30)
+_HOST_NAME = re.compile(r"([a-z0-9_-]+\.)*[a-z][a-z0-9-]*")
+_CERTIFICATES = (
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "AWS_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+)
+"""Variables that name certificate files or directories, trusted in addition to the system's."""
+
+
+def open_client(
+    location: BucketLocation,
+    access: BucketCredential | None,
+    environ: Mapping[str, str] = os.environ,
+    read_timeout: float = SILENCE_SECONDS,
+    *,
+    long: bool = False,
+    sent: int = 0,
+) -> ObstoreClient:
+    """Open a client of the bucket; without ``access`` requests are not signed.
+
+    ``read_timeout``: longest wait for a byte, in seconds; a request may take twice that, unless ``long``. obstore counts
+    the time of an upload as waiting, so the timeout grows with the bytes to be ``sent``.
+    """
+    read_timeout += sent / MIN_BYTES_PER_SECOND
+    common: dict[str, Any] = {
+        "prefix": location.prefix or None,
+        "client_options": _options(location, environ, read_timeout, long=long),
+        "retry_config": {"max_retries": 0},
+    }
+    if access is not None:
+        also = [entra_authority(environ)] if isinstance(access, AzurePrincipal) else []
+        common["client_options"] |= _block_other_hosts(
+            endpoint_of(location, access, environ), *also
+        )
+    return _CONNECT[location.scheme](location, access, environ, common)
+
+
+def region_of(
+    location: BucketLocation,
+    access: BucketCredential | None,
+    environ: Mapping[str, str] = os.environ,
+) -> str:
+    """Return the region to sign requests for."""
+    if location.scheme == "r2":
+        return "auto"
+    declared = access.region if isinstance(access, AwsKeys) else None
+    default = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    return declared or default or "us-east-1"
+
+
+def endpoint_of(
+    location: BucketLocation,
+    access: BucketCredential | None,
+    environ: Mapping[str, str] = os.environ,
+) -> str:
+    """Return the server's URL, without a trailing ``/``; with virtual-hosted addresses the bucket's."""
+    region = region_of(location, access, environ)
+    suffix = ".cn" if region.startswith("cn-") else ""
+    host = f"s3.{region}.amazonaws.com{suffix}" if location.scheme == "s3" else location.host
+    endpoint = _configured_endpoint(location, access) or f"https://{host}"
+    return endpoint.replace("://", f"://{location.bucket}.", 1) if location.virtual else endpoint
+
+
+def object_url(
+    location: BucketLocation, access: BucketCredential | None, environ: Mapping[str, str], key: str
+) -> str:
+    """Return the unsigned URL of an object; of the bucket if ``key`` is empty."""
+    bucket, prefix = "" if location.virtual else location.bucket, location.prefix if key else ""
+    path = quote("/".join(filter(None, (bucket, prefix, key))), safe="/~")
+    return f"{endpoint_of(location, access, environ)}/{path}"
+
+
+def custom_endpoint(location: BucketLocation, access: BucketCredential | None) -> str | None:
+    """Return the server's URL if it is not the platform's own."""
+    configured = _configured_endpoint(location, access)
+    return None if configured is None or location.is_own(configured) else configured
+
+
+def _configured_endpoint(location: BucketLocation, access: BucketCredential | None) -> str | None:
+    """Return the endpoint of the caller, the environment or the credential."""
+    if location.endpoint is None and isinstance(access, (AzureKey, AzureSas)) and access.endpoint:
+        return access.endpoint.rstrip("/")
+    return location.endpoint
+
+
+def _s3(
+    location: BucketLocation,
+    access: BucketCredential | None,
+    environ: Mapping[str, str],
+    common: dict[str, Any],
+) -> ObstoreClient:
+    from obstore.store import S3Store
+
+    region = region_of(location, access, environ)
+    endpoint = endpoint_of(location, access, environ)
+    auth: dict[str, Any] = {"skip_signature": True}
+    if isinstance(access, AwsKeys):
+        auth = {"skip_signature": False, "credential_provider": partial(_aws_options, access)}
+    if location.encryption:
+        auth["server_side_encryption"] = location.encryption
+    if location.kms_key:
+        auth["sse_kms_key_id"] = location.kms_key
+    return S3Store(
+        location.bucket,
+        region=region,
+        aws_endpoint_url_s3=endpoint,
+        endpoint=endpoint,
+        virtual_hosted_style_request=location.virtual,
+        request_payer=location.requester_pays,
+        conditional_put="etag",
+        **auth,
+        **common,
+    )
+
+
+_NO_SERVICE_ACCOUNT = (
+    '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
+)
+"""Keeps obstore from reading GOOGLE_SERVICE_ACCOUNT_KEY."""
+
+
+def _gs(
+    location: BucketLocation,
+    access: BucketCredential | None,
+    environ: Mapping[str, str],
+    common: dict[str, Any],
+) -> ObstoreClient:
+    from obstore.store import GCSStore
+
+    # obstore signs writes regardless, and would request a token from the metadata server
+    auth: dict[str, Any] = {
+        "skip_signature": True,
+        "credential_provider": partial(_bearer_options, BearerToken("")),
+        "service_account_key": _NO_SERVICE_ACCOUNT,
+    }
+    if isinstance(access, ServiceAccount) and not location.emulated:
+        auth = {"skip_signature": False, "service_account_key": access.document}
+    elif isinstance(access, BearerToken) and not location.emulated:
+        auth = {
+            "skip_signature": False,
+            "credential_provider": partial(_bearer_options, access),
+            "service_account_key": _NO_SERVICE_ACCOUNT,
+        }
+    if location.endpoint:
+        auth["base_url"] = location.endpoint
+    return GCSStore(location.bucket, **auth, **common)
+
+
+def _azure(
+    location: BucketLocation,
+    access: BucketCredential | None,
+    environ: Mapping[str, str],
+    common: dict[str, Any],
+) -> ObstoreClient:
+    from obstore.store import AzureStore
+
+    account = access.account if isinstance(access, (AzureKey, AzureSas)) else None
+    if account not in (None, location.account):
+        raise SourceDenied(
+            f"the credential is for the storage account {account!r}, but the bucket is {location.url}",
+            f"Use azure://{account}/CONTAINER, or name the secret of {location.account}.",
+            code="unusable-secret",
+        )
+    endpoint = endpoint_of(location, access)
+    common["client_options"]["allow_http"] = endpoint.startswith("http://")
+    return AzureStore(
+        location.bucket,
+        account_name=location.account,
+        endpoint=endpoint,
+        skip_signature=access is None,
+        **_azure_options(access),
+        **common,
+    )
+
+
+def _azure_options(access: BucketCredential | None) -> dict[str, Any]:
+    if isinstance(access, AzureKey):
+        return {"credential_type": "access_key", "account_key": access.key}
+    if isinstance(access, AzureSas):
+        return {"credential_type": "sas_token", "sas_key": access.query}
+    if isinstance(access, AzurePrincipal):
+        return {
+            "credential_type": "client_secret",
+            "tenant_id": access.tenant,
+            "client_id": access.client,
+            "client_secret": access.secret,
+        }
+    if isinstance(access, BearerToken):
+        return {"credential_provider": partial(_bearer_options, access)}
+    # otherwise obstore reads the environment's key, and fails if that is malformed
+    return {"account_key": ""}
+
+
+_CONNECT = {"s3": _s3, "r2": _s3, "gs": _gs, "azure": _azure}
+
+
+def _aws_options(access: AwsKeys) -> dict[str, Any]:
+    """Return a credential as obstore's callbacks do; ``Bucket`` renews it, with a new client."""
+    return {
+        "access_key_id": access.key_id,
+        "secret_access_key": access.secret,
+        "token": access.session,
+        "expires_at": None,
+    }
+
+
+def _bearer_options(access: BearerToken) -> dict[str, Any]:
+    return {"token": access.token, "expires_at": None}
+
+
+def is_expired(access: BucketCredential | None) -> bool:
+    """Return whether a credential expires before the end of a request that begins now."""
+    expires_at = getattr(access, "expires_at", None)
+    return expires_at is not None and expires_at - RENEWAL_MARGIN <= datetime.now(UTC)
+
+
+def _options(
+    location: BucketLocation, environ: Mapping[str, str], read_timeout: float, *, long: bool
+) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "timeout": _NO_END if long else timedelta(seconds=2 * read_timeout),
+        "connect_timeout": timedelta(seconds=min(read_timeout, _CONNECT_SECONDS)),
+        "read_timeout": timedelta(seconds=read_timeout),
+        "allow_http": (location.endpoint or "").startswith("http://"),
+        "user_agent": "trainctl",
+    }
+    if location.scheme == "gs":
+        # otherwise Google decompresses objects that are stored with Content-Encoding: gzip
+        options["default_headers"] = {"Accept-Encoding": "gzip"}
+    certificates = b"\n".join(
+        _read(name, environ[name]) for name in _CERTIFICATES if environ.get(name)
+    )
+    if certificates:
+        options["root_certificate"] = certificates
+    return options
+
+
+def _block_other_hosts(*servers: str) -> dict[str, str]:
+    """Return options that make obstore's redirects fail.
+
+    obstore can't disable redirects, so all other hosts get a proxy that doesn't exist. Empty if the environment sets a
+    proxy for one of the servers, as there can be only one, or if a host name is not in plain form.
+    """
+    parts = [urlsplit(server) for server in servers]
+    hosts = [part.hostname or "" for part in parts]
+    if any(map(_has_proxy, parts)) or not all(map(_is_plain, hosts)):
+        return {}
+    return {"proxy_url": f"http://{UNREACHABLE_PROXY}", "proxy_excludes": ",".join(hosts)}
+
+
+def _has_proxy(server: SplitResult) -> bool:
+    import urllib.request
+
+    if urllib.request.proxy_bypass(server.netloc):
+        return False
+    return not {server.scheme, "all"}.isdisjoint(urllib.request.getproxies())
+
+
+def _is_plain(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return _HOST_NAME.fullmatch(host) is not None
+    return True
+
+
+def _read(name: str, location: str) -> bytes:
+    path = Path(location)
+    try:
+        if path.is_dir():
+            texts = (file.read_bytes() for file in sorted(path.iterdir()) if file.is_file())
+            return b"\n".join(text for text in texts if b"BEGIN CERTIFICATE" in text)
+        return path.read_bytes()
+    except OSError as error:
+        raise SourceError(
+            f"cannot read certificates from {location}, named by {name} ({error.strerror})",
+            "Set it to a PEM file or a directory of PEM files, or unset it.",
+            code="untrusted-certificate",
+        ) from None

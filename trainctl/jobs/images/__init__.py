@@ -1,1 +1,0 @@
-"""Container images in registries."""
