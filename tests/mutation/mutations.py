@@ -184,11 +184,7 @@ MUTATIONS = [
             "return request.slot or job_name(request.key)",
             "return job_name(request.key)",
         ),
-        (
-            "settings.py",
-            'self.gpus.get(kind, {}).get("partition") or self.partition',
-            "self.partition",
-        ),
+        ("settings.py", "return own or str(", "return str("),
     ),
     *_mutations(
         "state/trainctl_state",

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.mutation.mutations import MUTATIONS
 from tests.support.projects.program import ROOT
 from trainctl.model.diagnostics import explanations
 
@@ -166,3 +167,10 @@ def test_every_public_method_has_a_docstring_or_implements_one_that_has() -> Non
     ]
     described = {name for name, has_docstring, _ in methods if has_docstring}
     assert [place for name, has, place in methods if not has and name not in described] == []
+
+
+def test_each_mutation_fits_its_file_once_and_has_tests() -> None:
+    texts = {path: (ROOT / path).read_text() for path in {fault.path for fault in MUTATIONS}}
+    unfit = [fault for fault in MUTATIONS if texts[fault.path].count(fault.old) != 1]
+    untested = [name for fault in MUTATIONS for name in fault.tests if not (ROOT / name).exists()]
+    assert (unfit, untested) == ([], [])

@@ -9,11 +9,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from trainctl.inputs.image_digests import by_digest, image_digest
 
 from trainctl.base.http.client import HttpClient
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import PermissionDenied, SourceError
+from trainctl.inputs.image_digests import by_digest, image_digest
 from trainctl.model.redaction import Redactor
 from trainctl.model.specs.checks import SecretReference
 from trainctl.model.specs.image import DockerAuth, Image, RegistrySecretDockerAuth
