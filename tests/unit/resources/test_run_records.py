@@ -14,6 +14,7 @@ from trainctl.inputs.environment import run_paths
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
+from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import ClusterSpec, DesiredResource
 from trainctl.plugin_api.provider import Capabilities, Node, Provider, ResourceStatus
 from trainctl.remote.agent import NodeAgent
@@ -165,6 +166,7 @@ def test_a_run_spec_has_no_secret_values() -> None:
         {"store": {}, "load": [], "follows": [], "turn": {"apply": "a", "index": 0}, **nothing},  # type: ignore[typeddict-item]
     )
     assert (spec["key"], spec["lineage"], spec["code"]) == ("key", "lineage", "sha256:c0de")
-    assert (spec["job"], spec["listings"]) == (attributes, {"weights.qwen3": "1157"})
+    assert spec["job"] == JobSpec.from_attributes(attributes).to_attributes()
+    assert spec["listings"] == {"weights.qwen3": "1157"}
     assert spec["environment"]["LR"] == "1e-5"
     assert spec["environment"]["BT_WORKING_DIR"] == paths.work

@@ -93,8 +93,9 @@ class BatchGrant(TypedDict, total=False):
 class DeploymentSpec(TypedDict):
     """Keys of a specification that depend on the deployment.
 
-    ``cache``: the node's cache of weights; null: ``ROOT/cache``. ``follows``: runs to wait for. ``turn``: order within
-    the apply. ``gang`` null: the run has one rank. ``batch`` null: trainctl itself starts the run.
+    ``cache``: the node's cache of weights; null: ``ROOT/cache``. ``checkpoints``: the section of the manifest.
+    ``follows``: runs to wait for. ``turn``: order within the apply. ``gang`` null: the run has one rank. ``batch`` null:
+    trainctl itself starts the run.
     """
 
     cache: Optional[str]
@@ -111,7 +112,7 @@ class DeploymentSpec(TypedDict):
 class RunSpec(QueueOrder, DeploymentSpec):
     """Specification of one rank of a run.
 
-    ``job``: attributes of the job, as in a plan, and ``checkpoints`` of the manifest; ``node.runs.job`` reads them. ``nodes``: ids, by rank. ``code``: digest.
+    ``job``: attributes of the job, as in a plan; ``node.runs.job`` reads them. ``nodes``: ids, by rank. ``code``: digest.
     ``environment``: variables without secrets, some of which replace the job's. ``listings``: by address of the weights.
     ``links``: persistent directories. ``caches``: directories of training caches that the run uses, ``project_cache`` the
     one that ``prepare_commands`` fill. ``venv``: the environment that was built, else that of the job. ``declared_gpus``:

@@ -26,7 +26,6 @@ from trainctl.node.runs import record as runs
 from trainctl.node.runs.job import keeps_checkpoints, upload_seconds
 from trainctl.node.runs.record import NodeRun, list_specs, upload_status
 
-UPLOAD_SECONDS = 3600.0
 _SHORTENED_SECONDS = 10.0
 _POLL_SECONDS = 1.0
 _WAIT_SECONDS = 0.1

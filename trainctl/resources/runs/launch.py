@@ -265,7 +265,7 @@ def build_run_spec(
         "lineage": lineage,
         "address": str(resource.address),
         "project": job.project,
-        "job": resource.attributes,
+        "job": job.to_attributes(),
         "rank": rank.number,
         "group_size": len(run.ranks),
         "nodes": [record.node for record in run.ranks],
