@@ -11,7 +11,7 @@ from typing import Any
 
 from trainctl.manifest.types.base import ManifestSection
 from trainctl.manifest.types.document import Manifest
-from trainctl.model.specs.checks import Section
+from trainctl.model.specs.checks import CheckedSection
 
 _ID = "https://trainctl.dev/schemas/v1/manifest.json"
 
@@ -36,7 +36,7 @@ def schema_text() -> str:
 
 def _describe(schema: dict[str, Any]) -> None:
     """Add each field's docstring; pydantic would read all sources at every start of a command."""
-    for section in (*_sections(ManifestSection), *_sections(Section)):
+    for section in (*_sections(ManifestSection), *_sections(CheckedSection)):
         made = schema if section is Manifest else schema["$defs"].get(section.__name__, {})
         properties = made.get("properties", {})
         for name, text in _docstrings(section).items():
@@ -56,7 +56,10 @@ def _docstrings(section: type[Any]) -> dict[str, str]:
     """What stands below each field, inherited ones too."""
     found: dict[str, str] = {}
     for each in reversed(section.__mro__):
-        if not issubclass(each, ManifestSection | Section) or each in (ManifestSection, Section):
+        if not issubclass(each, ManifestSection | CheckedSection) or each in (
+            ManifestSection,
+            CheckedSection,
+        ):
             continue
         body = ast.parse(inspect.getsource(each)).body[0]
         assert isinstance(body, ast.ClassDef)  # noqa: S101 (the source of a class)

@@ -13,9 +13,9 @@ from trainctl.manifest.tree import ManifestNode, Path, scalar_text
 from trainctl.manifest.types.base import ManifestSection
 from trainctl.manifest.types.document import ORIGIN_KEYS, Manifest
 from trainctl.model.credentials import is_secret_key, looks_like_credential
-from trainctl.model.specs.checks import NAME_ADVICE, OBJECT, Section
+from trainctl.model.specs.checks import NAME_ADVICE, OBJECT, CheckedSection
 
-_SECTIONS = (ManifestSection, Section)
+_SECTIONS = (ManifestSection, CheckedSection)
 
 KINDS = {
     "projects": "project",

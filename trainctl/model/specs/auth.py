@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from trainctl.model.credentials import url_has_credential
 from trainctl.model.json_codec import OMIT_EMPTY
 from trainctl.model.source_uri import parse_source
-from trainctl.model.specs.checks import Name, Section, check, prepared, validation_error
+from trainctl.model.specs.checks import CheckedSection, Name, check, prepared, validation_error
 from trainctl.model.specs.cloud_names import Region, RoleArn, ServiceAccount, WorkloadProvider
 
 
@@ -43,7 +43,7 @@ def validate_source(text: str, code: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Auth(Section):
+class Auth(CheckedSection):
     """Credential of a bucket."""
 
     auth_method: Literal["CUSTOM_SECRET"] = "CUSTOM_SECRET"
@@ -66,7 +66,7 @@ def _in_capitals(value: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceAuth(Section):
+class SourceAuth(CheckedSection):
     """Credential of a source, used to resolve and mirror it; it never reaches a job."""
 
     auth_method: Annotated[

@@ -22,7 +22,7 @@ OBJECT = "in full"
 """Tags of values with two forms. They appear in pydantic's paths and must not equal a key."""
 
 
-class Section:
+class CheckedSection:
     """Base of frozen dataclasses that are sections: a mapping with known keys.
 
     Docstrings of fields are their descriptions.
@@ -45,11 +45,11 @@ class Section:
         """Accept a mapping, with strict types of its values."""
         schema: Any = handler(source)
         schema["strict"] = False  # strictly, only an instance is one
-        if cls.check_keys is Section.check_keys:
+        if cls.check_keys is CheckedSection.check_keys:
             return schema  # type: ignore[no-any-return]
         from pydantic_core import core_schema
 
-        def checked(value: Any, validate: Callable[[Any], Section]) -> Section:
+        def checked(value: Any, validate: Callable[[Any], CheckedSection]) -> CheckedSection:
             section = validate(value)
             section.check_keys(value.keys() if isinstance(value, dict) else frozenset())
             return section
@@ -57,7 +57,7 @@ class Section:
         return core_schema.no_info_wrap_validator_function(checked, schema)
 
 
-def converted(section: Section, kind: Callable[..., T], **changes: Any) -> T:
+def converted(section: CheckedSection, kind: Callable[..., T], **changes: Any) -> T:
     """Return a value of a subclass with the section's fields and these changes."""
     values = {each.name: getattr(section, each.name) for each in fields(cast("Any", section))}
     return kind(**{**values, **changes})
@@ -240,7 +240,7 @@ Labels = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class SecretReference(Section):
+class SecretReference(CheckedSection):
     """A secret by name."""
 
     secret: Name

@@ -7,12 +7,18 @@ from collections.abc import Set
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
-from trainctl.model.specs.checks import SecretReference, Section, Text, check, validation_error
+from trainctl.model.specs.checks import (
+    CheckedSection,
+    SecretReference,
+    Text,
+    check,
+    validation_error,
+)
 from trainctl.model.specs.cloud_names import Region, RoleArn, ServiceAccount, WorkloadProvider
 
 
 @dataclass(frozen=True, slots=True)
-class AwsIamDockerAuth(Section):
+class AwsIamDockerAuth(CheckedSection):
     """An AWS access key."""
 
     access_key_secret_ref: SecretReference
@@ -22,7 +28,7 @@ class AwsIamDockerAuth(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class AwsRoleDockerAuth(Section):
+class AwsRoleDockerAuth(CheckedSection):
     """An AWS role."""
 
     role_arn: RoleArn
@@ -32,7 +38,7 @@ class AwsRoleDockerAuth(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class GcpOidcDockerAuth(Section):
+class GcpOidcDockerAuth(CheckedSection):
     """A Google service account, by workload identity federation."""
 
     service_account: ServiceAccount
@@ -42,7 +48,7 @@ class GcpOidcDockerAuth(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class GcpServiceAccountJsonDockerAuth(Section):
+class GcpServiceAccountJsonDockerAuth(CheckedSection):
     """A Google service account, by its key."""
 
     service_account_json_secret_ref: SecretReference
@@ -50,7 +56,7 @@ class GcpServiceAccountJsonDockerAuth(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class RegistrySecretDockerAuth(Section):
+class RegistrySecretDockerAuth(CheckedSection):
     """A user name and password."""
 
     secret_ref: SecretReference
@@ -68,7 +74,7 @@ _BLOCKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class DockerAuth(Section):
+class DockerAuth(CheckedSection):
     """Credential for a private registry: a method and its settings."""
 
     auth_method: Literal[
@@ -133,7 +139,7 @@ def _image(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Image(Section):
+class Image(CheckedSection):
     """Container image of a job."""
 
     base_image: Annotated[Text, check(_image)]

@@ -11,9 +11,9 @@ from trainctl.base.units import parse_accelerator, parse_duration, parse_size
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json
 from trainctl.model.specs.checks import (
+    CheckedSection,
     Count,
     Duration,
-    Section,
     Text,
     check,
     limits,
@@ -76,7 +76,7 @@ def _host_path(path: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Compute(Section):
+class Compute(CheckedSection):
     """Resources of a job, per node."""
 
     node_count: Count = 1
@@ -108,7 +108,7 @@ class Compute(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class HostMount(Section):
+class HostMount(CheckedSection):
     """A directory of the host to mount in the job."""
 
     host_path: Annotated[Text, check(_host_path, pattern="^/")]
@@ -120,7 +120,7 @@ class HostMount(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Retry(Section):
+class Retry(CheckedSection):
     """Retries after a failed attempt."""
 
     max_attempts: Annotated[int, limits(ge=1, le=1000)] = 1
@@ -131,7 +131,7 @@ class Retry(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class InteractiveSession(Section):
+class InteractiveSession(CheckedSection):
     """Time for people to look at a run whose commands have ended. It keeps GPUs, mounts and files;
     enter it with ``trainctl ssh``."""
 

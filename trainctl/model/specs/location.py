@@ -11,10 +11,10 @@ from trainctl.model.credentials import url_has_credential
 from trainctl.model.source_uri import BUCKETS
 from trainctl.model.specs.auth import Auth, EndpointUrl, validate_source
 from trainctl.model.specs.checks import (
+    CheckedSection,
     Count,
     Duration,
     Name,
-    Section,
     Size,
     check,
     listed,
@@ -68,7 +68,7 @@ def _check_server(url: str | None, endpoint: str | None, auth: Auth | None) -> N
 
 
 @dataclass(frozen=True, slots=True)
-class Location(Section):
+class Location(CheckedSection):
     """A directory, or a prefix of a bucket."""
 
     url: Url
@@ -85,7 +85,7 @@ class Location(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class StateKey(Section):
+class StateKey(CheckedSection):
     """A key that encrypts the state and plan files."""
 
     id: Name
@@ -96,7 +96,7 @@ class StateKey(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class StateEncryption(Section):
+class StateEncryption(CheckedSection):
     """Encryption of the state and of plan files."""
 
     keys: Annotated[tuple[StateKey, ...], listed(least=1)]
@@ -146,7 +146,7 @@ class StateLocation(Location):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointsLocation(Section):
+class CheckpointsLocation(CheckedSection):
     """Location and retention of checkpoints."""
 
     url: Url | None = None

@@ -11,7 +11,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Position
 from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json
 from trainctl.model.specs.auth import SourceAuthSpec
-from trainctl.model.specs.checks import Section, Size, Text, Texts, listed
+from trainctl.model.specs.checks import CheckedSection, Size, Text, Texts, listed
 from trainctl.model.specs.job_spec import JobSpec
 
 
@@ -72,7 +72,7 @@ class CacheSpec(_Attributes):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheTier(Section):
+class CacheTier(CheckedSection):
     """One tier of a weight cache."""
 
     dir: Text | None = None
@@ -82,7 +82,7 @@ class CacheTier(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterCache(Section):
+class ClusterCache(CheckedSection):
     """Weight caches of a cluster."""
 
     node: CacheTier | None = None
@@ -122,7 +122,7 @@ _CLUSTER_ATTRIBUTES = ("provider", "cache", "price_per_hour", "forgotten")
 
 
 @dataclass(frozen=True, slots=True)
-class Lifecycle(Section):
+class Lifecycle(CheckedSection):
     """Lifecycle settings of a resource."""
 
     prevent_destroy: bool = False

@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 from trainctl.model.json_codec import OMIT_EMPTY
 from trainctl.model.specs.checks import (
     TEXT_OR_OBJECT,
+    CheckedSection,
     Count,
     DisplayName,
     Duration,
     SecretReference,
-    Section,
     Size,
     SomeTexts,
     Text,
@@ -75,7 +75,7 @@ _NAMED = ("named", "baseten_named_checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointReference(Section):
+class CheckpointReference(CheckedSection):
     """A checkpoint: the latest complete one of a project, job or run, or one by name."""
 
     typ: Literal["latest", "named", "baseten_latest_checkpoint", "baseten_named_checkpoint"]
@@ -105,7 +105,7 @@ class CheckpointReference(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadCheckpointConfig(Section):
+class LoadCheckpointConfig(CheckedSection):
     """Checkpoints to place in ``$BT_LOAD_CHECKPOINT_DIR/<job>/rank-<n>/<checkpoint>`` before the
     first command."""
 
@@ -143,7 +143,7 @@ class LoadCheckpointSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheConfig(Section):
+class CacheConfig(CheckedSection):
     """Training caches of a job."""
 
     enabled: bool = False
@@ -170,7 +170,7 @@ class CacheConfig(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointingConfig(Section):
+class CheckpointingConfig(CheckedSection):
     """Checkpoints that a job writes to ``$BT_CHECKPOINT_DIR``."""
 
     enabled: bool = False
@@ -188,7 +188,7 @@ class CheckpointingConfig(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime(Section):
+class Runtime(CheckedSection):
     """Commands and their environment."""
 
     start_commands: SomeTexts
