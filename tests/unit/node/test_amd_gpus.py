@@ -54,7 +54,7 @@ def test_a_card_that_another_process_uses_is_not_claimed(node: NodeHarness, card
 
     node.run(
         "echo $BT_NUM_GPUS: $HIP_VISIBLE_DEVICES",
-        compute={"accelerator": "MI300X:2"},
+        compute={"accelerator": "Radeon:2"},
         declared_gpus=None,
     )
 

@@ -115,7 +115,7 @@ def test_more_gpus_than_the_host_has_are_refused(node: NodeHarness, gpus: FakeNv
     status = node.run("true", **wants(5))
 
     assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
-    assert status["error"] == "5 GPUs required, but the node has 4."
+    assert status["error"] == "5 H100 GPUs required, but the node has 4."
 
 
 def test_a_stopped_or_killed_run_leaves_the_queue(node: NodeHarness, gpus: FakeNvidiaGpus) -> None:
