@@ -53,7 +53,7 @@ class Busy(paramiko.Transport):
 here, there = socket.socketpair()
 host = paramiko.Transport(there)
 host.add_server_key(paramiko.ECDSAKey.generate())
-host.start_server(server=Host())
+host.start_server(event=threading.Event(), server=Host())
 client = Busy(here)
 client.start_client(timeout=30)
 client.auth_none("somebody")
