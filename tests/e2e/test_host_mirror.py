@@ -85,6 +85,7 @@ def lab(tmp_path: Path, fresh: ProjectHarness) -> Iterator[Lab]:
         yield Lab(fresh, hosts, hub, web)
 
 
+@pytest.mark.long
 def test_the_first_host_downloads_a_web_file_once_for_all_hosts(lab: Lab) -> None:
     """With the oldest Python; the operator has no mirror. After a destroy the mirror alone is left, until a collection."""
     lab.web.put("/model.bin", LARGE)

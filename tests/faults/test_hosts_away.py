@@ -162,10 +162,8 @@ def answers(made: ProjectHarness, *commands: str) -> dict[str, CompletedProcess[
         return dict(zip(commands, done, strict=True))
 
 
-@pytest.mark.parametrize(
-    "fault",
-    ["cut", *(pytest.param(fault, marks=pytest.mark.long) for fault in ("power", "freeze"))],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["cut", "power", "freeze"])
 def test_what_reachable_ranks_know_is_shown(gang: ProjectHarness, lab: HostLab, fault: str) -> None:
     """With a warning that names the unreachable host and its rank, and exit code 1."""
     commands = [f"{word} all --format json" for word in ("checkpoints list", "metrics", "status")]

@@ -75,6 +75,7 @@ def is_completed(made: ProjectHarness) -> bool:
     return bool(made.json("status", "job.sft")["status"] == "TRAINING_JOB_COMPLETED")
 
 
+@pytest.mark.long
 def test_two_accounts_of_a_host_share_its_gpus(
     demo: ProjectHarness, lab: HostLab, tmp_path: Path
 ) -> None:
