@@ -6,14 +6,14 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from trainctl.model.credentials import url_has_credential
 from trainctl.model.json_codec import OMIT_EMPTY
-from trainctl.model.source_uri import parse_source
 from trainctl.model.specs.checks import CheckedSection, Name, check, prepared, validation_error
 from trainctl.model.specs.cloud_names import Region, RoleArn, ServiceAccount, WorkloadProvider
 
 
 def _endpoint(text: str) -> str:
+    from trainctl.model.credentials import url_has_credential  # only for manifests
+
     if url_has_credential(text) or "@" in text:
         raise validation_error(
             "the URL contains a credential",
@@ -34,6 +34,8 @@ EndpointUrl = Annotated[str, check(_endpoint, pattern="^https?://")]
 
 def validate_source(text: str, code: str) -> str:
     """Return the text; raise a validation error with this code unless it is a source."""
+    from trainctl.model.source_uri import parse_source  # only for manifests
+
     try:
         parse_source(text)
     except ValueError as why:
