@@ -55,6 +55,8 @@ class MachinesConformance(ProviderFixtures):
         assert provider.find(cluster, KEY) is None
         provider.delete(node)
 
+        repeated = provider.create(cluster, name, KEY)  # by the request that made the lost one
+        assert provider.read(repeated) is ResourceStatus.PRESENT
         again = provider.create(cluster, name, KEY + "/2")
         assert provider.read(again) is ResourceStatus.PRESENT
 
