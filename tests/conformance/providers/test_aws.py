@@ -162,6 +162,18 @@ def test_two_machines_of_one_key_are_reduced_to_the_older(
     assert [node.details["instance"] for node in provider.list(cluster)] == [kept["InstanceId"]]
 
 
+def test_a_creation_repeated_with_other_settings_finds_its_machine(
+    provider: AwsProvider, cluster: ClusterSettings, tmp_path: Path
+) -> None:
+    """The token of the request is known, with other parameters."""
+    first = provider.create(cluster, "lab-0", "key")
+    other = with_settings(cluster, volume=40)
+
+    kept = launcher(other, tmp_path).launch(provider.offers(other))
+
+    assert kept["InstanceId"] == first.details["instance"]
+
+
 def test_waiting_for_capacity_ends_when_the_user_stops(
     ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
 ) -> None:
