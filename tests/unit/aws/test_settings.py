@@ -97,4 +97,4 @@ def test_offers_go_by_type_then_zone_and_respect_the_price_limit() -> None:
 def test_without_aws_prices_come_from_the_dated_table() -> None:
     [offer] = make_offers(read_settings(settings(availability_model="spot")), NO_FACTS)
     assert (offer.zone, offer.price_source, offer.price_date) == ("", "built-in table (on-demand)", "2025-06-15")  # fmt: skip
-    assert offer.quota_left is None
+    assert (offer.availability, offer.quota_left) == ("spot", None)

@@ -95,7 +95,7 @@ class SourceAuth(CheckedSection):
     """Custom endpoint URL, for example of an S3-compatible server."""
 
     def check_keys(self, written: Set[str]) -> None:
-        """They are those of the method."""
+        """Require the keys of the method, or an endpoint alone, and no others."""
         required = _FIELDS[self.auth_method]
         endpoint_only = self.endpoint_url is not None and written <= {"endpoint_url"}
         missing = [name for name in required if getattr(self, name) is None]

@@ -102,7 +102,7 @@ class DockerAuth(CheckedSection):
     """Settings of REGISTRY_SECRET."""
 
     def check_keys(self, written: Set[str]) -> None:
-        """The block must be that of the method."""
+        """Require the block of the method, and no other."""
         blocks = {block for block in _BLOCKS.values() if getattr(self, block) is not None}
         if blocks != {_BLOCKS[self.auth_method]}:
             raise validation_error(

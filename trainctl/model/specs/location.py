@@ -80,7 +80,7 @@ class Location(CheckedSection):
     """Credential; default: the platform's default credential chain."""
 
     def check_keys(self, written: Set[str]) -> None:
-        """Only buckets have servers."""
+        """Refuse an endpoint or a credential for a directory."""
         _check_server(self.url, self.endpoint_url, self.auth)
 
 
@@ -103,7 +103,7 @@ class StateEncryption(CheckedSection):
     """The first key encrypts; all decrypt."""
 
     def check_keys(self, written: Set[str]) -> None:
-        """The ids differ."""
+        """Refuse equal ids."""
         if len({key.id for key in self.keys}) < len(self.keys):
             raise validation_error(
                 "two keys have the same id", "Give each key its own id.", code="invalid-value"
@@ -122,7 +122,7 @@ class StateLocation(Location):
     """Encryption of the state and of plan files on this machine, before they are stored."""
 
     def check_keys(self, written: Set[str]) -> None:
-        """The settings fit the place."""
+        """Refuse a node, and encryption that the place does not have."""
         Location.check_keys(self, written)
         if self.url.startswith("node:"):
             raise validation_error(
@@ -167,7 +167,7 @@ class CheckpointsLocation(CheckedSection):
     """Time to wait for the last upload when a run ends."""
 
     def check_keys(self, written: Set[str]) -> None:
-        """Only buckets have servers."""
+        """Refuse an endpoint or a credential for a directory."""
         _check_server(self.url, self.endpoint_url, self.auth)
 
     @property

@@ -89,7 +89,7 @@ class CheckpointReference(CheckedSection):
     """Project; default: that of the job, or of ``job_id``."""
 
     def check_keys(self, written: Set[str]) -> None:
-        """A named checkpoint has a name, and only it."""
+        """Require a name and a job for a named checkpoint; refuse a name for the latest."""
         if self.typ in _NAMED and not (self.checkpoint_name and self.job_id):
             raise validation_error(
                 "a named checkpoint requires checkpoint_name and job_id",
@@ -159,7 +159,7 @@ class CacheConfig(CheckedSection):
     environment. They run once per cache and command text; other runs wait."""
 
     def check_keys(self, written: Set[str]) -> None:
-        """Its settings need the cache."""
+        """Refuse settings of a cache that is not enabled."""
         for name in ("enable_legacy_hf_mount", "prepare_commands"):
             if getattr(self, name) and not self.enabled:
                 raise validation_error(
@@ -227,7 +227,7 @@ class Runtime(CheckedSection):
     """Time that the other ranks have left then; afterwards they are stopped."""
 
     def check_keys(self, written: Set[str]) -> None:
-        """There is one environment."""
+        """Refuse two environments."""
         if self.venv is not None and self.requirements is not None:
             raise validation_error(
                 "venv and requirements can't be used together",
