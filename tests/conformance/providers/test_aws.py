@@ -86,6 +86,10 @@ def own_groups(ec2: Ec2Server) -> list[str]:
     return [group["GroupName"] for group in groups if group["GroupName"].startswith("trainctl")]
 
 
+def volumes(ec2: Ec2Server) -> list[str]:
+    return [volume["VolumeId"] for volume in ec2.client().describe_volumes()["Volumes"]]
+
+
 def test_the_host_key_of_the_user_data_is_replaced_by_one_of_the_machine(
     ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
 ) -> None:
@@ -226,6 +230,7 @@ def test_offers_come_from_the_price_list_or_the_table(
 def test_spot_machines_share_groups_that_go_with_the_last(
     ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
 ) -> None:
+    """So does a volume that outlived its machine."""
     own = with_settings(
         cluster, availability_model="spot", placement_group=True, max_price_per_hour=0.5
     )
@@ -234,11 +239,20 @@ def test_spot_machines_share_groups_that_go_with_the_last(
     assert launch.params["InstanceMarketOptions.MarketType"] == "spot"
     assert launch.params["InstanceMarketOptions.SpotOptions.MaxPrice"] == "0.5"
     assert [launch.params["Placement.GroupName"]] == list(ec2.data.placement_groups)
+    marks = {"trainctl:cluster": cluster.name, "trainctl:lineage": cluster.lineage}
+    tags = [{"Key": key, "Value": value} for key, value in marks.items()]
+    volume = ec2.client().create_volume(
+        AvailabilityZone="us-east-1a",
+        Size=8,
+        TagSpecifications=[{"ResourceType": "volume", "Tags": tags}],
+    )["VolumeId"]
 
     provider.delete(nodes[0])
     assert len(own_groups(ec2)) == len(ec2.data.placement_groups) == 1
+    assert volume in volumes(ec2)
     provider.delete(nodes[1])
     assert own_groups(ec2) == []
+    assert volume not in volumes(ec2)
     assert not ec2.data.placement_groups
 
 
