@@ -215,7 +215,7 @@ MUTATIONS = [
         ("keys.py", "if key not in self._sources:", "if False:"),
     ),
     *_mutations(
-        "trainctl/operations/jobs",
+        "trainctl/operations/runs",
         (
             "tests/unit/operations/test_reuse.py",
             "tests/e2e/test_reuse.py",

@@ -10,12 +10,12 @@ from trainctl.cli.options import OutputFormat, duration
 from trainctl.cli.session import CliSession
 from trainctl.errors import NodeError, NodeUnreachable, UsageError
 from trainctl.model.reports import UnreachableNode
-from trainctl.operations.jobs.follow import mask_secrets
-from trainctl.operations.jobs.logs import LogSelection, LogTime, read_log
-from trainctl.operations.jobs.runs import JobRun, refresh_run
+from trainctl.operations.runs.follow import mask_secrets
+from trainctl.operations.runs.logs import LogSelection, LogTime, read_log
+from trainctl.operations.runs.lookup import JobRun, refresh_run
 from trainctl.operations.workspace import Workspace
 from trainctl.views.events import JsonEventPrinter
-from trainctl.views.jobs.logs import JsonLogPrinter, TextLogPrinter
+from trainctl.views.runs.logs import JsonLogPrinter, TextLogPrinter
 from trainctl.views.terminal.text import unreachable_lines, warning_text
 
 

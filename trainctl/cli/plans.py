@@ -90,7 +90,7 @@ def plan_from_flags(
     if not flags.destroy:
         connect_early(workspace, survey)
     # Import most of the program while the connections to nodes are being opened.
-    from trainctl.operations.jobs.resume import plan_rerun, plan_with_resumes, resume_starts
+    from trainctl.operations.runs.resume import plan_rerun, plan_with_resumes, resume_starts
 
     if flags.repeat is not None:
         return plan_rerun(workspace, options.run[0], flags.repeat, survey)

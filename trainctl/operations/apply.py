@@ -18,9 +18,9 @@ from trainctl.model.events import Emit, Event, EventType
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.model.trust import PolicyResult
-from trainctl.operations.jobs.follow import runs_waiting_for_secrets, send_secrets
 from trainctl.operations.machines.quarantine import quarantine_lost_nodes, record_quarantine
 from trainctl.operations.review.policies import with_policies
+from trainctl.operations.runs.follow import runs_waiting_for_secrets, send_secrets
 from trainctl.operations.secrets import trust_violations
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.placement import planned_runs

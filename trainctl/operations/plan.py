@@ -15,11 +15,11 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.run import RunRecord
-from trainctl.operations.jobs.reuse import plan_with_reuse
-from trainctl.operations.jobs.runs import unrecorded_runs
 from trainctl.operations.machines.preconnect import connect
 from trainctl.operations.mirrors import is_present
 from trainctl.operations.review.policies import with_policies
+from trainctl.operations.runs.lookup import unrecorded_runs
+from trainctl.operations.runs.reuse import plan_with_reuse
 from trainctl.operations.secrets import trust_violations
 from trainctl.operations.states.moves import planned_edits
 from trainctl.operations.survey import SurveyOptions

@@ -15,10 +15,10 @@ from trainctl.model.diagnostics import Severity
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.model.run import RunStatus
 from trainctl.operations.apply import ApplyOptions, apply
-from trainctl.operations.jobs.follow import filter_waiting, follow_runs, run_event, send_secrets
-from trainctl.operations.jobs.resume import resume_starts
-from trainctl.operations.jobs.runs import JobRun, newest_runs, refresh_runs
 from trainctl.operations.plan import create_plan
+from trainctl.operations.runs.follow import filter_waiting, follow_runs, run_event, send_secrets
+from trainctl.operations.runs.lookup import JobRun, newest_runs, refresh_runs
+from trainctl.operations.runs.resume import resume_starts
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.plan_file import is_lost_run_retry, resumable_changes

@@ -16,10 +16,10 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.run import RunRecord
 from trainctl.plan.validation.quarantine import quarantined
-from trainctl.views.jobs.status import through_client_text
 from trainctl.views.plan.changes import brief
 from trainctl.views.plan.rows import added_rows
 from trainctl.views.plan.tables import short_revision
+from trainctl.views.runs.status import through_client_text
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import (
     Style,

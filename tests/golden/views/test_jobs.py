@@ -12,9 +12,9 @@ from tests.unit.views.test_json_forms import problems
 from trainctl.model.address import Address, Kind
 from trainctl.model.reports import Checkpoint, JobStatus, RankSample
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.views.jobs.metrics import metrics_csv, metrics_json, metrics_lines, sample_json
-from trainctl.views.jobs.status import status_json, status_lines
-from trainctl.views.jobs.status_tables import status_table, sweep_lines
+from trainctl.views.runs.metrics import metrics_csv, metrics_json, metrics_lines, sample_json
+from trainctl.views.runs.status import status_json, status_lines
+from trainctl.views.runs.status_tables import status_table, sweep_lines
 from trainctl.views.terminal.tables import csv_lines
 
 SFT = Address.parse("job.sft")

@@ -18,8 +18,8 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.redaction import Redactor
 from trainctl.model.run import RunRecord
 from trainctl.node.checkpoints.metadata import describe_checkpoint
-from trainctl.operations.jobs.deploy import prepare_serving
-from trainctl.operations.jobs.runs import JobRun
+from trainctl.operations.runs.deploy import prepare_serving
+from trainctl.operations.runs.lookup import JobRun
 from trainctl.operations.workspace import Workspace, WorkspaceSettings
 
 MANIFEST = """\

@@ -19,7 +19,7 @@ from trainctl.model.specs.job_spec import (
     SecretVersion,
 )
 from trainctl.model.specs.runtime import RuntimeSpec
-from trainctl.operations.jobs.reuse import run_identity
+from trainctl.operations.runs.reuse import run_identity
 
 WEIGHTS = JobWeights(Address.parse("weights.sft-1"), "/models/base", "hf://a/b@main")
 JOB = JobSpec(

@@ -16,7 +16,7 @@ from trainctl.base.system.syscalls import punch_hole
 from trainctl.node.runs.log_lines import read_lines
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system.layout import Layout
-from trainctl.operations.jobs.logs import LogFrameParser
+from trainctl.operations.runs.logs import LogFrameParser
 
 pytestmark = pytest.mark.integration
 

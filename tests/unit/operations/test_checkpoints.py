@@ -11,8 +11,8 @@ from trainctl.errors import NodeError, StorageError, UsageError
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
-from trainctl.operations.jobs.checkpoints import checkpoint_from, file_writer, select_checkpoint
-from trainctl.operations.jobs.runs import JobRun
+from trainctl.operations.runs.checkpoints import checkpoint_from, file_writer, select_checkpoint
+from trainctl.operations.runs.lookup import JobRun
 
 RUN = JobRun(
     RecordedResource(Address.parse("job.sft"), "local", {"project": "demo"}, {}),

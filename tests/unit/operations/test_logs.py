@@ -8,7 +8,7 @@ import pytest
 
 from trainctl.errors import UsageError
 from trainctl.model.reports import LogBatch
-from trainctl.operations.jobs.logs import LogFrameParser, LogSelection, LogTime
+from trainctl.operations.runs.logs import LogFrameParser, LogSelection, LogTime
 
 
 def frame(data: bytes, time: float = 1.0, next_: int = 0, *, open_: bool = False) -> bytes:

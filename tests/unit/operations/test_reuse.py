@@ -13,7 +13,7 @@ from trainctl.model.action import Action
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.specs.job_spec import CodeSpec, JobSpec
 from trainctl.model.specs.runtime import CheckpointSelector, LoadCheckpointSpec, RuntimeSpec
-from trainctl.operations.jobs.reuse import may_reuse, run_identities
+from trainctl.operations.runs.reuse import may_reuse, run_identities
 from trainctl.plan.values import AffectedRun, Change, Plan
 
 DONE = RunStatus.COMPLETED

@@ -9,7 +9,7 @@ from trainctl.errors import UsageError
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
-from trainctl.operations.jobs.runs import find_run, job_address, newest_runs
+from trainctl.operations.runs.lookup import find_run, job_address, newest_runs
 
 SFT, EVAL, IDLE = map(Address.parse, ("job.sft", "job.eval", "job.idle"))
 

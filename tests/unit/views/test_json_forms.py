@@ -43,10 +43,10 @@ from trainctl.store.maintenance.inventory import MirrorInventory
 from trainctl.store.maintenance.verify import Finding, FindingOutcome, VerifyReport
 from trainctl.store.references import StoredReference
 from trainctl.views.caches import evict_json, verify_json
-from trainctl.views.jobs.checkpoints import checkpoints_json
-from trainctl.views.jobs.status import status_json
 from trainctl.views.mirror import gc_json, mirror_json, mirror_verify_json
 from trainctl.views.plan.json import plan_json
+from trainctl.views.runs.checkpoints import checkpoints_json
+from trainctl.views.runs.status import status_json
 from trainctl.views.state import history_json, resource_json
 from trainctl_schemas import schema
 

@@ -13,7 +13,7 @@ from tests.support.terminals import Screen, Terminal
 from trainctl.model.address import Address
 from trainctl.model.reports import LogBatch
 from trainctl.views.events import JsonEventPrinter
-from trainctl.views.jobs.logs import JsonLogPrinter, TextLogPrinter
+from trainctl.views.runs.logs import JsonLogPrinter, TextLogPrinter
 
 SECRET = "s3cr3t-value-of-a-test"
 

@@ -31,15 +31,15 @@ from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import PermissionDenied, UsageError, UserInterrupt
 from trainctl.model.events import Emit
-from trainctl.operations.jobs.checkpoints import find_retained_data
-from trainctl.operations.jobs.logs import LogSelection
-from trainctl.operations.jobs.runs import JobRun, find_run, job_address, jobs_of_matrix
 from trainctl.operations.plan import refuse_stale, require_digest
 from trainctl.operations.reconcile import ReconcileLoop
+from trainctl.operations.runs.checkpoints import find_retained_data
+from trainctl.operations.runs.logs import LogSelection
+from trainctl.operations.runs.lookup import JobRun, find_run, job_address, jobs_of_matrix
 from trainctl.operations.workspace import Workspace
 from trainctl.views.apply_result import retained_lines
 from trainctl.views.events import JsonEventPrinter, TextEventPrinter
-from trainctl.views.jobs.status import run_exit_code
+from trainctl.views.runs.status import run_exit_code
 from trainctl.views.terminal.progress import ProgressDisplay
 
 

@@ -29,15 +29,15 @@ from trainctl.cli.workspaces import open_with_trust
 from trainctl.errors import UsageError
 from trainctl.inputs.serving import ServingEngine
 from trainctl.model.reports import Checkpoint
-from trainctl.operations.jobs.checkpoints import (
+from trainctl.operations.runs.checkpoints import (
     artifacts,
     checkpoints_of,
     download_checkpoint,
     list_checkpoints,
     upload_checkpoints,
 )
-from trainctl.operations.jobs.deploy import prepare_serving, write_serving
-from trainctl.operations.jobs.runs import (
+from trainctl.operations.runs.deploy import prepare_serving, write_serving
+from trainctl.operations.runs.lookup import (
     find_run,
     job_address,
     kept_runs,
@@ -45,7 +45,7 @@ from trainctl.operations.jobs.runs import (
     select_runs,
     with_unrecorded_runs,
 )
-from trainctl.views.jobs.checkpoints import (
+from trainctl.views.runs.checkpoints import (
     CHECKPOINT_COLUMNS,
     artifacts_json,
     checkpoint_table,

@@ -22,9 +22,9 @@ from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import UsageError
 from trainctl.model.reports import RankSample
-from trainctl.operations.jobs.logs import LogSelection
-from trainctl.operations.jobs.runs import JobRun, find_run, job_address, with_unrecorded_runs
-from trainctl.operations.jobs.status import samples_of, watch_samples
+from trainctl.operations.runs.logs import LogSelection
+from trainctl.operations.runs.lookup import JobRun, find_run, job_address, with_unrecorded_runs
+from trainctl.operations.runs.status import samples_of, watch_samples
 from trainctl.operations.workspace import Workspace
 
 
@@ -81,8 +81,8 @@ def metrics_command(
     format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Show GPU, CPU, memory and disk usage of a run; in JSON and CSV, its complete history."""
-    from trainctl.views.jobs.metrics import metrics_csv, metrics_json
-    from trainctl.views.jobs.training import plot_lines
+    from trainctl.views.runs.metrics import metrics_csv, metrics_json
+    from trainctl.views.runs.training import plot_lines
 
     session = session_of(ctx)
     if follow and format_ is TableFormat.CSV:
@@ -115,7 +115,7 @@ def _print(session: CliSession, run: JobRun, samples: list[RankSample]) -> None:
 def _metrics_lines(
     session: CliSession, run: JobRun, samples: list[RankSample], *, live: bool
 ) -> list[str]:
-    from trainctl.views.jobs.metrics import metrics_lines
+    from trainctl.views.runs.metrics import metrics_lines
 
     output = session.output
     style = output.error_style if live else output.style
@@ -127,7 +127,7 @@ def _follow(
     session: CliSession, workspace: Workspace, run: JobRun, rank: int | None, *, as_json: bool
 ) -> None:
     """Print new samples: as JSON lines, a redrawn table, or repeated tables."""
-    from trainctl.views.jobs.metrics import sample_json
+    from trainctl.views.runs.metrics import sample_json
     from trainctl.views.terminal.progress import LiveDisplay
 
     if as_json:

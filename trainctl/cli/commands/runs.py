@@ -25,8 +25,8 @@ from trainctl.errors import PartialApply, UsageError
 from trainctl.ledger.leases import OpenLease, open_leases
 from trainctl.model.address import Address
 from trainctl.model.reports import JobStatus
-from trainctl.operations.jobs.code import download_code
-from trainctl.operations.jobs.runs import (
+from trainctl.operations.runs.code import download_code
+from trainctl.operations.runs.lookup import (
     JobRun,
     find_run,
     job_address,
@@ -34,18 +34,18 @@ from trainctl.operations.jobs.runs import (
     refresh_runs,
     with_unrecorded_runs,
 )
-from trainctl.operations.jobs.status import (
+from trainctl.operations.runs.status import (
     is_matrix,
     job_status,
     job_statuses,
     pending_jobs,
     watch_statuses,
 )
-from trainctl.operations.jobs.stop import stop_run, stop_runs
+from trainctl.operations.runs.stop import stop_run, stop_runs
 from trainctl.operations.survey.storage import full_cache_warnings
 from trainctl.operations.workspace import Workspace
-from trainctl.views.jobs.status import status_json, status_lines
-from trainctl.views.jobs.status_tables import (
+from trainctl.views.runs.status import status_json, status_lines
+from trainctl.views.runs.status_tables import (
     pending_job_lines,
     refresh_error_lines,
     status_table,

@@ -10,7 +10,7 @@ from trainctl.base.parallel import each
 from trainctl.errors import LockHeld, NodeError, NodeUnreachable
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.model.run import RankRecord, RunRecord
-from trainctl.operations.jobs.runs import JobRun, record_run, run_control, unknown_run_error
+from trainctl.operations.runs.lookup import JobRun, record_run, run_control, unknown_run_error
 from trainctl.operations.workspace import Workspace
 
 _AT_ONCE = 16

@@ -17,7 +17,7 @@ from trainctl.model.reports import (
     VolumeMetrics,
 )
 from trainctl.model.run import RunRecord
-from trainctl.views.jobs.training import progress_text
+from trainctl.views.runs.training import progress_text
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import Style, escape, format_timestamp, unreachable_json
 

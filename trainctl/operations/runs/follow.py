@@ -9,7 +9,7 @@ from trainctl.base.protocol import WAITS_FOR_RESUME, WAITS_FOR_SECRETS
 from trainctl.errors import NodeUnreachable, TrainctlError
 from trainctl.model.address import Address
 from trainctl.model.events import Emit, Event, EventType
-from trainctl.operations.jobs.runs import (
+from trainctl.operations.runs.lookup import (
     JobRun,
     find_run,
     newest_runs,

@@ -11,7 +11,7 @@ from trainctl.base.units import format_duration
 from trainctl.model.address import Address
 from trainctl.model.reports import Checkpoint, JobStatus
 from trainctl.model.run import RunStatus
-from trainctl.views.jobs.training import progress_text
+from trainctl.views.runs.training import progress_text
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import display_width, escape, format_minute, warning_text
 

@@ -19,8 +19,8 @@ from trainctl.model.reports import (
     unreachable_nodes,
 )
 from trainctl.model.run import RunRecord, RunStatus
-from trainctl.operations.jobs.checkpoints import known_checkpoints
-from trainctl.operations.jobs.runs import (
+from trainctl.operations.runs.checkpoints import known_checkpoints
+from trainctl.operations.runs.lookup import (
     JobRun,
     check_rank,
     find_run,

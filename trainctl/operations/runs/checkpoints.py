@@ -26,8 +26,8 @@ from trainctl.model.reports import (
     UnreachableNode,
     unreachable_nodes,
 )
-from trainctl.operations.jobs.code import require_absent
-from trainctl.operations.jobs.runs import JobRun, run_control, with_unrecorded_runs
+from trainctl.operations.runs.code import require_absent
+from trainctl.operations.runs.lookup import JobRun, run_control, with_unrecorded_runs
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import OUTPUT_MARK
 from trainctl.resources.agents import node_named

@@ -15,7 +15,7 @@ from trainctl.base.failure import Failure
 from trainctl.base.filesystem.archives import unpack
 from trainctl.errors import NodeError, StorageError, TrainctlError, UnknownOnNode, UsageError
 from trainctl.inputs.environment import file_name
-from trainctl.operations.jobs.runs import JobRun, run_control
+from trainctl.operations.runs.lookup import JobRun, run_control
 from trainctl.operations.streams import iterate_callbacks
 from trainctl.operations.workspace import Workspace
 

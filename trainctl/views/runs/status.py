@@ -12,8 +12,8 @@ from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.delivery import THROUGH_CLIENT, DeliveryRecord, MirroringRecord
 from trainctl.model.reports import JobStatus, PendingApply
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.views.jobs.checkpoints import checkpoint_json, checkpoint_state_text
-from trainctl.views.jobs.training import progress_text
+from trainctl.views.runs.checkpoints import checkpoint_json, checkpoint_state_text
+from trainctl.views.runs.training import progress_text
 from trainctl.views.terminal.text import escape, format_timestamp, second
 
 _CHECKPOINTS = 3

@@ -11,15 +11,15 @@ from trainctl.inputs.serving import WEIGHTS, ServedCheckpoint, ServingEngine
 from trainctl.model.address import Address, Kind, slug
 from trainctl.model.source_uri import parse_source
 from trainctl.model.specs.job_spec import JobSpec
-from trainctl.operations.jobs.checkpoints import (
+from trainctl.operations.runs.checkpoints import (
     checkpoint_from,
     checkpoints_of,
     copy_checkpoint,
     exclude_from_code,
     select_checkpoint,
 )
-from trainctl.operations.jobs.code import require_absent
-from trainctl.operations.jobs.runs import JobRun
+from trainctl.operations.runs.code import require_absent
+from trainctl.operations.runs.lookup import JobRun
 from trainctl.operations.workspace import Workspace
 
 _TRAINING_ONLY = re.compile(

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from trainctl.base.protocol.runs import EnterRequest
 from trainctl.errors import NodeError
 from trainctl.inputs.environment import work_directory
-from trainctl.operations.jobs.runs import JobRun, check_rank, run_control, unknown_run_error
+from trainctl.operations.runs.lookup import JobRun, check_rank, run_control, unknown_run_error
 from trainctl.operations.workspace import Workspace
 from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent

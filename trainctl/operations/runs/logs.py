@@ -14,7 +14,7 @@ from typing import Any
 from trainctl.base.protocol.runs import LogLinesQuery, LogStreamQuery
 from trainctl.errors import NodeError, NodeTimeout, NodeUnreachable, UnknownOnNode, UsageError
 from trainctl.model.reports import LogBatch, UnreachableNode, unreachable_nodes
-from trainctl.operations.jobs.runs import JobRun, check_rank, run_control
+from trainctl.operations.runs.lookup import JobRun, check_rank, run_control
 from trainctl.operations.streams import iterate_callbacks, merge_by_arrival, prefetch_first
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.runs.run_control import RunControl

@@ -1,1 +1,0 @@
-"""Format what jobs do: status, logs, metrics, checkpoints."""

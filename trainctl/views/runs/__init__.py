@@ -1,0 +1,1 @@
+"""Format runs: status, logs, metrics, checkpoints."""
