@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.support.projects.manifests import schema_of
-from tests.support.projects.plans import LINEAGE, at, source_of, state_after
+from tests.support.projects.plans import LINEAGE, NODE, at, source_of, state_after, with_facts
 from trainctl.base.json import canonical
 from trainctl.desired.build import build
 from trainctl.ledger.state import State
@@ -23,7 +23,7 @@ from trainctl.model.trust import PlanPolicy
 from trainctl.plan.diff import with_images
 from trainctl.plan.plan_file import read_plan, write_plan
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import CodeTree, NodeFacts, Plan, PlanInputs, PlanOptions, WeightsFacts
+from trainctl.plan.values import CodeTree, Plan, PlanInputs, PlanOptions, WeightsFacts
 
 MEANING: dict[str, list[Any]] = {
     "command": ["train --lr 1", "train --lr 1.0", "train --lr 10", "train  --lr 1"],
@@ -197,7 +197,7 @@ def planned(world: Mapping[str, Any], applied: State | None = None) -> Plan:
         recorded(world, applied) if applied else State(),
         code={at(job): CodeTree(f"sha256:{code * 64}", 1, 1) for job, code in codes.items()},
         weights={at("weights.base"): WeightsFacts(source, world["mirrored"], locked=True)},
-        nodes={at("cluster.lab"): (NodeFacts("lab/lab-0", "namespace", world["free"]),)},
+        nodes={at("cluster.lab"): (with_facts(NODE, disk_free=world["free"]),)},
         node_names={at("cluster.lab"): ("lab-0",)},
         policies=tuple(reversed(limits) if world["order"] % 2 else limits),
         options=PlanOptions(replace=(at("job.idle"),) if world["replaced"] else ()),

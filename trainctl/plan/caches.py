@@ -184,7 +184,7 @@ def _caches_of(inputs: PlanInputs, project: str) -> list[RecordedResource]:
 
 def _no_mount_at_home(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
     for placement in rank_placements(inputs, job):
-        if placement.facts and placement.facts.mount == "link":
+        if placement.facts and placement.facts.reported["mount"] == "link":
             yield warning(
                 f"~/.cache/huggingface can't be mounted on {placement.node}: HF_HOME is set to the cache directory instead",
                 "Programs that ignore HF_HOME use the home directory there.",

@@ -107,7 +107,7 @@ def _gpus(inputs: PlanInputs, job: Change, completed: Sequence[RunRecord]) -> in
     nodes = {node.id: node for node in inputs.nodes.get(job.job_spec.cluster_address, ())}
     places = inputs.rank_placements.get(job.address, ())
     is_known = len(places) == compute.node_count and all(place in nodes for place in places)
-    return sum(nodes[place].usable_gpus for place in places) if is_known else None
+    return sum(nodes[place].usable_gpus() for place in places) if is_known else None
 
 
 def _cluster_cost(inputs: PlanInputs, cluster: Address, used: Set[str], unknown: int) -> float:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.specs.job_spec import Compute
 from trainctl.plan.transfers.weights import content_key
-from trainctl.plan.values import Change, GpuFacts, NodeFacts, Plan, PlanInputs
+from trainctl.plan.values import Change, NodeFacts, Plan, PlanInputs
+
+if TYPE_CHECKING:
+    from trainctl.base.protocol.host import FreeGpu
+    from trainctl.base.protocol.weights import CacheQueryResponse
 
 _NOMINAL = 0.9
 
@@ -23,14 +28,13 @@ class SpaceAvailability(IntEnum):
     NEVER = 2
 
     @classmethod
-    def of(
-        cls, missing: int, total: int, space: int | None, space_max: int | None
-    ) -> SpaceAvailability:
-        """Compare sizes of weights with the space now and at most (None: unknown).
+    def of(cls, missing: int, total: int, cached: CacheQueryResponse) -> SpaceAvailability:
+        """Compare sizes of weights with the space that the node's cache has now and at most.
 
         ``missing`` are bytes of the weights that no live run uses on the node, ``total`` all of them.
         """
-        if space_max is not None and total > space_max:
+        space, most = cached.get("room"), cached.get("most")
+        if most is not None and total > most:
             return cls.NEVER
         return cls.LATER if space is not None and missing > space else cls.NOW
 
@@ -44,7 +48,7 @@ class NodeOffer:
     """
 
     node: str
-    gpus: tuple[GpuFacts, ...] | None = ()
+    gpus: Sequence[FreeGpu] | None = ()
     runs: int = 0
     bytes_there: int = 0
     cpus: int = 0
@@ -54,11 +58,11 @@ class NodeOffer:
 
     def usable(self, kind: str) -> int:
         """Count the GPUs of a kind that jobs may use."""
-        return sum(1 for gpu in self.gpus or () if gpu.matches(kind))
+        return sum(not kind or kind in gpu["is"] for gpu in self.gpus or ())
 
     def free(self, kind: str) -> int:
         """Count the free GPUs of a kind."""
-        return sum(1 for gpu in self.gpus or () if gpu.matches(kind) and gpu.free)
+        return sum(gpu["free"] and (not kind or kind in gpu["is"]) for gpu in self.gpus or ())
 
     def can_hold(self, compute: Compute) -> bool:
         """Whether the node has enough GPUs, processors and memory."""
@@ -107,12 +111,13 @@ def assign_nodes(compute: Compute, offers: Sequence[NodeOffer]) -> tuple[str, ..
 def reserve(offer: NodeOffer, compute: Compute) -> NodeOffer:
     """Return the offer after the start of such a run."""
     missing = offer.usable(compute.gpu_kind) if compute.gpus is None else compute.gpus
-    gpus = []
+    kind = compute.gpu_kind
+    gpus: list[FreeGpu] = []
     for gpu in offer.gpus or ():
-        claimed = missing > 0 and gpu.free and gpu.matches(compute.gpu_kind)
+        claimed = missing > 0 and gpu["free"] and (not kind or kind in gpu["is"])
         missing -= claimed
-        gpus.append(replace(gpu, free=False) if claimed else gpu)
-    return replace(offer, gpus=None if offer.gpus is None else tuple(gpus), runs=offer.runs + 1)
+        gpus.append({**gpu, "free": gpu["free"] and not claimed})
+    return replace(offer, gpus=None if offer.gpus is None else gpus, runs=offer.runs + 1)
 
 
 NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
@@ -179,7 +184,7 @@ def note_claimed_gpus(inputs: PlanInputs, change: Change) -> Change:
     if not starting_changes([change]) or change.job_spec.compute.accelerator:
         return change
     facts = (placement.facts for placement in rank_placements(inputs, change))
-    count = max((node.usable_gpus for node in facts if node), default=0)
+    count = max((node.usable_gpus() for node in facts if node), default=0)
     note = f"claims all GPUs of its node: {count}" if count else ""
     return replace(change, note="; ".join(filter(None, (change.note, note))))
 
@@ -213,11 +218,13 @@ def _offers(inputs: PlanInputs, cluster: Address) -> Iterator[NodeOffer]:
     names = [name for name in names if name not in inputs.quarantined]
     for node in [name for name in names if name in by_id] or names or by_id:
         facts = by_id.get(node)
-        if facts is None or facts.free_resources is None:
+        free = facts.reported["free_resources"] if facts else None
+        if free is None:
             yield NodeOffer(node, gpus=None)
         else:
-            free = facts.free_resources
-            yield NodeOffer(node, free.gpus, free.runs, cpus=facts.cpus, memory=facts.memory)
+            yield NodeOffer(
+                node, free["gpus"], len(free["live"]), cpus=free["cpus"], memory=free["memory"]
+            )
 
 
 def _with_weights(
@@ -230,7 +237,7 @@ def _with_weights(
     tiers = [facts.tiers[item] for item in weights if item in facts.tiers]
     claims = sum(facts.claims.get(item, 0) for item in weights)
     total = sum(tier.total for tier in tiers)
-    space = SpaceAvailability.of(claims, total, facts.weights_space, facts.weights_space_max)
+    space = SpaceAvailability.of(claims, total, facts.cached)
     return replace(offer, bytes_there=sum(tier.node for tier in tiers), space=space)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainctl.base.listing import ResolvedSource
 from trainctl.desired.values import DesiredState
@@ -15,7 +15,7 @@ from trainctl.ledger.state import State
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address
 from trainctl.model.contents import ContentDiff
-from trainctl.model.delivery import SERVES_ALL, ServingCapability
+from trainctl.model.delivery import ServingCapability
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.run import ReusedRun, RunRecord
 from trainctl.model.specs.job_spec import JobSpec
@@ -24,6 +24,11 @@ from trainctl.model.trust import PlanPolicy, PolicyResult
 from trainctl.plan.batch_facts import BatchFacts, BatchRow
 from trainctl.plugin_api.offers import Offer
 from trainctl.plugin_api.provider import Capabilities, ResourceStatus
+
+if TYPE_CHECKING:
+    from trainctl.base.protocol.host import Facts, ImageAvailability
+    from trainctl.base.protocol.method import NodeCacheRequest
+    from trainctl.base.protocol.weights import CacheQueryResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +101,6 @@ class TierFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuFacts:
-    """One GPU; ``kinds`` are the matching accelerators of the manifest.
-
-    ``free``: not claimed by a job and without processes, as far as known.
-    """
-
-    name: str
-    kinds: tuple[str, ...] = ()
-    free: bool = True
-
-    def matches(self, kind: str) -> bool:
-        """Whether it is an accelerator of this kind; empty matches any."""
-        return not kind or kind in self.kinds
-
-
-@dataclass(frozen=True, slots=True)
 class ImageSelection:
     """An image and the engine for it; None means any that works."""
 
@@ -120,71 +109,68 @@ class ImageSelection:
 
 
 @dataclass(frozen=True, slots=True)
-class ImageFacts:
-    """Facts about an image on a node; engine None: none works, for the reason ``why``; ``rdma``: see ``ImageRow``."""
+class MirrorProximity:
+    """How a node reaches the mirror.
 
-    engine: str | None
-    present: bool
-    why: str = ""
-    rdma: bool = False
+    ``sees``: it has access to the mirror's directory. ``host``: id of the host or URL of the bucket with the mirror; empty
+    for the client. ``unserved_reason``: why that host can't serve weights to the node, else empty. ``tls``: whether it
+    serves over TLS, because it has no private address.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class NodeCapacity:
-    """GPUs of a node that jobs may use, and the number of its live runs."""
-
-    gpus: tuple[GpuFacts, ...] = ()
-    runs: int = 0
+    sees: bool = True
+    host: str = ""
+    unserved_reason: str = ""
+    tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """Facts about a node; sizes in bytes.
+    """What a node reported, and what the client knows of it.
 
-    ``mount`` is namespace, container or link. ``cpus`` and ``memory``: 0 if unknown.
-    ``weights_space``: space for weights next to those of live runs; ``weights_space_max``: without live runs (None:
-    unknown); ``limit``: size limit of the cache; ``claims``: bytes of weights that no live run uses there.
-    ``rates``: recorded bytes per second, ``upstream`` into the mirror, else by last hop; ``max_rate``: download limit.
-    ``sees_mirror``: has access to the mirror's directory; ``shared_cache``: the cluster has a shared cache directory.
+    ``cache``: settings of its weights cache. ``claims``: bytes of weights that no live run uses there. ``rates``: recorded
+    bytes per second, ``upstream`` into the mirror, else by last hop. ``missing_requirements``: of each job, as sentences.
     """
 
     id: str
-    mount: str
-    disk_free: int
+    reported: Facts
+    cache: NodeCacheRequest
+    declared_gpus: int | None = None
     tiers: Mapping[Address, TierFacts] = field(default_factory=dict)
-    rates: Mapping[str, float] = field(default_factory=dict)
-    cpus: int = 0
-    memory: int = 0
-    detail: str = ""
-    unusable: str = ""
-    """Why its directories can't be created; else empty."""
-    missing_requirements: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
-    """Missing requirements of each job, as sentences."""
-    logout: str = ""
-    """Why runs end when the user logs out, with advice; else empty."""
-    gpus: tuple[GpuFacts, ...] = ()
-    gpus_problem: str = ""
-    """Why its GPUs can't be listed; else empty."""
-    usable_gpus: int = 0
-    """GPUs that jobs may claim; if none is reported, declared ones."""
-    images: Mapping[ImageSelection, ImageFacts] = field(default_factory=dict)
-    weights_space: int | None = None
-    weights_space_max: int | None = None
-    limit: int | None = None
     claims: Mapping[Address, int] = field(default_factory=dict)
-    sees_mirror: bool = True
-    mirror_on: str = ""
-    """Id of the host or URL of the bucket with the mirror; empty for the client."""
-    unserved_reason: str = ""
-    """Why that host can't serve weights to this node; else empty."""
-    mirror_tls: bool = False
-    """Whether that host serves over TLS, because it has no private address."""
-    serving: ServingCapability = SERVES_ALL
-    """How this node serves its peers."""
-    shared_cache: bool = False
-    max_rate: int | None = None
-    free_resources: NodeCapacity | None = None
-    """None if there is no choice of nodes."""
+    rates: Mapping[str, float] = field(default_factory=dict)
+    images: Mapping[ImageSelection, ImageAvailability] = field(default_factory=dict)
+    missing_requirements: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
+    mirror: MirrorProximity = MirrorProximity()
+
+    @property
+    def cached(self) -> CacheQueryResponse:
+        """Return what its weights cache has; ``room`` and ``most`` are absent if unknown."""
+        return self.reported["cached"] or {"trees": [], "blobs": []}
+
+    @property
+    def limit(self) -> int | None:
+        """Return the size limit of its weights cache."""
+        settings = self.cache.get("cache")
+        return settings["size"] if settings else None
+
+    @property
+    def max_rate(self) -> int | None:
+        """Return its download limit in bytes per second."""
+        return self.cache.get("max_rate")
+
+    @property
+    def serving(self) -> ServingCapability:
+        """Return how it serves its peers."""
+        return ServingCapability(**self.reported["serving"])
+
+    def usable_gpus(self, kind: str = "") -> int:
+        """Count the GPUs (of a kind) that jobs may claim; if none is reported, declared ones."""
+        if self.reported["gpus_problem"]:
+            return 0
+        gpus = self.reported["gpus"]
+        if not gpus:
+            return self.declared_gpus or 0
+        return sum(not kind or kind in gpu["is"] for gpu in gpus[: self.declared_gpus])
 
 
 @dataclass(frozen=True, slots=True)

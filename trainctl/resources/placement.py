@@ -23,7 +23,6 @@ from trainctl.model.address import Address
 from trainctl.model.specs.job_spec import Compute
 from trainctl.plan.placement import NodeOffer, PlannedRun, SpaceAvailability, assign_nodes, reserve
 from trainctl.plan.validation.quarantine import quarantine_error, quarantined
-from trainctl.plan.values import GpuFacts
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import Agents, nodes_of, unprovisioned_nodes
 from trainctl.resources.clusters import cache_target
@@ -169,12 +168,9 @@ class RunPlacer:
             except NodeError as error:
                 return error
             cached = response["cached"] or CacheQueryResponse(trees=[], blobs=[])
-            gpus = [
-                GpuFacts(gpu["name"], tuple(gpu["is"]), gpu["free"]) for gpu in response["gpus"]
-            ]
             offer = NodeOffer(
                 node.id,
-                tuple(gpus),
+                response["gpus"],
                 len(response["live"]),
                 _cached_bytes(files, cached),
                 response["cpus"],
@@ -217,7 +213,7 @@ def _space_for(
         if listing not in held and file.sha256 not in leased
     )
     total = sum(file.size for some in files.values() for file in some)
-    return SpaceAvailability.of(missing, total, cached.get("room"), cached.get("most"))
+    return SpaceAvailability.of(missing, total, cached)
 
 
 def unreachable_nodes_reason(agents: Agents, cluster: RecordedResource, node_count: int) -> str:

@@ -33,6 +33,37 @@ EMPTY = State()
 LINEAGE = "7d3c0a52-5d4f-4c53-9c52-0a3b1f5b8a10"
 
 
+NODE = NodeFacts(
+    "lab/lab-0",
+    {
+        "serving": {"tls": False, "why": "", "loopback": ""},
+        "python": "3.12.1",
+        "cpus": 0,
+        "memory": 0,
+        "unusable": "",
+        "disk_free": 10**12,
+        "mount": "namespace",
+        "logout": {"survives": True, "why": "", "fix": ""},
+        "hosts": [],
+        "absent": [],
+        "gpus": [],
+        "gpus_problem": None,
+        "images": [],
+        "cached": None,
+        "free_resources": None,
+        "blocked": [],
+    },
+    {"root": "/data"},
+)
+
+
+def with_facts(node: NodeFacts, **more: Any) -> NodeFacts:
+    """The node with these facts; keys of its own report replace those in the report."""
+    names = more.keys() - NodeFacts.__dataclass_fields__
+    own: Any = {name: more.pop(name) for name in names}
+    return replace(node, reported={**node.reported, **own}, **more)
+
+
 def at(text: str) -> Address:
     return Address.parse(text)
 
@@ -131,7 +162,7 @@ class PlanScenario:
         if self.on_node == size:
             tiers = TierFacts(node=size)
         weights, rates = at("weights.qwen3"), {"upstream": 5e7, "mirror": 1e9}
-        node = NodeFacts("lab/lab-0", self.mount, 10**12, {weights: tiers}, rates)
+        node = with_facts(NODE, mount=self.mount, tiers={weights: tiers}, rates=rates)
         values: dict[str, Any] = {
             "desired": desired(*self.resources()),
             "code": {at("job.sft"): self.code},

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.cases import cases
+from tests.support.projects import plans
 from tests.support.projects.plans import (
     PlanScenario,
     at,
@@ -17,20 +18,34 @@ from tests.support.projects.plans import (
     resource,
     source_of,
     state_after,
+    with_facts,
 )
-from trainctl.model.delivery import ServingCapability
+from trainctl.base.protocol.method import NodeCacheRequest
 from trainctl.plan.planner import make_plan
 from trainctl.plan.transfers.routes import client_transfer_warnings
-from trainctl.plan.values import DeliveryRow, NodeFacts, Plan, TierFacts, WeightsFacts
+from trainctl.plan.values import (
+    DeliveryRow,
+    MirrorProximity,
+    NodeFacts,
+    Plan,
+    TierFacts,
+    WeightsFacts,
+)
 
 LAB, WEIGHTS = at("cluster.lab"), at("weights.qwen3")
 SIZE = PlanScenario().resolved.size
 GB = 10**9
-NODE = NodeFacts("lab/lab-0", "namespace", 10**12, {WEIGHTS: TierFacts(upstream=SIZE)})
-REMOTE = replace(NODE, tiers={WEIGHTS: TierFacts(mirror=2 * GB)}, sees_mirror=False)
+NODE = replace(plans.NODE, tiers={WEIGHTS: TierFacts(upstream=SIZE)})
+UNSEEN = MirrorProximity(sees=False)
+REMOTE = replace(NODE, tiers={WEIGHTS: TierFacts(mirror=2 * GB)}, mirror=UNSEEN)
 """A node that can't access the directory of the mirror."""
-MIRROR = replace(REMOTE, sees_mirror=True, mirror_on="lab/lab-0")
+MIRROR = replace(REMOTE, mirror=MirrorProximity(host="lab/lab-0"))
 """The node that has the mirror."""
+
+
+def limited(rate: int | None) -> NodeCacheRequest:
+    """Settings of a node's cache with a download limit."""
+    return {"root": "/data"} if rate is None else {"root": "/data", "max_rate": rate}
 
 
 def transfer_warnings(plan: Plan) -> list[str]:
@@ -93,12 +108,16 @@ def test_disk_space_is_checked_before_anything_moves(case: dict[str, Any]) -> No
     facts, code, summary = dict(case["facts"]), case.get("code", "error"), case.get("summary")
     if "claims" in facts:
         facts["claims"] = {WEIGHTS: facts["claims"]}
-    plan = plan_on(replace(NODE, **facts))
+    space = {key: facts.pop(key) for key in ("room", "most") if key in facts}
+    facts["cached"] = {"trees": [], "blobs": [], **space}
+    if "limit" in facts:
+        facts["cache"] = {"root": "/data", "cache": {"dir": None, "size": facts.pop("limit")}}
+    plan = plan_on(with_facts(NODE, **facts))
     assert [one.summary for one in plan.diagnostics] == [f"lab/lab-0 {summary}"] * bool(summary)
     assert plan.usable is (summary is None or code != "error")
     for problem in plan.diagnostics:
         assert code in ("error", problem.code)
-        if "limit" in facts and code == "error":
+        if "cache" in facts and code == "error":
             assert "raise cache.node.size" in problem.detail
 
 
@@ -110,7 +129,7 @@ def test_jobs_that_fit_only_one_after_the_other_are_a_warning(missing: int) -> N
     needs = [{**world.job["weights"][0], "address": "weights.other", "source": second.source}]
     job = resource("job.other", {**world.job, "weights": needs}, "cluster.lab", "weights.other")
     tiers = {WEIGHTS: TierFacts(upstream=SIZE), weights.address: TierFacts(upstream=second.size)}
-    node = replace(NODE, disk_free=SIZE + second.size - missing, tiers=tiers)
+    node = with_facts(NODE, disk_free=SIZE + second.size - missing, tiers=tiers)
     inputs = world.inputs(
         nodes={LAB: (node,)},
         desired=desired(*world.resources(), weights, job),
@@ -200,7 +219,9 @@ def test_a_node_that_cannot_serve_is_no_peer(
 ) -> None:
     """A node that is reached by loopback serves only nodes on the same host."""
     nodes = [
-        replace(REMOTE, serving=ServingCapability(why="it is loopback" * bool(name), loopback=name))
+        with_facts(
+            REMOTE, serving={"tls": False, "why": "it is loopback" * bool(name), "loopback": name}
+        )
         for name in networks
     ]
     plan = plan_on(*nodes)
@@ -220,7 +241,9 @@ def test_a_node_that_cannot_serve_is_no_peer(
 def test_a_mirror_on_a_node_sends_nothing_through_the_client(
     ranks: int, expected: list[str]
 ) -> None:
-    plan = plan_on(MIRROR, *[replace(MIRROR, sees_mirror=False)] * (ranks - 1))
+    plan = plan_on(
+        MIRROR, *[replace(MIRROR, mirror=replace(MIRROR.mirror, sees=False))] * (ranks - 1)
+    )
     assert routes(plan) == expected
     assert plan.deliveries[0].why == "the mirror is on lab/lab-0"
     assert all("lab/lab-0" in row.why for row in plan.deliveries)
@@ -228,7 +251,8 @@ def test_a_mirror_on_a_node_sends_nothing_through_the_client(
 
 
 def test_a_mirror_on_a_node_with_a_global_address_serves_only_that_node() -> None:
-    refused = replace(MIRROR, sees_mirror=False, unserved_reason="192.0.2.1 is global")
+    place = MirrorProximity(False, "lab/lab-0", "192.0.2.1 is global")
+    refused = replace(MIRROR, mirror=place)
     assert errors(plan_on(MIRROR)) == []
     assert errors(plan_on(MIRROR, refused)) == [
         "lab/lab-1 cannot download its weights from lab/lab-0: 192.0.2.1 is global"
@@ -273,12 +297,12 @@ def test_weights_that_could_not_be_looked_up_in_the_mirror_are_as_recorded() -> 
     ],
 )
 def test_a_limit_is_in_the_forecast(rates: dict[str, float], limit: int, seconds: float) -> None:
-    (row,) = plan_on(replace(REMOTE, rates=rates, max_rate=limit)).deliveries
+    (row,) = plan_on(replace(REMOTE, rates=rates, cache=limited(limit))).deliveries
     assert row.forecast_seconds == seconds
     assert "from the mirror (max_rate)" in row.why
 
 
 def test_peers_share_the_limit_of_the_mirror() -> None:
     """Two nodes that download one copy together have twice the rate of one."""
-    plan = plan_on(*[replace(REMOTE, max_rate=10**8)] * 2)
+    plan = plan_on(*[replace(REMOTE, cache=limited(10**8))] * 2)
     assert [row.forecast_seconds for row in plan.deliveries] == [10.0, 10.0]

@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.support.projects.plans import PlanScenario, at, errors, resource
+from tests.support.projects.plans import PlanScenario, at, errors, resource, with_facts
+from trainctl.base.protocol.host import ImageAvailability
 from trainctl.model.json_codec import from_json, to_json
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import ImageFacts, ImageSelection, Plan, PlanInputs
+from trainctl.plan.values import ImageSelection, Plan, PlanInputs
 from trainctl.views.plan.text import plan_text
 
 JOB, LAB = at("job.sft"), at("cluster.lab")
 IMAGE = ImageSelection("pytorch/pytorch:2.7.0", None)
 
 
-def with_facts(inputs: PlanInputs, **facts: Any) -> PlanInputs:
+def with_node(inputs: PlanInputs, **facts: Any) -> PlanInputs:
     """The inputs with more facts about the only node."""
     (node,) = inputs.nodes[LAB]
-    return replace(inputs, nodes={LAB: (replace(node, **facts),)})
+    return replace(inputs, nodes={LAB: (with_facts(node, **facts),)})
 
 
 def problems(inputs: PlanInputs) -> list[tuple[str, str, str | None]]:
@@ -32,7 +33,7 @@ def test_a_missing_requirement_is_an_error() -> None:
     missing = {JOB: ("program nvcc not found",)}
     assert problems(inputs) == []
     expected = [("error", "missing-on-host", "job.sft")]
-    assert problems(with_facts(inputs, missing_requirements=missing)) == expected
+    assert problems(with_node(inputs, missing_requirements=missing)) == expected
     assert problems(replace(inputs, missing_requirements=missing)) == expected
 
 
@@ -46,7 +47,7 @@ def test_a_node_that_ends_runs_at_logout_is_reported_once() -> None:
         desired=replace(inputs.desired, resources=resources),
         code={**inputs.code, other.address: world.code},
     )
-    found = problems(with_facts(inputs, logout="loginctl enable-linger"))
+    found = problems(with_node(inputs, logout={"survives": False, "why": "a", "fix": "b"}))
     assert found == [("warning", "stops-at-logout", None)]
 
 
@@ -59,20 +60,20 @@ def test_a_symlink_for_a_read_only_mount_is_a_warning() -> None:
     ]
     assert problems(world.inputs()) == []
     expected = [("warning", "writable-mount", "job.sft")]
-    assert problems(with_facts(world.inputs(), mount="link")) == expected
+    assert problems(with_node(world.inputs(), mount="link")) == expected
 
 
-def plan_with_image(facts: ImageFacts | None, engine: str | None = None) -> Plan:
+def plan_with_image(facts: ImageAvailability | None, engine: str | None = None) -> Plan:
     """The plan of a job in an image, on a node without namespaces."""
     world = PlanScenario(mount="link")
     world.job["image"] = {"base_image": IMAGE.image, "docker_auth": None}
     world.job["runtime"]["engine"] = engine
-    return make_plan(with_facts(world.inputs(), images={IMAGE: facts} if facts else {}))
+    return make_plan(with_node(world.inputs(), images={IMAGE: facts} if facts else {}))
 
 
 def test_an_image_is_listed_with_its_engine() -> None:
     """Weights are mounted by the container."""
-    plan = plan_with_image(ImageFacts("podman", present=True, rdma=True))
+    plan = plan_with_image({"engine": "podman", "present": True, "why": "", "rdma": True})
     (row,) = plan.images
     assert (row.node, row.image) == ("lab/lab-0", IMAGE.image)
     assert (row.engine, row.present) == ("podman", True)
@@ -84,7 +85,7 @@ def test_an_image_is_listed_with_its_engine() -> None:
 
 def test_a_missing_container_engine_is_an_error() -> None:
     why = "no container engine works: none is there"
-    plan = plan_with_image(ImageFacts(None, present=False, why=why))
+    plan = plan_with_image({"engine": None, "present": False, "why": why, "rdma": False})
     assert errors(plan) == [f"job.sft needs a container engine, but on lab/lab-0 {why}"]
     assert "runtime.engine: host" in "".join(problem.detail for problem in plan.diagnostics)
 

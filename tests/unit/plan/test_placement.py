@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.projects.plans import NODE, with_facts
+from trainctl.base.protocol.host import FreeGpu
+from trainctl.base.protocol.weights import CacheQueryResponse
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.specs.job_spec import Compute
@@ -18,16 +21,19 @@ from trainctl.plan.placement import (
     note_claimed_gpus,
     reserve,
 )
-from trainctl.plan.values import Change, GpuFacts, NodeFacts, PlanInputs
+from trainctl.plan.values import Change, PlanInputs
 
 GIB = 2**30
+SPACE: CacheQueryResponse = {"trees": [], "blobs": [], "room": 5, "most": 9}
 ONE_GPU = Compute(accelerator="H100:1")
 
 
 def offer(node: str, *kinds: str, busy: int = 0, **facts: Any) -> NodeOffer:
     """A node with GPUs of these kinds, the first ones of them in use."""
-    gpus = [GpuFacts(kind, (kind,), number >= busy) for number, kind in enumerate(kinds)]
-    return NodeOffer(node, tuple(gpus), **facts)
+    gpus: list[FreeGpu] = [
+        {"name": kind, "is": [kind], "free": number >= busy} for number, kind in enumerate(kinds)
+    ]
+    return NodeOffer(node, gpus, **facts)
 
 
 SMALL_GPU = [offer("a"), offer("b", "A100"), offer("c", "H100", "H100")]
@@ -80,10 +86,10 @@ def test_the_best_nodes_are_chosen(compute: Compute, offers: list[NodeOffer], no
 
 def test_space_for_weights() -> None:
     """Next to live runs, without them, or never; unknown space is enough."""
-    assert SpaceAvailability.of(5, 9, 5, 9) is SpaceAvailability.NOW
-    assert SpaceAvailability.of(6, 9, 5, 9) is LATER
-    assert SpaceAvailability.of(0, 10, 5, 9) is NEVER
-    assert SpaceAvailability.of(6, 9, None, None) is SpaceAvailability.NOW
+    assert SpaceAvailability.of(5, 9, SPACE) is SpaceAvailability.NOW
+    assert SpaceAvailability.of(6, 9, SPACE) is LATER
+    assert SpaceAvailability.of(0, 10, SPACE) is NEVER
+    assert SpaceAvailability.of(6, 9, {"trees": [], "blobs": []}) is SpaceAvailability.NOW
 
 
 def test_two_runs_of_one_apply_get_a_gpu_each() -> None:
@@ -114,7 +120,8 @@ def test_a_new_run_without_an_accelerator_claims_all_gpus(
     action: Action, accelerator: str | None, usable: int, note: str
 ) -> None:
     cluster, job = Address.parse("cluster.box"), Address.parse("job.fit")
-    node = NodeFacts("box/0", "namespace", 0, usable_gpus=usable)
+    gpu = {"name": "H100", "is": []}
+    node = with_facts(NODE, id="box/0", gpus=[gpu] * usable)
     nothing = cast("Any", None)
     placements = {job: ("box/0",)}
     inputs = PlanInputs(nothing, nothing, nodes={cluster: (node,)}, rank_placements=placements)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +12,9 @@ from trainctl.base.protocol.host import (
     FACTS,
     Facts,
     FactsRequest,
-    FreeResources,
     FreeResourcesRequest,
     MissingHostRequirements,
 )
-from trainctl.base.protocol.weights import CacheQueryResponse
 from trainctl.errors import NodeError, TrainctlError
 from trainctl.inputs.host_requirements import HostRequirements
 from trainctl.ledger.state import State
@@ -27,17 +24,15 @@ from trainctl.model.delivery import HOPS, DeliveryRecord, ServingCapability
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import ClusterSpec, DesiredResource
-from trainctl.operations.survey.gpus import gpu_problems, machine_problems, usable_gpus
-from trainctl.operations.survey.storage import MirrorSurveyResult, TierQuery
+from trainctl.operations.survey.storage import TierQuery
 from trainctl.operations.survey.weights import WeightsSurveyResult
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.transfers.weights import mirroring_rate, transfer_rate
 from trainctl.plan.validation.hosts import image_of
+from trainctl.plan.validation.machines import gpu_problems, machine_problems
 from trainctl.plan.values import (
-    GpuFacts,
-    ImageFacts,
     ImageSelection,
-    NodeCapacity,
+    MirrorProximity,
     NodeFacts,
 )
 from trainctl.plugin_api import discovery
@@ -46,30 +41,6 @@ from trainctl.resources.agents import recorded_or_planned
 from trainctl.resources.clusters import cache_target, provider_cluster
 from trainctl.resources.runs.run_control import QUERY_SECONDS, runs_of
 from trainctl.store.maintenance.survey import SourceSurvey
-
-
-class _MirrorProximity:
-    """How nodes reach the mirror."""
-
-    def __init__(self, workspace: Workspace, survey: MirrorSurveyResult) -> None:
-        self._agents = workspace.agents
-        self._mirror = workspace.mirror
-        self._serving = survey.serving
-
-    def of(self, provider: str, node: Node, serving: ServingCapability) -> dict[str, Any]:
-        """Return the mirror fields of a node's facts."""
-        if self._mirror.in_a_bucket:
-            return {"sees_mirror": False, "mirror_on": self._mirror.url}
-        try:
-            place = self._mirror.place
-        except NodeError:
-            return {"sees_mirror": False, "mirror_on": "the mirror's host"}
-        fields: dict[str, Any] = {"mirror_on": place.node.id if place else ""}
-        if self._agents.sees(provider, node, place):
-            return {"sees_mirror": True, **fields}
-        reason = self._serving.blocked_reason(serving)
-        fields |= {"unserved_reason": reason, "mirror_tls": self._serving.tls}
-        return {"sees_mirror": False, **fields}
 
 
 @dataclass(slots=True)
@@ -111,6 +82,7 @@ class _NodeQuery:
     rates: Mapping[str, float]
     cluster: ClusterSpec
     one_of_several: bool
+    mirror_serving: ServingCapability
 
 
 def survey_nodes(
@@ -124,7 +96,6 @@ def survey_nodes(
 ) -> NodesSurveyResult:
     """Query the nodes of all clusters with jobs; ``is_queried`` filters by provider."""
     result = NodesSurveyResult()
-    proximity = _MirrorProximity(workspace, weights.mirror)
     queries: dict[Address, list[_NodeQuery]] = {}
     installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
     result.capabilities = provider_capabilities(workspace, state, installed)
@@ -145,7 +116,7 @@ def survey_nodes(
         if is_queried(query.provider)
         and (query.node.key or not result.capabilities[query.provider].creates_machines)
     ]
-    replies = each(lambda pair: _query_node(workspace, pair[1], proximity), allowed, parallelism)
+    replies = each(lambda pair: _query_node(workspace, pair[1]), allowed, parallelism)
     for (address, query), reply in zip(allowed, replies, strict=True):
         if isinstance(reply, NodeFacts):
             result.facts[address] = (*result.facts.get(address, ()), reply)
@@ -194,16 +165,26 @@ def _cluster_queries(
     rates = _transfer_rates(state, cluster.address)
     spec, several = cluster.cluster_spec, len(nodes) > 1
     return [
-        _NodeQuery(cluster.provider, node, requirements, surveys, rates, spec, several)
+        _NodeQuery(
+            cluster.provider,
+            node,
+            requirements,
+            surveys,
+            rates,
+            spec,
+            several,
+            weights.mirror.serving,
+        )
         for node in nodes
     ]
 
 
 def _unusable_diagnostics(facts: NodeFacts, cluster: Address, node: Node) -> list[Diagnostic]:
     """Return an error for an unusable node that does not exist yet."""
-    if node.key or not facts.unusable:
+    reason = facts.reported["unusable"]
+    if node.key or not reason:
         return []
-    summary = f"cannot create node {node.id}: {facts.unusable}"
+    summary = f"cannot create node {node.id}: {reason}"
     advice = (
         "Make the directory writable, or use another: dir: of the host, or cache: {node: {dir: …}}."
     )
@@ -264,9 +245,7 @@ def _transfer_rates(state: State, cluster: Address) -> dict[str, float]:
     return {hop: rate for hop, rate in rates.items() if rate}
 
 
-def _query_node(
-    workspace: Workspace, query: _NodeQuery, proximity: _MirrorProximity
-) -> NodeFacts | TrainctlError | None:
+def _query_node(workspace: Workspace, query: _NodeQuery) -> NodeFacts | TrainctlError | None:
     """Return facts of a node, or why it can't be queried; None if its machine is gone."""
     provider = workspace.provider(query.provider)
     try:
@@ -296,43 +275,44 @@ def _query_node(
     )
     try:
         facts = agent.call(FACTS, request, timeout=QUERY_SECONDS)
-        cached = facts["cached"] or CacheQueryResponse(trees=[], blobs=[])
-        counts = tiers.counted(cached)
+        counts = tiers.counted(facts["cached"] or {"trees": [], "blobs": []})
     except NodeError as error:
         return error
-    gpus = tuple(GpuFacts(gpu["name"], tuple(gpu["is"])) for gpu in facts["gpus"])
-    problem = facts["gpus_problem"] or ""
-    serving = ServingCapability(**facts["serving"])
     return NodeFacts(
-        id=node.id,
-        mount=facts["mount"],
-        disk_free=sys.maxsize if facts["disk_free"] is None else facts["disk_free"],
-        unusable=facts["unusable"],
-        cpus=facts["cpus"],
-        memory=facts["memory"],
+        node.id,
+        facts,
+        target,
+        node.gpus,
         tiers={address: count.tiers for address, count in counts.items()},
-        rates=query.rates,
-        weights_space=cached.get("room"),
-        weights_space_max=cached.get("most"),
-        limit=target["cache"]["size"],
-        shared_cache="shared" in target,
-        **(proximity.of(query.provider, node, serving) if query.weights else {}),
-        max_rate=target.get("max_rate"),
-        serving=serving,
         claims={address: count.claim for address, count in counts.items()},
-        detail="; ".join(f"{item['path']}: {item['why']}" for item in facts["blocked"]),
+        rates=query.rates,
+        images=dict(zip(images, facts["images"], strict=True)),
         missing_requirements=_missing_requirements(
             query.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))
         ),
-        logout="" if facts["logout"]["survives"] else "{why}. {fix}".format(**facts["logout"]),
-        gpus=gpus,
-        gpus_problem=problem,
-        usable_gpus=usable_gpus(node, gpus, problem),
-        images={
-            image: ImageFacts(**status)
-            for image, status in zip(images, facts["images"], strict=True)
-        },
-        free_resources=_node_capacity(facts["free_resources"]),
+        mirror=_mirror_proximity(workspace, query, node, facts),
+    )
+
+
+def _mirror_proximity(
+    workspace: Workspace, query: _NodeQuery, node: Node, facts: Facts
+) -> MirrorProximity:
+    mirror = workspace.mirror
+    if not query.weights:
+        return MirrorProximity()
+    if mirror.in_a_bucket:
+        return MirrorProximity(sees=False, host=mirror.url)
+    try:
+        place = mirror.place
+    except NodeError:
+        return MirrorProximity(sees=False, host="the mirror's host")
+    host = place.node.id if place else ""
+    if workspace.agents.sees(query.provider, node, place):
+        return MirrorProximity(host=host)
+    serving = ServingCapability(**facts["serving"])
+    reason = query.mirror_serving.blocked_reason(serving)
+    return MirrorProximity(
+        sees=False, host=host, unserved_reason=reason, tls=query.mirror_serving.tls
     )
 
 
@@ -342,13 +322,6 @@ def _locate(workspace: Workspace, query: _NodeQuery) -> Node:
         return node
     cluster = provider_cluster(node.cluster, query.cluster)
     return workspace.provider(query.provider).locate(cluster, node)
-
-
-def _node_capacity(free: FreeResources | None) -> NodeCapacity | None:
-    if free is None:
-        return None
-    gpus = tuple(GpuFacts(gpu["name"], tuple(gpu["is"]), gpu["free"]) for gpu in free["gpus"])
-    return NodeCapacity(gpus, len(free["live"]))
 
 
 def _missing_requirements(

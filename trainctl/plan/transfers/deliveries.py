@@ -41,7 +41,7 @@ def delivery_rows(
     for job in starting_changes(changes):
         placements = list(rank_placements(inputs, job))
         known = [placement.facts for placement in placements if placement.facts]
-        local = sum(1 for facts in known if facts.mirror_on and facts.sees_mirror)
+        local = sum(1 for facts in known if facts.mirror.host and facts.mirror.sees)
         remote = _remote_nodes(known, job.job_spec.compute.node_count - local)
         for placement in placements:
             rows += _rank_rows(job, placement, weights_by_address, remote)
@@ -55,7 +55,7 @@ def delivery_rows(
 
 def _remote_nodes(known: Iterable[NodeFacts], count: int) -> RemoteNodes:
     """Summarize the ``count`` nodes without access to the mirror."""
-    serving = {facts.id: facts.serving for facts in known if not facts.sees_mirror}
+    serving = {facts.id: facts.serving for facts in known if not facts.mirror.sees}
     isolated = isolated_hosts(serving) if count > 1 else {}
     tls = any(capability.tls for capability in serving.values())
     return RemoteNodes(count - len(isolated), tls, isolated)
@@ -72,7 +72,7 @@ def delivery_problems(
         yield from _impossible_mounts(inputs, job)
     rows = tuple(rows)
     yield from space_problems(facts, changes, rows)
-    on_host = {node.id for node in facts.values() if node.mirror_on}
+    on_host = {node.id for node in facts.values() if node.mirror.host}
     from_client = [row for row in rows if row.node not in on_host]
     yield from client_transfer_warnings(from_client)
     yield from _unserved_nodes(facts, rows)
@@ -83,10 +83,12 @@ def _unserved_nodes(
 ) -> Iterator[Diagnostic]:
     """Report jobs on nodes that the mirror's host can't serve."""
     nodes = ((row, facts.get(row.node or "")) for row in rows if row.path != "none")
-    jobs = {row.job: node for row, node in nodes if node is not None and node.unserved_reason}
+    jobs = {
+        row.job: node for row, node in nodes if node is not None and node.mirror.unserved_reason
+    }
     for job, node in sorted(jobs.items(), key=lambda item: item[0]):
         yield error(
-            f"{node.id} cannot download its weights from {node.mirror_on}: {node.unserved_reason}",
+            f"{node.id} cannot download its weights from {node.mirror.host}: {node.mirror.unserved_reason}",
             "Give the node an address that others can reach, in a private network or with a Python that has TLS (`python:`). Or change the mirror: {url: node://CLUSTER/DIRECTORY}, or on this machine: {url: file:///DIRECTORY}.",
             address=str(job),
             code="private-address-missing",
@@ -122,7 +124,7 @@ def _rank_rows(
 def _mount(job: Change, placement: RankPlacement) -> str:
     if job.job_spec.in_container:
         return "container"
-    return placement.facts.mount if placement.facts else ""
+    return placement.facts.reported["mount"] if placement.facts else ""
 
 
 def _tiers(facts: NodeFacts | None, row: WeightsRow | None, address: Address) -> TierFacts | None:
@@ -169,10 +171,11 @@ def _impossible_mounts(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
     locations = [] if job.job_spec.in_container else job.job_spec.mount_locations
     absolute = sorted({location for location in locations if location.startswith("/")})
     facts = (placement.facts for placement in rank_placements(inputs, job))
-    node = next((node for node in facts if node and node.mount == "link"), None)
+    node = next((node for node in facts if node and node.reported["mount"] == "link"), None)
     if not absolute or node is None:
         return
-    why = f" ({node.detail})" if node.detail else ""
+    reasons = "; ".join(f"{item['path']}: {item['why']}" for item in node.reported["blocked"])
+    why = f" ({reasons})" if reasons else ""
     relative = f"weights/{absolute[0].rstrip('/').rpartition('/')[2]}"
     yield error(
         f"{', '.join(absolute)} cannot be created on {node.id}{why}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 
 from trainctl.base.units import format_bytes
@@ -24,7 +25,10 @@ RowsByContent = Mapping[str, DeliveryRow]
 
 def available_space(facts: NodeFacts) -> int:
     """Return the bytes available for weights on a node."""
-    return facts.disk_free if facts.weights_space is None else facts.weights_space
+    space = facts.cached.get("room")
+    if space is None:
+        space = facts.reported["disk_free"]
+    return sys.maxsize if space is None else space
 
 
 def space_problems(
@@ -91,10 +95,11 @@ def _enlarge_hint(facts: NodeFacts) -> str:
 def _space_needed(facts: NodeFacts, row: DeliveryRow) -> int:
     """Return the bytes that a delivery needs; blobs of live runs can't be evicted."""
     missing = row.tiers.missing if row.tiers else 0
-    return missing if facts.weights_space is None else facts.claims.get(row.weights, missing)
+    return missing if facts.cached.get("room") is None else facts.claims.get(row.weights, missing)
 
 
 def _will_fit(facts: NodeFacts, needs: RowsByContent) -> bool:
     """Whether the weights of a job fit without other runs."""
     total = sum(row.tiers.total for row in needs.values() if row.tiers)
-    return facts.weights_space_max is not None and total <= facts.weights_space_max
+    most = facts.cached.get("most")
+    return most is not None and total <= most

@@ -49,23 +49,23 @@ def choose_route(tiers: TierFacts | None, facts: NodeFacts | None, remote: Remot
 
 
 def _available_route(facts: NodeFacts | None, remote: RemoteNodes) -> Route:
-    if facts is not None and facts.shared_cache:
+    if facts is not None and "shared" in facts.cache:
         return Route(
             "shared-cache", "the nodes share a directory; one node downloads what is missing"
         )
-    if facts is None or facts.sees_mirror:
-        host = facts.mirror_on if facts else ""
+    if facts is None or facts.mirror.sees:
+        host = facts.mirror.host if facts else ""
         return Route("mirror-to-node", f"the mirror is on {host}" if host else "")
     isolated = remote.isolated.get(facts.id, "")
     if remote.count > 1 and not isolated:
-        sender = facts.mirror_on or "this machine"
-        over = ", over TLS" if remote.tls or facts.mirror_tls else ""
+        sender = facts.mirror.host or "this machine"
+        over = ", over TLS" if remote.tls or facts.mirror.tls else ""
         return Route(
             "peers", f"{remote.count} nodes share one download{over}: {sender} sends one copy"
         )
-    if facts.mirror_on:
-        over = " over TLS" if facts.mirror_tls else ""
-        why = f"{facts.mirror_on} serves the mirror{over}"
+    if facts.mirror.host:
+        over = " over TLS" if facts.mirror.tls else ""
+        why = f"{facts.mirror.host} serves the mirror{over}"
         return Route("mirror-to-node", "; ".join(filter(None, [why, isolated])))
     why = f"{facts.id} has no access to the mirror's directory"
     return Route("through-client", "; ".join(filter(None, [why, isolated])))

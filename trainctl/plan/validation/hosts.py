@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.plan.placement import RankPlacement, rank_placements, starting_changes
-from trainctl.plan.values import Change, ImageFacts, ImageRow, ImageSelection, PlanInputs
+from trainctl.plan.values import Change, ImageRow, ImageSelection, PlanInputs
+
+if TYPE_CHECKING:
+    from trainctl.base.protocol.host import ImageAvailability
 
 _INSTALL = "Install or create it there, or correct the manifest. Nothing was transferred yet."
 
@@ -28,12 +32,12 @@ def host_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Dia
             for lack in facts.missing_requirements.get(job.address, ()) if facts else ():
                 summary = f"{placement.node}: {lack}"
                 yield error(summary, _INSTALL, address=address, code="missing-on-host")
-            if facts and facts.mount == "link":
+            if facts and facts.reported["mount"] == "link":
                 yield from _writable_mount_warnings(job)
-            if facts and facts.logout:
+            if facts and not facts.reported["logout"]["survives"]:
                 yield warning(
                     f"runs on {facts.id} would end when the user logs out",
-                    facts.logout,
+                    "{why}. {fix}".format(**facts.reported["logout"]),
                     code="stops-at-logout",
                 )
 
@@ -103,17 +107,17 @@ def image_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Di
                 break
 
 
-def _problem(job: Change, placement: RankPlacement, facts: ImageFacts) -> Diagnostic | None:
-    if facts.engine is None:
+def _problem(job: Change, placement: RankPlacement, facts: ImageAvailability) -> Diagnostic | None:
+    if facts["engine"] is None:
         return error(
-            f"{job.address} needs a container engine, but on {placement.node} {facts.why}",
+            f"{job.address} needs a container engine, but on {placement.node} {facts['why']}",
             "Install podman, docker or apptainer there, or set runtime.engine: host.",
             code="no-engine",
             address=str(job.address),
         )
-    if facts.engine in _WITHOUT_SHM_SIZE and job.job_spec.runtime.shm_size:
+    if facts["engine"] in _WITHOUT_SHM_SIZE and job.job_spec.runtime.shm_size:
         return warning(
-            f"shm_size of {job.address} is ignored: {facts.engine} on {placement.node} doesn't support it",
+            f"shm_size of {job.address} is ignored: {facts['engine']} on {placement.node} doesn't support it",
             "Shared memory is half of the node's memory there. Remove shm_size, or use another engine.",
             code="no-shm-size",
             address=str(job.address),
@@ -128,7 +132,7 @@ def _image_row(job: Change, selection: ImageSelection, placement: RankPlacement)
         rank=placement.rank,
         node=placement.node,
         image=selection.image,
-        engine=facts.engine if facts else selection.engine,
-        present=facts.present if facts else None,
-        rdma=facts.rdma if facts else None,
+        engine=facts["engine"] if facts else selection.engine,
+        present=facts["present"] if facts else None,
+        rdma=facts["rdma"] if facts else None,
     )

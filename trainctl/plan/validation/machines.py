@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from trainctl.desired.values import DesiredState
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.specs.resource import DesiredResource
 from trainctl.plan.placement import is_large_enough
-from trainctl.plan.values import GpuFacts, NodeFacts
+from trainctl.plan.values import NodeFacts
 from trainctl.plugin_api.provider import Node
+
+if TYPE_CHECKING:
+    from trainctl.base.protocol.host import HostGpuFacts
 
 
 def gpu_problems(
@@ -24,7 +28,7 @@ def gpu_problems(
     """
     facts_by_node = {fact.id: fact for fact in facts}
     for node in nodes:
-        reported = facts_by_node[node.id].gpus if node.id in facts_by_node else ()
+        reported = facts_by_node[node.id].reported["gpus"] if node.id in facts_by_node else ()
         if reported and (node.gpus or 0) > len(reported):
             yield error(
                 f"{node.gpus} GPUs are declared for {node.id}, but it has {_gpu_list(reported)}",
@@ -89,9 +93,9 @@ def _job_gpu_problems(
         return
     if not placeable:
         listed = "; ".join(
-            f"{node.id} has {_gpu_list(facts_by_node[node.id].gpus)}"
+            f"{node.id} has {_gpu_list(gpus)}"
             for node in nodes
-            if node.id in facts_by_node and facts_by_node[node.id].gpus
+            if node.id in facts_by_node and (gpus := facts_by_node[node.id].reported["gpus"])
         )
         yield error(
             f"each node needs {_gpu_count_text(required, kind)}: {listed}",
@@ -138,8 +142,10 @@ def _broken_tools(nodes: Sequence[Node], facts_by_node: Mapping[str, NodeFacts])
     """List failures of GPU tools: ``nvidia-smi on lab/gpu-1 exits with 18: …``."""
     failures = []
     for node in nodes:
-        if node.gpus != 0 and node.id in facts_by_node and facts_by_node[node.id].gpus_problem:
-            tool, _, failure = " ".join(facts_by_node[node.id].gpus_problem.split()).partition(" ")
+        facts = facts_by_node.get(node.id)
+        problem = facts.reported["gpus_problem"] if facts else None
+        if node.gpus != 0 and problem:
+            tool, _, failure = " ".join(problem.split()).partition(" ")
             failures.append(f"{tool} on {node.id} {failure}")
     return "; ".join(failures)
 
@@ -149,24 +155,12 @@ def _join_details(broken: str, remedy: str) -> str:
 
 
 def _usable_count(node: Node, facts: NodeFacts | None, kind: str = "") -> int:
-    if facts is None:
-        return node.gpus or 0
-    return usable_gpus(node, facts.gpus, facts.gpus_problem, kind)
+    return facts.usable_gpus(kind) if facts else node.gpus or 0
 
 
-def usable_gpus(node: Node, reported: tuple[GpuFacts, ...], problem: str, kind: str = "") -> int:
-    """Count the reported GPUs (of a kind) that the node's declaration lets jobs use."""
-    if problem:
-        return 0
-    if not reported:
-        return node.gpus or 0
-    usable = reported if node.gpus is None else reported[: node.gpus]
-    return sum(1 for gpu in usable if not kind or kind in gpu.kinds)
-
-
-def _gpu_list(gpus: Sequence[GpuFacts]) -> str:
+def _gpu_list(gpus: Sequence[HostGpuFacts]) -> str:
     """Format GPUs: ``8 x NVIDIA H100 80GB HBM3``."""
-    counts = Counter(gpu.name for gpu in gpus)
+    counts = Counter(gpu["name"] for gpu in gpus)
     return ", ".join(f"{count} \u00d7 {name}" for name, count in sorted(counts.items()))
 
 
@@ -180,33 +174,32 @@ def machine_problems(
     if len(facts) < nodes or not facts:
         return
     for job in desired.jobs_on(cluster):
-        yield from _machine_size_problems(job, cluster, facts)
-
-
-def _machine_size_problems(
-    job: DesiredResource, cluster: Address, facts: Sequence[NodeFacts]
-) -> Iterator[Diagnostic]:
-    compute = job.job_spec.compute
-    fitting = sum(is_large_enough(compute, fact.cpus, fact.memory) for fact in facts)
-    if compute.node_count > len(facts) or fitting >= compute.node_count:
-        return  # too few nodes are another error
-    required = (
-        f"{compute.cpu_count} processors" if compute.cpu_count else "",
-        f"{compute.memory} of memory" if compute.memory else "",
-    )
-    yield error(
-        f"{' and '.join(filter(None, required))} needed per node, but {cluster} has too few such nodes",
-        f"{_largest_machines(facts)}. Lower compute.cpu_count or compute.memory, or run the job on another cluster.",
-        address=str(job.address),
-        code="machine-too-small",
-    )
+        compute = job.job_spec.compute
+        fitting = sum(
+            is_large_enough(compute, fact.reported["cpus"], fact.reported["memory"])
+            for fact in facts
+        )
+        if compute.node_count > len(facts) or fitting >= compute.node_count:
+            continue  # too few nodes are another error
+        required = (
+            f"{compute.cpu_count} processors" if compute.cpu_count else "",
+            f"{compute.memory} of memory" if compute.memory else "",
+        )
+        yield error(
+            f"{' and '.join(filter(None, required))} needed per node, but {cluster} has too few such nodes",
+            f"{_largest_machines(facts)}. Lower compute.cpu_count or compute.memory, or run the job on another cluster.",
+            address=str(job.address),
+            code="machine-too-small",
+        )
 
 
 def _largest_machines(facts: Sequence[NodeFacts]) -> str:
     """List the machines with the most memory."""
-    ordered = sorted(facts, key=lambda node: (-node.memory, -node.cpus, node.id))
+    ordered = sorted(
+        facts, key=lambda node: (-node.reported["memory"], -node.reported["cpus"], node.id)
+    )
     texts = [
-        f"{node.id} has {node.cpus} processors and {node.memory / 2**30:.1f}Gi"
+        f"{node.id} has {node.reported['cpus']} processors and {node.reported['memory'] / 2**30:.1f}Gi"
         for node in ordered[:_MOST_NAMED]
     ]
     more = len(facts) - _MOST_NAMED
