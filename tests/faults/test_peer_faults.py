@@ -33,7 +33,7 @@ from trainctl.base.network.object_server import (
     serve_in_thread,
 )
 from trainctl.node.system.blob_files import VERIFIED
-from trainctl.node.transfer.transfer_units import to_hex, unit_lengths
+from trainctl.node.transfer.fetch_pool import to_hex, unit_lengths
 from trainctl.resources.mirror.node_server import new_certificate
 from trainctl.store import keys
 from trainctl.store.mirror_objects import MirrorObjectSource

@@ -110,8 +110,8 @@ MUTATIONS = [
             "if False:",
         ),
         ("node/cache/leases.py", "if key and NodeRun(self._layout, key).spec is None:", "if key:"),
-        ("node/transfer/transfer_units.py", "(number & 7)", "(number & 3)"),
-        ("node/transfer/transfer_units.py", "len(batch) >= _BATCH_MAX_FILES", "False"),
+        ("node/transfer/fetch_pool.py", "(number & 7)", "(number & 3)"),
+        ("node/transfer/fetch_pool.py", "len(batch) >= _BATCH_MAX_FILES", "False"),
         (
             "node/transfer/fetch.py",
             "MIRROR if file.sha256 in self._fetched_to_shared else SHARED",

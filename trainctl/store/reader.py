@@ -77,19 +77,27 @@ class BlobLocator:
         """Return the listing's packs, and locations in them by digest."""
         with self._lock:
             if self._packs is None:
-                packs = documents.load_packs(self.objects, self.listing.id)
-                indexes = map_ordered(self._read_index, packs, _INDEXES_AT_ONCE)
-                for number, (_, entries) in enumerate(indexes):
+                packs: List[str] = []
+                for pack, entries in load_pack_indexes(self.objects, self.listing.id):
                     for digest, offset, length in entries:
-                        self._entries[digest] = number, offset, length
-                self._packs = packs
+                        self._entries[digest] = len(packs), offset, length
+                    packs.append(pack)
+                self._packs = tuple(packs)
             return self._packs, self._entries
 
-    def _read_index(self, pack: str) -> Tuple[documents.PackEntry, ...]:
-        entries = documents.load_pack_index(self.objects, pack)
+
+def load_pack_indexes(
+    objects: ObjectStore, listing_id: str
+) -> Iterator[Tuple[str, Tuple[documents.PackEntry, ...]]]:
+    """Yield the packs of a listing with their entries."""
+
+    def read(pack: str) -> Tuple[documents.PackEntry, ...]:
+        entries = documents.load_pack_index(objects, pack)
         if entries is None:
-            raise missing_error(self.objects, keys.pack_index(pack))
+            raise missing_error(objects, keys.pack_index(pack))
         return entries
+
+    return map_ordered(read, documents.load_packs(objects, listing_id), _INDEXES_AT_ONCE)
 
 
 def coalesce(

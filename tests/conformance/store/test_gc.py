@@ -102,7 +102,7 @@ def test_objects_newer_than_the_collection_stay(objects: ObjectStore) -> None:
     ages = [stat.modified for prefix in ("blobs", "listings") for stat in objects.list(prefix)]
     before = find_garbage(objects, (), min(ages) - 1.0)
     after = find_garbage(objects, (), max(ages))
-    assert [list(group) for group in before.in_order()] == [[], [], [], []]
+    assert before.names == before.listings == before.indexes == before.content == []
     assert (before.bytes, after.bytes) == (0, SIZE)
 
 

@@ -11,9 +11,9 @@ from graphlib import TopologicalSorter
 import pytest
 
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
-from trainctl.node.transfer import transfer_units
+from trainctl.node.transfer import fetch_pool
+from trainctl.node.transfer.fetch_pool import batches, from_hex, has_bit, to_hex, unit_lengths
 from trainctl.node.transfer.peers import PeerSchedule
-from trainctl.node.transfer.transfer_units import batches, from_hex, has_bit, to_hex, unit_lengths
 
 Held = Sequence[Sequence[bool]]
 """By node, for each part whether the node has it."""
@@ -120,7 +120,7 @@ def test_a_batch_has_so_many_files_and_bytes_at_most(
     monkeypatch: pytest.MonkeyPatch, limit: str, sizes: list[int]
 ) -> None:
     files = listing_of(1, small=8).files
-    monkeypatch.setattr(transfer_units, limit, 4 if limit == "_BATCH_MAX_FILES" else CHUNK_BYTES)
+    monkeypatch.setattr(fetch_pool, limit, 4 if limit == "_BATCH_MAX_FILES" else CHUNK_BYTES)
 
     found = list(batches(files))
 

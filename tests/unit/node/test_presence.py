@@ -8,14 +8,16 @@ from typing import Any
 
 from tests.support.node_program.nodes import NodeHarness
 from tests.support.storage.weights_data import noise
-from trainctl.base.listing import CHUNK_BYTES
+from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.node.cache.disk_space import cache_query
 from trainctl.node.system.blob_files import PartialFile
 from trainctl.node.system.layout import layout_of
+from trainctl.store import keys
+from trainctl.store.backends.directory import DirectoryObjects
 
 
 def test_only_complete_blobs_are_reported(tmp_path: Path) -> None:
-    """Not files that a delivery left incomplete; those in the shared cache by name."""
+    """Not files that a delivery left incomplete; those in the shared cache by listing."""
     node = NodeHarness(tmp_path, sys.executable)
     for number in range(2):
         node.mirror.add(f"f{number}", b"x" * (number + 1))
@@ -28,12 +30,11 @@ def test_only_complete_blobs_are_reported(tmp_path: Path) -> None:
     partial.write(2, bytearray(node.mirror.files["large"][-5:]))
     partial.close()
     many = [f"{number:064x}" for number in range(2_500)]
-    shared = tmp_path / "shared" / "blobs" / "sha256" / "00" / many[7]
-    shared.parent.mkdir(parents=True)
-    shared.touch()
+    shared = Listing((ListedFile("seven", 1, many[7]),))
+    DirectoryObjects(tmp_path / "shared").put(keys.listing(shared.id), shared.to_bytes())
     node.call("release", {"key": "run-1"})
     request: Any = {
-        "root": str(node.root), "listings": [], "blobs": [leased, other, large.sha256, *many], "room": True,
+        "root": str(node.root), "listings": [shared.id], "blobs": [leased, other, large.sha256, *many], "room": True,
         "shared": {"dir": str(tmp_path / "shared"), "size": None},
     }  # fmt: skip
     answer = cache_query(request)

@@ -29,9 +29,9 @@ from trainctl.base.retry import RetryPolicy
 from trainctl.base.throughput import RateLimiter
 from trainctl.errors import SourceError
 from trainctl.node.transfer import http_reader
+from trainctl.node.transfer.fetch_pool import units_of
 from trainctl.node.transfer.http_reader import BucketReader, ServerReader, SignedUrls
 from trainctl.node.transfer.object_readers import DirectoryReader, MirrorReader
-from trainctl.node.transfer.transfer_units import units_of
 from trainctl.resources.mirror.access import ObjectUrlSigner
 from trainctl.store import keys
 from trainctl.store.backends.directory import DirectoryObjects
@@ -142,7 +142,7 @@ def read(reader: MirrorReader, file: ListedFile) -> bytes:
             content += reader.read_small({file.sha256: file.size})[file.sha256]
         else:
             view = memoryview(bytearray(unit.chunk.length))
-            reader.read(unit, view, lambda piece: None)
+            reader.read(keys.blob(unit.chunk.sha256), view)
             content += view
     return content
 

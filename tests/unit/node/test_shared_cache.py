@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import random
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,13 @@ from tests.support.machines.permissions import GROUP, ONE, OTHER, as_user, place
 from tests.support.node_program.nodes import MirrorFixture, received_as
 from tests.support.node_program.peers import PeerGroup, await_movement, kill, result_of
 from tests.support.servers.blob_server import mirror_location, serve_mirror
-from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
+from tests.support.storage.mirrors import MemorySource, ingest, mirror_at
+from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.base.protocol.weights import DeliverResponse
 from trainctl.node.cache.delivery import deliver
 from trainctl.node.transfer.shared_cache import SharedCache
+from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.maintenance.verify import verify_store
 
 pytestmark = pytest.mark.integration
 
@@ -52,6 +53,10 @@ def blobs_in(shared: Path) -> set[str]:
     return {blob.name for blob in blobs}
 
 
+def chunks_of(listing: Listing) -> set[str]:
+    return {chunk.sha256 for file in listing.files for chunk in file.chunk_ranges}
+
+
 def deliver_to(gang: PeerGroup, number: int, shared: Path, **settings: object) -> dict[str, int]:
     """Deliver from a mirror in a directory."""
     return gang.nodes[number].deliver(shared={"dir": str(shared), **settings})
@@ -68,15 +73,17 @@ def test_one_node_fetches_what_all_need(gang: PeerGroup, shared: Path) -> None:
     size = gang.mirror.listing.size
     assert server.sent == sum(one["bytes_mirror"] for one in results) == size
     assert [one["bytes_mirror"] + one["bytes_cluster"] for one in results] == [size] * 3
-    assert blobs_in(shared) == {file.sha256 for file in gang.mirror.listing.files}
-    assert list((shared / "incoming").iterdir()) == list((shared / "claims").iterdir()) == []
+    assert blobs_in(shared) == chunks_of(gang.mirror.listing)
+    assert list((shared / ".tmp").iterdir()) == list((shared / "leases").glob("*")) == []
 
 
 def test_a_later_node_reads_the_directory_only(gang: PeerGroup, shared: Path) -> None:
     """A query says beforehand what it has. If it is deleted, it is filled again."""
     deliver_to(gang, 0, shared)
     blob = gang.mirror.listing.files[0].sha256
-    cached = gang.nodes[1].cached(blobs=[blob, "0" * 64], shared={"dir": str(shared)})
+    cached = gang.nodes[1].cached(
+        blobs=[blob, "0" * 64], listings=[gang.mirror.listing.id], shared={"dir": str(shared)}
+    )
 
     result = deliver_to(gang, 1, shared)
     shared.rename(shared.with_name("elsewhere"))
@@ -85,29 +92,54 @@ def test_a_later_node_reads_the_directory_only(gang: PeerGroup, shared: Path) ->
     assert (cached["blobs"], cached["shared"]) == ([], [blob])
     assert (result["bytes_mirror"], result["bytes_cluster"]) == (0, gang.mirror.listing.size)
     gang.assert_delivered()
-    assert blob in blobs_in(shared)
+    assert blobs_in(shared) == chunks_of(gang.mirror.listing)
 
 
 def test_wrong_bytes_in_the_directory_are_replaced(gang: PeerGroup, shared: Path) -> None:
-    """A changed blob is noticed, fetched from the mirror and deleted, so that it is fetched again."""
+    """A changed chunk is noticed, fetched from the mirror and deleted, so that it is copied again."""
     deliver_to(gang, 0, shared)
-    digest = gang.mirror.listing.files[0].sha256
+    digest = gang.mirror.listing.files[0].chunks[0]
     blob = shared / "blobs" / "sha256" / digest[:2] / digest
-    blob.chmod(0o600)
     with blob.open("r+b") as stream:
         stream.write(b"\0" * 100)
 
     result = deliver_to(gang, 1, shared)
     assert not blob.exists()
-    deliver_to(gang, 2, shared)
+    again = deliver_to(gang, 2, shared)
 
     gang.assert_delivered()
     assert result["bytes_mirror"] == CHUNK_BYTES
+    assert again["bytes_mirror"] == gang.mirror.listing.files[0].size
     assert digest in blobs_in(shared)
 
 
-def test_a_node_killed_while_it_fetches_is_replaced(gang: PeerGroup, shared: Path) -> None:
-    """Its unfinished files have no final name, count for nothing, and stay until they are old."""
+def test_small_files_are_copied_and_replaced_in_their_packs(tmp_path: Path, shared: Path) -> None:
+    """From a mirror that packs them; each corrupt file of a pack is noticed."""
+    files = {f"{number:02}.json": os.urandom(900) for number in range(50)}
+    source = MemorySource(files)
+    store = mirror_at(tmp_path / "mirror")
+    listing = ingest(store, source.resolve("memory://model", None, None), source)
+    gang = PeerGroup(tmp_path / "gang", 3)
+    request: Any = {
+        "listing": json.loads(listing.to_bytes()),
+        "mirror": {"type": "objects", "path": str(tmp_path / "mirror")},
+        "shared": {"dir": str(shared)},
+    }
+
+    gang.nodes[0].deliver(**request)
+    (pack,) = (shared / "blobs").rglob("*/*/*")
+    pack.write_bytes(b"\0" * 2000 + pack.read_bytes()[2000:])
+    results = [node.deliver(**request)["bytes_mirror"] for node in gang.nodes[1:]]
+
+    assert verify_store(DirectoryObjects(shared)).ok
+    assert results == [3 * 900, listing.size]
+    for node in gang.nodes:
+        tree = node.root / "cache" / "trees" / listing.id
+        assert {path.name: path.read_bytes() for path in tree.iterdir()} == files
+
+
+def test_a_node_killed_while_it_copies_is_replaced(gang: PeerGroup, shared: Path) -> None:
+    """What it has copied is reused; its listing counts for nothing."""
     with serve_mirror(gang.mirror) as server:
         request = gang.nodes[0].delivery(
             mirror=mirror_location(server), shared={"dir": str(shared)}, max_rate=1_000_000
@@ -115,21 +147,18 @@ def test_a_node_killed_while_it_fetches_is_replaced(gang: PeerGroup, shared: Pat
         process = gang.nodes[0].popen("deliver", request)
         await_movement(process)
         kill(process)
-    complete = blobs_in(shared)
-    for claim in (shared / "claims").iterdir():
-        claim.unlink()  # as the next node does after half a minute of its own clock
-    cut = next(file for file in gang.mirror.listing.files if file.sha256 not in complete)
-    unfinished = shared / "incoming" / f".{cut.sha256}.1.0a1b2c3d"
-    unfinished.write_bytes(gang.mirror.files[cut.path])
-    cached = gang.nodes[1].cached(shared={"dir": str(shared)}, blobs=[cut.sha256])
+    listing = gang.mirror.listing
+    cached = gang.nodes[1].cached(
+        shared={"dir": str(shared)}, blobs=[listing.files[0].sha256], listings=[listing.id]
+    )
 
     for number in range(3):
         deliver_to(gang, number, shared)
 
     gang.assert_delivered()
-    assert (cached["blobs"], cached["shared"], cached.get("arrived", {})) == ([], [], {})
-    assert cut.sha256 in blobs_in(shared)
-    assert unfinished.exists()
+    assert (cached["blobs"], cached["shared"]) == ([], [])
+    assert blobs_in(shared) == chunks_of(listing)
+    assert list((shared / ".tmp").iterdir()) == []
 
 
 def test_the_listing_used_longest_ago_makes_room(gang: PeerGroup, shared: Path) -> None:
@@ -143,7 +172,7 @@ def test_the_listing_used_longest_ago_makes_room(gang: PeerGroup, shared: Path) 
 
     deliver_to(gang, 0, shared, size=limit)
 
-    assert blobs_in(shared) == {gang.mirror.listing.files[0].sha256}
+    assert blobs_in(shared) == chunks_of(gang.mirror.listing)
     assert passed_by["bytes_mirror"] == first.size
     assert blobs_in(shared.with_name("small")) == set()
 
@@ -159,40 +188,22 @@ def test_forgetting_a_lineage_keeps_what_others_need(gang: PeerGroup, shared: Pa
         "forget_cache", {"lineage": "lineage-1", "shared": {"dir": str(shared)}}
     )
 
-    assert blobs_in(shared) == {hashlib.sha256(common).hexdigest()}
+    assert blobs_in(shared) == chunks_of(gang.mirror.listing)
     assert forgotten["freed"] > 2**21
 
 
-def test_files_of_others_in_the_directory_stay(tmp_path: Path) -> None:
-    """Only blobs, and unfinished files of deliveries that were killed long ago, are deleted."""
-    root = tmp_path / "shared"
-    cache = SharedCache(str(root), 8)
-    files = tuple(ListedFile(f"{n}.bin", 4, f"{n:064x}", ()) for n in range(3))
-    cache.refer("lineage-1", Listing(files))
-    for file in files:
-        path = Path(cache.blob(file.sha256))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"1234")
-    for directory in ("incoming", "claims"):
-        (root / directory).mkdir(exist_ok=True)
-    old, new = (root / "incoming" / f".{digit * 64}.1.{'0' * 12}" for digit in "ab")
-    for path, age in ((old, 10**8), (new, 0)):
-        path.write_bytes(b"half")
-        os.utime(path, (time.time() - age,) * 2)
-    directories = [root, *(path for path in root.rglob("*") if path.is_dir())]
-    foreign = [top / name for top in directories for name in (".nfs0001", "notes.json")]
+def test_files_of_others_in_the_directory_stay(gang: PeerGroup, shared: Path) -> None:
+    """Only the objects of a store are deleted."""
+    deliver_to(gang, 0, shared)
+    directories = [shared, *(path for path in shared.rglob("*") if path.is_dir())]
+    foreign = [top / name for top in directories for name in (".nfs0001", "notes.txt")]
     for path in foreign:
         path.write_text("mine")
         os.utime(path, (1, 1))
 
-    with suppress(OSError, IndexError):  # there is no mirror to ask
-        cache.fetch_missing([ListedFile("x.bin", 4, "f" * 64, ())], {"f" * 64}, [], lambda: None)
-    cache.drop(files[0].sha256)
-    cache.forget("lineage-1")
-    cache.forget("lineage-2")
+    SharedCache({"dir": str(shared)}).forget("lineage-1")
 
-    assert {path.read_text() for path in foreign} == {"mine"}
-    assert {path for path in root.rglob("*") if path.is_file()} - set(foreign) == {new}
+    assert {path for path in shared.rglob("*") if path.is_file()} == set(foreign)
 
 
 @as_two_users
@@ -224,13 +235,13 @@ def test_two_users_of_a_group_share_it(tmp_path: Path) -> None:
 
         # Modules that are loaded late may lie where only root gets to.
         deliver_as(0, "one", {"dir": str(tmp_path / "loaded")})
-        SharedCache(str(tmp_path / "loaded")).forget("lineage-0")
+        SharedCache({"dir": str(tmp_path / "loaded")}).forget("lineage-0")
         first, second = deliver_as(ONE, "both"), deliver_as(OTHER, "both")
         deliver_as(OTHER, "one")
         with as_user(ONE):
-            kept = SharedCache(shared["dir"]).forget(f"lineage-{ONE}")
+            kept = SharedCache(shared).forget(f"lineage-{ONE}")
         with as_user(OTHER):
-            freed = SharedCache(shared["dir"]).forget(f"lineage-{OTHER}")
+            freed = SharedCache(shared).forget(f"lineage-{OTHER}")
 
     size = CHUNK_BYTES + 2 * 99
     assert (first["bytes_cluster"], second["bytes_mirror"], kept) == (0, 0, 0)

@@ -13,6 +13,7 @@ from trainctl.base.filesystem.files import make_directory
 from trainctl.base.lease import FileLease, remove_stale_leases
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.weights import DeliverRequest, DeliverResponse
+from trainctl.errors import TrainctlError
 from trainctl.node.cache.disk_space import cache_limit, make_space
 from trainctl.node.cache.leases import CacheLeases, reserve_listing
 from trainctl.node.cache.listings import CacheReferences, receive_listings
@@ -20,10 +21,8 @@ from trainctl.node.cache.trees import MAX_CHECKED_FILES, ListingTrees
 from trainctl.node.runs.mount import private_mounts
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout, layout_of
-from trainctl.node.transfer.fetch import PEERS, DeliveryFetch
-from trainctl.node.transfer.fetch_pool import MIRROR
-from trainctl.node.transfer.shared_cache import SHARED
-from trainctl.node.transfer.transfer_sources import TransferSources, callback_client
+from trainctl.node.transfer.fetch import PEERS, DeliveryFetch, TransferSources, callback_client
+from trainctl.node.transfer.fetch_pool import MIRROR, SHARED
 
 if TYPE_CHECKING:
     from trainctl.base.protocol.callbacks import CallbackClient
@@ -44,7 +43,7 @@ def deliver(request: DeliverRequest, emit: Emit, caller: BinaryIO) -> DeliverRes
     lease = names.check_name(request["lease"], "lease") if request.get("lease") else ""
     try:
         moved = _deliver_with_retries(layout, listing, request, emit, callbacks)
-    except (Failure, OSError):
+    except (Failure, TrainctlError, OSError):
         CacheLeases(layout).release_listing(lease, listing.id)
         raise
     return {

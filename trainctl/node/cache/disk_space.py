@@ -230,8 +230,8 @@ def cache_query(request: CacheQueryRequest) -> CacheQueryResponse:
         response["leases"] = sorted(CacheLeases(layout).live_leases())
         response["leased"] = [blob for blob in blobs if blob in leased]
     if request.get("shared"):
-        from trainctl.node.transfer.shared_cache import open_shared_cache  # slow to import
+        from trainctl.node.transfer.shared_cache import SharedCache  # slow to import
 
-        shared = open_shared_cache(request)
-        response["shared"] = [blob for blob in blobs if shared and shared.has_name(blob)]
+        shared = SharedCache(request["shared"]).stored(listings)
+        response["shared"] = [blob for blob in blobs if blob in shared]
     return response

@@ -44,7 +44,7 @@ from trainctl.node.cache.listings import receive_listings
 from trainctl.node.cache.trees import ListingTrees
 from trainctl.node.system.blob_files import STEP_BYTES, VERIFIED, readable_bytes, stamp
 from trainctl.node.system.layout import Layout, check_absolute, layout_of
-from trainctl.node.transfer.transfer_units import to_hex, unit_lengths
+from trainctl.node.transfer.fetch_pool import to_hex, unit_lengths
 from trainctl.store.mirror_objects import MirrorObjectSource
 
 if TYPE_CHECKING:

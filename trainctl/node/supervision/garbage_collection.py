@@ -21,7 +21,6 @@ from trainctl.node.runs.record import list_runs, list_specs
 from trainctl.node.supervision import run_methods
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout, layout_of
-from trainctl.node.transfer.shared_cache import open_shared_cache
 
 Emit = Callable[[Dict[str, Any]], None]
 _MIN_AGE_SECONDS = 3600.0
@@ -75,8 +74,11 @@ def forget_cache(request: LineageRequest, emit: Emit) -> ForgetCacheResponse:
 
 def _forget_shared(request: Mapping[str, Any], lineage: str) -> int:
     """Drop the lineage's references in the shared cache and remove unreferenced blobs."""
-    shared = open_shared_cache(request)
-    return shared.forget(lineage) if shared is not None else 0
+    if not request.get("shared"):
+        return 0
+    from trainctl.node.transfer.shared_cache import SharedCache  # slow to import
+
+    return SharedCache(request["shared"]).forget(lineage)
 
 
 def _caches(layout: Layout, lineage: str) -> List[Layout]:

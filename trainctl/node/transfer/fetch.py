@@ -1,22 +1,56 @@
-"""Fetch the missing blobs of a listing, batch by batch."""
+"""Fetch the missing blobs of a listing, batch by batch, from the sources that a request names."""
 
 from __future__ import annotations
 
 import threading
 import time
 from contextlib import ExitStack, closing
-from itertools import compress, islice
-from typing import Callable, Dict, Iterable, List, Sequence, Set
+from itertools import accumulate, compress, islice
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+)
 
+from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import list_names
 from trainctl.base.lease import FileLease
-from trainctl.base.listing import ListedFile
+from trainctl.base.listing import ListedFile, Listing
+from trainctl.base.throughput import RateLimiter
 from trainctl.node.system.blob_files import PartialFile
 from trainctl.node.system.layout import Layout
-from trainctl.node.transfer.fetch_pool import MIRROR, Data, FetchPool, FetchTask
-from trainctl.node.transfer.shared_cache import SHARED
-from trainctl.node.transfer.transfer_sources import TransferSources
-from trainctl.node.transfer.transfer_units import TransferUnit, batches, units_of
+from trainctl.node.transfer.fetch_pool import (
+    MIRROR,
+    SHARED,
+    Data,
+    Fetcher,
+    FetchPool,
+    FetchTask,
+    TransferUnit,
+    batches,
+    units_of,
+)
+from trainctl.node.transfer.object_readers import (
+    CacheReader,
+    CloneFn,
+    DirectoryReader,
+    MirrorFetcher,
+    MirrorReader,
+    ObjectReader,
+)
+
+if TYPE_CHECKING:
+    from trainctl.base.protocol.callbacks import CallbackClient
+    from trainctl.node.transfer.http_reader import SignedUrls
+    from trainctl.node.transfer.peers import PeerFetcher, PeerSchedule
 
 FetchProgressFn = Callable[[int, int], None]
 """Receives the number of bytes that are present now, and how many of them were transferred."""
@@ -38,19 +72,18 @@ class DeliveryFetch:
 
     def run(self, contents: Iterable[ListedFile], absent: Iterable[int]) -> None:
         """Fetch the blobs flagged in ``absent``, durably and under their final names."""
+        self._fetched_to_shared = self._sources.copy_to_shared(lambda: self._progress(0, 0))
         absent, number = iter(absent), 0
         for batch in batches(contents):
             self._sources.begin(batch, number)
             number += sum(len(file.chunk_ranges) for file in batch)
             remaining = list(compress(batch, islice(absent, len(batch))))
             while remaining:
-                remaining = self._fetch_unclaimed(batch, remaining)
+                remaining = self._fetch_unclaimed(remaining)
                 if remaining:
                     time.sleep(_POLL_SECONDS)
 
-    def _fetch_unclaimed(
-        self, batch: Sequence[ListedFile], files: List[ListedFile]
-    ) -> List[ListedFile]:
+    def _fetch_unclaimed(self, files: List[ListedFile]) -> List[ListedFile]:
         """Fetch files that no other process fetches, and return the others."""
         own: List[ListedFile] = []
         others: List[ListedFile] = []
@@ -64,20 +97,8 @@ class DeliveryFetch:
                 else:
                     locks.callback(lock.release)
                     own.append(file)
-            self._fetch_to_shared(batch, own)
             self._fetch(own)
         return others
-
-    def _fetch_to_shared(self, batch: Sequence[ListedFile], files: Sequence[ListedFile]) -> None:
-        """Fetch the blobs to the shared cache first, if there is one."""
-        shared = self._sources.shared
-        if shared is not None:
-            self._fetched_to_shared |= shared.fetch_missing(
-                batch,
-                {file.sha256 for file in files},
-                self._sources.from_mirror,
-                lambda: self._progress(0, 0),
-            )
 
     def _fetch(self, files: Sequence[ListedFile]) -> None:
         small = [file for file in files if len(file.chunk_ranges) == 1]
@@ -150,3 +171,175 @@ class DeliveryFetch:
         with self._lock:
             self.moved[tier] = self.moved.get(tier, 0) + length
             self._progress(length, length)
+
+
+class TransferSources:
+    """Fetchers for the sources that a request names.
+
+    ``callbacks`` provides presigned URLs if the mirror is in a bucket.
+    """
+
+    def __init__(
+        self,
+        request: Mapping[str, Any],
+        listing: Listing,
+        callbacks: Optional[CallbackClient] = None,
+    ) -> None:
+        self._urls: Optional[SignedUrls] = None
+        self._schedule: Optional[PeerSchedule] = None
+        self._numbers: Dict[str, int] = {}
+        self._peers: List[PeerFetcher] = []
+        peers = request.get("peers") or []
+        rate_limiter = RateLimiter(_parse_rate(request.get("max_rate")))
+        self._mirror = MirrorReader(
+            self._reader(
+                request.get("mirror"), listing, callbacks, rate_limiter, evenly=bool(peers)
+            ),
+            listing,
+        )
+        record_mirror_time = self._add_peers(peers, request, listing) if peers else lambda _: None
+        # With peers, a single chunk can be passed on earlier than two that share the mirror's bandwidth.
+        # Streams from a bucket are limited by latency instead.
+        streams = 1 if peers and self._urls is None else self._mirror.streams
+        self.fetchers: List[Fetcher] = [
+            *(
+                MirrorFetcher(self._mirror, record_mirror_time, early=bool(peers))
+                for _ in range(streams)
+            ),
+            *self._peers,
+        ]
+        self._request = request
+        self._listing = listing
+        self.shared: Optional[MirrorReader] = None
+        """Reader of the shared cache, if it has the listing."""
+
+    def copy_to_shared(self, heartbeat: Callable[[], None]) -> Set[str]:
+        """Copy the listing to the shared cache, if there is one; digests of the files copied by this call."""
+        if not self._request.get("shared"):
+            return set()
+        from trainctl.node.transfer.shared_cache import (  # slow to import
+            SharedCache,
+            SharedCacheFetcher,
+        )
+
+        if self._urls is not None:
+            self._urls.begin(self._listing.unique_files)
+        shared = SharedCache(self._request["shared"])
+        copied = shared.copy(self._request["lineage"], self._listing, self._mirror, heartbeat)
+        if copied is None:
+            return set()
+        self.shared = shared.reader(self._listing)
+        self.fetchers += [
+            SharedCacheFetcher(shared, self.shared, self._listing)
+            for _ in range(self.shared.streams)
+        ]
+        return copied
+
+    def begin(self, batch: Sequence[ListedFile], number: int) -> None:
+        """Set the files that are fetched next; ``number`` is that of their first unit."""
+        if self._schedule is not None:
+            before = accumulate((len(file.chunk_ranges) for file in batch), initial=number)
+            self._numbers = {file.sha256: first for file, first in zip(batch, before)}
+        if self._urls is not None:
+            self._urls.begin(batch)
+
+    def clone(self, file: ListedFile, clone: CloneFn) -> bool:
+        """Fill a file by reflink; False if unsupported."""
+        try:
+            return (self.shared or self._mirror).clone(file, clone)
+        except Failure:  # an object is missing; reading it will report that
+            return False
+
+    def sources(self, unit: TransferUnit) -> List[str]:
+        """Sources to ask for a unit before the mirror."""
+        if self.shared is not None:
+            return [SHARED]
+        if self._schedule is None:
+            return []
+        return self._schedule.sources(self._number(unit))
+
+    def is_late(self, unit: TransferUnit) -> bool:
+        """Whether the first peer to ask for a unit will have to receive it itself."""
+        return self._schedule is not None and self._schedule.is_late(self._number(unit))
+
+    def _number(self, unit: TransferUnit) -> int:
+        return self._numbers[unit.file.sha256] + unit.number
+
+    def auth_errors(self) -> Dict[str, str]:
+        """Errors of peers whose address belongs to another server."""
+        return {peer.source_name: peer.auth_error for peer in self._peers if peer.auth_error}
+
+    def close(self) -> None:
+        """Close all connections."""
+        for fetcher in self.fetchers:
+            fetcher.close()
+        self._mirror.close()
+
+    def _reader(
+        self,
+        mirror: Any,
+        listing: Listing,
+        callbacks: Optional[CallbackClient],
+        rate_limiter: RateLimiter,
+        *,
+        evenly: bool,
+    ) -> ObjectReader:
+        if not isinstance(mirror, dict) or mirror.get("type") != "objects":
+            kind = mirror.get("type") if isinstance(mirror, dict) else None
+            raise Failure("request", f"unknown mirror type {kind!r}")
+        if mirror.get("is_cache"):
+            return CacheReader(mirror["path"], listing, rate_limiter)
+        if "path" in mirror:
+            return DirectoryReader(mirror["path"], rate_limiter)
+        from trainctl.node.transfer.http_reader import (  # slow to import  # fmt: skip
+            BucketReader,
+            ServerReader,
+            SignedUrls,
+        )
+
+        if "urls" in mirror:
+            return ServerReader(mirror, rate_limiter, evenly=evenly)
+        if callbacks is None:
+            raise Failure("request", "the mirror is not accessible from this node")
+        self._urls = SignedUrls(callbacks)
+        return BucketReader(self._urls, rate_limiter)
+
+    def _add_peers(
+        self, peers: Sequence[Mapping[str, Any]], request: Mapping[str, Any], listing: Listing
+    ) -> Callable[[float], None]:
+        from trainctl.node.transfer.peers import (  # slow to import
+            PeerFetcher,
+            PeerSchedule,
+            PeerTimeout,
+        )
+
+        me, peer_timeout = str(request.get("node")), PeerTimeout(request.get("patience"))
+        holds = {str(peer["node"]): str((peer.get("holds") or {}).get(listing.id, "0")) for peer in peers}  # fmt: skip
+        if me not in holds:
+            raise Failure("request", f"node {me!r} is missing from its peers")
+        try:
+            self._schedule = PeerSchedule(listing, me, holds)
+        except ValueError:
+            raise Failure(
+                "request", "invalid holdings of a peer: not a hexadecimal number"
+            ) from None
+        self._peers = [PeerFetcher(peer, peer_timeout) for peer in peers if str(peer["node"]) != me]
+        return peer_timeout.record_mirror_time
+
+
+def callback_client(
+    request: Mapping[str, Any], caller: BinaryIO, emit: Callable[[Mapping[str, Any]], None]
+) -> Optional[CallbackClient]:
+    """Client for callbacks if it must provide URLs; else read its input to the end."""
+    if {"path", "urls"} & set(request.get("mirror") or {"path": ""}):
+        caller.read()
+        return None
+    from trainctl.base.protocol.callbacks import CallbackClient
+
+    return CallbackClient(caller, emit)
+
+
+def _parse_rate(value: Any) -> Optional[int]:
+    if value is not None and (not isinstance(value, int) or value <= 0):
+        raise Failure("request", f"invalid max_rate {value!r}: not a number of bytes per second")
+    return value

@@ -39,8 +39,8 @@ from trainctl.base.network.addresses import (
 from trainctl.base.network.object_server import EVENLY, INCOMING, LENGTH, MAX_PACKED_BYTES
 from trainctl.base.protocol.callbacks import CallbackClient, CallerGone
 from trainctl.base.throughput import RateLimiter
+from trainctl.node.transfer.fetch_pool import units_of
 from trainctl.node.transfer.object_readers import ObjectReader, RetryAfter
-from trainctl.node.transfer.transfer_units import units_of
 from trainctl.store import keys
 
 SILENCE_SECONDS = 30.0

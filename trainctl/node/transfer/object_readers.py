@@ -1,10 +1,24 @@
-"""Read objects of a mirror by key, and blobs of a listing with retries."""
+"""Read objects of a mirror by key, blobs of a listing with retries, and fetch its units."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple, Type, TypeVar, cast
+import time
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+    TypeVar,
+    cast,
+)
 
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import open_file
@@ -20,9 +34,17 @@ from trainctl.errors import (
     TrainctlError,
 )
 from trainctl.node.system import layout
-from trainctl.node.transfer.transfer_units import TransferUnit
+from trainctl.node.transfer.fetch_pool import (
+    MIRROR,
+    ChunkBuffer,
+    Fetcher,
+    FetchResult,
+    PassOnFn,
+    TransferUnit,
+)
 from trainctl.store import keys
-from trainctl.store.reader import BlobLocator, coalesce
+from trainctl.store.documents import PackEntry
+from trainctl.store.reader import BlobLocator, coalesce, load_pack_indexes
 
 _READ_BYTES = 2**20
 RETRY = RetryPolicy(attempts=18, base=0.2, longest=5.0, patience=60.0, unanswered=3)
@@ -149,9 +171,26 @@ class MirrorReader:
         self.streams = reader.streams
         self.url = reader.where
 
-    def read(self, unit: TransferUnit, view: memoryview, on_bytes: OnBytesFn) -> None:
-        """Fill the view with a unit's bytes, in order."""
-        self._read(keys.blob(unit.chunk.sha256), 0, view, on_bytes)
+    def read(
+        self, key: str, view: memoryview, on_bytes: OnBytesFn = lambda _: None, offset: int = 0
+    ) -> None:
+        """Fill the view with bytes of an object, in order."""
+        done = 0
+
+        def attempt(attempts: RetryState) -> None:
+            nonlocal done
+            if done == len(view):
+                return
+            for count in self._reader.read(key, offset + done, view[done:]):
+                on_bytes(view[done : done + count])
+                done += count
+                attempts.advanced()
+            if done < len(view):
+                raise Failure(
+                    "missing", f"{self._reader.where}: {key} ends at {offset + done} bytes"
+                )
+
+        self._retry_attempts(attempt)
 
     def read_small(self, sizes: Mapping[str, int]) -> Dict[str, bytearray]:
         """Read small blobs by digest, with one request for those that are close in a pack."""
@@ -165,10 +204,23 @@ class MirrorReader:
         for run in coalesce(ranges):
             start = run[0].offset
             data = bytearray(max(item.end for item in run) - start)
-            self._read(run[0].key, start, memoryview(data), lambda _: None)
+            self.read(run[0].key, memoryview(data), offset=start)
             for item in run:
                 blobs[item.sha256] = data[item.offset - start : item.end - start]
         return blobs
+
+    def key_of(self, unit: TransferUnit) -> str:
+        """Return the key of the object that has a unit."""
+        if unit.file.chunks:
+            return keys.blob(unit.chunk.sha256)
+        return self._locator.locate_blob(unit.file.sha256, unit.file.size).key
+
+    def pack_indexes(self) -> Dict[str, Tuple[PackEntry, ...]]:
+        """Return the packs of the listing with their entries."""
+        try:
+            return dict(load_pack_indexes(cast(ObjectStore, self), self._locator.listing.id))
+        except StorageError as error:
+            raise Failure("mirror", error.summary, error.detail) from None
 
     def clone(self, file: ListedFile, clone: CloneFn) -> bool:
         """Fill a file chunk by chunk with reflinks; False if unsupported."""
@@ -199,24 +251,6 @@ class MirrorReader:
         """Close connections."""
         self._reader.close()
 
-    def _read(self, key: str, offset: int, view: memoryview, on_bytes: OnBytesFn) -> None:
-        done = 0
-
-        def attempt(attempts: RetryState) -> None:
-            nonlocal done
-            if done == len(view):
-                return
-            for count in self._reader.read(key, offset + done, view[done:]):
-                on_bytes(view[done : done + count])
-                done += count
-                attempts.advanced()
-            if done < len(view):
-                raise Failure(
-                    "missing", f"{self._reader.where}: {key} ends at {offset + done} bytes"
-                )
-
-        self._retry_attempts(attempt)
-
     def _retry_attempts(self, attempt: Callable[[RetryState], T]) -> T:
         reader = self._reader
         attempts = RetryState(
@@ -242,3 +276,58 @@ class MirrorReader:
                 attempts.failed(source_error)
             except TrainctlError as error:
                 raise Failure("mirror", error.summary, error.detail) from None
+
+
+class MirrorFetcher(Fetcher):
+    """Fetches from the mirror; ``early``: pass chunks on as they arrive."""
+
+    def __init__(
+        self,
+        mirror: MirrorReader,
+        record_mirror_time: Callable[[float], None] = lambda _: None,
+        *,
+        early: bool = False,
+        source_name: str = MIRROR,
+    ) -> None:
+        super().__init__(source_name)
+        self._mirror = mirror
+        self._record_time = record_mirror_time
+        self._early = early
+        self._buffer = ChunkBuffer()
+
+    def fetch(self, units: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
+        began = time.monotonic()
+        if units[0].is_small:
+            blobs = self._mirror.read_small({unit.file.sha256: unit.file.size for unit in units})
+            for unit in units:
+                yield FetchResult.of(blobs[unit.file.sha256])
+            return
+        unit, digest, done = units[0], hashlib.sha256(), 0
+        view = self._buffer.view(unit.chunk.length)
+
+        def on_bytes(data: memoryview) -> None:
+            nonlocal done
+            digest.update(data)
+            if self._early and unit.file.chunks:
+                pass_on(unit, done, data)
+            done += len(data)
+
+        self._mirror.read(keys.blob(unit.chunk.sha256), view, on_bytes)
+        self._record_time(time.monotonic() - began)
+        yield FetchResult(view, digest.hexdigest())
+
+    def reject(self, unit: TransferUnit) -> None:
+        blob = f"Blob {unit.file.sha256}, {unit.chunk.length} bytes at {unit.chunk.offset}"
+        raise corrupt_error(unit.file.path, blob)
+
+    def abort(self) -> None:
+        self._mirror.abort()
+
+
+def corrupt_error(path: str, blob: str) -> Failure:
+    """Return the error for a corrupt blob in the mirror."""
+    return Failure(
+        "wrong",
+        f"{path!r} is corrupt in the mirror: digest mismatch",
+        f"{blob}. Nothing of it was stored. Repair the mirror, then apply again: trainctl mirror verify --repair",
+    )

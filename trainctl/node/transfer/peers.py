@@ -12,10 +12,18 @@ from trainctl.base.failure import Failure, PeerAuthError
 from trainctl.base.http import HttpError, HttpInterrupted, HttpStalled
 from trainctl.base.listing import Listing
 from trainctl.base.network.object_server import MAX_PACKED_BYTES
-from trainctl.node.transfer.fetch_pool import ChunkBuffer, Fetcher, FetchResult, PassOnFn
+from trainctl.node.transfer.fetch_pool import (
+    ChunkBuffer,
+    Fetcher,
+    FetchResult,
+    PassOnFn,
+    TransferUnit,
+    from_hex,
+    has_bit,
+    unit_lengths,
+)
 from trainctl.node.transfer.http_reader import SILENCE_SECONDS, ServerReader
 from trainctl.node.transfer.object_readers import RetryAfter
-from trainctl.node.transfer.transfer_units import TransferUnit, from_hex, has_bit, unit_lengths
 from trainctl.store import keys
 
 _NO_NODE = 2**16 - 1

@@ -77,27 +77,26 @@ def _collect(objects: ObjectStore, options: GcOptions, access: ExclusiveAccess) 
     dropped = tuple(reference for reference in stored if reference.last_used < oldest)
     retained = tuple(reference for reference in stored if reference.last_used >= oldest)
     garbage = find_garbage(objects, retained, access.since)
-    removed = tuple(_describe_listings(objects, garbage.listings))
+    names = map(keys.key_stem, garbage.listings)
+    listings = [documents.load_or_none(documents.load_listing, objects, name) for name in names]
+    removed = (RemovedListing(it.id, len(it.files), it.size) for it in listings if it is not None)
+    report = GcReport(
+        options.dry_run, garbage.bytes, garbage.blobs, tuple(removed), dropped, retained
+    )
     if not options.dry_run:
-        _delete(objects, (reference.key for reference in dropped), access)
-        for group in garbage.in_order():
-            _delete(objects, group, access)
-    return GcReport(options.dry_run, garbage.bytes, garbage.blobs, removed, dropped, retained)
+        delete_garbage(objects, [reference.key for reference in dropped], garbage, access)
+    return report
 
 
-def _delete(objects: ObjectStore, garbage: Iterable[str], access: ExclusiveAccess) -> None:
-    rest = iter(garbage)
-    while batch := list(islice(rest, _DELETED_AT_ONCE)):
-        access.require()
-        objects.delete(batch)
-
-
-def _describe_listings(objects: ObjectStore, listings: Iterable[str]) -> Iterator[RemovedListing]:
-    for key in listings:
-        name = keys.key_stem(key)
-        listing = documents.load_or_none(documents.load_listing, objects, name)
-        if listing is not None:
-            yield RemovedListing(name, len(listing.files), listing.size)
+def delete_garbage(
+    objects: ObjectStore, references: Iterable[str], garbage: GarbageKeys, access: ExclusiveAccess
+) -> None:
+    """Delete references and objects, those first that name others."""
+    for group in (references, garbage.names, garbage.listings, garbage.indexes, garbage.content):
+        rest = iter(group)
+        while batch := list(islice(rest, _DELETED_AT_ONCE)):
+            access.require()
+            objects.delete(batch)
 
 
 @dataclass
@@ -110,10 +109,6 @@ class GarbageKeys:
     content: List[str] = field(default_factory=list)
     blobs: int = 0
     bytes: int = 0
-
-    def in_order(self) -> Tuple[Sequence[str], ...]:
-        """Return the keys, those first that name others."""
-        return self.names, self.listings, self.indexes, self.content
 
 
 @dataclass
