@@ -103,13 +103,13 @@ MUTATIONS = [
         "trainctl",
         _CACHE,
         ("node/system/blob_files.py", "return digest.hexdigest() == chunk.sha256", "return True"),
-        ("node/cache/trees.py", "return is_stamped(entry, file) and (", "return ("),
+        ("node/cache/listings.py", "return is_stamped(entry, file) and (", "return ("),
         (
-            "node/cache/leases.py",
+            "node/cache/holds.py",
             'if status is not None and status["status"] in {*ENDED, LOST}:',
             "if False:",
         ),
-        ("node/cache/leases.py", "if key and NodeRun(self._layout, key).spec is None:", "if key:"),
+        ("node/cache/holds.py", "if key and NodeRun(self._layout, key).spec is None:", "if key:"),
         ("node/transfer/fetch_pool.py", "(number & 7)", "(number & 3)"),
         ("node/transfer/fetch_pool.py", "len(batch) >= _BATCH_MAX_FILES", "False"),
         (

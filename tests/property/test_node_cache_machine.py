@@ -27,8 +27,8 @@ from hypothesis.stateful import (
 from tests.support.node_program.nodes import run_spec
 from tests.support.node_program.verb_forks import CHUNK_BYTES, VerbForkServer
 from trainctl.base.system.processes import process_record
-from trainctl.node.cache.inventory import CacheInventory
-from trainctl.node.cache.leases import UNSTARTED_SECONDS, hold_lease
+from trainctl.node.cache.eviction import CacheInventory
+from trainctl.node.cache.holds import UNSTARTED_SECONDS, hold_listing
 from trainctl.node.runs.record import COMPLETED, DEPLOY_FAILED, NodeRun
 from trainctl.node.system.layout import Layout
 
@@ -237,7 +237,7 @@ class NodeCache(RuleBasedStateMachine):
         run = NodeRun(self.layout, key)
         run.create({**run_spec(), "lineage": held.lineage, "cache": str(self.layout.cache)})
         (run.directory / "claim.1").write_text(json.dumps(process_record()))
-        held.running = hold_lease(run, IDS[held.listing])
+        held.running = hold_listing(run, IDS[held.listing])
         if not held.running:
             assert not held.certain or held.listing in self.torn
             run.write({"status": DEPLOY_FAILED})
@@ -262,7 +262,7 @@ class NodeCache(RuleBasedStateMachine):
     @rule()
     def a_day_passes(self) -> None:
         """Deliveries whose runs never started hold nothing any more."""
-        for path in self.layout.leases.glob("*/*"):
+        for path in self.layout.holds.glob("*/*"):
             age = path.stat().st_mtime - UNSTARTED_SECONDS - 1
             os.utime(path, (age, age))
         self.runs = {key: held for key, held in self.runs.items() if held.running}

@@ -56,7 +56,7 @@ class Cache:
     def age(self, *names: str) -> None:
         """Let deliveries be two days old: their runs never came."""
         for name in names:
-            for path in (self.place / "leases" / f"run-{name}").iterdir():
+            for path in (self.place / "holds" / f"run-{name}").iterdir():
                 os.utime(path, (1, 1))
 
     def used_at(self, name: str, when: int) -> None:
@@ -127,7 +127,7 @@ def test_a_failed_delivery_leaves_what_a_run_holds(cache: Cache) -> None:
         shutil.rmtree(cache.place / part)
     with pytest.raises(NodeProgramError):
         cache.deliver("a", mirror={"type": "objects", "path": str(cache.place / "none")})
-    assert (cache.place / "leases" / "run-a" / cache.listing("a")).exists()
+    assert (cache.place / "holds" / "run-a" / cache.listing("a")).exists()
 
 
 @pytest.mark.parametrize("how", ["ended", "lost", "removed", "never came"])

@@ -257,7 +257,7 @@ def test_a_dead_claim_without_a_start_is_superseded(node: NodeHarness) -> None:
 
 
 def test_only_ended_runs_are_removed(node: NodeHarness) -> None:
-    """With directory and leases."""
+    """With directory and holds."""
     node.mirror.add("x", b"x")
     node.deliver()
     node.start(node.spec("sleep 99"))
@@ -270,7 +270,7 @@ def test_only_ended_runs_are_removed(node: NodeHarness) -> None:
     assert node.call("remove", {"key": "run-1"}) == {"removed": True}
     assert node.call("remove", {"key": "run-1"}) == {"removed": False}
     assert not node.directory().exists()
-    assert not (node.root / "cache" / "leases" / "run-1").exists()
+    assert not (node.root / "cache" / "holds" / "run-1").exists()
 
 
 def test_secrets_are_in_the_jobs_environment_and_nowhere_else(node: NodeHarness) -> None:

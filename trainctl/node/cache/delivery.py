@@ -15,9 +15,13 @@ from trainctl.base.listing import Listing
 from trainctl.base.protocol.weights import DeliverRequest, DeliverResponse
 from trainctl.errors import TrainctlError
 from trainctl.node.cache.disk_space import cache_limit, make_space
-from trainctl.node.cache.leases import CacheLeases, reserve_listing
-from trainctl.node.cache.listings import CacheReferences, receive_listings
-from trainctl.node.cache.trees import MAX_CHECKED_FILES, ListingTrees
+from trainctl.node.cache.holds import CacheHolds, reserve_listing
+from trainctl.node.cache.listings import (
+    MAX_CHECKED_FILES,
+    CacheReferences,
+    ListingTrees,
+    receive_listings,
+)
 from trainctl.node.runs.mount import private_mounts
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout, layout_of
@@ -44,7 +48,7 @@ def deliver(request: DeliverRequest, emit: Emit, caller: BinaryIO) -> DeliverRes
     try:
         moved = _deliver_with_retries(layout, listing, request, emit, callbacks)
     except (Failure, TrainctlError, OSError):
-        CacheLeases(layout).release_listing(lease, listing.id)
+        CacheHolds(layout).release_listing(lease, listing.id)
         raise
     return {
         "listing": listing.id,
@@ -83,7 +87,7 @@ def _refer(layout: Layout, listing: Listing, request: Mapping[str, Any]) -> None
     lineage = request["lineage"]
     CacheReferences(layout).refer(lineage, listing, str(request.get("owner", "")))
     if request.get("lease"):
-        CacheLeases(layout).acquire(request["lease"], listing.id, lineage)
+        CacheHolds(layout).acquire(request["lease"], listing.id, lineage)
     for directory in (layout.partial, layout.locks, layout.trees, layout.completion_markers):
         make_directory(directory)
 

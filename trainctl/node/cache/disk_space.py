@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import (
-    Any,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from trainctl.base.failure import Failure, space_for_weights
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
 from trainctl.base.units import format_bytes
-from trainctl.node.cache.eviction import CacheEviction
-from trainctl.node.cache.inventory import CacheEntry, CacheInventory
-from trainctl.node.cache.leases import CacheLeases, reservations, reserved_bytes, space_lock
-from trainctl.node.cache.trees import ListingTrees
+from trainctl.node.cache.eviction import CacheEntry, CacheEviction, CacheInventory
+from trainctl.node.cache.holds import CacheHolds, reservations, reserved_bytes, space_lock
+from trainctl.node.cache.listings import ListingTrees
 from trainctl.node.system.layout import Layout, check_sha256, layout_of
 
 
@@ -40,33 +28,16 @@ class CacheSpace(NamedTuple):
     held: int
     disk: Optional[int]
 
-    def fits(self, limit: Optional[int]) -> bool:
-        """Check whether all reserved bytes fit in addition to the stored ones."""
-        return self._fits(limit, 0)
-
-    def could_fit(self, limit: Optional[int]) -> bool:
-        """Check whether they would fit after evicting everything that may be evicted."""
-        return self._fits(limit, self.used - self.held)
-
-    def _fits(self, limit: Optional[int], freed: int) -> bool:
+    def fits(self, limit: Optional[int], freed: int = 0) -> bool:
+        """Check whether all reserved bytes fit in addition to the stored ones, after freeing some."""
         within = limit is None or self.used + self.coming - freed <= limit
         return within and (self.disk is None or self.unwritten <= self.disk + freed)
-
-
-class AvailableSpace(NamedTuple):
-    """Bytes that weights may take ``now``, and at ``most`` after all runs have ended.
-
-    None: unlimited.
-    """
-
-    now: Optional[int]
-    most: Optional[int]
 
 
 def make_space(layout: Layout, listing: Listing, limit: Optional[int], run: str) -> None:
     """Evict listings until all reservations fit the limit and the disk.
 
-    The listing is reserved already, for the run with key ``run``. Listings that live runs lease or deliveries fetch
+    The listing is reserved already, for the run with key ``run``. Listings that live runs hold or deliveries fetch
     are kept. Evicts nothing if that isn't enough: Failure ``room`` if the listing would fit once other runs have
     ended, else ``storage``.
     """
@@ -77,8 +48,17 @@ def make_space(layout: Layout, listing: Listing, limit: Optional[int], run: str)
         space = survey.space()
         if space.fits(limit):
             return
-        if space.could_fit(limit):
-            _evict(layout, limit, survey, space)
+        if space.fits(limit, freed=space.used - space.held):
+            eviction = CacheEviction(layout, survey.listings)
+            freed = eviction.remove_orphans()
+            holds = CacheHolds(layout)
+            for listing_in_cache in survey.listings:
+                disk = space_for_weights(str(layout.cache))
+                if space._replace(used=space.used - freed, disk=disk).fits(limit):
+                    break
+                freed += eviction.remove_listing(listing_in_cache, holds.is_needed) or 0
+            else:
+                eviction.remove_orphans()  # blobs of trees without a listing document
             space = survey.space()
         if not space.fits(limit):
             raise _no_space_error(layout, limit, space, survey, listing, run)
@@ -92,41 +72,26 @@ def cache_limit(request: Mapping[str, Any]) -> Optional[int]:
     return size
 
 
-def _evict(layout: Layout, limit: Optional[int], survey: _SpaceSurvey, space: CacheSpace) -> None:
-    eviction = CacheEviction(layout, survey.listings)
-    freed = eviction.remove_orphans()
-    leases = CacheLeases(layout)
-    for listing in survey.listings:
-        now = space._replace(used=space.used - freed, disk=space_for_weights(str(layout.cache)))
-        if now.fits(limit):
-            return
-        freed += eviction.remove_listing(listing, leases.is_needed) or 0
-    eviction.remove_orphans()  # blobs of trees without a listing document
-
-
 class _SpaceSurvey:
-    """Listings and leases at one point in time; measures sizes on each call."""
+    """Listings and holds at one point in time; measures sizes on each call."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._inventory = CacheInventory(layout)
         self.listings: Sequence[CacheEntry] = self._inventory.listings()
-        self._leased: Mapping[str, List[str]] = CacheLeases(layout).live_leases()
+        self.holds: Mapping[str, List[str]] = CacheHolds(layout).live_holds()
 
     def space(self) -> CacheSpace:
         """Measure the cache."""
         reserved = {file.sha256: file.size for file in reservations(self._layout)}
         held, coming, unwritten = self._measure(reserved)
-        leased = set(_leased(self.listings, self._leased))
-        held += self._inventory.present(leased.difference(reserved))
+        held += self._inventory.present(_held_blobs(self.listings, self.holds).difference(reserved))
         disk = space_for_weights(str(self._layout.cache))
         return CacheSpace(self._inventory.used(), coming, unwritten, held, disk)
 
     def alone(self, listing: Listing, run: str) -> CacheSpace:
-        """Sizes as if the cache held only this listing and those that the run leases."""
-        own = (
-            entry.unique_files for entry in self.listings if run in self._leased.get(entry.id, ())
-        )
+        """Sizes as if the cache held only this listing and those that the run holds."""
+        own = (entry.unique_files for entry in self.listings if run in self.holds.get(entry.id, ()))
         needed = {file.sha256: file.size for file in chain(listing.unique_files, *own)}
         here, coming, unwritten = self._measure(needed)
         disk = space_for_weights(str(self._layout.cache))
@@ -143,35 +108,11 @@ class _SpaceSurvey:
             unwritten += max(0, size - allocated)
         return here, coming, unwritten
 
-    def holders(self, excluded: str) -> Dict[str, int]:
-        """Bytes leased by each run, not counting the listing ``excluded``."""
-        sizes: Dict[str, int] = {}
-        for listing in (listing for listing in self.listings if listing.id != excluded):
-            for key in self._leased.get(listing.id, ()):
-                sizes[key] = sizes.get(key, 0) + sum(file.size for file in listing.unique_files)
-        return sizes
 
-
-def available_space(layout: Layout, limit: Optional[int], leased: Iterable[str]) -> AvailableSpace:
-    """Space for weights beyond the leased blobs, if everything else were evicted."""
-    inventory = CacheInventory(layout)
-    leased_bytes = inventory.present(set(leased))
-    free = space_for_weights(str(layout.cache))
-    disk = None if free is None else free + inventory.used()
-    most = min((bound for bound in (disk, limit) if bound is not None), default=None)
-    return AvailableSpace(None if most is None else max(0, most - leased_bytes), most)
-
-
-def leased_blobs(layout: Layout) -> Iterator[str]:
-    """Digests of blobs that live runs lease; blobs of several listings are repeated."""
-    leased = CacheLeases(layout).live_leases()
-    return _leased(CacheInventory(layout).listings(), leased) if leased else iter(())
-
-
-def _leased(listings: Sequence[CacheEntry], leased: Mapping[str, List[str]]) -> Iterator[str]:
-    return (
-        file.sha256 for listing in listings if listing.id in leased for file in listing.unique_files
-    )
+def _held_blobs(listings: Sequence[CacheEntry], held: Mapping[str, List[str]]) -> Set[str]:
+    return {
+        file.sha256 for listing in listings if listing.id in held for file in listing.unique_files
+    }
 
 
 def _no_space_error(
@@ -182,7 +123,7 @@ def _no_space_error(
     listing: Listing,
     run: str,
 ) -> Failure:
-    leases = CacheLeases(layout)
+    holds = CacheHolds(layout)
     bounds = {}
     if limit is not None:
         bounds["the weights exceed the size of the node's cache"] = limit - space.held
@@ -194,24 +135,21 @@ def _no_space_error(
     detail = f"Weights need {format_bytes(space.coming)} and may use {available}"
     if limit is not None:
         detail += f" (cache size: {format_bytes(limit)})"
-    holders = sorted(survey.holders(listing.id).items())
-    names = {key: "this run" if key == run else leases.describe(key) for key, _ in holders}
-    held = ", ".join(f"{names[key]} {format_bytes(size)}" for key, size in holders)
+    sizes: Dict[str, int] = {}
+    for entry in (entry for entry in survey.listings if entry.id != listing.id):
+        for key in survey.holds.get(entry.id, ()):
+            sizes[key] = sizes.get(key, 0) + sum(file.size for file in entry.unique_files)
+    names = {key: "this run" if key == run else holds.describe(key) for key in sorted(sizes)}
+    held = ", ".join(f"{name} {format_bytes(sizes[key])}" for key, name in names.items())
     detail += f". {f'Used by live runs: {held}. ' if held else ''}Free disk space"
     detail += " or raise cache.node.size of the cluster." if limit is not None else "."
-    if survey.alone(listing, run).fits(limit):
-        others = [name for key, name in names.items() if key != run]
-        users = _run_names(others)
-        return Failure("room", f"no space for the weights while {users}: {layout.cache}", detail)
-    return Failure("storage", f"{cause}: {layout.cache}", detail)
-
-
-def _run_names(runs: Sequence[str]) -> str:
-    if not runs:
-        return "others are being delivered"
-    if len(runs) == 1:
-        return f"{runs[0]} is using the cache"
-    return f"{runs[0]} and {len(runs) - 1} more are using the cache"
+    if not survey.alone(listing, run).fits(limit):
+        return Failure("storage", f"{cause}: {layout.cache}", detail)
+    others = [name for key, name in names.items() if key != run]
+    users = f"{others[0]} is using the cache" if others else "others are being delivered"
+    if len(others) > 1:
+        users = f"{others[0]} and {len(others) - 1} more are using the cache"
+    return Failure("room", f"no space for the weights while {users}: {layout.cache}", detail)
 
 
 def cache_query(request: CacheQueryRequest) -> CacheQueryResponse:
@@ -225,10 +163,15 @@ def cache_query(request: CacheQueryRequest) -> CacheQueryResponse:
         "blobs": [blob for blob in blobs if layout.files.has(blob)],
     }
     if request.get("room"):
-        leased = set(leased_blobs(layout))
-        response["room"], response["most"] = available_space(layout, cache_limit(request), leased)
-        response["leases"] = sorted(CacheLeases(layout).live_leases())
-        response["leased"] = [blob for blob in blobs if blob in leased]
+        inventory, holds = CacheInventory(layout), CacheHolds(layout).live_holds()
+        held = _held_blobs(inventory.listings(), holds) if holds else set()
+        free, limit = space_for_weights(str(layout.cache)), cache_limit(request)
+        bounds = [] if free is None else [free + inventory.used()]
+        most = min([*bounds, *([] if limit is None else [limit])], default=None)
+        response["room"] = None if most is None else max(0, most - inventory.present(held))
+        response["most"] = most
+        response["leases"] = sorted(holds)
+        response["leased"] = [blob for blob in blobs if blob in held]
     if request.get("shared"):
         from trainctl.node.transfer.shared_cache import SharedCache  # slow to import
 

@@ -1,20 +1,33 @@
-"""Remove listings and blobs from a node's cache. Order of steps: see DESIGN.md."""
+"""Inventory of the node's cache, and removal of listings and blobs from it. Order of steps: see DESIGN.md."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from trainctl.base.failure import Failure
-from trainctl.base.filesystem.files import list_names, make_directory, remove_tree
+from trainctl.base.filesystem.files import list_names, make_directory, read_json, remove_tree
 from trainctl.base.lease import FileLease
+from trainctl.base.listing import ListedFile, Listing
 from trainctl.base.protocol.weights import CacheEvictRequest, CacheListingRow, CacheListingsResponse
-from trainctl.node.cache.inventory import CacheEntry, CacheInventory
-from trainctl.node.cache.leases import CacheLeases, reservations, space_lock
-from trainctl.node.cache.listings import CacheReferences
-from trainctl.node.cache.trees import REMOVED, STAGE, ListingTrees
+from trainctl.node.cache.holds import CacheHolds, reservations, space_lock
+from trainctl.node.cache.listings import REMOVED, STAGE, CacheReferences, ListingTrees, load_listing
 from trainctl.node.system.layout import Layout, layout_of
 
 Emit = Callable[[Dict[str, Any]], None]
@@ -81,32 +94,21 @@ class CacheEviction:
         for name in list_names(self._layout.partial):
             if name.startswith(REMOVED):
                 freed += remove_tree(self._layout.partial / name)
-            elif name.startswith(STAGE):
-                freed += self._remove_stage(name[len(STAGE) :])
+            elif name.startswith(STAGE) and name[len(STAGE) :] not in self._listings:
+                lock = FileLease(self._layout.locks / f"listing-{name[len(STAGE) :]}.lock")
+                if lock.try_acquire():  # it is not being built
+                    with lock:
+                        freed += remove_tree(self._layout.partial / name)
         for listing_id in {Path(name).stem for name in list_names(self._layout.listings)}:
             if listing_id not in self._listings:
                 CacheReferences(self._layout).drop_document(listing_id)
         named = {
             file.sha256 for listing in self._listings.values() for file in listing.unique_files
         }
-        return freed + self.remove_unlinked(
-            digest for digest in self._stored_digests() if digest not in named
-        )
-
-    def _remove_stage(self, listing_id: str) -> int:
-        """Remove a partly built tree that is unreferenced and not being built."""
-        lock = FileLease(self._layout.locks / f"listing-{listing_id}.lock")
-        if listing_id in self._listings or not lock.try_acquire():
-            return 0
-        try:
-            return remove_tree(self._layout.partial / f"{STAGE}{listing_id}")
-        finally:
-            lock.release()
-
-    def _stored_digests(self) -> Iterator[str]:
-        yield from (path.name for path in self._layout.blobs.glob("*/*"))
-        yield from (path.stem for path in self._layout.partial.glob("*.part"))
-        yield from (path.stem for path in self._layout.partial.glob("*.map"))
+        stored = [path.name for path in self._layout.blobs.glob("*/*")]
+        stored += [path.stem for path in self._layout.partial.glob("*.part")]
+        stored += [path.stem for path in self._layout.partial.glob("*.map")]
+        return freed + self.remove_unlinked(digest for digest in stored if digest not in named)
 
     def _is_needed(self, digest: str) -> bool:
         return digest in self._reserved or any(
@@ -127,39 +129,34 @@ def cache_evict(request: CacheEvictRequest, emit: Emit) -> CacheListingsResponse
     """Evict the named listings, or all; those in use stay. ``dry_run`` only reports."""
     layout = layout_of(request)
     names, dry_run = request["listings"], request["dry_run"]
+    short = [name for name in names or () if len(name) < _SHORTEST_PREFIX]
+    if short:
+        reason = f"shorter than {_SHORTEST_PREFIX} characters"
+        raise Failure("request", f"invalid listing id {short[0]!r}: {reason}")
     if not layout.cache.is_dir():
         return {"listings": [], "bytes": 0, "freed": 0}
     make_directory(layout.locks)
     with space_lock(layout):
         inventory = CacheInventory(layout)
         listings = inventory.listings()
-        selected = listings if names is None else _select_listings(listings, names)
+        selected = [
+            entry for entry in listings if names is None or entry.id.startswith(tuple(names))
+        ]
         stored = {entry.id for entry in selected if inventory.holds(entry)}
         eviction = CacheEviction(layout, listings)
-        leases = CacheLeases(layout)
+        holds = CacheHolds(layout)
         rows: List[CacheListingRow] = []
         freed = 0
         for entry in selected:
-            holders = leases.live_leases().get(entry.id, [])
-            size = None if dry_run else eviction.remove_listing(entry, leases.is_needed)
+            holders = holds.live_holds().get(entry.id, [])
+            size = None if dry_run else eviction.remove_listing(entry, holds.is_needed)
             freed += size or 0
             if entry.id in stored:
-                names_of_holders = [leases.describe(key) for key in holders]
+                names_of_holders = [holds.describe(key) for key in holders]
                 rows.append(_row(entry, names_of_holders, is_evicted=dry_run or size is not None))
         if names is None and not dry_run:
             freed += eviction.remove_orphans()
     return {"listings": rows, "bytes": 0, "freed": freed}
-
-
-def _select_listings(listings: List[CacheEntry], names: List[str]) -> List[CacheEntry]:
-    """Select the listings whose ids begin with one of the names."""
-    for name in names:
-        if len(name) < _SHORTEST_PREFIX:
-            raise Failure(
-                "request",
-                f"invalid listing id {name!r}: shorter than {_SHORTEST_PREFIX} characters",
-            )
-    return [listing for listing in listings if listing.id.startswith(tuple(names))]
 
 
 def _row(entry: CacheEntry, holders: List[str], *, is_evicted: bool) -> CacheListingRow:
@@ -172,3 +169,122 @@ def _row(entry: CacheEntry, holders: List[str], *, is_evicted: bool) -> CacheLis
         "leased_by": holders,
         "outcome": LEASED if holders else EVICTED if is_evicted else BUSY,
     }
+
+
+class CacheEntry:
+    """A listing in the cache; ``marker`` is its completion marker, also if moved."""
+
+    def __init__(
+        self, layout: Layout, listing_id: str, marker: Mapping[str, Any], last_used: float
+    ) -> None:
+        self.id = listing_id
+        self.source = str(marker.get("source", ""))
+        self.last_used = last_used
+        self.is_complete = layout.completion_marker(listing_id).exists()
+        self._marker = marker
+        self._document = layout.listing(listing_id)
+
+    @cached_property
+    def listing(self) -> Optional[Listing]:
+        """The listing; None if its document is missing or corrupt."""
+        return load_listing(self._document)
+
+    @property
+    def unique_files(self) -> Sequence[ListedFile]:
+        """One file for each distinct blob."""
+        return self.listing.unique_files if self.listing else ()
+
+    @property
+    def files(self) -> int:
+        """Number of files."""
+        count = self._marker.get("files")
+        return count if isinstance(count, int) else len(self.listing.files) if self.listing else 0
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        size = self._marker.get("bytes")
+        return size if isinstance(size, int) else self.listing.size if self.listing else 0
+
+
+class CacheInventory:
+    """Listings and sizes of one cache."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._references = CacheReferences(layout)
+
+    def listings(self) -> List[CacheEntry]:
+        """All listings with a tree, marker or reference, least recently used first."""
+        marked = {Path(name).stem for name in list_names(self._layout.completion_markers)}
+        ids = {*self._references.listings(), *marked, *list_names(self._layout.trees)}
+        entries = [self._entry(listing_id) for listing_id in ids if not listing_id.startswith(".")]
+        return sorted(entries, key=lambda entry: (entry.last_used, entry.id))
+
+    def _entry(self, listing_id: str) -> CacheEntry:
+        layout = self._layout
+        paths = (layout.completion_marker(listing_id), layout.pending_marker(listing_id))
+        marker = next(filter(None, map(read_json, paths)), {})
+        return CacheEntry(layout, listing_id, marker, self._references.last_used(listing_id))
+
+    def holds(self, entry: CacheEntry) -> bool:
+        """Check whether any bytes of the listing are stored."""
+        exists = self._layout.tree(entry.id).exists()
+        return exists or any(self.sizes_of(file.sha256)[0] for file in entry.unique_files)
+
+    def used(self) -> int:
+        """Bytes of all blobs, complete or not, linked or not, without chunk maps."""
+        linked: Set[Tuple[int, int]] = set()
+        total = 0
+        for _, status in _files_below(str(self._layout.blobs)):
+            total += status.st_size
+            if status.st_nlink > 1:
+                linked.add((status.st_dev, status.st_ino))
+        maps = {str(path) for path in self._layout.partial.glob("*.map")}
+        for directory in (self._layout.partial, self._layout.trees):
+            is_partial = directory == self._layout.partial
+            for name, status in _files_below(str(directory)):
+                inode = (status.st_dev, status.st_ino)
+                if name not in maps and inode not in linked:
+                    if status.st_nlink > 1:
+                        linked.add(inode)
+                    total += _allocated_bytes(status) if is_partial else status.st_size
+        return total
+
+    def present(self, digests: Iterable[str]) -> int:
+        """Stored bytes of the blobs with these digests, complete or not."""
+        return sum(self.sizes_of(digest)[0] for digest in digests)
+
+    def sizes_of(self, sha256: str) -> Tuple[int, int]:
+        """Stored bytes of a blob, and how many of them have allocated disk blocks."""
+        with contextlib.suppress(FileNotFoundError):
+            status = os.stat(self._layout.files.blob(sha256))  # noqa: PTH116 - called for millions of files
+            return status.st_size, status.st_size
+        with contextlib.suppress(FileNotFoundError):
+            status = os.stat(self._layout.files.part(sha256))  # noqa: PTH116
+            return _allocated_bytes(status), status.st_blocks * 512
+        return 0, 0
+
+
+def _allocated_bytes(status: os.stat_result) -> int:
+    """Bytes of a sparse file: chunks arrive in any order."""
+    return min(status.st_size, status.st_blocks * 512)
+
+
+def _files_below(path: str) -> Iterator[Tuple[str, os.stat_result]]:
+    """Walk all regular files lazily: one directory may hold millions."""
+    directories = [path]
+    while directories:
+        try:
+            entries = os.scandir(directories.pop())
+        except OSError:  # removed meanwhile
+            continue
+        with entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    directories.append(entry.path)
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        yield entry.path, status

@@ -1,23 +1,29 @@
-"""Listings on a node: documents, and references of lineages in a file each."""
+"""Listings on a node: documents, references of lineages, and trees of hard links to blobs."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
+import stat
 from pathlib import Path
-from typing import BinaryIO, Iterable, Iterator, List, Optional, Set
+from typing import AbstractSet, BinaryIO, Iterable, Iterator, List, Optional, Set
 
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import (
     list_names,
     make_directory,
+    make_durable,
     modified_at,
     remove_tree,
+    temporary_name,
     write_atomic,
     write_json,
 )
-from trainctl.base.listing import Listing
+from trainctl.base.listing import ListedFile, Listing
 from trainctl.base.protocol.wire import decode_rows
+from trainctl.node.system.blob_files import is_stamped, matches_file, stamp
 from trainctl.node.system.layout import Layout
 
 _ARRIVAL_FILE = "here.json"
@@ -152,3 +158,193 @@ class CacheReferences:
 
 def _is_listing(name: str) -> bool:
     return not name.startswith((".", "cache-")) and name != _ARRIVAL_FILE
+
+
+_READ_ONLY = 0o555
+STAGE = "tree-"
+"""Prefix of a tree that is being built; the listing's id follows."""
+REMOVED = ".gone-"
+"""Prefix of a tree that is being removed."""
+MAX_CHECKED_FILES = 256
+"""Trees with up to this many files are checked on every use."""
+
+
+class ListingTrees:
+    """Trees under one root directory."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def is_complete(self, listing_id: str) -> bool:
+        """Check for the tree's completion marker."""
+        return self._layout.completion_marker(listing_id).exists()
+
+    def is_intact(self, listing: Listing, *, thoroughly: bool) -> bool:
+        """Check a complete tree's files; skip large trees unless ``thoroughly``."""
+        if not self.is_complete(listing.id):
+            return False
+        if len(listing.files) > MAX_CHECKED_FILES and not thoroughly:
+            return True
+        return all(self._is_linked(self._layout.tree(listing.id), file) for file in listing.files)
+
+    def build(self, listing: Listing, source: str) -> None:
+        """Link the listing's blobs, which must be present, and mark the tree as complete."""
+        tree = self._layout.tree(listing.id)
+        for marker in (
+            self._layout.pending_marker(listing.id),
+            self._layout.completion_marker(listing.id),
+        ):
+            with contextlib.suppress(FileNotFoundError):
+                marker.unlink()
+        if tree.is_dir():
+            self._fill(tree, listing)
+        else:
+            stage = self._layout.partial / f"{STAGE}{listing.id}"
+            make_directory(stage)
+            self._fill(stage, listing)
+            stage.replace(tree)
+            tree.chmod(_READ_ONLY)
+        inner = [tree / relative for relative in _directories(listing)]
+        make_durable([tree, tree.parent, *inner], tree)
+        about = {"files": len(listing.files), "bytes": listing.size, "source": source}
+        write_json(self._layout.completion_marker(listing.id), about)
+
+    def adopt(self, listing: Listing) -> None:
+        """Restore missing blobs from the listing's tree."""
+        if not self._layout.tree(listing.id).is_dir():
+            return
+        for file in listing.files:
+            path = self._layout.tree(listing.id) / file.path
+            blob = Path(self._layout.files.blob(file.sha256))
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, FileExistsError):
+                if not blob.exists() and is_stamped(path.lstat(), file):
+                    make_directory(blob.parent)
+                    os.link(path, blob, follow_symlinks=False)
+
+    def corrupt_files(self, listing: Listing, corrupt: AbstractSet[str]) -> List[str]:
+        """Paths of missing and corrupt files; ``corrupt`` are digests of corrupt blobs."""
+        tree = self._layout.tree(listing.id)
+        return [file.path for file in listing.files if not self._verify(tree, file, corrupt)]
+
+    def _verify(self, tree: Path, file: ListedFile, corrupt: AbstractSet[str]) -> bool:
+        """Verify a file by its blob, or hash a copy; corrupt copies lose their stamp."""
+        path = tree / file.path
+        try:
+            status = path.lstat()
+            with contextlib.suppress(FileNotFoundError):
+                blob = os.lstat(self._layout.files.blob(file.sha256))
+                if os.path.samestat(status, blob) and file.sha256 not in corrupt:
+                    return True
+            if stat.S_ISREG(status.st_mode) and matches_file(path, file):
+                return True
+            os.utime(path, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        return False
+
+    def clear_completion(self, listing_id: str) -> None:
+        """Move the completion marker aside, so that no run starts to use the tree.
+
+        Needs the listing's lock.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            self._layout.completion_marker(listing_id).replace(
+                self._layout.pending_marker(listing_id)
+            )
+
+    def restore_marker(self, listing_id: str) -> None:
+        """Restore a marker that was moved aside if the tree still exists.
+
+        Needs the listing's lock.
+
+        Trees are removed by one rename: a tree that exists is complete, even if a removal was interrupted.
+        """
+        aside = self._layout.pending_marker(listing_id)
+        completion_marker = self._layout.completion_marker(listing_id)
+        with contextlib.suppress(FileNotFoundError):
+            if self._layout.tree(listing_id).is_dir() and not completion_marker.exists():
+                aside.replace(completion_marker)
+            else:
+                aside.unlink()
+
+    def remove(self, listing_id: str) -> int:
+        """Remove a tree without marker, and remains of a removal; bytes freed."""
+        remove_tree(self._layout.partial / f"{STAGE}{listing_id}")
+        pending_removal = self._layout.partial / f"{REMOVED}{listing_id}"
+        freed = remove_tree(pending_removal)
+        with contextlib.suppress(FileNotFoundError):
+            self._layout.tree(listing_id).chmod(0o700)
+            self._layout.tree(listing_id).replace(pending_removal)
+        return freed + remove_tree(pending_removal)
+
+    def _is_linked(self, tree: Path, file: ListedFile) -> bool:
+        try:
+            entry = os.lstat(f"{tree}/{file.path}")
+            blob = os.lstat(self._layout.files.blob(file.sha256))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return is_stamped(entry, file) and (os.path.samestat(entry, blob) or entry.st_nlink == 1)
+
+    def _fill(self, tree: Path, listing: Listing) -> None:
+        """Make the directory hold exactly the listing's files; each step is atomic."""
+        directories = _directories(listing)
+        tree.chmod(0o700)
+        for relative in sorted(directories):
+            directory = tree / relative
+            if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
+                directory.unlink()
+            directory.mkdir(0o700, exist_ok=True)
+            directory.chmod(0o700)
+        _remove_extra_files(tree, listing, directories)
+        for file in listing.files:
+            if not self._is_linked(tree, file):
+                self._link(f"{tree}/{file.path}", file)
+        for relative in directories:
+            (tree / relative).chmod(_READ_ONLY)
+        if tree == self._layout.tree(listing.id):
+            tree.chmod(_READ_ONLY)
+
+    def _link(self, name: str, file: ListedFile) -> None:
+        blob = self._layout.files.blob(file.sha256)
+        with contextlib.suppress(OSError):  # the name exists, or too many links
+            os.link(blob, name)
+            return
+        path = Path(name)
+        temporary = path.with_name(temporary_name("link"))
+        try:
+            os.link(blob, temporary)
+        except OSError as error:
+            if error.errno != errno.EMLINK:
+                raise
+            # Too many equal files for the links of one inode.
+            shutil.copyfile(blob, temporary)
+            temporary.chmod(0o444)
+            os.utime(temporary, (stamp(file.sha256), stamp(file.sha256)))
+        if path.is_dir() and not path.is_symlink():
+            remove_tree(path)
+        temporary.replace(path)
+
+
+def _directories(listing: Listing) -> Set[str]:
+    directories: Set[str] = set()
+    for file in listing.files:
+        names = file.path.split("/")[:-1]
+        directories.update("/".join(names[:count]) for count in range(1, len(names) + 1))
+    return directories
+
+
+def _remove_extra_files(tree: Path, listing: Listing, directories: Set[str]) -> None:
+    for directory, inner, names in os.walk(str(tree)):
+        base = Path(directory).relative_to(tree)
+        for name in sorted(names):  # neighbours are close in the sorted listing
+            if (base / name).as_posix() not in listing.paths:
+                Path(directory, name).unlink()
+        remaining: List[str] = []
+        for name in inner:
+            if (base / name).as_posix() in directories:
+                remaining.append(name)
+            elif Path(directory, name).is_symlink():
+                Path(directory, name).unlink()
+            else:
+                remove_tree(Path(directory, name))
+        inner[:] = remaining

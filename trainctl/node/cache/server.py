@@ -39,9 +39,8 @@ from trainctl.base.protocol.weights import (
     ServeRequest,
     ServeResponse,
 )
-from trainctl.node.cache.leases import reserved_listings
-from trainctl.node.cache.listings import receive_listings
-from trainctl.node.cache.trees import ListingTrees
+from trainctl.node.cache.holds import reserved_listings
+from trainctl.node.cache.listings import ListingTrees, receive_listings
 from trainctl.node.system.blob_files import STEP_BYTES, VERIFIED, readable_bytes, stamp
 from trainctl.node.system.layout import Layout, check_absolute, layout_of
 from trainctl.node.transfer.fetch_pool import to_hex, unit_lengths

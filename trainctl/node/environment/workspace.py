@@ -12,7 +12,7 @@ from trainctl.base.filesystem.archives import is_inside, unpack
 from trainctl.base.filesystem.files import make_directory, remove_tree
 from trainctl.base.protocol.spec import PersistentDirectory, RunSpec
 from trainctl.node.cache import code_archives
-from trainctl.node.cache.leases import hold_lease
+from trainctl.node.cache.holds import hold_listing
 from trainctl.node.runs.job import WeightsMount, declared_variables, secret_variables, weights_of
 from trainctl.node.runs.mount import Mount, check_mounts, private_mounts
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
@@ -210,7 +210,7 @@ def _place_directory(
 
 def _tree(run: NodeRun, weights: WeightsMount) -> Path:
     listing = layout.check_sha256(weights.listing, "listing")
-    if not hold_lease(run, listing):
+    if not hold_listing(run, listing):
         raise Failure("missing", f"weights {weights.address} are not present on this node")
     return run.layout.tree(listing)
 

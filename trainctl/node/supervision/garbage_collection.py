@@ -12,9 +12,8 @@ from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import list_names, make_directory, remove_tree
 from trainctl.base.protocol.method import LineageRequest
 from trainctl.base.protocol.weights import ForgetCacheResponse, ForgetResponse
-from trainctl.node.cache.eviction import CacheEviction
-from trainctl.node.cache.inventory import CacheInventory
-from trainctl.node.cache.leases import CacheLeases, space_lock
+from trainctl.node.cache.eviction import CacheEviction, CacheInventory
+from trainctl.node.cache.holds import CacheHolds, space_lock
 from trainctl.node.cache.listings import CacheReferences
 from trainctl.node.containers.image_store import ImageStore
 from trainctl.node.runs.record import list_runs, list_specs
@@ -32,7 +31,7 @@ _CACHE_DIRECTORIES = {
     "complete",
     "listings",
     "references",
-    "leases",
+    "holds",
     "reservations",
 }
 
@@ -55,7 +54,7 @@ def forget(request: LineageRequest, emit: Emit) -> ForgetResponse:
     freed = _forget_shared(request, lineage)
     for cache in caches:
         CacheReferences(cache).drop(lineage)
-        CacheLeases(cache).release_unstarted(lineage, runs)
+        CacheHolds(cache).release_unstarted(lineage, runs)
         freed += _collect(cache)
     alone = not any(CacheReferences(cache).lineages() for cache in caches)
     freed += _remove_unused_code(layout, alone=alone) + _remove_unused_environments(
@@ -90,21 +89,21 @@ def _caches(layout: Layout, lineage: str) -> List[Layout]:
 
 
 def _collect(layout: Layout) -> int:
-    """Remove listings that are neither referenced nor leased; the bytes freed."""
+    """Remove listings that are neither referenced nor held; the bytes freed."""
     if not layout.cache.is_dir():
         return 0
     make_directory(layout.locks)
-    references, leases = CacheReferences(layout), CacheLeases(layout)
+    references, holds = CacheReferences(layout), CacheHolds(layout)
     with space_lock(layout):
         listings = CacheInventory(layout).listings()
         eviction = CacheEviction(layout, listings)
 
         def is_needed(listing: str) -> bool:
-            return references.refers(listing) or leases.is_needed(listing)
+            return references.refers(listing) or holds.is_needed(listing)
 
         freed = sum(eviction.remove_listing(entry, is_needed) or 0 for entry in listings)
         freed += eviction.remove_orphans()
-    if not references.lineages() and not leases.live_leases():
+    if not references.lineages() and not holds.live_holds():
         freed += _remove_remains(layout)
     return freed
 

@@ -17,8 +17,8 @@ from trainctl.base.protocol.method import RootRequest
 from trainctl.base.protocol.runs import RunReport
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.cache.disk_space import cache_query
-from trainctl.node.cache.inventory import CacheInventory
-from trainctl.node.cache.leases import CacheLeases
+from trainctl.node.cache.eviction import CacheInventory
+from trainctl.node.cache.holds import CacheHolds
 from trainctl.node.containers.engines import LocalEngine, choose_engine
 from trainctl.node.containers.images import find_image, validate_reference
 from trainctl.node.environment.container import RDMA
@@ -132,16 +132,16 @@ def _disk(root: Path) -> protocol.NodeDiskUsage:
 def _cache(layout: Layout) -> protocol.WeightsCacheUsage:
     if not layout.cache.is_dir():
         return {"used": 0, "listings": []}
-    inventory, leases = CacheInventory(layout), CacheLeases(layout)
-    leased = leases.live_leases()
+    inventory, holds = CacheInventory(layout), CacheHolds(layout)
+    held = holds.live_holds()
     listings: List[protocol.ListingUsage] = [
         {
             "id": listing.id,
             "source": listing.source,
             "bytes": listing.size,
             "last_used": listing.last_used or None,
-            "leased_by": [leases.describe(key) for key in leased.get(listing.id, [])],
-            "projects": [leases.project(key) for key in leased.get(listing.id, [])],
+            "leased_by": [holds.describe(key) for key in held.get(listing.id, [])],
+            "projects": [holds.project(key) for key in held.get(listing.id, [])],
         }
         for listing in inventory.listings()
         if inventory.holds(listing)

@@ -31,7 +31,7 @@ from trainctl.base.protocol.preflight import (
     make_finding,
 )
 from trainctl.base.protocol.spec import RunGpus
-from trainctl.node.cache.trees import ListingTrees
+from trainctl.node.cache.listings import ListingTrees
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.claims import is_held
 from trainctl.node.scheduling.gpus import usable_gpus

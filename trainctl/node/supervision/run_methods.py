@@ -19,7 +19,7 @@ from trainctl.base.protocol import runs as protocol
 from trainctl.base.protocol.method import RunRequest
 from trainctl.base.protocol.spec import RunInputs, RunSpec
 from trainctl.base.system.processes import descendants, is_alive
-from trainctl.node.cache.leases import CacheLeases
+from trainctl.node.cache.holds import CacheHolds
 from trainctl.node.containers import cleanup
 from trainctl.node.metrics.progress import read_progress
 from trainctl.node.runs import record as runs
@@ -137,7 +137,7 @@ def stop(request: protocol.StopRequest, emit: Emit) -> protocol.RunReport:
 
 
 def remove(request: protocol.RunCacheRequest, emit: Emit) -> protocol.RemoveResponse:
-    """Remove an ended run except for its checkpoints, and its leases."""
+    """Remove an ended run except for its checkpoints, and its holds."""
     run = NodeRun(Layout(request["root"]), request["key"])
     status = run.status()
     spec = run.spec
@@ -147,19 +147,19 @@ def remove(request: protocol.RunCacheRequest, emit: Emit) -> protocol.RemoveResp
     if status is not None and runs.may_restart(status) and not _forbid_start(run):
         raise Failure("busy", f"run {run.key} has just been started", "Stop it first.")
     for layout in (layout_of(request), Layout(request["root"], spec["cache"] if spec else None)):
-        CacheLeases(layout).release(run.key)
+        CacheHolds(layout).release(run.key)
     if status is None:
         return {"removed": False}  # keep a record that prevents its start
     return {"removed": _remove(run)}
 
 
 def release(request: protocol.RunCacheRequest, emit: Emit) -> protocol.ReleaseResponse:
-    """Release the leases of a run that was never created here."""
+    """Release the holds of a run that was never created here."""
     layout = layout_of(request)
     key = names.check_name(request["key"], "key")
     unstarted = NodeRun(layout, key).spec is None
     if unstarted:
-        CacheLeases(layout).release(key)
+        CacheHolds(layout).release(key)
     return {"released": unstarted}
 
 

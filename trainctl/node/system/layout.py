@@ -27,7 +27,7 @@ class Layout:
         self.completion_markers = cache / "complete"
         self.listings = cache / "listings"
         self.references = cache / "references"
-        self.leases = cache / "leases"
+        self.holds = cache / "holds"
         self.reservations = cache / "reservations"
         self.code = self.root / "code"
         self.runs = self.root / "runs"

@@ -1,4 +1,4 @@
-"""Leases of runs and reservations of deliveries: protection from eviction."""
+"""Holds of runs and reservations of deliveries: protection from eviction."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from trainctl.base.lease import FileLease
 from trainctl.base.listing import ListedFile, Listing
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.base.system.processes import is_alive, process_record
-from trainctl.node.cache.listings import load_listing
-from trainctl.node.cache.trees import ListingTrees
+from trainctl.node.cache.listings import ListingTrees, load_listing
 from trainctl.node.runs.record import CREATED, ENDED, LOST, NodeRun
 from trainctl.node.system.layout import Layout
 
@@ -28,8 +27,8 @@ UNSTARTED_SECONDS = 24 * 3600.0
 """How long a delivered listing waits for its run to start: other ranks of a gang may take that long."""
 
 
-class CacheLeases:
-    """Leases in one cache, which may be shared by several root directories."""
+class CacheHolds:
+    """Holds in one cache, which may be shared by several root directories."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -37,46 +36,50 @@ class CacheLeases:
     def acquire(self, key: str, listing_id: str, lineage: str) -> None:
         """Record that a run needs a listing, before checking that it is complete."""
         write_volatile(
-            self._layout.leases / key / listing_id,
+            self._layout.holds / key / listing_id,
             {"lineage": lineage, "root": str(self._layout.root), "holder": process_record()},
         )
 
     def release(self, key: str) -> None:
-        """Release all leases of a run."""
-        remove_tree(self._layout.leases / key)
+        """Release all holds of a run."""
+        remove_tree(self._layout.holds / key)
 
     def release_listing(self, key: str, listing_id: str) -> None:
-        """Release the lease of a failed delivery, unless the run exists."""
+        """Release the hold of a failed delivery, unless the run exists."""
         if key and NodeRun(self._layout, key).spec is None:
             with contextlib.suppress(FileNotFoundError):
-                (self._layout.leases / key / listing_id).unlink()
+                (self._layout.holds / key / listing_id).unlink()
 
     def release_unstarted(self, lineage: str, runs: Set[str]) -> None:
-        """Release a lineage's leases of runs that were never created here."""
-        for key in set(list_names(self._layout.leases)) - runs:
-            leases = self._of(key).values()
+        """Release a lineage's holds of runs that were never created here."""
+        for key in set(list_names(self._layout.holds)) - runs:
+            holds = self._of(key).values()
             mine = {"lineage": lineage, "root": str(self._layout.root)}
-            if not leases:
-                self._sweep(key)
-            elif all(lease.get(name) == mine[name] for lease in leases for name in mine):
+            directory = self._layout.holds / key
+            if not holds and list_names(directory) and not self._is_young(key):
+                remove_tree(directory)  # abandoned; writers create it again
+            elif not holds:
+                with contextlib.suppress(OSError):
+                    directory.rmdir()
+            elif all(hold.get(name) == mine[name] for hold in holds for name in mine):
                 self.release(key)
 
-    def live_leases(self) -> Dict[str, List[str]]:
-        """Map each listing in use to the keys of the live runs that lease it."""
+    def live_holds(self) -> Dict[str, List[str]]:
+        """Map each listing in use to the keys of the live runs that hold it."""
         runs: Dict[str, List[str]] = {}
-        for key in list_names(self._layout.leases):
-            leases = self._of(key)
-            if leases and self._is_live(key, leases):
-                for listing in leases:
+        for key in list_names(self._layout.holds):
+            holds = self._of(key)
+            if holds and self._is_live(key, holds):
+                for listing in holds:
                     runs.setdefault(listing, []).append(key)
         return runs
 
     def is_needed(self, listing_id: str) -> bool:
-        """Check whether a live run leases the listing."""
-        keys = list_names(self._layout.leases)
+        """Check whether a live run holds the listing."""
+        keys = list_names(self._layout.holds)
         return any(
-            listing_id in leases and self._is_live(key, leases)
-            for key, leases in ((key, self._of(key)) for key in keys)
+            listing_id in holds and self._is_live(key, holds)
+            for key, holds in ((key, self._of(key)) for key in keys)
         )
 
     def describe(self, key: str) -> str:
@@ -92,52 +95,43 @@ class CacheLeases:
         return spec["project"] if spec else None
 
     def _spec(self, key: str) -> Optional[RunSpec]:
-        specs = (NodeRun(Layout(root), key).spec for root in self._roots(self._of(key)))
+        specs = (NodeRun(Layout(root), key).spec for root in _roots(self._of(key)))
         return next(filter(None, specs), None)
 
-    def _sweep(self, key: str) -> None:
-        """Remove a run's lease directory if empty or abandoned; writers recreate it."""
-        directory = self._layout.leases / key
-        if list_names(directory) and not self._is_young(key):
-            remove_tree(directory)
-        with contextlib.suppress(OSError):
-            directory.rmdir()
-
     def _of(self, key: str) -> Dict[str, Mapping[str, Any]]:
-        """Leases of a run by listing, also empty and truncated ones."""
-        directory = self._layout.leases / key
+        """Holds of a run by listing, also empty and truncated ones."""
+        directory = self._layout.holds / key
         names = (name for name in list_names(directory) if not name.startswith("."))
         return {name: read_json(directory / name) or {} for name in names}
 
-    def _is_live(self, key: str, leases: Mapping[str, Mapping[str, Any]]) -> bool:
-        for root in self._roots(leases):
+    def _is_live(self, key: str, holds: Mapping[str, Mapping[str, Any]]) -> bool:
+        for root in _roots(holds):
             status = NodeRun(Layout(root), key).status()
             if status is not None and status["status"] in {*ENDED, LOST}:
                 return False
             if status is not None and (status["supervised"] or status["status"] != CREATED):
                 return True
-        return any(is_alive(lease.get("holder")) for lease in leases.values()) or self._is_young(
-            key
-        )
-
-    def _roots(self, leases: Mapping[str, Mapping[str, Any]]) -> Set[str]:
-        return {str(lease["root"]) for lease in leases.values() if lease.get("root")}
+        return any(is_alive(hold.get("holder")) for hold in holds.values()) or self._is_young(key)
 
     def _is_young(self, key: str) -> bool:
-        names = list_names(self._layout.leases / key)
-        newest = max((modified_at(self._layout.leases / key / name) for name in names), default=0.0)
+        names = list_names(self._layout.holds / key)
+        newest = max((modified_at(self._layout.holds / key / name) for name in names), default=0.0)
         return time.time() - newest < UNSTARTED_SECONDS
 
 
-def hold_lease(run: NodeRun, listing_id: str) -> bool:
-    """Lease a complete listing for a run's lifetime; False if it is not complete here.
+def _roots(holds: Mapping[str, Mapping[str, Any]]) -> Set[str]:
+    return {str(hold["root"]) for hold in holds.values() if hold.get("root")}
 
-    The lease is written before the completion marker is checked. A process that is evicting the listing holds its
-    lock, sees the lease and restores the marker.
+
+def hold_listing(run: NodeRun, listing_id: str) -> bool:
+    """Hold a complete listing for a run's lifetime; False if it is not complete here.
+
+    The hold is written before the completion marker is checked. A process that is evicting the listing holds its
+    lock, sees the hold and restores the marker.
     """
     layout = run.layout
     spec = run.spec
-    CacheLeases(layout).acquire(run.key, listing_id, spec["lineage"] if spec else "")
+    CacheHolds(layout).acquire(run.key, listing_id, spec["lineage"] if spec else "")
     trees = ListingTrees(layout)
     if trees.is_complete(listing_id):
         return True
