@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from inspect import formatannotation, getsource
 from itertools import pairwise
 from types import ModuleType
-from typing import get_type_hints, is_typeddict
+from typing import NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
 from docs.generate.markdown import code, table, text_of
 from trainctl.base.protocol import method, spec
@@ -42,13 +42,16 @@ def _group(module: ModuleType) -> Iterator[str]:
     documented = _documented(module)
     for name, value in vars(module).items():
         if is_typeddict(value) and value.__module__ == module.__name__ and name[0] != "_":
-            fields = [_field(value, key, hint) for key, hint in get_type_hints(value).items()]
+            hints = get_type_hints(value, include_extras=True)
+            fields = [_field(value, key, hint) for key, hint in hints.items()]
             yield f"`{name}`: {', '.join(fields) or 'no keys'}."
             yield f"{documented.get(name, '')}\n".lstrip("\n")
 
 
 def _field(owner: type, key: str, hint: object) -> str:
     optional = "?" if key in vars(owner)["__optional_keys__"] else ""
+    if get_origin(hint) is NotRequired:  # in a module whose annotations are not evaluated
+        optional, (hint,) = "?", get_args(hint)
     return f"`{key}{optional}: {_words(hint)}`"
 
 

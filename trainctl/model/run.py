@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from trainctl.base.protocol import INTERRUPTED
+from trainctl.base.protocol.runs import RunDetails, RunMoment
 from trainctl.model.json_codec import OMIT_EMPTY, JsonSerializable
 
 
@@ -71,10 +72,8 @@ class RunRecord(JsonSerializable):
 
     ``phases``: duration of each in seconds. ``delivered``: bytes transferred to its nodes.
     ``store``: location of its checkpoints, ``{url, endpoint_url, secret, prefix}``; url None is the nodes' data directory.
-    ``loaded``: checkpoints it started from. ``sync``: status of the upload, ``{state, error, pending}``.
     ``code``: digest of its code; ``code_archive``: sha256 of the archive sent to the nodes.
     ``rerun_of``: id of the repeated run.
-    Not recorded: ``waiting``, what a pending or deploying run waits for; ``progress`` of training; ``cause``, the kind of error that prevented its start.
     """
 
     id: str
@@ -93,15 +92,11 @@ class RunRecord(JsonSerializable):
     mirrored: tuple[Mapping[str, Any], ...] = ()
     """A ``MirroringRecord`` and the name, ``weights``, for each of its weights that the same apply mirrored."""
     phases: Mapping[str, float] = field(default_factory=dict)
-    retries: int = 0
-    session: Mapping[str, Any] | None = field(default=None, metadata=OMIT_EMPTY)
-    """``{until, exit_code}`` while it keeps its place after its commands have ended."""
-    waiting: str | None = field(default=None, compare=False)
-    cause: str | None = field(default=None, compare=False)
-    progress: Mapping[str, Any] | None = field(default=None, compare=False)
+    reported: RunDetails = field(default_factory=RunDetails)
+    """Details that its nodes report, of the first rank that reports each."""
+    now: RunMoment = field(default_factory=RunMoment, compare=False)
+    """Details that its nodes have just reported, and that are not recorded."""
     store: Mapping[str, Any] | None = None
-    loaded: tuple[Mapping[str, Any], ...] = ()
-    sync: Mapping[str, Any] = field(default_factory=dict)
     image_digest: str | None = None
     """Digest of the container image in its registry; None on the host."""
     code: str | None = None
@@ -123,7 +118,9 @@ class RunRecord(JsonSerializable):
     @property
     def words(self) -> str:
         """The status in words; ``in session`` while it keeps its place after its commands."""
-        return "in session" if self.session and self.status.live else self.status.words
+        return (
+            "in session" if self.reported.get("session") and self.status.live else self.status.words
+        )
 
     @property
     def checkpoint_prefix(self) -> str:

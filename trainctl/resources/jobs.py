@@ -263,6 +263,7 @@ def _outputs(*runs: RunRecord) -> dict[str, Any]:
 def _start_error(run: RunRecord) -> TrainctlError:
     lost = f"run {run.number} ({run.id}) was lost before it started: its supervisor or node failed"
     error = run.error or (lost if _was_lost_before_start(run) else "the run could not be started")
-    if run.cause == "checkpoints":
+    cause = run.now.get("cause")
+    if cause == "checkpoints":
         return checkpoint_store_error(error)
-    return NodeError(error, code="no-free-port") if run.cause == "ports" else NodeError(error)
+    return NodeError(error, code="no-free-port") if cause == "ports" else NodeError(error)

@@ -70,7 +70,7 @@ class CheckpointLoader:
         clients = [CheckpointClient(self.control, self.access, run) for run in runs]
 
         def query(client: CheckpointClient) -> list[Row]:
-            if client.run.sync.get("state") != "COMPLETED":
+            if client.run.reported.get("sync", {}).get("state") != "COMPLETED":
                 with suppress(TrainctlError):  # a node or credential is gone, or it is live
                     client.upload()
             states = ("complete", "unfinished")  # one unfinished rank rules out its checkpoint

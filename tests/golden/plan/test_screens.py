@@ -176,7 +176,7 @@ def unsaved_checkpoints() -> Plan:
     """A job goes with its cluster before all of its checkpoints are uploaded."""
     world, state = settled()
     sync = {"state": "SYNCING", "error": None, "pending": ["step-100", "`step`<200>"]}
-    run = run_record(1, RunStatus.STOPPED, sync=sync).to_json()
+    run = run_record(1, RunStatus.STOPPED, reported={"sync": sync}).to_json()
     job = replace(state.resources[at("job.sft")], outputs={"runs": [run]})
     state = replace(state, resources={**state.resources, job.address: job})
     return make_plan(world.inputs(state, PlanOptions(destroy=True)))

@@ -23,7 +23,7 @@ SFT = Address.parse("job.sft")
 def job(key: str | None, status: RunStatus, waiting: str | None = None, **more: Any) -> JobStatus:
     """A job, or with a key one of a sweep; ``more`` are its run's error and its matrix."""
     rank = RankRecord(rank=0, node="local/local-0", status=status)
-    run = RunRecord("7f4qg7l", 1, "local-0", status=status, ranks=(rank,), waiting=waiting)
+    run = RunRecord("7f4qg7l", 1, "local-0", status=status, ranks=(rank,), now={"waiting": waiting})
     run = replace(run, error=more.pop("error", None))
     return JobStatus(Address(Kind.JOB, "fit", key), run, matrix=tuple(more.items()))
 

@@ -87,7 +87,9 @@ def documents() -> list[dict[str, Any]]:
     """Plan files: of new resources, and of the end of a job that runs."""
     scenario = PlanScenario()
     created = make_plan(scenario.inputs(diagnostics=(warning("a", "b", code="c"),)))
-    state = state_after(created, status=RunStatus.RUNNING, sync={"pending": ["checkpoint-1"]})
+    state = state_after(
+        created, status=RunStatus.RUNNING, reported={"sync": {"pending": ["checkpoint-1"]}}
+    )
     ended = make_plan(scenario.inputs(state, PlanOptions(destroy=True, delete_checkpoints=True)))
     resources = desired(*scenario.resources())
     return [json.loads(write_plan(plan, resources, "1")) for plan in (created, ended)]

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Dict, Generic, Mapping, Optional, Type, TypedDict, TypeVar
+
+if sys.version_info >= (3, 11):
+    from typing import NotRequired as NotRequired
+else:
+    NotRequired = Optional  # in annotations, which nothing evaluates there
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, TypedDict
 
-from trainctl.base.protocol.method import Method, NodeCacheRequest, RootRequest, RunRequest
+from trainctl.base.protocol.method import (
+    Method,
+    NodeCacheRequest,
+    NotRequired,
+    RootRequest,
+    RunRequest,
+)
 from trainctl.base.protocol.spec import CheckpointStoreSpec, QueueOrder, RunInputs, RunSpec
 
 RootCause = TypedDict(
@@ -35,60 +41,70 @@ HeldSession = TypedDict("HeldSession", {"until": float, "exit_code": int})
 """Commands that have ended, while the run keeps its place until a time."""
 
 
-class _RunReport(TypedDict):
-    key: str
-    status: str
-    supervised: bool
+class RunDetails(TypedDict, total=False):
+    """What a node reports of a run and its record in a state keeps whole, for views.
 
-
-class RunReport(_RunReport, total=False):
-    """Status of one rank of a run; only the required keys if it was never started here. Times are Unix seconds.
-
-    ``status``: a ``TRAINING_JOB_*`` name. ``cause``: kind of the failure that prevented its start. ``waiting``: what a pending
-    run waits for, with its position, or the step of a deploying run. ``gpus``: ids of claimed GPUs. ``restarts`` and ``host``: of the batch system that started it. ``loaded``: the
-    checkpoints it started with, ``{run, rank, name, step, version}``. ``pid``: of its supervisor.
+    ``loaded``: the checkpoints it started with, ``{run, rank, name, step, version}``.
     """
 
-    id: str
-    number: int
-    generation: int
-    rank: int
-    exit_code: Optional[int]
-    error: Optional[str]
-    cause: Optional[str]
-    root_cause: Optional[RootCause]
-    created_at: float
-    started_at: Optional[float]
-    ended_at: Optional[float]
     mount: Optional[str]
     weights_mode: Optional[str]
     retries: Optional[int]
-    gpus: Optional[List[str]]
-    restarts: int
-    host: Optional[str]
-    waiting: Optional[str]
-    queue: Optional[str]
     loaded: Optional[List[Dict[str, Any]]]
     session: Optional[HeldSession]
     sync: UploadStatus
+
+
+class RunMoment(TypedDict, total=False):
+    """What a node reports of a run and no record keeps, because it holds only now.
+
+    ``waiting``: what a pending run waits for, with its position, or the step of a deploying run. ``cause``: kind of the
+    failure that prevented its start.
+    """
+
+    waiting: Optional[str]
+    queue: Optional[str]
     progress: Optional[TrainingProgress]
-    pid: Optional[int]
+    cause: Optional[str]
+
+
+class RunReport(RunDetails, RunMoment):
+    """Status of one rank of a run; only the required keys if it was never started here. Times are Unix seconds.
+
+    ``status``: a ``TRAINING_JOB_*`` name. ``gpus``: ids of claimed GPUs. ``restarts`` and ``host``: of the batch system
+    that started it. ``pid``: of its supervisor.
+    """
+
+    key: str
+    status: str
+    supervised: bool
+    id: NotRequired[str]
+    number: NotRequired[int]
+    generation: NotRequired[int]
+    rank: NotRequired[int]
+    exit_code: NotRequired[Optional[int]]
+    error: NotRequired[Optional[str]]
+    root_cause: NotRequired[Optional[RootCause]]
+    created_at: NotRequired[float]
+    started_at: NotRequired[Optional[float]]
+    ended_at: NotRequired[Optional[float]]
+    gpus: NotRequired[Optional[List[str]]]
+    restarts: NotRequired[int]
+    host: NotRequired[Optional[str]]
+    pid: NotRequired[Optional[int]]
 
 
 RendezvousInfo = TypedDict("RendezvousInfo", {"port": int, "token": str})
 """Port on which rank 0 of a gang listens, and the token to connect."""
 
 
-class _StartRequest(RootRequest):
+class StartRequest(RootRequest):
+    """``data``: directory of checkpoints. ``secrets``: values by name. ``rendezvous``: for every rank but 0 of a gang."""
+
     data: str
     run: RunSpec
     secrets: Mapping[str, str]
-
-
-class StartRequest(_StartRequest, total=False):
-    """``data``: directory of checkpoints. ``secrets``: values by name. ``rendezvous``: for every rank but 0 of a gang."""
-
-    rendezvous: Optional[RendezvousInfo]
+    rendezvous: NotRequired[Optional[RendezvousInfo]]
 
 
 class StartResponse(RunReport):

@@ -256,9 +256,9 @@ class NodeRun:
         return self._claimer(numbers[-1]) if numbers else None
 
     @property
-    def record(self) -> Dict[str, Any]:
-        """The supervisor's last record; empty before."""
-        return read_json(self.directory / "run.json") or {}
+    def record(self) -> RunReport:
+        """The keys of the report that the supervisor recorded last; empty before."""
+        return cast("RunReport", read_json(self.directory / "run.json") or {})
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Replace the record; durable unless it only reports progress of a deployment."""
@@ -298,34 +298,20 @@ class NodeRun:
                 is_stored = self.stored_secrets is not None
                 waiting = WAITS_FOR_RESUME if is_stored else WAITS_FOR_SECRETS
                 record = {**record, "waiting": waiting, "queue": None}
-        return {
-            "key": spec["key"],
-            "id": spec["id"],
-            "number": spec["number"],
-            "generation": spec["generation"],
-            "rank": spec["rank"],
+        identity = {name: spec[name] for name in ("key", "id", "number", "generation", "rank")}
+        report: Dict[str, Any] = {
+            **dict.fromkeys(RunReport.__annotations__),  # null until recorded
+            **record,
+            **identity,
             "status": status,
-            "exit_code": record.get("exit_code"),
-            "error": record.get("error"),
-            "cause": record.get("cause"),
-            "root_cause": record.get("root_cause"),
             "created_at": (self.directory / "spec.json").stat().st_mtime,
-            "started_at": record.get("started_at"),
-            "ended_at": record.get("ended_at"),
-            "mount": record.get("mount"),
-            "weights_mode": record.get("weights_mode"),
-            "retries": record.get("retries"),
-            "gpus": record.get("gpus"),
             "restarts": self.batch_start["number"],
             "host": self.batch_start["host"],
-            "waiting": record.get("waiting"),
-            "queue": record.get("queue"),
-            "loaded": record.get("loaded"),
-            "session": record.get("session"),
             "sync": upload_status(self.directory),
             "supervised": supervised and status not in ENDED,
             "pid": holder.get("pid") if holder and supervised else None,
         }
+        return cast("RunReport", report)
 
     def store_secrets(self, values: Mapping[str, str]) -> None:
         """Store secrets in a private file until the run starts."""

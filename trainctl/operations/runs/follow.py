@@ -79,7 +79,7 @@ def _poll(workspace: Workspace, runs: list[JobRun], emit: Emit) -> list[JobRun]:
 def run_event(run: JobRun) -> Event:
     """The event that reports the status of a run."""
     record = run.record
-    reason = record.error or record.waiting
+    reason = record.error or record.now.get("waiting")
     text = f"run {record.number} ({record.id}) {record.words}"
     data = {"run": record.id, "status": record.status.value, "exit_code": record.exit_code}
     message = f"{text}: {reason}" if reason else text
@@ -98,7 +98,11 @@ def runs_waiting_for_secrets(workspace: Workspace, name: str | None = None) -> l
 
 def filter_waiting(runs: Iterable[JobRun]) -> list[JobRun]:
     """Return the runs that wait for secrets, or for using stored ones."""
-    return [run for run in runs if run.record.waiting in (WAITS_FOR_SECRETS, WAITS_FOR_RESUME)]
+    return [
+        run
+        for run in runs
+        if run.record.now.get("waiting") in (WAITS_FOR_SECRETS, WAITS_FOR_RESUME)
+    ]
 
 
 def send_secrets(workspace: Workspace, runs: Sequence[JobRun], emit: Emit) -> list[JobRun]:
@@ -118,7 +122,11 @@ def send_secrets(workspace: Workspace, runs: Sequence[JobRun], emit: Emit) -> li
 
 
 def _send_run_secrets(workspace: Workspace, run: JobRun) -> JobRun:
-    values = None if run.record.waiting == WAITS_FOR_RESUME else _secret_values(workspace, run)
+    values = (
+        None
+        if run.record.now.get("waiting") == WAITS_FOR_RESUME
+        else _secret_values(workspace, run)
+    )
     record = run_control(workspace).set_secrets(run.record, values)
     record_run(workspace, run.job, record)
     return JobRun(run.job, record)

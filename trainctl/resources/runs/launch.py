@@ -222,8 +222,8 @@ def _wait_for_launch(step: ApplyStep, control: RunControl, run: RunRecord) -> Ru
     """Wait until the ranks have met and everything before their commands is done."""
     run = control.status(run)
     while any(rank.status in _LAUNCHING for rank in run.ranks) and run.status.live:
-        if run.waiting:
-            step.progress(run.waiting, 0, 0)
+        if waiting := run.now.get("waiting"):
+            step.progress(waiting, 0, 0)
         step.cancelled.wait(_POLL_SECONDS)
         step.stop_if_cancelled()
         run = control.status(run)

@@ -291,7 +291,7 @@ def _with_checkpoints(step: ApplyStep, references: Sequence[CheckpointSelector])
 def _loaded_references(run: RunRecord) -> list[CheckpointSelector]:
     """Return selectors of exactly the checkpoints that a run loaded."""
     selectors = []
-    for checkpoint in run.loaded:
+    for checkpoint in run.reported.get("loaded") or ():
         project, _, folder = str(checkpoint["run"]).split("/")
         run_id = folder.partition("-")[2]
         selectors.append(CheckpointSelector(project, run=run_id, name=str(checkpoint["name"])))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal, TypeVar, cast
 
 from trainctl.base.protocol import INTERRUPTED
-from trainctl.base.protocol.runs import RootCause, RunReport, UploadStatus
+from trainctl.base.protocol.runs import RootCause, RunDetails, RunMoment, RunReport
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
+
+DetailsT = TypeVar("DetailsT", RunDetails, RunMoment)
 
 _LIVE_FIRST = (
     RunStatus.RUNNING,
@@ -70,16 +72,31 @@ def with_status(run: RunRecord, reports: Sequence[RunReport | None]) -> RunRecor
         error=None if was_stopped else _run_error(known, root_cause, len(ranks)) or recorded_error,
         blamed=root_cause["rank"] if root_cause else None,
         phases=phases,
-        cause=next((report["cause"] for report in known if report.get("cause")), None),
-        session=next((report["session"] for report in known if report.get("session")), None),
-        waiting=next((report["waiting"] for report in known if report.get("waiting")), None),
-        progress=next((report["progress"] for report in known if report.get("progress")), None),
-        loaded=next(
-            (tuple(loaded) for report in known if (loaded := report.get("loaded"))), run.loaded
-        ),
-        sync=_worst_sync([report["sync"] for report in known if report.get("sync")]) or run.sync,
-        retries=max((report.get("retries") or 0 for report in known), default=run.retries),
+        reported=_details(known) if known else run.reported,
+        now=_first_of(RunMoment, known),
     )
+
+
+def _details(known: Sequence[RunReport]) -> RunDetails:
+    details = _first_of(RunDetails, known)
+    if retries := max(report.get("retries") or 0 for report in known):
+        details["retries"] = retries
+    if uploads := [report["sync"] for report in known if report.get("sync")]:
+        # that of an unfinished upload, preferably with an error
+        details["sync"] = max(
+            uploads, key=lambda upload: (upload["state"] != "COMPLETED", bool(upload.get("error")))
+        )
+    return details
+
+
+def _first_of(kind: type[DetailsT], known: Sequence[RunReport]) -> DetailsT:
+    """Return the keys of this type, each from the first report that has a value."""
+    values: dict[str, Any] = {}
+    for report in map(dict, known):
+        for name in kind.__annotations__.keys() - values.keys():
+            if report.get(name):
+                values[name] = report[name]
+    return cast(DetailsT, dict(sorted(values.items())))
 
 
 def _ended_together(rank: RankRecord, report: RunReport | None) -> RankRecord:
@@ -125,15 +142,6 @@ def _run_error(known: Sequence[RunReport], root_cause: RootCause | None, ranks: 
     if root_cause["status"] == RunStatus.LOST:
         return f"rank {root_cause['rank']} {error}"
     return f"rank {root_cause['rank']}: {error}"
-
-
-def _worst_sync(uploads: Sequence[UploadStatus]) -> UploadStatus | None:
-    """Return the upload status to show: an unfinished one, preferably with an error."""
-    return max(
-        uploads,
-        key=lambda upload: (upload["state"] != "COMPLETED", bool(upload.get("error"))),
-        default=None,
-    )
 
 
 def _rank(rank: RankRecord, report: RunReport | None) -> RankRecord:

@@ -138,6 +138,6 @@ def lost_items(plan: Plan) -> list[ItemRow]:
                     continue
                 if is_deleted and plan.options.delete_checkpoints:
                     rows.append((change.address, f"all of run {run.number:d}", ""))
-                elif names := escape(", ".join(run.sync.get("pending") or ())):
+                elif names := escape(", ".join(run.reported.get("sync", {}).get("pending") or ())):
                     rows.append((change.address, f"run {run.number:d}", names))
     return rows

@@ -10,6 +10,7 @@ from typing import Any
 from trainctl.base.checkpoints.ranking import recency_key
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.delivery import THROUGH_CLIENT, DeliveryRecord, MirroringRecord
+from trainctl.model.json_codec import to_json
 from trainctl.model.reports import JobStatus, PendingApply
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.views.runs.checkpoints import checkpoint_json, checkpoint_state_text
@@ -23,53 +24,44 @@ _PHASES = ("mirroring", "provisioning", "delivering", "running")
 def status_json(status: JobStatus) -> dict[str, Any]:
     """Return the JSON of ``status``."""
     run = status.run
+    recorded, reported, now = run.to_json(), run.reported, run.now
+    session, sync = reported.get("session"), reported.get("sync", {})
+    times = ("created_at", "started_at", "ended_at")
     return {
         "address": str(status.address),
         "run": run.id,
-        "number": run.number,
-        "status": run.status.value,
-        "error": run.error,
-        "image_digest": run.image_digest,
+        **{name: recorded[name] for name in ("number", "status", "error", "image_digest")},
         "refresh_error": status.refresh_error or None,
-        "waiting": run.waiting,
-        "session": {
-            "until": format_timestamp(run.session["until"]),
-            "exit_code": run.session["exit_code"],
-        }
-        if run.session
-        else None,
-        "progress": progress_json(run.progress),
+        "waiting": now.get("waiting"),
+        "session": session and {**session, "until": format_timestamp(session["until"])},
+        "progress": progress_json(now.get("progress")),
         "matrix": dict(status.matrix) or None,
-        "ranks": [
-            {
-                "rank": rank.rank,
-                "node": rank.place,
-                "status": rank.status.value,
-                "exit_code": rank.exit_code,
-                "error": rank.error,
-                "workdir": status.workdir.get(rank.rank),
-            }
-            for rank in run.ranks
-        ],
-        "created_at": format_timestamp(run.created_at),
-        "started_at": format_timestamp(run.started_at),
-        "ended_at": format_timestamp(run.ended_at),
+        "ranks": [_rank_json(rank, status.workdir) for rank in run.ranks],
+        **{name: format_timestamp(recorded[name]) for name in times},
         "phases": {name: run.phases.get(name, 0.0) for name in _PHASES},
         "mirrored": [
             {"weights": row["weights"], **MirroringRecord.from_json(row).to_json()}
             for row in run.mirrored
         ],
         "deliveries": [DeliveryRecord.from_json(row).to_json() for row in run.deliveries],
-        "checkpoint_sync_status": run.sync.get("state"),
-        "checkpoint_sync_error": run.sync.get("error"),
-        "loaded_checkpoints": [dict(checkpoint) for checkpoint in run.loaded],
+        "checkpoint_sync_status": sync.get("state"),
+        "checkpoint_sync_error": sync.get("error"),
+        "loaded_checkpoints": reported.get("loaded") or [],
         "forecast": dict(status.forecast) or None,
         "deadline_at": format_timestamp(status.deadline),
-        "retries": run.retries,
+        "retries": reported.get("retries") or 0,
         "rerun_of": run.rerun_of,
         "checkpoints": [checkpoint_json(checkpoint) for checkpoint in status.checkpoints],
-        "apply": _apply_json(status.apply),
+        "apply": status.apply
+        and {**asdict(status.apply), "since": format_timestamp(status.apply.since)},
     }
+
+
+def _rank_json(rank: RankRecord, workdir: Mapping[int, str]) -> dict[str, Any]:
+    recorded = to_json(rank)
+    names = ("rank", "status", "exit_code", "error")
+    form = {name: recorded[name] for name in names}
+    return {**form, "node": rank.place, "workdir": workdir.get(rank.rank)}
 
 
 def progress_json(progress: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -79,13 +71,6 @@ def progress_json(progress: Mapping[str, Any] | None) -> dict[str, Any] | None:
     names = ("step", "total", "loss", "remaining_seconds")
     values = {name: progress.get(name) for name in names}
     return {**values, "updated_at": format_timestamp(progress.get("updated_at"))}
-
-
-def _apply_json(apply: PendingApply | None) -> dict[str, Any] | None:
-    if apply is None:
-        return None
-    since = format_timestamp(apply.since)
-    return {"actor": apply.actor, "since": since, "interrupted": apply.interrupted}
 
 
 def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[str]:
@@ -138,21 +123,23 @@ def _checkpoint_lines(status: JobStatus, *, named: bool) -> list[str]:
 
 def _remark_lines(run: RunRecord) -> list[tuple[str, str]]:
     """Return labelled remarks about a run."""
-    upload = f"{run.sync['state'].lower()}: {run.sync['error']}" if run.sync.get("error") else ""
+    reported, progress = run.reported, run.now.get("progress")
+    sync = reported.get("sync", {})
+    upload = f"{sync['state'].lower()}: {sync['error']}" if sync.get("error") else ""
     stopping = run.stop_requested and run.status.live
     stop = "requested; not all nodes have reported the end of the run" if stopping else None
     remarks = [
         ("error", run.error),
         ("stop", stop),
-        ("retries", str(run.retries or "")),
+        ("retries", str(reported.get("retries") or "")),
         ("repeats", f"run {run.rerun_of}" if run.rerun_of else None),
         ("reused from", " in ".join((run.reused_from or {}).values())),
-        (run.status.words, run.waiting),
+        (run.status.words, run.now.get("waiting")),
         ("image", run.image_digest),
-        ("progress", progress_text(run.progress) if run.progress else None),
+        ("progress", progress_text(progress) if progress else None),
         *(
             ("started with", ", ".join([f"{row['run']}: {row['name']}", *row.get("pointers", ())]))
-            for row in run.loaded
+            for row in reported.get("loaded") or ()
         ),
         ("upload", upload),
     ]
@@ -161,7 +148,7 @@ def _remark_lines(run: RunRecord) -> list[tuple[str, str]]:
 
 def _session_lines(status: JobStatus) -> list[tuple[str, str]]:
     """Return how the commands ended of a run that keeps its place, and what to do with it."""
-    session = status.run.session
+    session = status.run.reported.get("session")
     if not session or not status.run.status.live:
         return []
     code, until = session["exit_code"], second(session["until"])

@@ -120,9 +120,10 @@ def _matrix_row(address: Address, statuses: Sequence[JobStatus]) -> list[str]:
 def state_text(status: JobStatus) -> str:
     """Format a status: ``completed``, ``pending: waits for 2 of 4 GPUs``."""
     run = status.run
-    waiting = f": {escape(run.waiting)}" if run.waiting else ""
-    if run.progress and run.status.live and not waiting:
-        waiting = f": {progress_text(run.progress, bar=False)}"
+    reason, progress = run.now.get("waiting"), run.now.get("progress")
+    waiting = f": {escape(reason)}" if reason else ""
+    if progress and run.status.live and not reason:
+        waiting = f": {progress_text(progress, bar=False)}"
     apply = " (apply interrupted)" if status.apply and status.apply.interrupted else ""
     return run.words + waiting + apply + (" (last known)" if status.refresh_error else "")
 
