@@ -11,9 +11,17 @@ from types import ModuleType
 from typing import NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
 from docs.generate.markdown import code, table, text_of
-from trainctl.base.protocol import method, spec
+from trainctl.base.protocol import host, method, mirrors, runs, training, weights
 from trainctl.base.protocol.method import Method
-from trainctl.base.protocol.methods import METHOD_GROUPS
+
+_GROUPS = (method, runs, host, weights, training, mirrors)
+METHODS = {
+    item.name: item
+    for group in _GROUPS
+    for item in vars(group).values()
+    if isinstance(item, Method)
+}
+"""All methods of the node program, by name."""
 
 _INTRODUCTION = """\
 # Protocol of the node program
@@ -26,8 +34,7 @@ Keys marked `?` may be absent.
 
 def page() -> str:
     """Return the text of the page."""
-    groups = (method, spec, *METHOD_GROUPS)
-    return text_of([_INTRODUCTION, *(line for group in groups for line in _group(group))])
+    return text_of([_INTRODUCTION, *(line for group in _GROUPS for line in _group(group))])
 
 
 def _group(module: ModuleType) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainctl.base.protocol.batch import WAITING_EXIT_CODE
+from trainctl.base.protocol.runs import WAITING_EXIT_CODE
 from trainctl.plugin_api.provider import ClusterSettings
 from trainctl.plugin_api.scheduler import BatchRequest, BatchVariables
 from trainctl_slurm.settings import gres, partition_for

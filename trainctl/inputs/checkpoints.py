@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from trainctl.base.protocol.spec import CheckpointLoad
+from trainctl.base.protocol.runs import CheckpointLoad
 from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.inputs.environment import file_name
 from trainctl.ledger.state import Lookup, State, origin_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from trainctl.base.json import digest
-from trainctl.base.protocol.spec import PersistentDirectory
+from trainctl.base.protocol.runs import PersistentDirectory
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.job_spec import JobSpec

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainctl.base.parallel import each
-from trainctl.base.protocol.caches import (
+from trainctl.base.protocol.training import (
     CLEAR_CACHE,
     READ_CACHE,
     ClearCacheRequest,

@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from trainctl.apply.step import ApplyStep, MayStop
-from trainctl.base.protocol.caches import MAKE_CACHE, REMOVE_CACHE, CacheOwnerRequest
 from trainctl.base.protocol.method import Method
+from trainctl.base.protocol.training import MAKE_CACHE, REMOVE_CACHE, CacheOwnerRequest
 from trainctl.errors import NodeUnreachable, TrainctlError
 from trainctl.inputs.environment import team_cache
 from trainctl.ledger.state import Intent, Lookup, RecordedResource, origin_of

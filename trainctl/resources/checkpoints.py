@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainctl.base.failure import Failure
 from trainctl.base.listing import Listing
 from trainctl.base.parallel import each
-from trainctl.base.protocol import checkpoints as protocol
+from trainctl.base.protocol import training as protocol
 from trainctl.base.protocol.runs import UploadStatus
 from trainctl.errors import (
     NodeError,

@@ -9,10 +9,10 @@ from typing import Any
 
 from trainctl.apply.step import ApplyStep, MayStop, StepFailed
 from trainctl.base.parallel import each
-from trainctl.base.protocol.caches import REMOVE_CACHE, CacheOwnerRequest
-from trainctl.base.protocol.idle_shutdown import IDLE_SHUTDOWN, IdleShutdownRequest
+from trainctl.base.protocol.host import IDLE_SHUTDOWN, IdleShutdownRequest
 from trainctl.base.protocol.method import LineageRequest, NodeCacheRequest, TierConfig
 from trainctl.base.protocol.runs import STATUS, StatusRequest
+from trainctl.base.protocol.training import REMOVE_CACHE, CacheOwnerRequest
 from trainctl.base.protocol.weights import FORGET, FORGET_CACHE
 from trainctl.base.units import parse_size
 from trainctl.errors import NodeError, NodeUnreachable

@@ -17,11 +17,9 @@ from typing import Any, cast
 from trainctl.apply.step import ApplyStep, DeferredStep
 from trainctl.base.listing import Listing
 from trainctl.base.parallel import each
-from trainctl.base.protocol.code import BUILD_ENVIRONMENT, EnvironmentRequest
-from trainctl.base.protocol.host import ADDRESSES
+from trainctl.base.protocol.host import ADDRESSES, BUILD_ENVIRONMENT, EnvironmentRequest
 from trainctl.base.protocol.method import RootRequest
-from trainctl.base.protocol.runs import StartRequest
-from trainctl.base.protocol.spec import CheckpointStoreSpec, DeploymentSpec, GangSpec
+from trainctl.base.protocol.runs import CheckpointStoreSpec, DeploymentSpec, GangSpec, StartRequest
 from trainctl.errors import InsufficientSpace, NodeError, NodeUnreachable, StalePlan, TrainctlError
 from trainctl.inputs.checkpoints import CheckpointAccess
 from trainctl.inputs.code import CodeSource, pack

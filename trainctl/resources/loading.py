@@ -10,8 +10,7 @@ from urllib.parse import quote
 from trainctl.apply.step import ApplyStep, DeferredStep
 from trainctl.base.checkpoints.ranking import newest_checkpoint
 from trainctl.base.parallel import each
-from trainctl.base.protocol.runs import StartRequest
-from trainctl.base.protocol.spec import CheckpointLoad
+from trainctl.base.protocol.runs import CheckpointLoad, StartRequest
 from trainctl.base.protocol.wire import encode_rows
 from trainctl.errors import InsufficientSpace, TrainctlError
 from trainctl.inputs.checkpoints import CheckpointAccess, loadable_runs, reference_of

@@ -9,7 +9,7 @@ from secrets import token_hex
 
 from trainctl.apply.step import ApplyStep
 from trainctl.base.parallel import each
-from trainctl.base.protocol.preflight import (
+from trainctl.base.protocol.host import (
     ERROR,
     FAULT,
     PREFLIGHT,

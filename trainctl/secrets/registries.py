@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-from trainctl.base.protocol.code import RegistryLogin
+from trainctl.base.protocol.host import RegistryLogin
 from trainctl.errors import TrainctlError, missing_extra
 from trainctl.model.redaction import Redactor
 from trainctl.model.specs.image import DockerAuth, GcpOidcDockerAuth

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from trainctl.base.protocol.code import RegistryLogin
+from trainctl.base.protocol.host import RegistryLogin
 from trainctl.buckets.location import SCHEMES
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import TrainctlError

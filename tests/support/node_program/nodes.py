@@ -23,8 +23,7 @@ import yaml
 
 from tests.support.node_program import node_forks
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
-from trainctl.base.protocol.runs import LogStreamQuery
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import LogStreamQuery, RunSpec
 from trainctl.base.protocol.wire import encode_rows
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.runtime import RuntimeSpec

@@ -6,7 +6,7 @@ from typing import get_type_hints
 
 import pytest
 
-from trainctl.base.protocol.methods import METHODS
+from docs.generate.protocol import METHODS
 from trainctl.node import __main__ as program
 
 WHERE = {method: where for methods in program._ALL_METHODS for method, where in methods.items()}

@@ -18,7 +18,7 @@ from tests.support.node_program.gangs import GangHarness, nodes
 from tests.support.node_program.nodes import NodeHarness, run_spec, wait_for
 from tests.support.servers.ec2_metadata import PORT, InstanceMetadata, serve_metadata
 from trainctl.base.filesystem.files import write_json
-from trainctl.base.protocol.idle_shutdown import IdleShutdownSettings, NoticeSource
+from trainctl.base.protocol.host import IdleShutdownSettings, NoticeSource
 from trainctl.base.system.processes import process_record
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
 from trainctl.node.scheduling.claims import is_held

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from trainctl.base.listing import SourceFile
-from trainctl.base.protocol.callbacks import CallbackClient
-from trainctl.base.protocol.wire import error_to_json
+from trainctl.base.protocol.wire import CallbackClient, error_to_json
 from trainctl.errors import SourceNotFound
 from trainctl.node.mirror.url_upstream import SourceUrlCache
 

@@ -14,8 +14,8 @@ import pytest
 from tests.support.cases import cases
 from tests.support.machines.gpus import FakeNvidiaGpus
 from trainctl.base.failure import Failure
-from trainctl.base.protocol.preflight import PreflightPortsRequest, PreflightRequest
-from trainctl.base.protocol.spec import RunGpus
+from trainctl.base.protocol.host import PreflightPortsRequest, PreflightRequest
+from trainctl.base.protocol.runs import RunGpus
 from trainctl.node.supervision.preflight import (
     check_allocation,
     free_port,

@@ -24,7 +24,7 @@ from trainctl.base.failure import Failure, NoReachableAddress
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.network.addresses import network_id
 from trainctl.base.network.object_server import ObjectServer, serve_in_thread
-from trainctl.base.protocol.callbacks import CallerGone
+from trainctl.base.protocol.wire import CallerGone
 from trainctl.base.retry import RetryPolicy
 from trainctl.base.throughput import RateLimiter
 from trainctl.errors import SourceError

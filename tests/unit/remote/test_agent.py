@@ -19,7 +19,7 @@ import pytest
 from tests.support.cases import by_text
 from tests.support.node_program.agents import node_bytecode
 from trainctl import errors
-from trainctl.base.protocol.code import READ_CODE, CodeRequest
+from trainctl.base.protocol.host import READ_CODE, CodeRequest
 from trainctl.base.protocol.method import untyped_method
 from trainctl.base.protocol.wire import FrameDecoder, encode_frame
 from trainctl.errors import NodeError, StorageError

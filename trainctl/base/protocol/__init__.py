@@ -1,8 +1,8 @@
 """Protocol between the client and the node program.
 
-Begin with ``method``: a call has a name, a typed request and a typed response. ``host``, ``preflight``, ``code``, ``weights``,
-``runs``, ``checkpoints``, ``caches``, ``mirrors`` and ``idle_shutdown`` define the methods, ``spec`` the specification of a run.
-``wire`` has lines, frames and rows, ``callbacks`` requests from the node to the client. ``base.system.call_server`` serves the calls.
+Begin with ``method``: a call has a name, a typed request and a typed response. ``runs``, ``host``, ``weights``, ``training``
+and ``mirrors`` define the methods and their values, ``wire`` lines, frames, rows, and requests from the node to the client.
+``base.system.call_server`` serves the calls.
 """
 
 WAITS_FOR_SECRETS = "waits for secrets"

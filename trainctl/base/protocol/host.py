@@ -1,12 +1,60 @@
-"""The host: facts, free resources, inspection."""
+"""The host: facts, checks, inspection, code, environments, images."""
 
 from __future__ import annotations
 
 from typing import List, Optional, TypedDict
 
-from trainctl.base.protocol.idle_shutdown import IdleShutdownReport
-from trainctl.base.protocol.method import Method, NodeCacheRequest, RootRequest
+from trainctl.base.protocol.method import Method, NodeCacheRequest, NotRequired, RootRequest
+from trainctl.base.protocol.runs import RunGpus
 from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
+
+
+class NoticeSource(TypedDict):
+    """Where the platform announces that it takes a machine back. ``kind``: ``imds``. ``url`` absent: of the environment."""
+
+    kind: str
+    url: NotRequired[str]
+
+
+class IdleShutdownSettings(TypedDict):
+    """``shutdown``: command that ends the machine. ``stop``: command that keeps its disk, for checkpoints not uploaded.
+
+    ``idle_timeout`` in seconds.
+    """
+
+    shutdown: List[str]
+    stop: List[str]
+    idle_timeout: float
+    notice: Optional[NoticeSource]
+
+
+class IdleShutdownRequest(RootRequest):
+    """``settings``: those of the provider."""
+
+    settings: IdleShutdownSettings
+
+
+class MachineNotices(TypedDict):
+    """Unix seconds, null: no notice. ``taken_back``: when the platform takes the machine. ``at_risk``: since when it may."""
+
+    taken_back: Optional[float]
+    at_risk: Optional[float]
+
+
+class IdleShutdownReport(MachineNotices):
+    """``idle_since`` in Unix seconds, null: a run is live. ``seconds_left`` until the machine ends, null: no watcher runs."""
+
+    idle_since: Optional[float]
+    seconds_left: Optional[float]
+
+
+IDLE_SHUTDOWN = Method(
+    "idle_shutdown",
+    IdleShutdownRequest,
+    IdleShutdownReport,
+    "Start or renew the process that ends an idle machine.",
+)
+
 
 HostRequirement = TypedDict("HostRequirement", {"venv": Optional[str], "program": str})
 """The program that a job without a container runs, in its virtual environment."""
@@ -14,20 +62,17 @@ HostRequirement = TypedDict("HostRequirement", {"venv": Optional[str], "program"
 ImageQuery = TypedDict("ImageQuery", {"image": str, "engine": Optional[str]})
 
 
-class _FreeResourcesRequest(RootRequest):
-    declared: Optional[int]
-    accelerators: List[str]
-
-
-class FreeResourcesRequest(_FreeResourcesRequest, total=False):
+class FreeResourcesRequest(RootRequest):
     """``declared``: number of GPUs that jobs may use, null: all. ``accelerators``: kinds of GPUs to recognize.
 
     ``key``: a run that may have been started here. ``replaced_key``: a run that it replaces.
     """
 
-    key: Optional[str]
-    replaced_key: Optional[str]
-    cached: CacheQueryRequest
+    declared: Optional[int]
+    accelerators: List[str]
+    key: NotRequired[Optional[str]]
+    replaced_key: NotRequired[Optional[str]]
+    cached: NotRequired[CacheQueryRequest]
 
 
 class FactsRequest(NodeCacheRequest):
@@ -169,4 +214,141 @@ FREE_RESOURCES = Method(
 )
 INSPECT = Method(
     "inspect", InspectNodeRequest, NodeInspection, "Report the node's resources and their use."
+)
+
+
+WARNING, ERROR, FAULT = "warning", "error", "fault"
+"""Levels of findings. The run avoids a node with an error; a fault is one of the hardware or driver."""
+
+Finding = TypedDict("Finding", {"check": str, "level": str, "summary": str, "remedy": str})
+"""``summary`` continues "NODE: ", ``remedy`` is an imperative sentence."""
+
+
+def make_finding(check: str, level: str, summary: str, remedy: str) -> Finding:
+    """Return a finding."""
+    return {"check": check, "level": level, "summary": summary, "remedy": remedy}
+
+
+class PreflightRequest(NodeCacheRequest):
+    """``key``: the run. ``listings``: its weights, of ``probe_bytes`` bytes in total. ``checkpoint_bytes``: disk space they need.
+
+    ``ports``: range of the host's ports for a gang, ``FIRST-LAST`` or empty: any; null: no gang.
+    """
+
+    data: str
+    key: str
+    gpus: RunGpus
+    in_container: bool
+    listings: List[str]
+    probe_bytes: int
+    checkpoint_bytes: int
+    ports: Optional[str]
+
+
+class PreflightResponse(TypedDict):
+    """``started``: the run has started here before. ``port``: a free one for ``preflight_ports``."""
+
+    time: float
+    started: bool
+    driver: Optional[str]
+    findings: List[Finding]
+    addresses: List[str]
+    port: Optional[int]
+
+
+PortOfRank = TypedDict("PortOfRank", {"addresses": List[str], "port": int})
+"""Addresses of a rank's host, the preferred first, and the port on which it listens."""
+
+
+class PreflightPortsRequest(RootRequest):
+    """``token``: identifies this check. ``hosts``: by rank."""
+
+    rank: int
+    token: str
+    hosts: List[PortOfRank]
+
+
+PreflightPortsResponse = TypedDict(
+    "PreflightPortsResponse", {"unreached": List[int], "mtu": Optional[int], "problem": str}
+)
+"""Unreached ranks, and the MTU of the interface to rank 0 (of rank 0: to rank 1). ``problem``: why it can't listen."""
+
+PREFLIGHT = Method(
+    "preflight",
+    PreflightRequest,
+    PreflightResponse,
+    "Check GPUs, disks, clock and limits of the host.",
+)
+PREFLIGHT_PORTS = Method(
+    "preflight_ports",
+    PreflightPortsRequest,
+    PreflightPortsResponse,
+    "Check the connections between the hosts of a gang, both ways.",
+)
+
+
+CodeRequest = TypedDict("CodeRequest", {"root": str, "digest": str})
+
+
+class HasCodeRequest(CodeRequest):
+    """``lineage``: the state for which the code is kept for an hour."""
+
+    lineage: str
+
+
+CodeResponse = TypedDict("CodeResponse", {"present": bool, "sha256": Optional[str]})
+"""``sha256``: of the archive, which another client may have packed."""
+
+EnvironmentRequest = TypedDict(
+    "EnvironmentRequest", {"root": str, "code": str, "requirements": str}
+)
+"""``code``: digest. ``requirements``: path in the code."""
+
+EnvironmentResponse = TypedDict("EnvironmentResponse", {"venv": str, "built": bool})
+RegistryLogin = TypedDict("RegistryLogin", {"registry": str, "username": str, "password": str})
+
+
+class PullImageRequest(TypedDict):
+    """``engine`` null: the first that works."""
+
+    root: str
+    lineage: str
+    image: str
+    engine: Optional[str]
+    login: Optional[RegistryLogin]
+
+
+EngineInfo = TypedDict("EngineInfo", {"name": str, "version": str, "root_is_user": bool})
+"""``root_is_user``: root in a container is the user on the host."""
+
+
+class PullImageResponse(TypedDict):
+    """``id``: image id in the engine. ``digest``: of the registry's manifest. ``note``: for the user, may be empty."""
+
+    engine: EngineInfo
+    id: str
+    digest: str
+    workdir: str
+    pulled: bool
+    note: str
+
+
+HAS_CODE = Method(
+    "has_code", HasCodeRequest, CodeResponse, "Report whether the node has a code tree."
+)
+UPLOAD_CODE = Method(
+    "upload_code", CodeRequest, CodeResponse, "Store a code tree; the payload is its tar."
+)
+READ_CODE = Method("read_code", CodeRequest, bytes, "Return the tar of a code tree.")
+BUILD_ENVIRONMENT = Method(
+    "build_environment",
+    EnvironmentRequest,
+    EnvironmentResponse,
+    "Build the virtual environment of a requirements file if it is missing. Events: `{line}`.",
+)
+PULL_IMAGE = Method(
+    "pull_image",
+    PullImageRequest,
+    PullImageResponse,
+    "Pull a container image unless it is present. Events: `{line}`.",
 )

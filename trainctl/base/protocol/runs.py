@@ -1,17 +1,154 @@
-"""Runs and their logs."""
+"""Runs: their specifications, status and logs."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, TypedDict
 
 from trainctl.base.protocol.method import (
+    EmptyResponse,
     Method,
     NodeCacheRequest,
     NotRequired,
     RootRequest,
     RunRequest,
 )
-from trainctl.base.protocol.spec import CheckpointStoreSpec, QueueOrder, RunInputs, RunSpec
+
+
+class PersistentDirectory(TypedDict):
+    """A directory that outlives the run.
+
+    A relative ``path`` becomes a symlink in the working directory, an absolute one a private bind mount, ``~/…`` is below
+    the job's home. Without mounts, the environment variable ``variable`` holds the target.
+    """
+
+    path: str
+    target: str
+    read_only: NotRequired[bool]
+    variable: NotRequired[str]
+
+
+RunGpus = TypedDict("RunGpus", {"count": Optional[int], "kind": str, "declared": Optional[int]})
+"""``count`` null: all. ``declared``: the host's GPUs by the manifest, null: as its tools report."""
+
+SweepSlots = TypedDict("SweepSlots", {"name": str, "count": int})
+RunDependency = TypedDict("RunDependency", {"key": str, "address": str})
+ApplyPosition = TypedDict("ApplyPosition", {"apply": str, "index": int})
+"""Position of the run in its apply, the order in the queue."""
+
+RunInputs = TypedDict("RunInputs", {"attributes": Mapping[str, Any], "listings": Mapping[str, str]})
+"""Attributes of the job, and listings by weights address, to repeat the run."""
+
+
+class GangSpec(TypedDict, total=False):
+    """How ranks reach rank 0: ``addresses``, the preferred first, and ``ports``, ``FIRST-LAST`` or empty: any.
+
+    A rank counts as lost ``silence_timeout`` seconds after its last message, ``disconnect_timeout`` once disconnected.
+    """
+
+    addresses: List[str]
+    ports: str
+    silence_timeout: float
+    disconnect_timeout: float
+
+
+RunContainer = TypedDict("RunContainer", {"engine": str, "image": str, "workdir": str})
+"""``image``: its id for the engine."""
+
+
+class CheckpointStoreSpec(TypedDict, total=False):
+    """The checkpoint store. ``url`` null: the data directory. ``secret``: name of its credential.
+
+    Durations are in seconds.
+    """
+
+    url: Optional[str]
+    endpoint_url: Optional[str]
+    secret: Optional[str]
+    prefix: str
+    debounce_seconds: float
+    idle_seconds: float
+
+
+class CheckpointLoad(TypedDict, total=False):
+    """Checkpoints that a run starts with; null: any, the newest first.
+
+    ``runs``: paths of the job's runs in the store; empty: all that are stored under its name. ``place``: their store if
+    it isn't that of the run.
+    """
+
+    project: str
+    job: Optional[str]
+    run: Optional[str]
+    name: Optional[str]
+    optional: bool
+    runs: List[str]
+    place: Mapping[str, Any]
+
+
+class QueueOrder(TypedDict):
+    """Order in the queue. The highest ``priority`` starts first; ``slots``: concurrent runs of a sweep."""
+
+    priority: int
+    slots: Optional[SweepSlots]
+
+
+class BatchGrant(TypedDict, total=False):
+    """What a batch system granted to a rank: ``variables`` for the job, numbers of its ``gpus``. Empty before the start."""
+
+    variables: Dict[str, str]
+    gpus: List[str]
+
+
+class DeploymentSpec(TypedDict):
+    """Keys of a specification that depend on the deployment.
+
+    ``cache``: the node's cache of weights; null: ``ROOT/cache``. ``checkpoints``: the section of the manifest.
+    ``follows``: runs to wait for. ``turn``: order within the apply. ``gang`` null: the run has one rank. ``batch`` null:
+    trainctl itself starts the run.
+    """
+
+    cache: Optional[str]
+    store: CheckpointStoreSpec
+    checkpoints: Mapping[str, Any]
+    load: List[CheckpointLoad]
+    follows: List[RunDependency]
+    turn: ApplyPosition
+    gang: Optional[GangSpec]
+    container: Optional[RunContainer]
+    batch: Optional[BatchGrant]
+
+
+class RunSpec(QueueOrder, DeploymentSpec):
+    """Specification of one rank of a run.
+
+    ``job``: attributes of the job, as in a plan; ``node.runs.job`` reads them. ``nodes``: ids, by rank. ``code``: digest.
+    ``environment``: variables without secrets, some of which replace the job's. ``listings``: by address of the weights.
+    ``links``: persistent directories. ``caches``: directories of training caches that the run uses, ``project_cache`` the
+    one that ``prepare_commands`` fill. ``venv``: the environment that was built, else that of the job. ``declared_gpus``:
+    the host's GPUs by the manifest, null: as its tools report.
+    """
+
+    key: str
+    id: str
+    number: int
+    generation: int
+    lineage: str
+    address: str
+    project: str
+    job: Mapping[str, Any]
+    rank: int
+    group_size: int
+    nodes: List[str]
+    code: str
+    environment: Dict[str, str]
+    listings: Mapping[str, str]
+    links: List[PersistentDirectory]
+    venv: Optional[str]
+    caches: List[str]
+    project_cache: Optional[str]
+    grace_seconds: float
+    declared_gpus: Optional[int]
+
 
 RootCause = TypedDict(
     "RootCause",
@@ -262,4 +399,79 @@ READ_LINES = Method(
     ReadLinesRequest,
     bytes,
     "Return lines of a log as frames: a line of JSON `{time, bytes, next, open}`, then `bytes` bytes.",
+)
+
+
+WAITING_EXIT_CODE = 99
+"""Exit code of a rank that was interrupted: the batch system decides whether it starts again."""
+
+
+def rank_root(root: str, rank: int) -> str:
+    """Return the root directory of one rank: all ranks of a batch run share a file system."""
+    return f"{root}/ranks/{rank}" if rank else root
+
+
+class CreateBatchRunRequest(RunRequest):
+    """``runs``: the specification of each rank. ``secrets``: values by name, stored until the run ends."""
+
+    runs: List[RunSpec]
+    secrets: Mapping[str, str]
+
+
+class RunRankRequest(RunRequest):
+    """``rank``, ``restarts``, ``gpus``, ``host``: environment variables of the batch system.
+
+    ``forwarded``: prefixes of the variables that the job gets. ``node_cache``: directory on the node's own disk, may have
+    variables; empty: none.
+    """
+
+    data: str
+    rank: str
+    restarts: str
+    gpus: str
+    host: str
+    forwarded: List[str]
+    node_cache: str
+
+
+class ExpectStopRequest(RunRequest):
+    """A run of ``ranks`` ranks is about to be stopped, with ``grace_seconds`` for its processes."""
+
+    ranks: int
+    grace_seconds: float
+
+
+class EndBatchRunRequest(RunRequest):
+    """Ends ranks that have no outcome, with a ``status`` and ``error``."""
+
+    ranks: int
+    status: str
+    error: Optional[str]
+
+
+RankResponse = TypedDict("RankResponse", {"status": str})
+
+CREATE_BATCH_RUN = Method(
+    "create_batch_run",
+    CreateBatchRunRequest,
+    EmptyResponse,
+    "Create the directories of a batch run's ranks; idempotent.",
+)
+RUN_RANK = Method(
+    "run_rank",
+    RunRankRequest,
+    RankResponse,
+    "Run one rank in this process, called by the batch system.",
+)
+EXPECT_STOP = Method(
+    "expect_stop",
+    ExpectStopRequest,
+    EmptyResponse,
+    "Record that the batch run is about to be stopped.",
+)
+END_BATCH_RUN = Method(
+    "end_batch_run",
+    EndBatchRunRequest,
+    EmptyResponse,
+    "Record the end of a batch run whose job has ended.",
 )

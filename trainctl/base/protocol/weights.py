@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, TypedDict
 
-from trainctl.base.protocol.method import LineageRequest, Method, NodeCacheRequest
+from trainctl.base.protocol.method import LineageRequest, Method, NodeCacheRequest, NotRequired
 
 MirrorLocation = Mapping[str, Any]
 """The mirror: ``{type: objects}`` with a ``path`` if the node sees its directory, with ``urls``, ``token``, ``loopback`` and
@@ -21,21 +21,20 @@ class CacheQueryRequest(NodeCacheRequest):
     room: bool
 
 
-_CacheQueryResponse = TypedDict("_CacheQueryResponse", {"trees": List[str], "blobs": List[str]})
-
-
-class CacheQueryResponse(_CacheQueryResponse, total=False):
+class CacheQueryResponse(TypedDict):
     """``trees`` and ``blobs`` that are present.
 
     ``room``: bytes that weights may take besides those of live runs; ``most``: with no live run. ``leases``, ``leased``:
     listings and blobs that live runs need.
     """
 
-    room: Optional[int]
-    most: Optional[int]
-    leases: List[str]
-    leased: List[str]
-    shared: List[str]
+    trees: List[str]
+    blobs: List[str]
+    room: NotRequired[Optional[int]]
+    most: NotRequired[Optional[int]]
+    leases: NotRequired[List[str]]
+    leased: NotRequired[List[str]]
+    shared: NotRequired[List[str]]
 
 
 class PeerSpec(TypedDict, total=False):
@@ -49,24 +48,21 @@ class PeerSpec(TypedDict, total=False):
     holds: Dict[str, str]
 
 
-class _DeliverRequest(LineageRequest):
-    listing: str
-    mirror: MirrorLocation
-
-
-class DeliverRequest(_DeliverRequest, total=False):
+class DeliverRequest(LineageRequest):
     """``listing``: id; its rows follow the request. ``lease``: key of the run. ``source``: shown to people.
 
     ``verify``: check every file. ``node``: which of ``peers`` this is. ``patience``: timeout of peers, in seconds.
     """
 
-    owner: str
-    lease: str
-    source: str
-    verify: bool
-    node: str
-    peers: List[PeerSpec]
-    patience: float
+    listing: str
+    mirror: MirrorLocation
+    owner: NotRequired[str]
+    lease: NotRequired[str]
+    source: NotRequired[str]
+    verify: NotRequired[bool]
+    node: NotRequired[str]
+    peers: NotRequired[List[PeerSpec]]
+    patience: NotRequired[float]
 
 
 class DeliverResponse(TypedDict):
@@ -81,32 +77,26 @@ class DeliverResponse(TypedDict):
     seconds: float
 
 
-class _ServeRequest(NodeCacheRequest):
-    listings: List[str]
-    token: str
-
-
-class ServeRequest(_ServeRequest, total=False):
+class ServeRequest(NodeCacheRequest):
     """``listings``: ids; their rows follow the request. ``listen``: an address. ``ports``: ``FIRST-LAST``, empty: any.
 
     ``directory``: has the listings' files by path, instead of the cache.
     """
 
-    directory: str
-    listen: str
-    ports: str
-
-
-class _ServeMirrorRequest(TypedDict):
-    path: str
+    listings: List[str]
     token: str
+    directory: NotRequired[str]
+    listen: NotRequired[str]
+    ports: NotRequired[str]
 
 
-class ServeMirrorRequest(_ServeMirrorRequest, total=False):
+class ServeMirrorRequest(TypedDict):
     """``path``: directory of the mirror. ``listen`` and ``ports``: see ``ServeRequest``."""
 
-    listen: str
-    ports: str
+    path: str
+    token: str
+    listen: NotRequired[str]
+    ports: NotRequired[str]
 
 
 class CacheEvictRequest(NodeCacheRequest):

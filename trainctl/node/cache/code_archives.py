@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Callable, Dict
 
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import make_directory, sync_directory, temporary_name
-from trainctl.base.protocol.code import CodeRequest, CodeResponse, HasCodeRequest
+from trainctl.base.protocol.host import CodeRequest, CodeResponse, HasCodeRequest
 from trainctl.node.cache.listings import CacheReferences
 from trainctl.node.system.layout import Layout, check_name
 

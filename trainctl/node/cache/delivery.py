@@ -29,7 +29,7 @@ from trainctl.node.transfer.fetch import PEERS, DeliveryFetch, TransferSources, 
 from trainctl.node.transfer.fetch_pool import MIRROR, SHARED
 
 if TYPE_CHECKING:
-    from trainctl.base.protocol.callbacks import CallbackClient
+    from trainctl.base.protocol.wire import CallbackClient
 
 Emit = Callable[[Mapping[str, Any]], None]
 _ATTEMPTS = 3

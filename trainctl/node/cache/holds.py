@@ -17,7 +17,7 @@ from trainctl.base.filesystem.files import (
 )
 from trainctl.base.lease import FileLease
 from trainctl.base.listing import ListedFile, Listing
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.system.processes import is_alive, process_record
 from trainctl.node.cache.listings import ListingTrees, load_listing
 from trainctl.node.runs.record import CREATED, ENDED, LOST, NodeRun

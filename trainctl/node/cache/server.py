@@ -32,13 +32,13 @@ from trainctl.base.network.object_server import (
     OpenObject,
     serve_in_thread,
 )
-from trainctl.base.protocol.callbacks import CallbackClient, CallerGone
 from trainctl.base.protocol.weights import (
     PeerSpec,
     ServeMirrorRequest,
     ServeRequest,
     ServeResponse,
 )
+from trainctl.base.protocol.wire import CallbackClient, CallerGone
 from trainctl.node.cache.holds import reserved_listings
 from trainctl.node.cache.listings import ListingTrees, receive_listings
 from trainctl.node.system.blob_files import STEP_BYTES, VERIFIED, readable_bytes, stamp

@@ -15,7 +15,7 @@ from trainctl.base.checkpoints.ranking import age_key, checkpoint_class, newest_
 from trainctl.base.checkpoints.stores import CheckpointStore, store_errors
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import make_directory, remove_tree
-from trainctl.base.protocol.spec import CheckpointLoad, RunSpec
+from trainctl.base.protocol.runs import CheckpointLoad, RunSpec
 from trainctl.node.checkpoints.pointers import place_pointers
 from trainctl.node.checkpoints.uploader import open_store_for
 from trainctl.node.checkpoints.uploader_process import runs_to_upload, upload_remaining

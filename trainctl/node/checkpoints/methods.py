@@ -14,7 +14,7 @@ from trainctl.base.failure import Failure
 from trainctl.base.filesystem.archives import is_inside
 from trainctl.base.filesystem.files import list_names, remove_tree
 from trainctl.base.listing import CHUNK_BYTES, ListedFile
-from trainctl.base.protocol import checkpoints as protocol
+from trainctl.base.protocol import training as protocol
 from trainctl.base.protocol.runs import RemoveResponse
 from trainctl.node.checkpoints.monitor import SavedCheckpoint, list_saved
 from trainctl.node.checkpoints.uploader import open_store_for

@@ -19,7 +19,7 @@ from trainctl.base.checkpoints.layout import (
 )
 from trainctl.base.checkpoints.ranking import checkpoint_class
 from trainctl.base.filesystem.files import list_names, resolve_within
-from trainctl.base.protocol.spec import CheckpointStoreSpec
+from trainctl.base.protocol.runs import CheckpointStoreSpec
 from trainctl.base.system.processes import all_pids
 from trainctl.node.checkpoints.metadata import checkpoint_step
 

@@ -25,7 +25,7 @@ from trainctl.base.checkpoints.stores import CheckpointStore, open_checkpoint_st
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import resolve_within
 from trainctl.base.objects import ObjectStat
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.throughput import RateLimiter
 from trainctl.base.units import parse_size
 from trainctl.node.checkpoints.metadata import (

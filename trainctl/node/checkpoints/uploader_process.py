@@ -15,8 +15,7 @@ from trainctl.base.checkpoints.stores import store_errors
 from trainctl.base.clock import Stopwatch
 from trainctl.base.failure import Failure, from_os_error
 from trainctl.base.lease import FileLease
-from trainctl.base.protocol.runs import UploadStatus
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import RunSpec, UploadStatus
 from trainctl.base.system.processes import is_alive
 from trainctl.base.system.syscalls import fork_child
 from trainctl.node.checkpoints.monitor import RunEnd

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from trainctl.base.failure import Failure
-from trainctl.base.protocol.code import EngineInfo as EngineAnswer
+from trainctl.base.protocol.host import EngineInfo as EngineAnswer
 
 PODMAN, DOCKER, APPTAINER = "podman", "docker", "apptainer"
 ORDER = (PODMAN, DOCKER, APPTAINER)

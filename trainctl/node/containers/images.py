@@ -7,7 +7,7 @@ import re
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 from trainctl.base.failure import Failure
-from trainctl.base.protocol.code import PullImageRequest, PullImageResponse
+from trainctl.base.protocol.host import PullImageRequest, PullImageResponse
 from trainctl.node.containers import image_store as sif
 from trainctl.node.containers.engines import (
     APPTAINER,

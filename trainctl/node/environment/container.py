@@ -13,7 +13,7 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from trainctl.base.filesystem.archives import is_inside
 from trainctl.base.filesystem.files import make_directory, write_atomic
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.units import parse_size
 from trainctl.node.containers import cleanup, command_line
 from trainctl.node.containers.command_line import (

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from trainctl.base.failure import Failure, from_os_error
-from trainctl.base.protocol.runs import EnterRequest
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import EnterRequest, RunSpec
 from trainctl.base.system.processes import descendants, is_alive
 from trainctl.base.system.syscalls import setns
 from trainctl.node.containers.cleanup import running_container

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import make_directory, read_json, remove_tree, write_json
 from trainctl.base.lease import FileLease
-from trainctl.base.protocol.code import EnvironmentRequest, EnvironmentResponse
+from trainctl.base.protocol.host import EnvironmentRequest, EnvironmentResponse
 from trainctl.node.cache.code_archives import open_archive
 from trainctl.node.environment.shell import QUERY_SECONDS, run_in_login_shell
 from trainctl.node.system.layout import Layout

@@ -10,7 +10,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.archives import is_inside, unpack
 from trainctl.base.filesystem.files import make_directory, remove_tree
-from trainctl.base.protocol.spec import PersistentDirectory, RunSpec
+from trainctl.base.protocol.runs import PersistentDirectory, RunSpec
 from trainctl.node.cache import code_archives
 from trainctl.node.cache.holds import hold_listing
 from trainctl.node.runs.job import WeightsMount, declared_variables, secret_variables, weights_of

@@ -8,7 +8,7 @@ import time
 from typing import Dict, Optional
 
 from trainctl.base.filesystem.files import read_json
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.units import format_bytes
 from trainctl.node.metrics.resource_usage import disk_usage
 from trainctl.node.metrics.sampler import DISK_USAGE, job_directory

@@ -16,8 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import read_json, write_atomic, write_json
-from trainctl.base.protocol.runs import MetricsRequest, MetricsResponse
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import MetricsRequest, MetricsResponse, RunSpec
 from trainctl.base.system.processes import descendants
 from trainctl.base.system.syscalls import fork_child
 from trainctl.node.containers.cleanup import container_processes

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Callable, Mapping, cast
 
 from trainctl.base.network.addresses import ServingAddresses
-from trainctl.base.protocol.callbacks import CallbackClient
 from trainctl.base.protocol.method import EmptyResponse
 from trainctl.base.protocol.mirrors import (  # fmt: skip
     BUFFER_BYTES,
@@ -33,7 +32,7 @@ from trainctl.base.protocol.mirrors import (  # fmt: skip
     ObjectPutResponse,
     ObjectStatResponse,
 )
-from trainctl.base.protocol.wire import decode_rows, row_blocks
+from trainctl.base.protocol.wire import CallbackClient, decode_rows, row_blocks
 from trainctl.base.retry import RetryPolicy
 from trainctl.base.system.syscalls import limit_malloc_arenas
 from trainctl.node.mirror.url_upstream import SourceUrlCache, UrlUpstream

@@ -20,8 +20,7 @@ from typing import (  # fmt: skip
 
 from trainctl.base.filesystem.safe_path import display_path
 from trainctl.base.listing import ResolvedSource, SourceFile, file_index
-from trainctl.base.protocol.callbacks import CallbackClient, CallerGone, PendingRequest
-from trainctl.base.protocol.wire import error_from_json
+from trainctl.base.protocol.wire import CallbackClient, CallerGone, PendingRequest, error_from_json
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, TrainctlError, UserInterrupt
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
 from trainctl.sources.client import SourceClient, SourceResponse

@@ -13,7 +13,7 @@ import signal
 import socket
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from trainctl.base.protocol.spec import GangSpec
+from trainctl.base.protocol.runs import GangSpec
 from trainctl.base.system.syscalls import fork_child
 
 MAX_BYTES = 2**16

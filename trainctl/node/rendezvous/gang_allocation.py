@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Optional
 
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import RunSpec
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.allocation import (
     GPU_QUEUE,

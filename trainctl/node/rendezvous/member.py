@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import read_json, write_json
 from trainctl.base.network.listener import listen, parse_port_range
-from trainctl.base.protocol.spec import GangSpec, RunSpec
+from trainctl.base.protocol.runs import GangSpec, RunSpec
 from trainctl.base.system.processes import boot_id
 from trainctl.base.units import parse_duration
 from trainctl.node.rendezvous.channel import DisconnectTimeouts, HelperPipe, HelperProcess

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
-from trainctl.base.protocol.spec import RunGpus, RunSpec
+from trainctl.base.protocol.runs import RunGpus, RunSpec
 from trainctl.base.units import parse_accelerator, parse_duration
 
 

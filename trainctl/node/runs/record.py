@@ -20,8 +20,7 @@ from trainctl.base.filesystem.files import (
     write_json,
 )
 from trainctl.base.protocol import WAITS_FOR_RESUME, WAITS_FOR_SECRETS
-from trainctl.base.protocol.runs import RunReport, UploadStatus
-from trainctl.base.protocol.spec import ApplyPosition, QueueOrder, RunSpec
+from trainctl.base.protocol.runs import ApplyPosition, QueueOrder, RunReport, RunSpec, UploadStatus
 from trainctl.base.system.processes import is_alive, process_record
 from trainctl.node.containers import cleanup
 from trainctl.node.runs.job import secret_variables

@@ -12,8 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import PRIVATE_FILE, make_directory
-from trainctl.base.protocol.runs import RunReport
-from trainctl.base.protocol.spec import RunDependency, RunSpec
+from trainctl.base.protocol.runs import RunDependency, RunReport, RunSpec
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling import gpus

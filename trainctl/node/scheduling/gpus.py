@@ -6,7 +6,7 @@ import time
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from trainctl.base.failure import Failure
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import RunSpec
 from trainctl.node.runs.job import gpus_of
 from trainctl.node.scheduling.claims import Claims, holder_pid, is_held
 from trainctl.node.system.gpus import AMD, GpuDevice, ListGpusFn, gpu_users, list_gpus

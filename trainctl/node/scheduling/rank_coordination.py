@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.units import parse_duration
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import Attempt, AttemptEnd, wait_for_stop

@@ -15,11 +15,10 @@ from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import make_directory, read_json, write_json
 from trainctl.base.listing import Listing
 from trainctl.base.network.addresses import addresses
-from trainctl.base.protocol import batch as protocol
-from trainctl.base.protocol.batch import WAITING_EXIT_CODE, rank_root
+from trainctl.base.protocol import runs as protocol
+from trainctl.base.protocol.host import PreflightRequest
 from trainctl.base.protocol.method import EmptyResponse, RunRequest
-from trainctl.base.protocol.preflight import PreflightRequest
-from trainctl.base.protocol.spec import RunGpus, RunSpec
+from trainctl.base.protocol.runs import WAITING_EXIT_CODE, RunGpus, RunSpec, rank_root
 from trainctl.node.cache.delivery import copy_listing
 from trainctl.node.cache.listings import load_listing
 from trainctl.node.cache.server import peer_server

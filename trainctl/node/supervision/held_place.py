@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Callable, Optional
 
 from trainctl.base.clock import Stopwatch
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import RunSpec
 from trainctl.node.runs.attempt import Attempt, AttemptEnd
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.rank_coordination import AttemptPolicy

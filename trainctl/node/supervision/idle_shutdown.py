@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict
 
 from trainctl.base.filesystem.files import write_atomic
-from trainctl.base.protocol.idle_shutdown import (
+from trainctl.base.protocol.host import (
     IdleShutdownReport,
     IdleShutdownRequest,
     IdleShutdownSettings,

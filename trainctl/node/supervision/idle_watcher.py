@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from trainctl.base.filesystem.files import write_json
 from trainctl.base.protocol import INTERRUPTED
-from trainctl.base.protocol.idle_shutdown import IdleShutdownSettings, MachineNotices, NoticeSource
+from trainctl.base.protocol.host import IdleShutdownSettings, MachineNotices, NoticeSource
 from trainctl.base.system.processes import find_by_environment
 from trainctl.node.checkpoints.upload_journal import COMPLETED
 from trainctl.node.runs.job import keeps_checkpoints, max_duration_seconds, upload_seconds

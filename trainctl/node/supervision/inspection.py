@@ -14,8 +14,7 @@ from trainctl.base.network.addresses import ServingAddresses, addresses
 from trainctl.base.protocol import host as protocol
 from trainctl.base.protocol.host import GpuUsage as GpuUse
 from trainctl.base.protocol.method import RootRequest
-from trainctl.base.protocol.runs import RunReport
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import RunReport, RunSpec
 from trainctl.node.cache.disk_space import cache_query
 from trainctl.node.cache.eviction import CacheInventory
 from trainctl.node.cache.holds import CacheHolds

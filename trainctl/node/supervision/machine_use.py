@@ -11,7 +11,7 @@ from typing import List, Optional
 
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import list_names, make_directory, read_json, write_json
-from trainctl.base.protocol.idle_shutdown import (
+from trainctl.base.protocol.host import (
     IdleShutdownReport,
     IdleShutdownSettings,
     MachineNotices,

@@ -18,7 +18,7 @@ from trainctl.base.failure import Failure
 from trainctl.base.network.addresses import addresses
 from trainctl.base.network.listener import bind_first_free, listen, parse_port_range
 from trainctl.base.parallel import each
-from trainctl.base.protocol.preflight import (
+from trainctl.base.protocol.host import (
     ERROR,
     FAULT,
     WARNING,
@@ -30,7 +30,7 @@ from trainctl.base.protocol.preflight import (
     PreflightResponse,
     make_finding,
 )
-from trainctl.base.protocol.spec import RunGpus
+from trainctl.base.protocol.runs import RunGpus
 from trainctl.node.cache.listings import ListingTrees
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.claims import is_held

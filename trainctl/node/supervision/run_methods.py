@@ -17,7 +17,7 @@ from trainctl.base.filesystem.files import (
 )
 from trainctl.base.protocol import runs as protocol
 from trainctl.base.protocol.method import RunRequest
-from trainctl.base.protocol.spec import RunInputs, RunSpec
+from trainctl.base.protocol.runs import RunInputs, RunSpec
 from trainctl.base.system.processes import descendants, is_alive
 from trainctl.node.cache.holds import CacheHolds
 from trainctl.node.containers import cleanup

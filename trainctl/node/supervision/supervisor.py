@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 from trainctl.base.clock import Stopwatch
 from trainctl.base.failure import Failure, from_os_error
 from trainctl.base.filesystem.files import remove_tree, write_atomic
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.system.processes import is_alive
 from trainctl.base.system.syscalls import (
     PR_SET_CHILD_SUBREAPER,

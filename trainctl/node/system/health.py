@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Dict, Iterator, Mapping, Optional, Set
 
 from trainctl.base.failure import free_space
-from trainctl.base.protocol.preflight import ERROR, FAULT, WARNING, Finding, make_finding
+from trainctl.base.protocol.host import ERROR, FAULT, WARNING, Finding, make_finding
 from trainctl.base.units import format_bytes
 from trainctl.node.system.gpus import GpuHealth
 

@@ -22,7 +22,7 @@ from trainctl.base.filesystem.files import (
     write_json,
 )
 from trainctl.base.lease import FileLease
-from trainctl.base.protocol.caches import TrainingCacheUsage
+from trainctl.base.protocol.training import TrainingCacheUsage
 from trainctl.node.cache.listings import CacheReferences
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout

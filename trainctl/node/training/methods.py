@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Tuple
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import make_directory
 from trainctl.base.lease import FileLease
-from trainctl.base.protocol import caches as protocol
+from trainctl.base.protocol import training as protocol
 from trainctl.node.runs.record import list_specs
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout

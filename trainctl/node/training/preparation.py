@@ -7,7 +7,7 @@ import json
 from typing import Callable, List, Mapping, Optional
 
 from trainctl.base.filesystem.files import make_directory, write_json
-from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.runs import RunSpec
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import wait_for_stop
 from trainctl.node.runs.job import prepare_commands

@@ -48,7 +48,7 @@ from trainctl.node.transfer.object_readers import (
 )
 
 if TYPE_CHECKING:
-    from trainctl.base.protocol.callbacks import CallbackClient
+    from trainctl.base.protocol.wire import CallbackClient
     from trainctl.node.transfer.http_reader import SignedUrls
     from trainctl.node.transfer.peers import PeerFetcher, PeerSchedule
 
@@ -334,7 +334,7 @@ def callback_client(
     if {"path", "urls"} & set(request.get("mirror") or {"path": ""}):
         caller.read()
         return None
-    from trainctl.base.protocol.callbacks import CallbackClient
+    from trainctl.base.protocol.wire import CallbackClient
 
     return CallbackClient(caller, emit)
 

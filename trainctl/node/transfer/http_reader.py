@@ -37,7 +37,7 @@ from trainctl.base.network.addresses import (
     network_id,
 )
 from trainctl.base.network.object_server import EVENLY, INCOMING, LENGTH, MAX_PACKED_BYTES
-from trainctl.base.protocol.callbacks import CallbackClient, CallerGone
+from trainctl.base.protocol.wire import CallbackClient, CallerGone
 from trainctl.base.throughput import RateLimiter
 from trainctl.node.transfer.fetch_pool import units_of
 from trainctl.node.transfer.object_readers import ObjectReader, RetryAfter

@@ -14,7 +14,7 @@ from trainctl.base.checkpoints.manifests import is_checkpoint_name
 from trainctl.base.checkpoints.ranking import recency_key
 from trainctl.base.json import digest
 from trainctl.base.parallel import each
-from trainctl.base.protocol.checkpoints import CheckpointObjectRange
+from trainctl.base.protocol.training import CheckpointObjectRange
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError, UsageError
 from trainctl.inputs.code import DOWNLOAD_MARK
 from trainctl.inputs.environment import checkpoint_directory

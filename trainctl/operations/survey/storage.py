@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from trainctl.base.listing import ResolvedSource
 from trainctl.base.parallel import each
-from trainctl.base.protocol.caches import CACHE_STATE, CacheStatesRequest
 from trainctl.base.protocol.method import NodeCacheRequest
+from trainctl.base.protocol.training import CACHE_STATE, CacheStatesRequest
 from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
 from trainctl.errors import NodeError, SourceInterrupted, SourceUnavailable, StorageError
 from trainctl.ledger.state import RecordedResource, State, origin_of

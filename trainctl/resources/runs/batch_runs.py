@@ -9,18 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trainctl.base.parallel import each
-from trainctl.base.protocol.batch import (
+from trainctl.base.protocol.runs import (
     CREATE_BATCH_RUN,
     END_BATCH_RUN,
     EXPECT_STOP,
     RUN_RANK,
+    STATUS,
     CreateBatchRunRequest,
     EndBatchRunRequest,
     ExpectStopRequest,
     RunRankRequest,
+    RunReport,
+    StartRequest,
+    StatusRequest,
     rank_root,
 )
-from trainctl.base.protocol.runs import STATUS, RunReport, StartRequest, StatusRequest
 from trainctl.errors import NodeError
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainctl.apply.step import ApplyStep
 from trainctl.base.parallel import each
-from trainctl.base.protocol.code import (
+from trainctl.base.protocol.host import (
     HAS_CODE,
     PULL_IMAGE,
     UPLOAD_CODE,
@@ -20,12 +20,16 @@ from trainctl.base.protocol.code import (
     PullImageRequest,
     PullImageResponse,
 )
-from trainctl.base.protocol.runs import START, STOP, StartRequest, StartResponse, StopRequest
-from trainctl.base.protocol.spec import (
+from trainctl.base.protocol.runs import (
+    START,
+    STOP,
     DeploymentSpec,
     QueueOrder,
     RunContainer,
     RunSpec,
+    StartRequest,
+    StartResponse,
+    StopRequest,
     SweepSlots,
 )
 from trainctl.errors import LockHeld, NodeError, NodeUnreachable, TrainctlError

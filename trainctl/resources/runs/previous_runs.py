@@ -274,7 +274,9 @@ def prepare_start(
         return RunStart(step)
     again = rerun_step(step, load_previous_run(control, store, repeated))
     return RunStart(
-        _with_checkpoints(again, _loaded_references(repeated)) if repeated.loaded else again,
+        _with_checkpoints(again, _loaded_references(repeated))
+        if repeated.reported.get("loaded")
+        else again,
         repeated,
     )
 

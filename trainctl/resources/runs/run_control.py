@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 from trainctl.base.parallel import each
 from trainctl.base.protocol import INTERRUPTED
 from trainctl.base.protocol import runs as protocol
-from trainctl.base.protocol.code import READ_CODE, CodeRequest
+from trainctl.base.protocol.host import READ_CODE, CodeRequest
 from trainctl.base.protocol.method import RunRequest
-from trainctl.base.protocol.spec import QueueOrder
+from trainctl.base.protocol.runs import QueueOrder
 from trainctl.errors import NodeError, UnknownOnNode
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
