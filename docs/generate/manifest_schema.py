@@ -6,19 +6,21 @@ import ast
 import inspect
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
-from trainctl.manifest.types.base import ManifestSection
-from trainctl.manifest.types.document import Manifest
-from trainctl.model.specs.checks import CheckedSection
+from pydantic import TypeAdapter
+
+from trainctl.model.specs.checks import OTHERS, CheckedSection, key_of
+from trainctl.model.specs.document import Manifest
 
 _ID = "https://trainctl.dev/schemas/v1/manifest.json"
 
 
 def manifest_schema() -> dict[str, Any]:
     """The schema, as editors use it: a value that is not text may also be one whole ``${{ … }}``."""
-    schema = Manifest.model_json_schema(by_alias=True)
+    schema = TypeAdapter(Manifest).json_schema()
     _describe(schema)
     schema = _tidy(schema)
     return {
@@ -36,19 +38,22 @@ def schema_text() -> str:
 
 def _describe(schema: dict[str, Any]) -> None:
     """Add each field's docstring; pydantic would read all sources at every start of a command."""
-    for section in (*_sections(ManifestSection), *_sections(CheckedSection)):
+    for section in _sections(CheckedSection):
         made = schema if section is Manifest else schema["$defs"].get(section.__name__, {})
         properties = made.get("properties", {})
-        for name, text in _docstrings(section).items():
-            fields = getattr(section, "model_fields", {})
-            key = (fields[name].alias if name in fields else None) or name
-            if key in properties:
-                properties[key] = dict(sorted({**properties[key], "description": text}.items()))
+        texts = _docstrings(section)
+        for field in fields(section):
+            key = key_of(field)
+            if key in properties and field.name in texts:
+                described = {**properties[key], "description": texts[field.name]}
+                properties[key] = dict(sorted(described.items()))
+        if OTHERS in properties:
+            made["additionalProperties"] = properties.pop(OTHERS)["additionalProperties"]
 
 
 def _sections(section: type[Any]) -> Iterator[type[Any]]:
-    yield section
     for below in section.__subclasses__():
+        yield below
         yield from _sections(below)
 
 
@@ -56,10 +61,7 @@ def _docstrings(section: type[Any]) -> dict[str, str]:
     """What stands below each field, inherited ones too."""
     found: dict[str, str] = {}
     for each in reversed(section.__mro__):
-        if not issubclass(each, ManifestSection | CheckedSection) or each in (
-            ManifestSection,
-            CheckedSection,
-        ):
+        if not issubclass(each, CheckedSection) or each is CheckedSection:
             continue
         body = ast.parse(inspect.getsource(each)).body[0]
         assert isinstance(body, ast.ClassDef)  # noqa: S101 (the source of a class)

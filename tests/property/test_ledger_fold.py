@@ -26,7 +26,7 @@ from trainctl.ledger.entries import (
 from trainctl.ledger.reducer import StateReducer, reduce_entries
 from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.address import Address, Kind
-from trainctl.model.specs.resource import JobLifecycle
+from trainctl.model.specs.checks import JobLifecycle
 
 addresses = st.builds(
     Address,

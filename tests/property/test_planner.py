@@ -13,7 +13,8 @@ from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunStatus
-from trainctl.model.specs.resource import DesiredResource, JobLifecycle, RerunCause
+from trainctl.model.specs.checks import JobLifecycle, RerunCause
+from trainctl.model.specs.resource import DesiredResource
 from trainctl.plan.plan_file import read_plan, write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import (

@@ -7,8 +7,9 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainctl.encryption.keys import EncryptionKeys, KeySource
+from trainctl.encryption.keys import EncryptionKeys
 from trainctl.encryption.sealed_log import PositionMemory, SealedLog
+from trainctl.model.specs.location import StateKey
 from trainctl.plugin_api.state import StateLog
 
 KEY = base64.b64encode(hashlib.sha256(b"one").digest()).decode()
@@ -18,7 +19,7 @@ OTHER_KEY = base64.b64encode(hashlib.sha256(b"other").digest()).decode()
 def encryption_keys(keys: Mapping[str, str] | None = None) -> EncryptionKeys:
     """Keys in base64 by id, the newest first."""
     known = keys or {"k1": KEY}
-    return EncryptionKeys([KeySource(name, name) for name in known], known.__getitem__)
+    return EncryptionKeys([StateKey(name, name) for name in known], known.__getitem__)
 
 
 def sealed_log(log: StateLog, memory: Path, keys: Mapping[str, str] | None = None) -> SealedLog:

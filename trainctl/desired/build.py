@@ -27,14 +27,13 @@ from trainctl.manifest.check import check, credential_problems
 from trainctl.manifest.read import Documents
 from trainctl.manifest.tree import ManifestNode, mapping_node, scalar_node, with_edits
 from trainctl.manifest.tree import Path as TreePath
-from trainctl.manifest.types.document import Manifest
-from trainctl.manifest.types.moves import ImportedRun, MovedResource, RemovedResource
 from trainctl.model.address import NAME, Address, Kind, slug
 from trainctl.model.credentials import mask_credentials
 from trainctl.model.diagnostics import Diagnostic, Position, Severity, error
 from trainctl.model.json_codec import to_json
-from trainctl.model.specs.checks import LONGEST_NAME
-from trainctl.model.specs.location import CheckpointsLocation
+from trainctl.model.specs.checks import LONGEST_NAME, converted
+from trainctl.model.specs.document import ImportedRun, Manifest, MovedResource, RemovedResource
+from trainctl.model.specs.location import CheckpointsLocation, Location, StoreLocation
 from trainctl.model.specs.resource import DesiredResource
 
 _SOURCE_KEYS = frozenset({"source", "allow_patterns", "ignore_patterns", "endpoint_url", "auth"})
@@ -117,7 +116,7 @@ def _check_stores(manifest: Manifest, names: DeclaredNames) -> None:
     ):
         if auth:
             names.known("secret", auth.auth_secret_name, (section, "auth", "auth_secret_name"))
-    for at, key in enumerate(make.store_location(manifest.state).keys):
+    for at, key in enumerate(manifest.state.keys if manifest.state else ()):
         names.known("secret", key.secret, ("state", "encryption", "keys", at, "secret"))
     if manifest.mirror and manifest.mirror.url.startswith("node://"):
         names.known("cluster", manifest.mirror.url.split("/")[2], ("mirror", "url"))
@@ -172,10 +171,10 @@ def _desired(
         clusters=tuple(
             name for name in manifest.clusters if Address(Kind.CLUSTER, name) in ordered
         ),
-        mirror=make.store_location(manifest.mirror),
+        mirror=_store(manifest.mirror),
         checkpoints=store,
-        state=make.store_location(manifest.state),
-        reuse_from=tuple(manifest.reuse_from),
+        state=_store(manifest.state),
+        reuse_from=manifest.reuse_from,
         manifest_files=documents.files,
         manifest_digest=_digest(manifest, ordered, secrets, moved),
         moves=moved,
@@ -183,6 +182,10 @@ def _desired(
         extended=documents.extended,
         sources_vary=any(map(_has_expression, _weights_of(documents.root))),
     )
+
+
+def _store(section: Location | None) -> StoreLocation:
+    return converted(section, StoreLocation) if section else StoreLocation()
 
 
 def _used(

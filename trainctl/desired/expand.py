@@ -25,9 +25,9 @@ from trainctl.manifest.tree import (
     scalar_node,
     scalar_text,
 )
-from trainctl.manifest.types.weights import default_mount
 from trainctl.model.diagnostics import Diagnostic, Severity, error
 from trainctl.model.specs.mounts import InvalidMount, normalize_mount
+from trainctl.model.specs.weights import default_mount
 
 _MAX_TEXT = 16 * 2**20
 _NAMES = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,15 @@ from trainctl.manifest.messages import path_text
 from trainctl.manifest.suggestions import nearest
 from trainctl.manifest.tree import Path as ManifestPath
 from trainctl.manifest.tree import scalar_text
-from trainctl.manifest.types.cluster import Cache
-from trainctl.manifest.types.job import Job
-from trainctl.manifest.types.weights import InlineWeights, default_mount, is_source
 from trainctl.model.address import NAME, Address, Kind, slug
 from trainctl.model.delivery import MirrorSite
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.json_codec import to_json
-from trainctl.model.specs.checks import SecretReference, converted
+from trainctl.model.specs.checks import Lifecycle, SecretReference, converted
 from trainctl.model.specs.job_spec import (
     KNOWN_ACCELERATORS,
     CodeSpec,
+    Job,
     JobSpec,
     JobWeights,
     MatrixValue,
@@ -40,18 +37,9 @@ from trainctl.model.specs.job_spec import (
 )
 from trainctl.model.specs.location import CheckpointsLocation
 from trainctl.model.specs.mounts import MountPoint, find_overlaps
-from trainctl.model.specs.resource import CacheSpec, DesiredResource, Lifecycle
+from trainctl.model.specs.resource import Cache, CacheSpec, DesiredResource
 from trainctl.model.specs.runtime import CACHE_DIRECTORIES, Runtime, RuntimeSpec
-
-_RESOLVED = frozenset(
-    ("name", "project", "cluster", "code", "weights", "mounts", "runtime", "matrix", "depends_on")
-)
-_AS_WRITTEN = [
-    key.name
-    for key in fields(JobSpec)
-    if key.name in Job.model_fields and key.name not in _RESOLVED
-]
-"""Keys of a job whose values are those of the manifest."""
+from trainctl.model.specs.weights import InlineWeights, default_mount, is_source
 
 
 class JobBuilder:
@@ -130,19 +118,19 @@ class JobBuilder:
         )
         values = instance.values if instance else {}
         matrix = tuple(MatrixValue(name, scalar_text(value)) for name, value in values.items())
-        job = JobSpec(
-            **{key: getattr(section, key) for key in _AS_WRITTEN},
+        job = converted(
+            section,
+            JobSpec,
             name=section.name if section.name != address.name else None,
             project=project,
             project_name=self._project_name(project),
             cluster=cluster,
             runtime=converted(section.runtime, RuntimeSpec, load_checkpoint_config=loading),
             weights=used,
-            mounts=tuple(section.mounts),
             secrets=tuple(self._secrets_of(section, path)),
             persisted_secrets=tuple(persisted_secrets(section, self._secrets, self._store)),
             matrix=matrix or None,
-            depends_on=tuple(section.depends_on) or None,
+            depends_on=section.depends_on or None,
             code=self._code(section, path),
             checkpoint_store=self._checkpoint_store(section.runtime),
         )
@@ -343,7 +331,7 @@ class JobBuilder:
         depends_on = [Address(Kind.CLUSTER, cluster)]
         if project is not None:
             depends_on.append(Address(Kind.PROJECT, project))
-        cache = CacheSpec(section.scope, project, cluster, section.size, section.dir)
+        cache = converted(section, CacheSpec, project=project, cluster=cluster)
         self._add(address, cluster, cache.to_attributes(), section.lifecycle, path, depends_on)
 
     def _is_name(self, name: str, path: ManifestPath) -> bool:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from trainctl.desired.expression import PATTERN, Expression
 from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import ManifestNode, Scalar, scalar_text
-from trainctl.manifest.types.weights import is_source
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
+from trainctl.model.specs.weights import is_source
 
 MAX_COMBINATIONS = 2000
 """Limit for all matrices of a manifest together."""

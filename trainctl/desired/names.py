@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trainctl.desired.values import find_cycle
@@ -11,9 +11,9 @@ from trainctl.manifest.check import key_position
 from trainctl.manifest.messages import address_of, path_text
 from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import ManifestNode, Path, position_of
-from trainctl.manifest.types.job import Job
 from trainctl.model.address import Address, Kind, slug
 from trainctl.model.diagnostics import Diagnostic, Position, error
+from trainctl.model.specs.job_spec import Job
 from trainctl.model.specs.runtime import (
     CheckpointReference,
     CheckpointSelector,
@@ -105,7 +105,7 @@ _SECTIONS: Mapping[str, str] = {
 
 
 def resolve_dependencies(
-    entries: list[str], path: Path, names: DeclaredNames, of_matrix: Mapping[str, list[Address]]
+    entries: Sequence[str], path: Path, names: DeclaredNames, of_matrix: Mapping[str, list[Address]]
 ) -> list[Address]:
     """Return the addresses in ``depends_on``, for a matrix those of all its jobs."""
     dependencies: list[Address] = []

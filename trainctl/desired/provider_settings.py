@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from trainctl.base.json import JsonObject
 from trainctl.desired.names import DeclaredNames
 from trainctl.manifest.fields import TYPES
-from trainctl.manifest.messages import DiagnosticText, displayable_value, path_text
+from trainctl.manifest.messages import DiagnosticText, displayable_value, known_keys, path_text
 from trainctl.manifest.suggestions import did_you_mean, nearest
 from trainctl.manifest.tree import Path, child
-from trainctl.manifest.types.cluster import Cluster
 from trainctl.model.diagnostics import Diagnostic, warning
+from trainctl.model.specs.resource import Cluster
 from trainctl.plugin_api import provider as spi
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class ProviderSettings:
         path = (*cluster, *problem.absolute_path)
         if problem.validator == "additionalProperties" and isinstance(problem.instance, dict):
             schema: Any = problem.schema
-            known = [*schema.get("properties", {}), *(_CORE if path == cluster else ())]
+            known = [*schema.get("properties", {}), *(known_keys(path) if path == cluster else ())]
             for key in set(problem.instance) - set(known):
                 hint = did_you_mean(key, known)
                 self._names.report_problem(
@@ -120,9 +120,6 @@ def _validate(settings: dict[str, Any], schema: JsonObject) -> list[ValidationEr
 
     errors = Draft202012Validator(schema).iter_errors(settings)
     return sorted(errors, key=lambda error: list(map(str, error.path)))
-
-
-_CORE = tuple(Cluster.model_fields)
 
 
 def _describe(problem: ValidationError, path: Path, value: str) -> DiagnosticText:

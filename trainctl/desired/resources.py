@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from trainctl.desired.names import DeclaredNames
 from trainctl.desired.provider_settings import ProviderSettings, plain_json
-from trainctl.desired.values import SecretSpec, StoreLocation
-from trainctl.encryption.keys import KeySource
+from trainctl.desired.values import SecretSpec
 from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import Path as ManifestPath
-from trainctl.manifest.types.cluster import Cluster
-from trainctl.manifest.types.document import Manifest, Project, SingleProject
-from trainctl.manifest.types.job import Job
-from trainctl.manifest.types.weights import InlineWeights, Weights
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import to_json
-from trainctl.model.specs.checks import SecretReference
-from trainctl.model.specs.location import CheckpointsLocation, Location, StateLocation
+from trainctl.model.specs.checks import JobLifecycle, Lifecycle, SecretReference, converted
+from trainctl.model.specs.document import Manifest, Project, SingleProject
+from trainctl.model.specs.job_spec import Job
+from trainctl.model.specs.location import CheckpointsLocation
 from trainctl.model.specs.resource import (
+    Cluster,
     DesiredResource,
-    JobLifecycle,
-    Lifecycle,
     WeightsSpec,
 )
+from trainctl.model.specs.weights import InlineWeights, Weights
 
 BUILTIN_PROVIDER = "trainctl"
 """Provider of resources that need no cluster."""
@@ -110,23 +106,6 @@ def _cluster(
     return build_resource(address, section.provider, attributes, section.lifecycle, path, names)
 
 
-def store_location(section: Location | None) -> StoreLocation:
-    """Convert the location of the mirror or the state."""
-    if section is None:
-        return StoreLocation()
-    secret = section.auth.auth_secret_name if section.auth else None
-    location = StoreLocation(section.url, section.endpoint_url, secret)
-    if isinstance(section, StateLocation):
-        keys = section.encryption.keys if section.encryption else ()
-        return replace(
-            location,
-            encryption=section.server_side_encryption,
-            kms_key=section.kms_key_id,
-            keys=tuple(KeySource(key.id, key.secret) for key in keys),
-        )
-    return location
-
-
 def _check_cache(section: Cluster, path: ManifestPath, names: DeclaredNames) -> None:
     tiers = {"node": section.cache.node, "cluster": section.cache.cluster} if section.cache else {}
     for name, tier in tiers.items():
@@ -162,15 +141,7 @@ def weights(
     if secret is not None:
         inner = ("auth", "auth_secret_name") if section.auth else ("auth_secret_name",)
         names.known("secret", secret, (*path, *inner))
-    spec = WeightsSpec(
-        section.source,
-        section.mount_location,
-        section.effective_auth,
-        None if section.allow_patterns is None else tuple(section.allow_patterns),
-        None if section.ignore_patterns is None else tuple(section.ignore_patterns),
-        section.sha256,
-        section.name,
-    )
+    spec = converted(section, WeightsSpec, auth=section.effective_auth)
     attributes = spec.to_attributes()
     return build_resource(address, BUILTIN_PROVIDER, attributes, lifecycle, path, names)
 
@@ -178,18 +149,14 @@ def weights(
 def secrets(manifest: Manifest, names: DeclaredNames) -> dict[str, SecretSpec]:
     """Return the sources of all secrets."""
     return {
-        name: SecretSpec(
-            name,
-            section.origin,
-            section.path or (section.command or [section.name or name])[0],
-            None if section.version is None else str(section.version),
-            section.redact,
-            names.place(("secrets", name)),
-            command=tuple(section.command or ()),
-            region=section.region,
-            key=section.key,
-            service=section.service,
-            persist=section.persist,
+        name: converted(
+            section,
+            SecretSpec,
+            name=name,
+            source=section.path or (section.command or [section.name or name])[0],
+            version=None if section.version is None else str(section.version),
+            where=names.place(("secrets", name)),
+            command=section.command or (),
         )
         for name, section in manifest.secrets.items()
     }

@@ -8,12 +8,11 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainctl.encryption.keys import KeySource
 from trainctl.manifest.extends import ExtendedFile
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position
 from trainctl.model.json_codec import OMIT_EMPTY, to_json
-from trainctl.model.specs.location import CheckpointsLocation
+from trainctl.model.specs.location import CheckpointsLocation, StoreLocation
 from trainctl.model.specs.resource import DesiredResource
 
 VARIABLE_PREFIX = "TRAINCTL_VAR_"
@@ -40,22 +39,6 @@ class SecretSpec:
     key: str | None = field(default=None, metadata=OMIT_EMPTY)
     service: str | None = field(default=None, metadata=OMIT_EMPTY)
     persist: bool = field(default=False, metadata=OMIT_EMPTY)
-
-
-@dataclass(frozen=True, slots=True)
-class StoreLocation:
-    """Location of the mirror or the state; ``url`` None is the default location.
-
-    ``encryption`` and ``kms_key``: S3's server-side encryption, for states. ``keys``: those of the encryption on this
-    machine, the first of which encrypts; empty without encryption.
-    """
-
-    url: str | None = None
-    endpoint_url: str | None = None
-    secret: str | None = None
-    encryption: str | None = None
-    kms_key: str | None = None
-    keys: tuple[KeySource, ...] = field(default=(), metadata=OMIT_EMPTY)
 
 
 @dataclass(frozen=True, slots=True)

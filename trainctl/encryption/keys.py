@@ -9,12 +9,12 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.json import JsonObject, JsonValue
 from trainctl.errors import StateError
 from trainctl.model.single_flight import SingleFlight
+from trainctl.model.specs.location import StateKey
 
 if TYPE_CHECKING:  # slow to import
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -27,21 +27,13 @@ _SCRYPT = {"n": 2**15, "r": 8, "p": 3, "maxmem": 2**26, "dklen": KEY_BYTES}
 """32 MiB; https://cheatsheetseries.owasp.org/cheatsheets/Password_Storage_Cheat_Sheet.html."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeySource:
-    """A declared key: its id, and the name of the secret that is the key or a passphrase."""
-
-    id: str
-    secret: str
-
-
 class EncryptionKeys:
     """The keys of one manifest. The first one seals, all unseal; thread-safe.
 
     ``read_secret`` returns the value of a secret, and is called for keys in use only.
     """
 
-    def __init__(self, sources: Sequence[KeySource], read_secret: Callable[[str], str]) -> None:
+    def __init__(self, sources: Sequence[StateKey], read_secret: Callable[[str], str]) -> None:
         self._sources = {source.id: source for source in sources}
         self._read_secret = read_secret
         self._ciphers: SingleFlight[AESGCM] = SingleFlight(forget_errors=True)
@@ -88,7 +80,7 @@ class EncryptionKeys:
     def _cipher(self, key: str, state: str) -> AESGCM:
         return self._ciphers.get((key, state), lambda: self._open(self._sources[key], state))
 
-    def _open(self, source: KeySource, state: str) -> AESGCM:
+    def _open(self, source: StateKey, state: str) -> AESGCM:
         """Derive the key of a state; a secret that isn't 32 bytes in base64 is a passphrase."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

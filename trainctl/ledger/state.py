@@ -8,7 +8,8 @@ from typing import Any
 
 from trainctl.model.address import Address
 from trainctl.model.json_codec import OMIT_EMPTY
-from trainctl.model.specs.resource import JobLifecycle, ResourceAttributes
+from trainctl.model.specs.checks import JobLifecycle
+from trainctl.model.specs.resource import ResourceAttributes
 
 ORIGIN = "origin"
 """Output of a renamed resource: the address at which it was created."""

@@ -10,12 +10,9 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import ManifestNode, Path, scalar_text
-from trainctl.manifest.types.base import ManifestSection
-from trainctl.manifest.types.document import ORIGIN_KEYS, Manifest
 from trainctl.model.credentials import is_secret_key, looks_like_credential
-from trainctl.model.specs.checks import NAME_ADVICE, OBJECT, CheckedSection
-
-_SECTIONS = (ManifestSection, CheckedSection)
+from trainctl.model.specs.checks import NAME_ADVICE, OBJECT, OTHERS, CheckedSection, key_of
+from trainctl.model.specs.document import ORIGIN_KEYS, Manifest
 
 KINDS = {
     "projects": "project",
@@ -32,11 +29,9 @@ _EXPECTED = {
     "bool_type": "true or false",
     "list_type": "a list",
     "dict_type": "a mapping",
-    "model_type": "a mapping",
     "dataclass_type": "a mapping",
 }
-UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
-"""Types of errors: in models and in dataclasses."""
+UNKNOWN_KEY = "unexpected_keyword_argument"
 _SHOWN = 60
 _SECTION_NAME = 2
 """Length of the path of a name of a project or job."""
@@ -94,7 +89,7 @@ def describe(
         return DiagnosticText(
             f"{path_text(path)}: {context['summary']}", context["detail"], context["code"]
         )
-    if kind in UNKNOWN_KEY:
+    if kind == UNKNOWN_KEY:
         place = _place_below(path[:-1], str(key))
         above = None if place else _place_above(path[:-1], str(key))
         if key in _SDK_KEYS or (key == "name" and known_keys(path[:-1]) == ["secret"]):
@@ -161,18 +156,16 @@ def _direct_sections(annotation: Any) -> set[Any]:
     if get_origin(annotation) in (list, tuple, dict, Mapping):
         return set()
     if isinstance(annotation, type):
-        return {annotation} if issubclass(annotation, _SECTIONS) else set()
+        return {annotation} if issubclass(annotation, CheckedSection) else set()
     return {section for part in get_args(annotation) for section in _direct_sections(part)}
 
 
 @cache
 def _fields(section: Any) -> dict[str, Any]:
     """Return the types of a section's keys."""
-    if issubclass(section, ManifestSection):
-        fields = section.model_fields
-        return {info.alias or name: info.annotation for name, info in fields.items()}
     hints = get_type_hints(section)
-    return {field.name: hints[field.name] for field in dataclass_fields(section)}
+    keys = {field.name: key_of(field) for field in dataclass_fields(section)}
+    return {key: hints[name] for name, key in keys.items() if key != OTHERS}
 
 
 def _sections_at(path: Path) -> set[Any]:
@@ -190,7 +183,7 @@ def _sections_at(path: Path) -> set[Any]:
 
 
 def _sections(annotation: Any) -> set[Any]:
-    if isinstance(annotation, type) and issubclass(annotation, _SECTIONS):
+    if isinstance(annotation, type) and issubclass(annotation, CheckedSection):
         return {annotation}
     return {section for part in get_args(annotation) for section in _sections(part)}
 

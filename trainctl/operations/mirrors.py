@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from trainctl.base.retry import RetryPolicy
 from trainctl.buckets.location import SCHEMES
-from trainctl.desired.values import DesiredState, StoreLocation
+from trainctl.desired.values import DesiredState
 from trainctl.errors import (
     NodeError,
     PermissionDenied,
@@ -23,6 +23,7 @@ from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import MirrorSite
 from trainctl.model.specs.auth import SourceAuthSpec
+from trainctl.model.specs.location import StoreLocation
 from trainctl.model.specs.resource import DesiredResource, WeightsSpec
 from trainctl.operations.directories import data_home, directory_of
 from trainctl.plugin_api import discovery
@@ -131,8 +132,7 @@ def is_in_bucket(url: str) -> bool:
 def credentials_at(site: MirrorSite, declared: StoreLocation) -> StoreLocation:
     """Return the store at another site, with its secret for the same scheme."""
     same_scheme = (declared.url or "").partition("://")[0] == site.scheme
-    secret = declared.secret if same_scheme else None
-    return StoreLocation(site.url, site.endpoint or None, secret)
+    return StoreLocation(site.url, site.endpoint or None, declared.auth if same_scheme else None)
 
 
 def normalize_endpoint(endpoint: str | None) -> str:

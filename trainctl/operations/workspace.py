@@ -23,14 +23,13 @@ from trainctl.desired.values import (
     DesiredState,
     JobOverrides,
     SecretSpec,
-    StoreLocation,
 )
 from trainctl.errors import ManifestError, PermissionDenied, StorageError, TrainctlError, UsageError
 from trainctl.manifest.files import manifest_files, read_all_files
 from trainctl.model.address import Kind
 from trainctl.model.delivery import MirrorSite
 from trainctl.model.redaction import Redactor
-from trainctl.model.specs.location import CheckpointsLocation
+from trainctl.model.specs.location import CheckpointsLocation, StoreLocation
 from trainctl.model.trust import Trust
 from trainctl.operations.directories import (
     cache_home,

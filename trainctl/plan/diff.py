@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from trainctl.base.json import digest
-from trainctl.desired.values import DesiredState, StoreLocation
+from trainctl.desired.values import DesiredState
 from trainctl.errors import TrainctlError
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import to_json
-from trainctl.model.specs.location import CheckpointsLocation
+from trainctl.model.specs.location import CheckpointsLocation, StoreLocation
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.model.trust import PlanPolicy, PolicyLevel
 from trainctl.plan.values import Change, Plan

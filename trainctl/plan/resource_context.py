@@ -11,7 +11,8 @@ from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
-from trainctl.model.specs.resource import DesiredResource, JobLifecycle
+from trainctl.model.specs.checks import JobLifecycle
+from trainctl.model.specs.resource import DesiredResource
 from trainctl.plan.diff import keep_recorded, plain
 from trainctl.plan.values import Change, Observation, PlanInputs
 from trainctl.plugin_api.provider import Capabilities, ResourceStatus

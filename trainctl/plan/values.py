@@ -18,8 +18,8 @@ from trainctl.model.contents import ContentDiff
 from trainctl.model.delivery import ServingCapability
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.run import ReusedRun, RunRecord
+from trainctl.model.specs.checks import JobLifecycle
 from trainctl.model.specs.job_spec import JobSpec
-from trainctl.model.specs.resource import JobLifecycle
 from trainctl.model.trust import PlanPolicy, PolicyResult
 from trainctl.plan.batch_facts import BatchFacts, BatchRow
 from trainctl.plugin_api.offers import Offer

@@ -22,7 +22,7 @@ from tests.support.projects.plans import (
 from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.run import RunStatus
-from trainctl.model.specs.resource import JobLifecycle
+from trainctl.model.specs.checks import JobLifecycle
 from trainctl.model.trust import PlanPolicy, PolicyWaiver
 from trainctl.operations.review.policies import check_policies
 from trainctl.plan.planner import make_plan

@@ -197,7 +197,7 @@ def _load() -> None:
     import trainctl
     import trainctl_local  # noqa: F401
     import trainctl_state  # noqa: F401
-    from trainctl.manifest.types.document import Manifest
+    from trainctl.manifest.check import manifest_type
     from trainctl.plugin_api.discovery import PROVIDERS, plugin_names
 
     for module in walk_packages(trainctl.__path__, "trainctl."):
@@ -205,7 +205,7 @@ def _load() -> None:
             import_module(module.name)
     pathspec.GitIgnoreSpec.from_lines(["*.pyc"])
     plugin_names(PROVIDERS)
-    Manifest.model_validate(
+    manifest_type().validate_python(
         {"project": {"name": "warm"}, "jobs": {"warm": {"runtime": {"start_commands": ["x"]}}}}
     )
     os.fsync = lambda fd: None  # a process that is killed loses nothing that it wrote

@@ -14,7 +14,8 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Position
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.model.specs.resource import DesiredResource, JobLifecycle
+from trainctl.model.specs.checks import JobLifecycle
+from trainctl.model.specs.resource import DesiredResource
 from trainctl.plan.values import (
     Change,
     CodeTree,

@@ -13,10 +13,10 @@ from tests.support.cases import cases
 from tests.support.projects.manifests import desired, problems
 from trainctl.desired.build import directory_name
 from trainctl.desired.values import SecretSpec
-from trainctl.encryption.keys import KeySource
 from trainctl.inputs.environment import RunPaths, environment
 from trainctl.model.address import Address, Kind, slug
 from trainctl.model.run import RunRecord
+from trainctl.model.specs.location import StateKey
 from trainctl.model.specs.resource import DesiredResource
 
 at = Address.parse
@@ -169,7 +169,7 @@ def test_state_keys_are_in_their_order(tmp_path: Path) -> None:
     """The first one encrypts."""
     keys = "encryption: {keys: [{id: k2, secret: a}, {id: k1, secret: a}]}"
     text = f"secrets: {{a: {{from: env}}}}\nstate: {{url: 'file:///s', {keys}}}\n"
-    assert desired(tmp_path, text).state.keys == (KeySource("k2", "a"), KeySource("k1", "a"))
+    assert desired(tmp_path, text).state.keys == (StateKey("k2", "a"), StateKey("k1", "a"))
     assert desired(tmp_path, "state: {url: 'file:///s'}\n").state.keys == ()
 
 

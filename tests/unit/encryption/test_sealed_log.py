@@ -14,11 +14,12 @@ import pytest
 from tests.support.memory_log import MemoryLog
 from tests.support.sealed import KEY, OTHER_KEY, sealed_log
 from tests.support.storage.ledgers import SFT, begin, ledger_on, record
-from trainctl.encryption.keys import EncryptionKeys, KeySource
+from trainctl.encryption.keys import EncryptionKeys
 from trainctl.encryption.sealed_log import SealedLog
 from trainctl.errors import StateError
 from trainctl.ledger.ledger import Ledger
 from trainctl.ledger.migration import migrate
+from trainctl.model.specs.location import StateKey
 from trainctl.operations.states.opening import rekey
 from trainctl.plugin_api.state import StateLog
 from trainctl.store.backends.memory import MemoryObjects
@@ -175,7 +176,7 @@ def test_a_key_that_is_missing_or_another_is_named(tmp_path: Path) -> None:
 
 
 def test_a_passphrase_gives_each_state_its_own_key() -> None:
-    keys = EncryptionKeys([KeySource("k1", "s")], lambda _: "correct horse ß")
+    keys = EncryptionKeys([StateKey("k1", "s")], lambda _: "correct horse ß")
     sealed = keys.seal({"a": 1}, "one", "plan")
     assert keys.unseal(sealed, "it", "plan") == {"a": 1}
     for other in ({**sealed, "state": "two"}, {**sealed, "data": "%"}, {**sealed, "data": ""}):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
-from types import NoneType
 
 from tests.support.cases import cases
 from tests.support.projects.manifests import desired
-from trainctl.manifest.types.job import Job
 from trainctl.model.address import Address, Kind
 from trainctl.model.specs.checks import SecretReference
 from trainctl.model.specs.job_spec import Compute, JobSpec
-from trainctl.model.specs.runtime import Runtime
 
 CASES = {case.id: case.values[0] for case in cases("desired/build")}
 
@@ -41,12 +37,3 @@ def test_a_planned_job_keeps_its_code_and_pins() -> None:
     job = JobSpec.from_attributes(planned)
     assert (job.code.digest, job.resume_from, job.rerun_of) == ("sha256:a", "latest", None)
     assert job.to_attributes() == planned
-
-
-def test_defaults_are_those_of_the_manifest() -> None:
-    declared, spec = Job(runtime=Runtime(("true",))), JobSpec()
-    shared = {field.name for field in fields(spec)} & set(Job.model_fields)
-    for key in shared - {"project", "cluster", "code"}:
-        value, default = getattr(declared, key), getattr(spec, key)
-        if isinstance(value, str | int | float | NoneType):
-            assert (key, value) == (key, default)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.desired.values import StoreLocation
 from trainctl.errors import UsageError
+from trainctl.model.specs.location import StoreLocation
 from trainctl.operations.directories import (
     data_home,
     default_state_url,

@@ -12,10 +12,11 @@ import pytest
 from tests.support.cases import cases
 from tests.support.projects.manifests import desired as build_desired
 from tests.support.projects.plans import at, desired, resource
-from trainctl.desired.values import DesiredState, StoreLocation
+from trainctl.desired.values import DesiredState
 from trainctl.errors import UsageError
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.redaction import Redactor
+from trainctl.model.specs.location import StoreLocation
 from trainctl.model.specs.resource import ClusterSpec
 from trainctl.operations.mirrors import locate_host, mirror_url
 from trainctl.operations.survey.checks import mirror_overlaps

@@ -25,8 +25,8 @@ def change(
     """A change of a job on the host, whose earlier runs are these."""
     config = LoadCheckpointSpec(True, None, (load,)) if load else None
     spec = JobSpec(
-        "demo",
-        "lab",
+        project="demo",
+        cluster="lab",
         runtime=RuntimeSpec((f"python {name}.py",), load_checkpoint_config=config),
         code=CodeSpec(digest="sha256:c"),
         **job,

@@ -23,8 +23,8 @@ from trainctl.ledger.state import State
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.json_codec import to_json
 from trainctl.model.run import RunStatus
+from trainctl.model.specs.checks import JobLifecycle
 from trainctl.model.specs.job_spec import Compute, HostMount, Retry
-from trainctl.model.specs.resource import JobLifecycle
 from trainctl.model.specs.runtime import Runtime
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import (

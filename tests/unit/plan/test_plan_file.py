@@ -16,7 +16,7 @@ from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunStatus
-from trainctl.model.specs.resource import JobLifecycle
+from trainctl.model.specs.checks import JobLifecycle
 from trainctl.plan.diff import change_digest, summarize_changes
 from trainctl.plan.plan_file import read_plan, remaining, resumed, staleness, write_plan
 from trainctl.plan.planner import make_plan

@@ -6,8 +6,8 @@ pydantic finds the checks in the annotations; it is loaded by the reader of mani
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast, get_args
+from dataclasses import Field, dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, cast, get_args
 
 from trainctl.base.units import parse_duration, parse_size
 from trainctl.model.address import NAME
@@ -20,6 +20,18 @@ T = TypeVar("T")
 TEXT = "in one word"
 OBJECT = "in full"
 """Tags of values with two forms. They appear in pydantic's paths and must not equal a key."""
+OTHERS = "other keys"
+"""Key of the field that has the keys of any name. It appears in pydantic's paths, too."""
+
+
+def named(name: str) -> dict[str, str]:
+    """Return the metadata of a field that has this key in the manifest."""
+    return {"key": name}
+
+
+def key_of(field: Field[Any]) -> str:
+    """Return the key of a field in the manifest."""
+    return str(field.metadata.get("key", field.name))
 
 
 class CheckedSection:
@@ -45,11 +57,19 @@ class CheckedSection:
         """Accept a mapping, with strict types of its values."""
         schema: Any = handler(source)
         schema["strict"] = False  # strictly, only an instance is one
-        if cls.check_keys is CheckedSection.check_keys:
+        keys = {each.name: key_of(each) for each in fields(cast("Any", cls))}
+        for each in schema["schema"]["fields"]:
+            each["validation_alias"] = keys[each["name"]]
+        has_others = OTHERS in keys.values()
+        if cls.check_keys is CheckedSection.check_keys and not has_others:
             return schema  # type: ignore[no-any-return]
         from pydantic_core import core_schema
 
         def checked(value: Any, validate: Callable[[Any], CheckedSection]) -> CheckedSection:
+            if has_others and isinstance(value, dict):
+                known = {name: item for name, item in value.items() if name in keys.values()}
+                others = {name: item for name, item in value.items() if name not in known}
+                value = {**known, OTHERS: others}
             section = validate(value)
             section.check_keys(value.keys() if isinstance(value, dict) else frozenset())
             return section
@@ -58,9 +78,10 @@ class CheckedSection:
 
 
 def converted(section: CheckedSection, kind: Callable[..., T], **changes: Any) -> T:
-    """Return a value of a subclass with the section's fields and these changes."""
-    values = {each.name: getattr(section, each.name) for each in fields(cast("Any", section))}
-    return kind(**{**values, **changes})
+    """Return a dataclass with the section's fields that it has, too, and with these changes."""
+    own = {each.name for each in fields(cast("Any", section))}
+    names = (each.name for each in fields(cast("Any", kind)) if each.init)
+    return kind(**{name: getattr(section, name) for name in names if name in own} | changes)
 
 
 def validation_error(summary: str, detail: str, *, code: str) -> PydanticCustomError:
@@ -245,3 +266,27 @@ class SecretReference(CheckedSection):
 
     secret: Name
     """Name of a secret declared in ``secrets``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lifecycle(CheckedSection):
+    """Lifecycle settings of a resource."""
+
+    prevent_destroy: bool = False
+    """Refuse plans that destroy or replace this resource. Kept in the state, so it also holds
+    after the block is removed."""
+    ignore_changes: Texts = field(default_factory=tuple)
+    """Attributes whose changes are ignored, for example ``compute``."""
+
+
+RerunCause = Literal["config", "code", "weights"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobLifecycle(Lifecycle):
+    """Lifecycle settings of a job."""
+
+    rerun_on: Annotated[tuple[RerunCause, ...], listed()] = field(
+        default_factory=lambda: ("config",)
+    )
+    """Changes that make a job run again; by default ``config``."""

@@ -7,6 +7,7 @@ from collections.abc import Set
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
+from trainctl.model.specs.auth import Region, RoleArn, ServiceAccount, WorkloadProvider
 from trainctl.model.specs.checks import (
     CheckedSection,
     SecretReference,
@@ -14,7 +15,6 @@ from trainctl.model.specs.checks import (
     check,
     validation_error,
 )
-from trainctl.model.specs.cloud_names import Region, RoleArn, ServiceAccount, WorkloadProvider
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Resources of a job, and the desired job with defaults filled in and references resolved."""
+"""Jobs: as a manifest has them, and as desired, with defaults filled in and references resolved."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -11,17 +11,27 @@ from trainctl.base.units import parse_accelerator, parse_duration, parse_size
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json
 from trainctl.model.specs.checks import (
+    OTHERS,
+    BoundedDuration,
     CheckedSection,
     Count,
+    DisplayName,
     Duration,
+    JobLifecycle,
+    Labels,
+    Name,
     Text,
+    Texts,
     check,
     limits,
+    listed,
+    named,
     validation_error,
 )
 from trainctl.model.specs.image import Image
 from trainctl.model.specs.mounts import MountLocation
-from trainctl.model.specs.runtime import RuntimeSpec
+from trainctl.model.specs.runtime import Runtime, RuntimeSpec
+from trainctl.model.specs.weights import JobWeightsEntry
 
 MEMORY = r"[0-9]+(?:\.[0-9]+)?(?:[kMGTPE]|[KMGTPE]i)?"
 NO_ACCELERATOR = "none"
@@ -184,39 +194,124 @@ class CodeSpec:
     bytes: int | None = None
 
 
+MatrixScalar = str | int | float | bool
+MatrixValues = Annotated[tuple[MatrixScalar, ...], listed(least=1)]
+Values = Annotated[dict[str, MatrixScalar], limits(min_length=1)]
+
+
 @dataclass(frozen=True, slots=True)
-class JobSpec:
-    """A desired job; fields are in the order of plans.
+class Matrix(CheckedSection):
+    """Lists of values by name. The job runs once for each combination; ``${{ matrix.NAME }}`` is
+    its value."""
+
+    include: Annotated[tuple[Values, ...], listed()] = field(default_factory=tuple)
+    """Values to add to each combination that they don't contradict; values that fit no combination
+    make a new one."""
+    exclude: Annotated[tuple[Values, ...], listed()] = field(default_factory=tuple)
+    """Combinations to leave out, before ``include`` is applied."""
+    lists: dict[str, MatrixValues] = field(default_factory=dict, metadata=named(OTHERS))
+    """The lists of values by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeWorkspace(CheckedSection):
+    """Code from several directories, with paths relative to the manifest."""
+
+    workspace_root: Text | None = None
+    """Directory with the source code, instead of ``code``."""
+    external_dirs: Texts = field(default_factory=tuple)
+    """Directories outside of it to add to the code, each under its own name."""
+    exclude_dirs: Texts = field(default_factory=tuple)
+    """Directories directly in it to leave out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(CheckedSection):
+    """A training job."""
+
+    name: DisplayName | None = field(default=None, metadata=OMIT_EMPTY)
+    """Name as people write it; default: that of the section."""
+    project: DisplayName | None = None
+    """Project; optional if there is only one."""
+    cluster: Name | None = None
+    """Cluster; optional if there is only one."""
+    code: Text = "."
+    """Directory with the source code, relative to the manifest, with its git submodules."""
+    workspace: CodeWorkspace = CodeWorkspace()
+    """Code from several directories."""
+    image: Image | None = None
+    """Container image; default: run on the host."""
+    compute: Compute = Compute()
+    """Resources per node."""
+    weights: Annotated[tuple[JobWeightsEntry, ...], listed()] = field(default_factory=tuple)
+    """Names of declared weights, or sources."""
+    mounts: Annotated[tuple[HostMount, ...], listed()] = field(default_factory=tuple)
+    """Host directories to mount."""
+    runtime: Runtime
+    """Commands and their environment."""
+    matrix: Matrix | None = None
+    """Make the job a sweep: one job for each combination of values."""
+    max_parallel: Count | None = None
+    """Maximum number of concurrent runs of a sweep per host; default: as many as fit."""
+    depends_on: Texts = field(default_factory=tuple)
+    """Jobs whose latest runs must complete first, as ``job.NAME``; for a sweep, all its jobs."""
+    priority: int = 0
+    """Priority in the queue; higher values start first."""
+    max_duration: BoundedDuration | None = None
+    """Time limit of a run, including all attempts; afterwards it is stopped as FAILED."""
+    retry: Retry = Retry()
+    """Retries of failed runs."""
+    interactive_session: InteractiveSession | None = field(default=None, metadata=OMIT_EMPTY)
+    """Keep the place of runs that have ended, to look at them."""
+    labels: Labels = field(default_factory=dict)
+    """Labels by name."""
+    lifecycle: JobLifecycle = JobLifecycle()
+    """Lifecycle settings."""
+
+    def check_keys(self, written: Set[str]) -> None:
+        """Refuse two directories of source code."""
+        if self.workspace.workspace_root is not None and "code" in written:
+            raise validation_error(
+                "the code directory is set twice",
+                "Remove 'code' or 'workspace.workspace_root'.",
+                code="redundant-key",
+            )
+
+
+_OTHERS = ""
+_PLAN_ORDER = (
+    *("name", "project", "project_name", "cluster", "image", "compute", "runtime", "weights"),
+    *("mounts", "secrets", "persisted_secrets", _OTHERS),
+    *("code", "weight_pins", "checkpoint_store", "rerun_of", "resume_from"),
+)
+_PLACES = {name: place for place, name in enumerate(_PLAN_ORDER)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec(Job):
+    """A desired job: defaults are filled in and references resolved.
 
     ``persisted_secrets`` are stored on the node's disk until the run starts. A plan adds ``weight_pins`` and, for a
     run based on an earlier run, ``rerun_of`` (its id) or ``resume_from`` (``latest``). ``name`` and ``project_name`` are
     set if they differ from the names in addresses. ``checkpoint_store``: URL and endpoint, if declared and used.
     """
 
-    name: str | None = field(default=None, metadata=OMIT_EMPTY)
     project: str = ""
-    project_name: str | None = field(default=None, metadata=OMIT_EMPTY)
     cluster: str = ""
-    image: Image | None = None
-    compute: Compute = Compute()
+    code: CodeSpec = CodeSpec()  # type: ignore[assignment]  # resolved, as the next three
+    weights: tuple[JobWeights, ...] = ()  # type: ignore[assignment]
     runtime: RuntimeSpec = RuntimeSpec()
-    weights: tuple[JobWeights, ...] = ()
-    mounts: tuple[HostMount, ...] = ()
+    matrix: tuple[MatrixValue, ...] | None = None  # type: ignore[assignment]
+    depends_on: tuple[str, ...] | None = None  # type: ignore[assignment]
+    project_name: str | None = field(default=None, metadata=OMIT_EMPTY)
     secrets: tuple[SecretVersion, ...] = ()
     persisted_secrets: tuple[str, ...] = field(default=(), metadata=OMIT_EMPTY)
-    matrix: tuple[MatrixValue, ...] | None = None
-    max_parallel: int | None = None
-    depends_on: tuple[str, ...] | None = None
-    priority: int = 0
-    max_duration: Duration | None = None
-    retry: Retry = Retry()
-    interactive_session: InteractiveSession | None = field(default=None, metadata=OMIT_EMPTY)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    code: CodeSpec = CodeSpec()
     weight_pins: Mapping[str, str | None] | None = field(default=None, metadata=OMIT_EMPTY)
     checkpoint_store: str | None = field(default=None, metadata=OMIT_EMPTY)
     rerun_of: str | None = field(default=None, metadata=OMIT_EMPTY)
     resume_from: str | None = field(default=None, metadata=OMIT_EMPTY)
+    workspace: CodeWorkspace = field(default=CodeWorkspace(), init=False, compare=False)
+    lifecycle: JobLifecycle = field(default=JobLifecycle(), init=False, compare=False)
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> JobSpec:
@@ -227,10 +322,12 @@ class JobSpec:
         return from_json(cls, attributes)
 
     def to_attributes(self) -> dict[str, Any]:
-        """Return the attributes of the job."""
+        """Return the attributes of the job, in the order of plans."""
         attributes: dict[str, Any] = to_json(self)
-        has_only_path = self.code == CodeSpec(self.code.path)
-        return {**attributes, "code": self.code.path} if has_only_path else attributes
+        if self.code == CodeSpec(self.code.path):
+            attributes["code"] = self.code.path
+        names = sorted(attributes, key=lambda name: _PLACES.get(name, _PLACES[_OTHERS]))
+        return {name: attributes[name] for name in names}
 
     @property
     def cluster_address(self) -> Address:

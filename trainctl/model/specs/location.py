@@ -83,6 +83,11 @@ class Location(CheckedSection):
         """Refuse an endpoint or a credential for a directory."""
         _check_server(self.url, self.endpoint_url, self.auth)
 
+    @property
+    def secret(self) -> str | None:
+        """Name of the secret that is its credential."""
+        return self.auth.auth_secret_name if self.auth else None
+
 
 @dataclass(frozen=True, slots=True)
 class StateKey(CheckedSection):
@@ -143,6 +148,18 @@ class StateLocation(Location):
                 "Add server_side_encryption: aws:kms.",
                 code="redundant-key",
             )
+
+    @property
+    def keys(self) -> tuple[StateKey, ...]:
+        """Keys of the encryption on this machine, the first of which encrypts."""
+        return self.encryption.keys if self.encryption else ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLocation(StateLocation):
+    """Location of the mirror or the state; ``url`` None is the default location."""
+
+    url: str | None = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)

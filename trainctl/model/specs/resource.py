@@ -1,9 +1,9 @@
-"""Desired weights, clusters and caches, with defaults filled in."""
+"""Weights, clusters and caches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -11,7 +11,19 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Position
 from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json
 from trainctl.model.specs.auth import SourceAuthSpec
-from trainctl.model.specs.checks import CheckedSection, Size, Text, Texts, listed
+from trainctl.model.specs.checks import (
+    OTHERS,
+    CheckedSection,
+    DisplayName,
+    JobLifecycle,
+    Lifecycle,
+    Name,
+    Size,
+    Text,
+    limits,
+    named,
+    validation_error,
+)
 from trainctl.model.specs.job_spec import JobSpec
 
 
@@ -56,22 +68,6 @@ class WeightsSpec(_Attributes):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheSpec(_Attributes):
-    """A training cache of a project, or with scope ``team`` of all projects."""
-
-    scope: str = "project"
-    project: str | None = None
-    cluster: str = ""
-    size: int | str | None = None
-    dir: str | None = None
-
-    @property
-    def cluster_address(self) -> Address:
-        """Address of its cluster."""
-        return Address(Kind.CLUSTER, self.cluster)
-
-
-@dataclass(frozen=True, slots=True)
 class CacheTier(CheckedSection):
     """One tier of a weight cache."""
 
@@ -93,56 +89,81 @@ class ClusterCache(CheckedSection):
     """Download limit of each node in bytes per second, for example 100MB."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSpec:
-    """A cluster; ``settings`` are those of its provider.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster(CheckedSection):
+    """Nodes of one provider, with the provider's own settings."""
+
+    provider: Name
+    """Provider plugin, for example ``local`` or ``ssh``."""
+    cache: ClusterCache | None = None
+    """Weight caches of the cluster."""
+    price_per_hour: Annotated[float, limits(ge=0)] | None = None
+    """Cost of one node per hour, for the cost estimate of plans."""
+    lifecycle: Lifecycle = Lifecycle()
+    """Lifecycle settings."""
+    settings: Mapping[str, Any] = field(default_factory=dict, metadata=named(OTHERS))
+    """The provider's own keys, as written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec(Cluster):
+    """A cluster, with the defaults of its provider in ``settings``.
 
     ``forgotten``: names of nodes that were removed from the state.
     """
 
     provider: str = ""
     cache: ClusterCache = ClusterCache()
-    price_per_hour: float | None = None
     forgotten: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> ClusterSpec:
         """Read the attributes of a cluster's resource."""
-        settings = {
-            key: value for key, value in attributes.items() if key not in _CLUSTER_ATTRIBUTES
-        }
-        own = {
-            key: attributes[key] for key in _CLUSTER_ATTRIBUTES if attributes.get(key) is not None
-        }
-        return from_json(cls, {**own, "settings": settings})
+        own = {each.name for each in fields(cls)} - {"settings", "lifecycle"}
+        values = {name: attributes[name] for name in own if attributes.get(name) is not None}
+        settings = {name: value for name, value in attributes.items() if name not in own}
+        return from_json(cls, {**values, "settings": settings})
 
 
-_CLUSTER_ATTRIBUTES = ("provider", "cache", "price_per_hour", "forgotten")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache(CheckedSection):
+    """A training cache on a cluster, of one project or shared by all projects."""
+
+    scope: Literal["project", "team"] = "project"
+    """``project``: the cache in ``$BT_PROJECT_CACHE_DIR``. ``team``: the cache in
+    ``$BT_TEAM_CACHE_DIR``, which all projects share; it exists even if it isn't declared."""
+    cluster: Name | None = None
+    """Cluster; optional if there is only one."""
+    project: DisplayName | None = None
+    """Project; optional if there is only one, not allowed with ``scope: team``."""
+    size: Size | None = None
+    """Expected size, for example 1TB. A larger cache is only a warning."""
+    dir: Text | None = None
+    """Absolute directory on the nodes; an existing directory is never deleted."""
+    lifecycle: Lifecycle = Lifecycle()
+    """Lifecycle settings."""
+
+    def check_keys(self, written: Set[str]) -> None:
+        """Refuse the project of a team's cache."""
+        if self.scope == "team" and self.project is not None:
+            raise validation_error(
+                "project can't be used with scope: team",
+                "Remove project, or remove scope.",
+                code="project-of-team-cache",
+            )
 
 
-@dataclass(frozen=True, slots=True)
-class Lifecycle(CheckedSection):
-    """Lifecycle settings of a resource."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSpec(_Attributes, Cache):
+    """A training cache with its cluster, and its project unless its scope is ``team``."""
 
-    prevent_destroy: bool = False
-    """Refuse plans that destroy or replace this resource. Kept in the state, so it also holds
-    after the block is removed."""
-    ignore_changes: Texts = field(default_factory=tuple)
-    """Attributes whose changes are ignored, for example ``compute``."""
+    cluster: str = ""
+    lifecycle: Lifecycle = field(default=Lifecycle(), init=False, compare=False)
 
-
-RerunCause = Literal["config", "code", "weights"]
-
-
-@dataclass(frozen=True, slots=True)
-class JobLifecycle(Lifecycle):
-    """Lifecycle settings of a job."""
-
-    rerun_on: Annotated[tuple[RerunCause, ...], listed()] = field(
-        default_factory=lambda: ("config",)
-    )
-    """Changes that make a job run again; by default ``config``."""
+    @property
+    def cluster_address(self) -> Address:
+        """Address of its cluster."""
+        return Address(Kind.CLUSTER, self.cluster)
 
 
 class ResourceAttributes:

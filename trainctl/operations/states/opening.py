@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainctl.desired.values import StoreLocation
 from trainctl.encryption.sealed_log import PositionMemory
 from trainctl.errors import UsageError
+from trainctl.model.specs.location import StoreLocation
 from trainctl.operations.directories import ENVIRONMENTS, data_home, directory_of
 from trainctl.operations.mirrors import BucketAccess, is_in_bucket
 from trainctl.plugin_api import discovery
@@ -42,7 +42,9 @@ def open_state(
 def location_at(url: str, declared: StoreLocation) -> StoreLocation:
     """Return the location of a state, with the credentials of the declared one if they are for its scheme."""
     same_scheme = (declared.url or "").partition("://")[0] == url.partition("://")[0]
-    return replace(declared if same_scheme else StoreLocation(keys=declared.keys), url=url)
+    return replace(
+        declared if same_scheme else StoreLocation(encryption=declared.encryption), url=url
+    )
 
 
 def encrypted(
@@ -126,6 +128,6 @@ def _objects(
         location.endpoint_url,
         access.credential,
         environ=environ,
-        encryption=(location.encryption, location.kms_key),
+        encryption=(location.server_side_encryption, location.kms_key_id),
         refusal=access.refusal,
     )

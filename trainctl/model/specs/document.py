@@ -1,30 +1,33 @@
-"""The manifest with projects and secrets."""
+"""The manifest as a whole, with projects, secrets, and resources that were renamed or exist already."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
-
-from trainctl.manifest.types.base import ManifestSection
-from trainctl.manifest.types.cluster import Cache, Cluster
-from trainctl.manifest.types.job import Job
-from trainctl.manifest.types.moves import ImportedRun, MovedResource, RemovedResource
-from trainctl.manifest.types.weights import DeclaredWeights
+from trainctl.model.address import Address
+from trainctl.model.specs.auth import Region
 from trainctl.model.specs.checks import (
+    CheckedSection,
     DisplayName,
     JobName,
     Labels,
+    Lifecycle,
     Name,
     ProjectName,
+    SomeTexts,
     Text,
+    check,
     limits,
+    listed,
+    named,
     validation_error,
 )
-from trainctl.model.specs.cloud_names import Region
+from trainctl.model.specs.job_spec import Job
 from trainctl.model.specs.location import CheckpointsLocation, Location, StateLocation, Url
-from trainctl.model.specs.resource import Lifecycle
+from trainctl.model.specs.resource import Cache, Cluster
+from trainctl.model.specs.weights import DeclaredWeights
 
 Variable = str | int | float | bool
 VariableName = Annotated[str, limits(pattern="^[A-Za-z_][A-Za-z0-9_-]{0,127}$")]
@@ -43,10 +46,11 @@ ORIGIN_KEYS: Mapping[str, tuple[str, ...]] = {
 _NEEDED: Mapping[Origin, str] = {"file": "path", "command": "command"}
 
 
-class Secret(ManifestSection):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret(CheckedSection):
     """A secret value that jobs and sources refer to by name."""
 
-    origin: Origin = Field(alias="from")
+    origin: Origin = field(metadata=named("from"))
     """Source of the value: ``env``, an environment variable of the client; ``file``;
     ``command``, the output of a program; ``aws-secrets-manager``; ``keyring`` of the operating
     system."""
@@ -56,7 +60,7 @@ class Secret(ManifestSection):
     path: Text | None = None
     """With ``file``: path relative to the manifest, in its directory; other paths need permission
     in the trust file."""
-    command: Annotated[list[Text], Field(min_length=1)] | None = None
+    command: SomeTexts | None = None
     """With ``command``: a program and its arguments, run without a shell in the manifest's
     directory; needs permission in the trust file."""
     region: Region | None = None
@@ -73,8 +77,8 @@ class Secret(ManifestSection):
     """Keep the value on the node's disk until the run's first command starts, so that a waiting
     run survives a reboot. Must be set for all secrets of the run."""
 
-    @model_validator(mode="after")
-    def _keys_fit_origin(self) -> Secret:
+    def check_keys(self, written: Set[str]) -> None:
+        """Require the keys of the origin, and no others."""
         needed = _NEEDED.get(self.origin)
         if needed is not None and getattr(self, needed) is None:
             raise validation_error(
@@ -90,22 +94,23 @@ class Secret(ManifestSection):
                     f"Remove {other!r}.",
                     code="redundant-key",
                 )
-        return self
 
 
-class Project(ManifestSection):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project(CheckedSection):
     """One of several projects, by name."""
 
     name: DisplayName | None = None
     """Name as people write it, for ``$BT_TRAINING_PROJECT_NAME``; default: that of the section."""
     description: str | None = None
     """Description, one line."""
-    labels: Labels = Field(default_factory=dict)
+    labels: Labels = field(default_factory=dict)
     """Labels by name."""
     lifecycle: Lifecycle = Lifecycle()
     """Lifecycle settings."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SingleProject(Project):
     """The only project of a manifest."""
 
@@ -113,7 +118,50 @@ class SingleProject(Project):
     """Name, any printable text; default: the name of the directory."""
 
 
-class Manifest(ManifestSection):
+def _address(text: str) -> str:
+    try:
+        return str(Address.parse(text))
+    except ValueError as error:
+        raise validation_error(
+            str(error), "For example: job.sft.", code="invalid-address"
+        ) from None
+
+
+AddressText = Annotated[str, check(_address, minLength=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedResource(CheckedSection):
+    """A renamed resource; it keeps its runs, checkpoints and caches."""
+
+    before: AddressText = field(metadata=named("from"))
+    """Old address, for example ``job.sft``; it must not be declared any more."""
+    to: AddressText
+    """New address, of the same kind: project, weights, cache or job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedResource(CheckedSection):
+    """A resource that is no longer declared."""
+
+    before: AddressText = field(metadata=named("from"))
+    """Its address, for example ``cluster.lab``."""
+    destroy: bool = True
+    """Destroy it; ``false`` removes it from the state only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedRun(CheckedSection):
+    """An existing run to record in the state, unless its job is there."""
+
+    to: AddressText
+    """Address of a declared job."""
+    id: Text
+    """``CLUSTER/NODE/RUN``: the first node, and the ID of the run or the name of its directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(CheckedSection):
     """Projects, clusters, weights, caches and jobs."""
 
     version: Literal[1] = 1
@@ -123,11 +171,11 @@ class Manifest(ManifestSection):
     repository, or ``git::https://HOST/REPOSITORY.git//FILE?ref=COMMIT``."""
     project: SingleProject | None = None
     """The only project; default: one named after the directory."""
-    projects: dict[ProjectName, Project] = Field(default_factory=dict)
+    projects: dict[ProjectName, Project] = field(default_factory=dict)
     """Several projects by name, instead of ``project``."""
-    vars: dict[VariableName, Variable] = Field(default_factory=dict)
+    vars: dict[VariableName, Variable] = field(default_factory=dict)
     """Values of ``${{ var.NAME }}``; ``--var NAME=VALUE`` and the environment variable ``TRAINCTL_VAR_NAME`` override them."""
-    secrets: dict[Name, Secret] = Field(default_factory=dict)
+    secrets: dict[Name, Secret] = field(default_factory=dict)
     """Secrets and the sources of their values."""
     mirror: Location | None = None
     """Location of the mirror; default: a directory of this machine."""
@@ -135,20 +183,22 @@ class Manifest(ManifestSection):
     """Location of checkpoints; default: the data directory of each job's node."""
     state: StateLocation | None = None
     """Location of the state; default: ``.trainctl/state`` next to the manifest."""
-    reuse_from: list[Url] = Field(default_factory=list)
+    reuse_from: Annotated[tuple[Url, ...], listed()] = field(default_factory=tuple)
     """URLs of other states whose completed runs are reused instead of training the same again, in
     addition to the environments of this state."""
-    clusters: dict[Name, Cluster] = Field(default_factory=dict)
+    clusters: dict[Name, Cluster] = field(default_factory=dict)
     """Clusters that jobs run on; default: one named ``local`` on this machine."""
-    weights: dict[Name, DeclaredWeights] = Field(default_factory=dict)
+    weights: dict[Name, DeclaredWeights] = field(default_factory=dict)
     """Models and datasets that jobs refer to by name."""
-    caches: dict[Name, Cache] = Field(default_factory=dict)
+    caches: dict[Name, Cache] = field(default_factory=dict)
     """Settings of training caches."""
-    jobs: dict[JobName, Job] = Field(default_factory=dict)
+    jobs: dict[JobName, Job] = field(default_factory=dict)
     """Training jobs."""
-    moved: list[MovedResource] = Field(default_factory=list)
+    moved: Annotated[tuple[MovedResource, ...], listed()] = field(default_factory=tuple)
     """Resources that were renamed."""
-    removed: list[RemovedResource] = Field(default_factory=list)
+    removed: Annotated[tuple[RemovedResource, ...], listed()] = field(default_factory=tuple)
     """Resources that are no longer declared, and whether to destroy them."""
-    imports: list[ImportedRun] = Field(default_factory=list, alias="import")
+    imports: Annotated[tuple[ImportedRun, ...], listed()] = field(
+        default_factory=tuple, metadata=named("import")
+    )
     """Existing runs to record in the state."""

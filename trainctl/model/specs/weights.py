@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set
+from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import model_validator
-
-from trainctl.manifest.types.base import ManifestSection
 from trainctl.model.source_uri import BUCKETS, is_file_name, parse_source
 from trainctl.model.specs.auth import EndpointUrl, SourceAuth, SourceAuthSpec, validate_source
 from trainctl.model.specs.checks import (
     TEXT_OR_OBJECT,
+    CheckedSection,
+    Lifecycle,
     Name,
-    Text,
+    Texts,
     check,
     converted,
     validation_error,
 )
 from trainctl.model.specs.mounts import InvalidMount, MountLocation, normalize_mount
-from trainctl.model.specs.resource import Lifecycle
 
 _METHODS = {"AWS_OIDC": ("s3",), "AWS_ASSUME_ROLE": ("s3",), "GCP_OIDC": ("gs",)}
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -57,7 +57,7 @@ def _file_name(text: str) -> str:
     return text
 
 
-def _non_empty_patterns(patterns: list[str]) -> list[str]:
+def _non_empty_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
     """Reject an empty list, which as in huggingface_hub would include nothing."""
     if not patterns:
         raise validation_error(
@@ -90,10 +90,11 @@ def _require_file_name(source: str) -> None:
 
 SourceUri = Annotated[str, check(_source, pattern="^(hf|s3|gs|r2|azure|https)://|^file:")]
 Sha256 = Annotated[str, check(_sha256, pattern="^[0-9a-fA-F]{64}$")]
-AllowPatterns = Annotated[list[Text], check(_non_empty_patterns, minItems=1)]
+AllowPatterns = Annotated[Texts, check(_non_empty_patterns, minItems=1)]
 
 
-class InlineWeights(ManifestSection):
+@dataclass(frozen=True, slots=True)
+class InlineWeights(CheckedSection):
     """A source with its settings."""
 
     source: SourceUri
@@ -111,7 +112,7 @@ class InlineWeights(ManifestSection):
     """Bill requests to the credential's account, as Requester Pays buckets of ``s3://`` need."""
     allow_patterns: AllowPatterns | None = None
     """Include only files that match a pattern; ``*`` crosses ``/``."""
-    ignore_patterns: list[Text] | None = None
+    ignore_patterns: Texts | None = None
     """Exclude files that match a pattern."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of an ``https://`` file; it pins the source."""
@@ -119,8 +120,8 @@ class InlineWeights(ManifestSection):
     """File name of an ``https://`` file; default: the server's (``Content-Disposition``), else the
     end of the URL."""
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> InlineWeights:
+    def check_keys(self, written: Set[str]) -> None:
+        """Refuse keys that contradict, or don't fit the scheme of the source."""
         if self.auth is not None and self.auth_secret_name is not None:
             raise validation_error(
                 "the secret is set twice",
@@ -136,10 +137,6 @@ class InlineWeights(ManifestSection):
                 )
         if self.mount_location is None:
             _require_file_name(self.source)
-        self._check_server()
-        return self
-
-    def _check_server(self) -> None:
         scheme = self.source.partition(":")[0]
         inner = self.auth.endpoint_url if self.auth else None
         if (self.endpoint_url or inner) and scheme not in BUCKETS:
@@ -188,6 +185,7 @@ class InlineWeights(ManifestSection):
         return spec if spec != SourceAuthSpec() else None
 
 
+@dataclass(frozen=True, slots=True)
 class Weights(InlineWeights):
     """A model or dataset that jobs refer to by name."""
 
