@@ -41,10 +41,10 @@ _METHODS = {
     "release": "supervision.run_methods.release",
     "forget": "supervision.garbage_collection.forget",
     "forget_cache": "supervision.garbage_collection.forget_cache",
-    "make_cache": "training.methods.make_cache",
-    "remove_cache": "training.methods.remove_cache",
-    "cache_state": "training.methods.cache_state",
-    "clear_cache": "training.methods.clear_cache",
+    "make_cache": "training_caches.make_cache",
+    "remove_cache": "training_caches.remove_cache",
+    "cache_state": "training_caches.cache_state",
+    "clear_cache": "training_caches.clear_cache",
     "checkpoints": "checkpoints.methods.checkpoints",
     "checkpoint_listing": "checkpoints.methods.checkpoint_listing",
     "remove_checkpoints": "checkpoints.methods.remove_checkpoints",
@@ -72,7 +72,7 @@ _RAW_METHODS = {
     "read_lines": "runs.log_lines.read_lines",
     "read_objects": "checkpoints.methods.read_objects",
     "read_code": "cache.code_archives.read_code",
-    "read_cache": "training.methods.read_cache",
+    "read_cache": "training_caches.read_cache",
 }
 """Functions by method. Imported on demand, which saves start-up time and memory in supervisors."""
 

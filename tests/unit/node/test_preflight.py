@@ -18,13 +18,10 @@ from trainctl.base.protocol.host import PreflightPortsRequest, PreflightRequest
 from trainctl.base.protocol.runs import RunGpus
 from trainctl.node.supervision.preflight import (
     check_allocation,
+    disk_findings,
     free_port,
     preflight,
     preflight_ports,
-)
-from trainctl.node.system import health
-from trainctl.node.system.health import (
-    disk_findings,
     probe_disk,
     xid_errors,
 )
@@ -103,7 +100,7 @@ def test_recent_hardware_xids_are_found(tmp_path: Path) -> None:
 
 def test_only_new_weights_are_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    monkeypatch.setattr(health, "probe_disk", lambda _, size: sizes.append(size))
+    monkeypatch.setattr(f"{preflight.__module__}.probe_disk", lambda _, size: sizes.append(size))
     marker = Layout(str(tmp_path)).completion_marker("warm")
     marker.parent.mkdir(parents=True)
     marker.write_text("{}")
@@ -128,7 +125,7 @@ def test_a_disk_that_cannot_be_written_or_is_full_is_found(
         f"cannot write to {tmp_path}: Input/output error",
     )
     assert [*tmp_path.iterdir()] == []
-    monkeypatch.setattr(health, "free_space", lambda _: 12 * 10**6)
+    monkeypatch.setattr(f"{preflight.__module__}.free_space", lambda _: 12 * 10**6)
     (full,) = disk_findings(tmp_path, tmp_path, 64 * MIB)
     assert (full["level"], full["summary"]) == ("error", f"12.0 MB free in {tmp_path}")
     (small,) = disk_findings(tmp_path, tmp_path, 0, 2**60)

@@ -13,10 +13,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 
 from trainctl.base.filesystem.files import make_directory, read_json, remove_tree, write_json
 from trainctl.base.system.processes import cpu_seconds, descendants, is_alive, process_record
-from trainctl.node.containers.engines import APPTAINER, DOCKER, run_program
-
-LABEL = "trainctl.run"
-"""Label of trainctl's containers; its value is the run's directory."""
+from trainctl.node.containers.engines import APPTAINER, DOCKER, LABEL, run_program
 
 _CHOWN_TARGET = "/given"
 _CHOWN_SECONDS = 600.0

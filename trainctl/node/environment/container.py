@@ -15,9 +15,11 @@ from trainctl.base.filesystem.archives import is_inside
 from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.units import parse_size
-from trainctl.node.containers import cleanup, command_line
-from trainctl.node.containers.command_line import (
+from trainctl.node.containers import cleanup, engines
+from trainctl.node.containers.engines import (
+    APPTAINER,
     COMMANDS,
+    DOCKER,
     FIRST,
     HELD,
     LOG,
@@ -25,15 +27,19 @@ from trainctl.node.containers.command_line import (
     STEP,
     BindMount,
     ContainerSpec,
+    complaint,
     init_program,
 )
-from trainctl.node.containers.engines import APPTAINER, DOCKER, complaint
-from trainctl.node.environment.shell import holding_lines, shell_program, started_commands
-from trainctl.node.environment.workspace import PreparedJob
+from trainctl.node.environment.workspace import (
+    PreparedJob,
+    holding_lines,
+    shell_program,
+    started_commands,
+)
 from trainctl.node.runs.attempt import Launch
 from trainctl.node.runs.job import secret_variables, start_commands
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
-from trainctl.node.scheduling.gpus import VISIBILITY_VARIABLES
+from trainctl.node.scheduling.allocation import VISIBILITY_VARIABLES
 from trainctl.node.system.host import memory_bytes
 
 WORK = PurePosixPath("/b10/workspace")
@@ -222,9 +228,9 @@ def _gpus(claimed: Sequence[str], variables: Mapping[str, str]) -> Tuple[str, ..
 def _engine_command(engine: str, spec: ContainerSpec) -> Tuple[Tuple[str, ...], Mapping[str, str]]:
     """The engine's command line and environment."""
     if engine == APPTAINER:
-        argv = command_line.apptainer_arguments(spec, root=os.geteuid() == 0)
-        return argv, command_line.apptainer_variables(spec)
-    return command_line.engine_arguments(engine, spec), {}
+        argv = engines.apptainer_arguments(spec, root=os.geteuid() == 0)
+        return argv, engines.apptainer_variables(spec)
+    return engines.engine_arguments(engine, spec), {}
 
 
 def _write_programs(run: NodeRun, spec: RunSpec, first: str) -> None:

@@ -17,17 +17,16 @@ from trainctl.base.protocol.runs import EnterRequest, RunSpec
 from trainctl.base.system.processes import descendants, is_alive
 from trainctl.base.system.syscalls import setns
 from trainctl.node.containers.cleanup import running_container
-from trainctl.node.containers.command_line import FIRST
-from trainctl.node.containers.engines import APPTAINER
+from trainctl.node.containers.engines import APPTAINER, FIRST
 from trainctl.node.environment.container import WORK
-from trainctl.node.environment.shell import (
+from trainctl.node.environment.workspace import (
     activation_lines,
+    job_environment,
     keep_variables,
     kept_names,
     restoring_lines,
     without_copies,
 )
-from trainctl.node.environment.workspace import job_environment
 from trainctl.node.runs.attempt import exit_code
 from trainctl.node.runs.job import secret_variables
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun

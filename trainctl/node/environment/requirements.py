@@ -16,7 +16,7 @@ from trainctl.base.filesystem.files import make_directory, read_json, remove_tre
 from trainctl.base.lease import FileLease
 from trainctl.base.protocol.host import EnvironmentRequest, EnvironmentResponse
 from trainctl.node.cache.code_archives import open_archive
-from trainctl.node.environment.shell import QUERY_SECONDS, run_in_login_shell
+from trainctl.node.environment.workspace import QUERY_SECONDS, run_in_login_shell
 from trainctl.node.system.layout import Layout
 
 Emit = Callable[[Dict[str, Any]], None]

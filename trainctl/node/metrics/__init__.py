@@ -1,1 +1,1 @@
-"""Metrics of a run: ``sampler`` runs periodically, ``resource_usage`` measures."""
+"""Metrics of a run: ``sampler`` measures periodically, ``progress`` is what the job reports."""

@@ -7,12 +7,18 @@ line overrides the values of older ones.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import math
+import os
+import socket
 import time
-from typing import Dict, List, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
+from trainctl.base.filesystem.files import make_directory, write_atomic
+from trainctl.base.network.listener import listen
 from trainctl.base.protocol.runs import TrainingProgress
+from trainctl.base.system.syscalls import fork_child
 from trainctl.node.runs.record import NodeRun
 
 _TAIL_BYTES = 2**16
@@ -70,3 +76,139 @@ def _numbers(lines: List[bytes]) -> Dict[str, float]:
                 if type(number) in (int, float) and math.isfinite(number):
                     row[str(name)] = number
     return row
+
+
+_LOOPBACK = "127.0.0.1"
+_MAX_BYTES = 2**18
+_PREFIXES = ("KUBEFLOW_TRAINER_STATUS", "KUBEFLOW_TRAINER_SERVER")
+"""Of the variables: in the KEP, and in releases of Kubeflow and transformers."""
+_CERTIFICATE = b"""\
+-----BEGIN CERTIFICATE-----
+MIIBfTCCASOgAwIBAgIUKa5i4gW5KRZqDp/4wp9LC07dVIMwCgYIKoZIzj0EAwIw
+EzERMA8GA1UEAwwIdHJhaW5jdGwwIBcNMjYxMTI2MTczMDEzWhgPMjEyNjExMDIx
+NzMwMTNaMBMxETAPBgNVBAMMCHRyYWluY3RsMFkwEwYHKoZIzj0CAQYIKoZIzj0D
+AQcDQgAEfTbLsIaa9ylGbAhovhufeA5nLBq1Aw/4Jg+EoPrKyVtihClblQY+tyvr
+LmH7HgCRM50dd4wscP802cvrUbAp1aNTMFEwHQYDVR0OBBYEFKSAfvcEh+/T4em6
+qrJGFXrljy/qMB8GA1UdIwQYMBaAFKSAfvcEh+/T4em6qrJGFXrljy/qMA8GA1Ud
+EwEB/wQFMAMBAf8wCgYIKoZIzj0EAwIDSAAwRQIhAKOBmzgEtLbtwa7iSnlmO1YX
+3kXmao4mtValXQvUeSr7AiAbxcUI5oWUujczHiaDXfiwKr9hbMxidBWEYiXqepBO
+bQ==
+-----END CERTIFICATE-----
+"""
+"""Clients load a certificate, although the endpoint speaks HTTP. The private key of this one was discarded."""
+
+
+class ProgressEndpoint:
+    """Endpoint of a run, served by a child of its supervisor during each attempt."""
+
+    def __init__(self, run: NodeRun) -> None:
+        self._run = run
+        self._listener: Optional[socket.socket] = None
+        self._token = os.urandom(16).hex()
+
+    def serve(self) -> None:
+        """Start the child; like all other processes below the supervisor it ends with the attempt."""
+        listener = self._listener
+        if listener is not None:
+            with contextlib.suppress(OSError):
+                fork_child(lambda: self._serve(listener), listener.fileno())
+            listener.close()
+
+    def variables(self) -> Dict[str, str]:
+        """Discard the progress of an earlier attempt and listen; return the job's variables."""
+        directory = make_directory(self._run.progress)
+        for name, content in (
+            (self._run.progress_lines.name, b""),
+            ("token", self._token.encode()),
+            ("ca.crt", _CERTIFICATE),
+        ):
+            write_atomic(directory / name, content, durable=False)
+        variables = {"TRAINCTL_PROGRESS": str(self._run.progress_lines)}
+        try:
+            (self._listener,) = listen([_LOOPBACK])
+        except OSError:  # the job can only append lines
+            self._listener = None
+            return variables
+        for prefix in _PREFIXES:
+            variables[f"{prefix}_URL"] = f"http://{_LOOPBACK}:{self._listener.getsockname()[1]}/"
+            variables[f"{prefix}_TOKEN"] = str(directory / "token")
+            variables[f"{prefix}_CA_CERT"] = str(directory / "ca.crt")
+        return variables
+
+    def _serve(self, listener: socket.socket) -> int:
+        from socketserver import TCPServer  # slow to import, and few processes serve
+
+        server = TCPServer(
+            (_LOOPBACK, 0), _handler(self._token, self._append), bind_and_activate=False
+        )
+        server.socket.close()
+        server.socket = listener
+        server.serve_forever()
+        return 0
+
+    def _append(self, status: Mapping[str, Any]) -> None:
+        line = json.dumps(_from_trainer_status(status, newest_values(self._run))) + "\n"
+        flags = os.O_WRONLY | os.O_APPEND
+        with os.fdopen(os.open(self._run.progress_lines, flags), "w") as stream:
+            stream.write(line)
+
+
+def _handler(token: str, append: Callable[[Mapping[str, Any]], None]) -> Any:
+    """Return the class that handles requests."""
+    from http import HTTPStatus
+    from http.server import BaseHTTPRequestHandler
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 5.0
+
+        def do_POST(self) -> None:
+            status = self._accept()
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Log nothing."""
+
+        def _accept(self) -> HTTPStatus:
+            expected, actual = f"Bearer {token}", self.headers.get("Authorization", "")
+            if not hmac.compare_digest(actual.encode(), expected.encode()):
+                return HTTPStatus.UNAUTHORIZED
+            try:
+                length = int(self.headers.get("Content-Length", ""))
+                if length > _MAX_BYTES:
+                    return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+                append(json.loads(self.rfile.read(length))["trainerStatus"])
+            except (ValueError, TypeError, KeyError, AttributeError):
+                return HTTPStatus.BAD_REQUEST
+            return HTTPStatus.OK
+
+    return Handler
+
+
+def _from_trainer_status(status: Mapping[str, Any], before: Mapping[str, float]) -> Dict[str, Any]:
+    """Convert a ``trainerStatus``, whose metrics are texts; ValueError if it isn't one."""
+    row: Dict[str, Any] = {}
+    for metric in list(status.get("metrics") or ())[:256]:
+        name = str(metric["name"])[:64]
+        with contextlib.suppress(ValueError):
+            row[_NAMES.get(name.replace("_", "").lower(), name)] = float(metric["value"])
+    percent, total = status.get("progressPercentage"), row.get("total", before.get("total"))
+    if (
+        percent and total and "step" not in row
+    ):  # transformers reports 0 % before a resumed run's first step
+        row["step"] = total * float(percent) // 100
+    left = status.get("estimatedRemainingSeconds")
+    # transformers divides the time of a resumed process by all steps: estimate it from the steps
+    if left is not None and not (total and "step" in row):
+        row["remaining_seconds"] = float(left)
+    return row
+
+
+_NAMES = {
+    "currentstep": "step",
+    "globalstep": "step",
+    "totalsteps": "total",
+    "maxsteps": "total",
+}
+"""Names of metrics in lower case and without underscores."""

@@ -11,12 +11,12 @@ from trainctl.node.scheduling.allocation import (
     GPU_QUEUE,
     POLL_SECONDS,
     Allocation,
+    GpuRequest,
     PendingFn,
     QueueEntry,
     RunQueue,
 )
 from trainctl.node.scheduling.claims import is_held, wait_for_release
-from trainctl.node.scheduling.gpus import GpuRequest
 
 if TYPE_CHECKING:
     from trainctl.node.rendezvous.member import GangMember

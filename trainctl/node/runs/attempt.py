@@ -19,7 +19,7 @@ from trainctl.base.system.syscalls import (
 )
 from trainctl.node.runs.mount import Mount, enter_namespace
 from trainctl.node.runs.record import NodeRun
-from trainctl.node.system.process_tree import end_descendants
+from trainctl.node.system.host import end_descendants
 
 AWAITED_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 """Signals that a supervisor blocks and waits for."""

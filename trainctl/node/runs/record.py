@@ -25,8 +25,8 @@ from trainctl.base.system.processes import is_alive, process_record
 from trainctl.node.containers import cleanup
 from trainctl.node.runs.job import secret_variables
 from trainctl.node.system import layout as names
+from trainctl.node.system.host import kill_marked, send_signal
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.process_tree import kill_marked, send_signal
 
 PENDING = "TRAINING_JOB_PENDING"
 CREATED = "TRAINING_JOB_CREATED"

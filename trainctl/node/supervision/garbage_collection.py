@@ -15,7 +15,7 @@ from trainctl.base.protocol.weights import ForgetCacheResponse, ForgetResponse
 from trainctl.node.cache.eviction import CacheEviction, CacheInventory
 from trainctl.node.cache.holds import CacheHolds, space_lock
 from trainctl.node.cache.listings import CacheReferences
-from trainctl.node.containers.image_store import ImageStore
+from trainctl.node.containers.images import ImageStore
 from trainctl.node.runs.record import list_runs, list_specs
 from trainctl.node.supervision import run_methods
 from trainctl.node.system import layout as names

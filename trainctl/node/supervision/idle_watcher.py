@@ -27,9 +27,9 @@ from trainctl.base.system.processes import find_by_environment
 from trainctl.node.checkpoints.upload_journal import COMPLETED
 from trainctl.node.runs.job import keeps_checkpoints, max_duration_seconds, upload_seconds
 from trainctl.node.runs.record import RUNNING, NodeRun, list_specs, upload_status
-from trainctl.node.supervision.machine_use import MachineUse
+from trainctl.node.supervision.idle_shutdown import MachineUse
+from trainctl.node.system.host import send_signal
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.process_tree import send_signal
 
 _TICK_SECONDS = 2.0
 _MIN_TICK_SECONDS = 0.1

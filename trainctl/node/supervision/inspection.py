@@ -21,7 +21,7 @@ from trainctl.node.cache.holds import CacheHolds
 from trainctl.node.containers.engines import LocalEngine, choose_engine
 from trainctl.node.containers.images import find_image, validate_reference
 from trainctl.node.environment.container import RDMA
-from trainctl.node.environment.shell import check_host
+from trainctl.node.environment.workspace import check_host
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.mount import MountSupport, blocked_reason, private_mounts, try_mounts
 from trainctl.node.runs.record import (
@@ -33,9 +33,9 @@ from trainctl.node.runs.record import (
     list_runs,
     list_specs,
 )
+from trainctl.node.scheduling.allocation import usable_gpus
 from trainctl.node.scheduling.claims import holder_pid, is_held
-from trainctl.node.scheduling.gpus import usable_gpus
-from trainctl.node.supervision.machine_use import MachineUse
+from trainctl.node.supervision.idle_shutdown import MachineUse
 from trainctl.node.system import layout
 from trainctl.node.system.gpus import GpuDevice, ListGpusFn, gpu_users, list_gpus
 from trainctl.node.system.host import cpu_count, logout_rules, memory_bytes

@@ -27,8 +27,8 @@ from trainctl.node.runs.job import upload_seconds
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.allocation import waiting_text
 from trainctl.node.system import layout as names
+from trainctl.node.system.host import kill_marked, send_signal
 from trainctl.node.system.layout import Layout, layout_of
-from trainctl.node.system.process_tree import kill_marked, send_signal
 
 Emit = Callable[[Dict[str, Any]], None]
 _STOP_MARGIN_SECONDS = 30.0

@@ -16,8 +16,8 @@ from trainctl.node.runs.record import NodeRun
 from trainctl.node.supervision.run_methods import status_of
 from trainctl.node.supervision.supervisor import LaunchRequest, spawn
 from trainctl.node.system import layout as names
+from trainctl.node.system.host import send_signal
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.process_tree import send_signal
 
 Emit = Callable[[Dict[str, Any]], None]
 _END_SECONDS = 30.0

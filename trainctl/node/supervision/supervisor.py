@@ -24,18 +24,19 @@ from trainctl.base.system.syscalls import (
 from trainctl.node.checkpoints.loader import load_checkpoints
 from trainctl.node.checkpoints.uploader_process import UploaderProcess
 from trainctl.node.environment import container
-from trainctl.node.environment.shell import (
+from trainctl.node.environment.workspace import (
     activation_lines,
     describe_failure,
+    is_inherited,
+    job_environment,
     keep_variables,
+    prepare_job,
     restoring_lines,
     shell_arguments,
     shell_program,
     started_commands,
 )
-from trainctl.node.environment.workspace import is_inherited, job_environment, prepare_job
-from trainctl.node.metrics.disk_guard import DiskGuard
-from trainctl.node.metrics.progress_endpoint import ProgressEndpoint
+from trainctl.node.metrics.progress import ProgressEndpoint
 from trainctl.node.metrics.sampler import Sampler
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import (
@@ -53,14 +54,11 @@ from trainctl.node.runs.job import (
 )
 from trainctl.node.runs.log_index import LogTruncator
 from trainctl.node.runs.record import NodeRun
-from trainctl.node.scheduling.allocation import Allocation
-from trainctl.node.scheduling.gpus import NO_GPUS
+from trainctl.node.scheduling.allocation import NO_GPUS, Allocation
 from trainctl.node.scheduling.rank_coordination import RankCoordination, RunOutcome
-from trainctl.node.supervision.held_place import HeldPlace
-from trainctl.node.system.host import detach, leave_session
-from trainctl.node.system.process_tree import kill_marked
-from trainctl.node.training.cache import update_summary
-from trainctl.node.training.preparation import prepare_cache
+from trainctl.node.supervision.attempt_limits import DiskGuard, HeldPlace
+from trainctl.node.system.host import detach, kill_marked, leave_session
+from trainctl.node.training_caches import prepare_cache, update_summary
 
 _WRITE_ATTEMPTS = 60
 _REPORT_SECONDS = 2.0

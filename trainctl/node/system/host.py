@@ -1,4 +1,4 @@
-"""CPUs, memory, and processes that survive their caller and its logout: logind.conf(5)."""
+"""The host: CPUs, memory, and processes that survive their caller and its logout (logind.conf(5))."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
-from typing import Dict, Iterator, Tuple
+from typing import Callable, Collection, Dict, Iterable, Iterator, List, Sequence, Tuple
 
 from trainctl.base.protocol.host import LogoutPolicy
+from trainctl.base.system.processes import descendants, find_by_environment
 from trainctl.base.system.syscalls import close_other_descriptors
 
 _CONFIGURATION = ("/usr/lib/systemd", "/usr/local/lib/systemd", "/run/systemd", "/etc/systemd")
@@ -129,3 +131,62 @@ def detach(log: Path, *kept: int) -> None:
     os.umask(0o077)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+_POLL_SECONDS = 0.05
+_KILL_ROUNDS = 200
+
+
+def send_signal(pids: Iterable[int], number: int) -> None:
+    """Send a signal to all processes that still exist."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def reap() -> Dict[int, int]:
+    """Reap all exited children; their wait statuses by PID."""
+    statuses = {}
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            statuses[pid] = status
+    return statuses
+
+
+def end_descendants(grace: Callable[[], float], spared: Collection[int] = ()) -> Dict[int, int]:
+    """Terminate all descendants of this process, a child subreaper; wait statuses.
+
+    ``grace`` returns seconds from SIGTERM to SIGKILL and is called repeatedly, as it may change. ``spared`` are PIDs of
+    helper processes.
+    """
+    statuses: Dict[int, int] = {}
+    send_signal(_remaining(spared, statuses), signal.SIGTERM)
+    start = time.monotonic()
+    while time.monotonic() < start + grace() and _remaining(spared, statuses):
+        time.sleep(_POLL_SECONDS)
+    kill_until_none(lambda: _remaining(spared, statuses))
+    statuses.update(reap())  # children that exited since the last check
+    return statuses
+
+
+def kill_marked(entry: bytes) -> None:
+    """Kill processes with the entry in their environment."""
+    kill_until_none(lambda: find_by_environment(entry))
+
+
+def kill_until_none(find_pids: Callable[[], Sequence[int]]) -> None:
+    """Kill processes until none are found."""
+    for _ in range(_KILL_ROUNDS):
+        pids = find_pids()
+        if not pids:
+            return
+        send_signal(pids, signal.SIGKILL)
+        time.sleep(_POLL_SECONDS)
+
+
+def _remaining(spared: Collection[int], statuses: Dict[int, int]) -> List[int]:
+    statuses.update(reap())
+    return [pid for pid in descendants(os.getpid()) if pid not in spared]

@@ -22,8 +22,8 @@ from trainctl.base.protocol.host import IdleShutdownSettings, NoticeSource
 from trainctl.base.system.processes import process_record
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
 from trainctl.node.scheduling.claims import is_held
+from trainctl.node.supervision.idle_shutdown import MachineUse
 from trainctl.node.supervision.idle_watcher import IdleWatcher
-from trainctl.node.supervision.machine_use import MachineUse
 from trainctl.node.system.layout import Layout
 
 ADDRESS = f"127.78.{os.getpid() // 250 % 250}.{os.getpid() % 250 + 1}"

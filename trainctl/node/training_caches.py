@@ -1,4 +1,4 @@
-"""Training caches and the files in them. See DESIGN.md, "Training caches"."""
+"""Training caches: read-write directories shared by runs. See DESIGN.md, "Training caches"."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, cast
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Set,
+    Tuple,
+    cast,
+)
 
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.archives import is_inside
@@ -22,8 +34,16 @@ from trainctl.base.filesystem.files import (
     write_json,
 )
 from trainctl.base.lease import FileLease
+from trainctl.base.protocol import training as protocol
+from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.protocol.training import TrainingCacheUsage
 from trainctl.node.cache.listings import CacheReferences
+from trainctl.node.runs import record as runs
+from trainctl.node.runs.attempt import wait_for_stop
+from trainctl.node.runs.job import prepare_commands
+from trainctl.node.runs.record import PREPARE, NodeRun, list_specs
+from trainctl.node.scheduling.allocation import PendingFn
+from trainctl.node.scheduling.rank_coordination import RunOutcome
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout
 
@@ -264,3 +284,172 @@ def _remove_empty(path: str) -> bool:
     except OSError:  # not empty
         return False
     return True
+
+
+_POLL_SECONDS = 0.5
+_LAST_LINES = 3
+_LINE = 200
+
+
+def prepare_cache(
+    run: NodeRun,
+    spec: RunSpec,
+    execute: Callable[[List[str]], Optional[RunOutcome]],
+    pending: PendingFn,
+    begin: Callable[[str], None],
+) -> Optional[RunOutcome]:
+    """Run the prepare commands unless done; None if ready, else the outcome.
+
+    ``execute`` runs commands like the job's; ``begin`` receives a description of the current step.
+    """
+    rank, commands = int(spec["rank"]), prepare_commands(spec)
+    if not commands or spec["project_cache"] is None:
+        return None
+    digest = hashlib.sha256(json.dumps(commands).encode()).hexdigest()
+    cache = TrainingCache(run.layout, spec["project_cache"])
+    lock = content_lock(run.layout, cache.directory)
+    while not cache.is_prepared(digest) and not lock.try_acquire():
+        pending("waits for another run to prepare the training cache", None)
+        if wait_for_stop(_POLL_SECONDS):
+            return RunOutcome(runs.STOPPED)
+    try:
+        if cache.is_prepared(digest):
+            _record_preparer(run, rank, cache.prepared_by(digest))
+            return None
+        begin("prepares the training cache")
+        outcome = execute(commands)
+        if outcome is not None:
+            return _with_last_lines(outcome, run, rank)
+        name = f"run {spec['number']} ({spec['id']}) of {spec['address']}"
+        cache.mark_prepared(digest, run.key, name)
+    finally:
+        lock.release()
+    return None
+
+
+def _record_preparer(run: NodeRun, rank: int, preparer: Mapping[str, str]) -> None:
+    """Record which other run has the commands' log, in place of that log."""
+    if preparer.get("run") != run.key:
+        path = run.prepared_by(rank)
+        make_directory(path.parent)
+        write_json(path, {"name": preparer.get("name") or "another run"})
+
+
+def _with_last_lines(outcome: RunOutcome, run: NodeRun, rank: int) -> RunOutcome:
+    """Append the last lines that the commands printed to the error."""
+    text = run.tail(rank, PREPARE) if outcome.exit_code else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()][-_LAST_LINES:]
+    output = " / ".join(repr(line[:_LINE])[1:-1] for line in lines)
+    return outcome._replace(error=f"{outcome.error}. Output: {output}") if output else outcome
+
+
+Emit = Callable[[Dict[str, Any]], None]
+_BUFFER_BYTES = 2**16
+
+
+def make_cache(request: protocol.CacheOwnerRequest, emit: Emit) -> protocol.MakeCacheResponse:
+    """Create the directory if missing, and record its owner."""
+    layout, cache, lineage, owner = _parse_request(request)
+    with _users_lock(layout, cache):
+        cache.make(lineage, names.check_name(owner, "owner"))
+    return {"directory": str(cache.directory)}
+
+
+def remove_cache(request: protocol.CacheOwnerRequest, emit: Emit) -> protocol.RemoveCacheResponse:
+    """Release the directory for an owner or the lineage; remove it if unused."""
+    layout, cache, lineage, owner = _parse_request(request)
+    with _users_lock(layout, cache):
+        cache.release(lineage, owner)
+        others = cache.others(lineage, owner)
+        freed = 0 if others else cache.remove()
+    if not others:
+        remove_summary(layout, cache.directory)
+    removed = not others and not cache.directory.exists()
+    return {"directory": str(cache.directory), "bytes": freed, "removed": removed}
+
+
+def cache_state(request: protocol.CacheStatesRequest, emit: Emit) -> protocol.CacheStatesResponse:
+    """Report usage, other users, and whether the last release removes a cache."""
+    layout = Layout(request["root"])
+    states: List[protocol.TrainingCacheState] = []
+    for item in request["caches"]:
+        cache = TrainingCache(layout, item["directory"])
+        states.append(
+            {
+                "directory": str(cache.directory),
+                **cache_summary(layout, cache.directory),
+                "others": cache.others(request["lineage"], item["owner"]),
+                "ours": cache.is_owned,
+            }
+        )
+    return {"caches": states}
+
+
+def read_cache(request: protocol.TrainingCacheRequest, write: Callable[[bytes], None]) -> None:
+    """Write a line of JSON for each entry, and the totals as the last line."""
+    layout = Layout(request["root"])
+    directory = TrainingCache(layout, request["directory"]).directory
+    at, total, files = time.time(), 0, 0
+    pending: List[str] = []
+    size = 0
+    for entry in walk_entries(directory):
+        if not entry.is_directory:
+            total += entry.size
+            files += 1
+        pending.append(json.dumps(entry))
+        size += len(pending[-1])
+        if size > _BUFFER_BYTES:
+            write(("\n".join(pending) + "\n").encode())
+            pending, size = [], 0
+    usage: protocol.TrainingCacheUsage = {"bytes": total, "files": files, "at": at, "whole": True}
+    write(("\n".join([*pending, json.dumps(usage)]) + "\n").encode())
+    store_summary(layout, directory, usage)
+
+
+def clear_cache(request: protocol.ClearCacheRequest, emit: Emit) -> protocol.ClearCacheResponse:
+    """Remove files last modified ``older_than_seconds`` ago or earlier."""
+    layout = Layout(request["root"])
+    cache = TrainingCache(layout, request["directory"])
+    dry = request["dry_run"]
+    before = time.time() - (request["older_than_seconds"] or 0)
+    lock = content_lock(layout, cache.directory)
+    if not lock.try_acquire():
+        raise Failure("busy", f"{cache.directory} is being prepared or cleared", "Try again later.")
+    try:
+        if not dry:
+            _check_unused(layout, cache.directory)
+        cleaner = CacheCleaner(cache.directory, before, dry=dry)
+        cleaner.run()
+        if cleaner.files and not dry:
+            cache.invalidate_preparation()
+    finally:
+        lock.release()
+    if not dry:
+        update_summary(layout, cache.directory)
+    return {"files": cleaner.files, "bytes": cleaner.bytes, "left": cleaner.remaining}
+
+
+def _check_unused(layout: Layout, directory: Path) -> None:
+    for run, spec in list_specs(layout):
+        status = run.status() if str(directory) in spec["caches"] else None
+        if status and status["supervised"]:
+            raise Failure(
+                "busy",
+                f"the cache is in use by run {spec['number']} of {spec['address']}",
+                "Wait for the run to end, or stop it.",
+            )
+
+
+def _parse_request(request: protocol.CacheOwnerRequest) -> Tuple[Layout, TrainingCache, str, str]:
+    layout = Layout(request["root"])
+    owner = request.get("owner", "")
+    return (
+        layout,
+        TrainingCache(layout, request["directory"]),
+        names.check_name(request["lineage"], "lineage"),
+        names.check_name(owner, "owner") if owner else "",
+    )
+
+
+def _users_lock(layout: Layout, cache: TrainingCache) -> FileLease:
+    return FileLease(make_directory(layout.training) / f"{short_name(cache.directory)}-users.lock")

@@ -1,20 +1,67 @@
-"""Stops a job that fills a disk or exceeds its checkpoint volume, before other runs on the node fail."""
+"""Ends attempts early: when the time of a held place is over, or when a disk is full."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from typing import Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
+from trainctl.base.clock import Stopwatch
 from trainctl.base.filesystem.files import read_json
 from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.units import format_bytes
-from trainctl.node.metrics.resource_usage import disk_usage
-from trainctl.node.metrics.sampler import DISK_USAGE, job_directory
-from trainctl.node.runs.attempt import Attempt
+from trainctl.node.metrics.sampler import DISK_USAGE, disk_usage, job_directory
+from trainctl.node.runs.attempt import Attempt, AttemptEnd
 from trainctl.node.runs.job import checkpoint_bytes
 from trainctl.node.runs.record import ENDED, NodeRun, list_runs
+from trainctl.node.scheduling.rank_coordination import AttemptPolicy
+
+_SHOWN_SECONDS = 1.0
+
+
+class HeldPlace:
+    """The place of one run; ``record`` updates the run's record."""
+
+    def __init__(self, run: NodeRun, spec: RunSpec, record: Callable[..., None]) -> None:
+        self._run = run
+        self._session = spec["job"].get("interactive_session")
+        self._attempts = AttemptPolicy.of(spec).max_attempts
+        self._record = record
+        self._began: Optional[float] = None
+        self._until = 0.0
+
+    def trigger(self, number: int) -> str:
+        """Why the shell of an attempt waits after its commands; empty if it doesn't."""
+        return self._session["trigger"] if self._session and number >= self._attempts else ""
+
+    def tend(self, attempt: Attempt, clock: Stopwatch) -> None:
+        """End the shell once its time is over; a timeout counts from the start with ``on_startup``."""
+        code = self._run.held_code
+        if self._session is None or code is None or attempt.stopped:
+            return
+        if self._began is None:
+            self._began = 0.0 if self._session["trigger"] == "on_startup" else clock.seconds
+        own = (
+            self._session["timeout_minutes"] * 60
+            if self._session["trigger"] != "on_demand"
+            else 0.0
+        )
+        end = self._began + own + self._run.session_extension
+        if clock.seconds >= end:
+            attempt.release()
+            return
+        until = clock.wall + end
+        if abs(until - self._until) > _SHOWN_SECONDS:
+            self._until = until
+            session: Any = {"until": until, "exit_code": code}
+            self._record(session=session)
+
+    def result(self, end: AttemptEnd) -> AttemptEnd:
+        """Return how the commands ended, if the shell waited afterwards."""
+        code = self._run.held_code
+        return end if code is None else end._replace(code=code, stopped=False, expired=False)
+
 
 _RESERVE_BYTES = 2**30
 _RESERVE_SHARE = 100

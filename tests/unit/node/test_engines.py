@@ -8,16 +8,16 @@ from pathlib import PurePosixPath
 import pytest
 
 from tests.support.cases import cases
-from trainctl.node.containers.command_line import (
+from trainctl.node.containers.engines import (
     BindMount,
     ContainerSpec,
+    ProgramResult,
     apptainer_arguments,
     apptainer_variables,
     engine_arguments,
     init_program,
     mount_option,
 )
-from trainctl.node.containers.engines import ProgramResult
 from trainctl.node.containers.images import is_registry_unreachable, pull_error
 
 PLAIN = ContainerSpec(
