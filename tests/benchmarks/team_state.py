@@ -32,7 +32,7 @@ from tests.benchmarks.terraform import (
 )
 from tests.support.servers.buckets import KEY_ID, SECRET, moto
 from tests.support.servers.fault_proxy import fault_proxy
-from trainctl.buckets.bucket_store import open_state_store
+from trainctl.buckets.bucket import STATE_RETRY, BucketObjects
 from trainctl.ledger.ledger import IntentRequest, Ledger
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
@@ -178,7 +178,9 @@ def by_the_ledger(size: int) -> bool:
 
         def opened() -> Ledger:
             url = "s3://models/ledger"
-            objects = open_state_store(url, None, lambda: credential, environ=environ)
+            objects = BucketObjects(
+                url, None, lambda: credential, STATE_RETRY, purpose="state", environ=environ
+            )
             return Ledger(open_state(url, objects), str)
 
         ledger = opened()

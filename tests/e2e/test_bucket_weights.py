@@ -19,7 +19,7 @@ from tests.support.servers.bucket_stores import SERVERS, Server, place_in
 from tests.support.servers.buckets import KEY_ID, SECRET
 from tests.support.storage.weights_data import noise
 from tests.support.tiers import sample
-from trainctl.buckets.bucket_client import open_bucket
+from trainctl.buckets.bucket import Bucket
 from trainctl.buckets.location import parse_bucket_location
 from trainctl.plugin_api.sources import SourceCredential
 
@@ -70,7 +70,7 @@ def filled(platform: str, work: Path) -> Iterator[Cloud]:
 def put(server: Server, prefix: str, key: str, data: bytes) -> None:
     url, environ, value = place_in(server, prefix)
     location = parse_bucket_location(url, None, environ)
-    open_bucket(location, SourceCredential(value, "the test"), environ).put(key, data)
+    Bucket(location, SourceCredential(value, "the test"), environ).put(key, data)
 
 
 def write_manifest(project: ProjectHarness, cloud: Cloud, clusters: str = "") -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.projects.project import ProjectHarness
 from tests.support.servers.buckets import KEY_ID, SECRET, moto
-from trainctl.buckets.bucket_client import Bucket as Store
-from trainctl.buckets.credentials import AwsKeys
+from trainctl.buckets.bucket import Bucket as Store
 from trainctl.buckets.location import parse_bucket_location
+from trainctl.plugin_api.sources import SourceCredential
 
 MANIFEST = """\
 project: {name: demo}
@@ -33,7 +33,7 @@ jobs:
 def work(fresh: ProjectHarness) -> Iterator[ProjectHarness]:
     """A project that finds a model in a bucket, and everything that could open it."""
     with moto() as bucket:
-        keys = AwsKeys(KEY_ID, SECRET)
+        keys = SourceCredential(json.dumps(bucket.credential), "the test")
         store = Store(parse_bucket_location("s3://models", bucket.endpoint, {}), keys, environ={})
         store.put("llm/config.json", b"{}")
         fresh.variables |= {

@@ -30,7 +30,7 @@ from tests.support.storage.mirrors import (
 from tests.support.storage.weights_data import noise
 from trainctl.base.listing import ResolvedSource
 from trainctl.base.protocol.wire import CallbackClient, PendingRequest
-from trainctl.buckets.bucket_client import Bucket as Objects
+from trainctl.buckets.bucket import Bucket as Objects
 from trainctl.buckets.credentials import AzureKey, sign_sas_query
 from trainctl.buckets.location import parse_bucket_location
 from trainctl.errors import SourceMismatch

@@ -1,7 +1,7 @@
 """Buckets of S3, R2, Google Cloud Storage and Azure.
 
-Begin with ``bucket_client.Bucket``, the operations of one bucket, and ``bucket_store``, its ``ObjectStore`` with retries.
+Begin with ``bucket.Bucket``, the operations of one bucket, and its ``ObjectStore`` with retries, ``BucketObjects``.
 ``location`` parses URLs and endpoints, ``credentials`` parses secrets, ``default_chain`` finds a platform's default
-credential (``aws``, ``google``, ``token_requests``). ``obstore_client`` opens clients; ``errors`` translates their errors.
+credential, which ``logins`` requests. ``obstore_client`` opens clients and translates their errors; ``metadata`` lists.
 DESIGN.md explains the rules.
 """

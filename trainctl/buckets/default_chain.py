@@ -8,18 +8,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
-from trainctl.buckets import aws, google
-from trainctl.buckets.credentials import encode_token
-from trainctl.buckets.token_requests import (
-    CONNECT_SECONDS,
-    SILENCE_SECONDS,
-    token_errors,
-    token_session,
-)
+from trainctl.buckets import logins
 from trainctl.errors import SourceDenied, TrainctlError
 from trainctl.plugin_api.sources import SourceCredential
 
@@ -103,9 +94,9 @@ def runs_on_platform(scheme: str, environ: Mapping[str, str], dmi: Path = _DMI) 
 
 def _instance_credential(scheme: str) -> SourceCredential | None:
     """Return the machine's credential; None without account or library."""
-    tokens = {"gs": google.instance_token, "azure": azure_token}
+    tokens = {"gs": logins.instance_google_token, "azure": logins.azure_token}
     try:
-        return tokens.get(scheme, aws.default_aws_credential)("this machine's account")
+        return tokens.get(scheme, logins.default_aws_credential)("this machine's account")
     except TrainctlError:
         return None
 
@@ -126,7 +117,7 @@ def _aws(environ: Mapping[str, str]) -> _Origin | None:
     shared = environ.get("AWS_SHARED_CREDENTIALS_FILE")
     files = Path(shared) if shared else _home(environ) / ".aws" / "credentials"
     origin = _first(_AWS_CHAIN, environ) or ("the files in ~/.aws" if files.is_file() else None)
-    return (origin, lambda: aws.default_aws_credential(origin)) if origin else None
+    return (origin, lambda: logins.default_aws_credential(origin)) if origin else None
 
 
 def _google(environ: Mapping[str, str]) -> _Origin | None:
@@ -157,7 +148,7 @@ def _google_file(path: Path, origin: str) -> SourceCredential:
         ) from None
     if kind == "service_account":
         return SourceCredential(text, origin)
-    return google.default_token(origin)
+    return logins.default_google_token(origin)
 
 
 def _azure(account: str, environ: Mapping[str, str]) -> _Origin | None:
@@ -171,7 +162,7 @@ def _azure(account: str, environ: Mapping[str, str]) -> _Origin | None:
         return principal
     profile = _home(environ) / ".azure" / "azureProfile.json"
     origin = _first(_AZURE_CHAIN, environ) or ("az login" if profile.is_file() else None)
-    return (origin, lambda: azure_token(origin)) if origin else None
+    return (origin, lambda: logins.azure_token(origin)) if origin else None
 
 
 def _from_variables(
@@ -194,29 +185,3 @@ def _first(names: Iterable[str], environ: Mapping[str, str]) -> str | None:
 
 def _home(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("HOME") or Path.home())
-
-
-_SCOPE = "https://storage.azure.com/.default"
-_EXCLUDED = ("powershell", "developer_cli", "visual_studio_code", "shared_token_cache", "broker")
-"""Developer tools that are skipped: each starts a program or loads a library."""
-
-
-def azure_token(origin: str) -> SourceCredential:
-    """Return a token of Azure's default chain."""
-    with token_errors("Azure", origin):
-        from azure.core.pipeline.transport import RequestsTransport
-        from azure.identity import DefaultAzureCredential
-
-        transport = RequestsTransport(
-            session=token_session(),
-            session_owner=False,
-            connection_timeout=CONNECT_SECONDS,
-            read_timeout=SILENCE_SECONDS,
-        )
-        excluded = {f"exclude_{tool}_credential": True for tool in _EXCLUDED}
-        chain = DefaultAzureCredential(**excluded, transport=transport, retry_total=1)
-        token = chain.get_token(_SCOPE)
-    expires_at = datetime.fromtimestamp(token.expires_on, UTC)
-    return SourceCredential(
-        encode_token(token.token, expires_at), origin, renew=partial(azure_token, origin)
-    )

@@ -9,7 +9,6 @@ import re
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -19,6 +18,7 @@ from trainctl.base import sigv4
 from trainctl.base.checkpoints.s3_client import element_text, elements
 from trainctl.base.http import HttpClient, Response
 from trainctl.base.http.urls import host_of
+from trainctl.base.objects import ObjectStat
 from trainctl.buckets import credentials as kinds
 from trainctl.buckets.location import BucketLocation, entra_authority
 from trainctl.buckets.obstore_client import is_expired, object_url, region_of
@@ -41,17 +41,13 @@ class UnexpectedResponse(OSError):
         self.host = host
 
 
-@dataclass(frozen=True)
-class ObjectInfo:
+class ObjectInfo(ObjectStat):
     """An object's metadata. ``etag`` always includes its quotes.
 
     ``is_directory``: it only marks a directory. ``archived``: its storage class if it must be restored first.
     """
 
-    key: str
-    size: int
-    etag: str | None
-    modified: datetime
+    etag: str | None = None
     is_directory: bool = False
     archived: str = ""
 
@@ -221,13 +217,12 @@ def _object_info(key: str, fields: Iterable[tuple[str, str]]) -> ObjectInfo:
     except (KeyError, ValueError):
         raise UnexpectedResponse("the response has no size or no time of an object") from None
     tag = found.get("etag") or None
-    return ObjectInfo(
-        key,
-        size,
-        f'"{tag}"' if tag and not tag.endswith('"') else tag,
-        moment,
+    info = ObjectInfo(key, size, moment.timestamp())
+    info.etag = f'"{tag}"' if tag and not tag.endswith('"') else tag
+    info.is_directory = (
         (not size and key[-1:] in ("", "/"))
         or found.get("resourcetype") == "directory"
-        or found.get("hdiisfolder", "").lower() == "true",
-        "" if is_restored else next(iter(tiers & _ARCHIVED), ""),
+        or found.get("hdiisfolder", "").lower() == "true"
     )
+    info.archived = "" if is_restored else next(iter(tiers & _ARCHIVED), "")
+    return info

@@ -163,13 +163,13 @@ def bucket_mirror(
     location: StoreLocation, secrets: SecretResolver, environ: Mapping[str, str], retry: RetryPolicy
 ) -> Mirror:
     """Open the mirror in a bucket, with its secret or default credentials."""
-    from trainctl.buckets.bucket_store import open_bucket_store
+    from trainctl.buckets.bucket import BucketObjects
     from trainctl.store.keys import is_store_key
     from trainctl.store.store import MirrorStore
     from trainctl.weights.mirrors import DirectMirror
 
     access = BucketAccess(location, secrets)
-    objects = open_bucket_store(
+    objects = BucketObjects(
         access.url,
         location.endpoint_url,
         access.credential,

@@ -120,16 +120,16 @@ def _untrusted(origin: str, host: str) -> PermissionDenied:
 
 
 def _exchange_token(auth: SourceAuthSpec, environ: Mapping[str, str]) -> SourceCredential:
-    from trainctl.buckets import aws, google  # slow to load
+    from trainctl.buckets import logins  # slow to load
 
     if auth.auth_method == "GCP_OIDC":
         provider, account = auth.gcp_oidc_workload_id_provider, auth.gcp_oidc_service_account
-        return google.federated_token(provider or "", account or "", environ)
+        return logins.federated_token(provider or "", account or "", environ)
     if auth.auth_method == "AWS_OIDC":
         role, region = auth.aws_oidc_role_arn, auth.aws_oidc_region
-        return aws.assume_role_by_identity(role or "", region or "", environ)
+        return logins.assume_role_by_identity(role or "", region or "", environ)
     role, region = auth.aws_assume_role_arn, auth.aws_assume_role_region
-    return aws.assume_role(role or "", region or "", environ)
+    return logins.assume_role(role or "", region or "", environ)
 
 
 class CredentialCache:

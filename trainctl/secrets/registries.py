@@ -57,12 +57,12 @@ def _registry_secret(auth: DockerAuth, name: str, value: Value) -> tuple[str, st
 
 
 def _assume_role(auth: DockerAuth) -> dict[str, str]:
-    from trainctl.buckets import aws
+    from trainctl.buckets import logins
 
     if role := auth.aws_oidc_docker_auth:
-        credential = aws.assume_role_by_identity(role.role_arn, role.region)
+        credential = logins.assume_role_by_identity(role.role_arn, role.region)
     elif role := auth.aws_assume_role_docker_auth:
-        credential = aws.assume_role(role.role_arn, role.region)
+        credential = logins.assume_role(role.role_arn, role.region)
     else:
         raise ValueError(auth.auth_method)
     return {name: text for name, text in json.loads(credential.value).items() if name in _KEYS}
@@ -75,7 +75,7 @@ def _federated(auth: DockerAuth, block: GcpOidcDockerAuth) -> tuple[str, str]:
             "Use REGION-docker.pkg.dev, or auth_method REGISTRY_SECRET.",
             code="no-registry-login",
         )
-    from trainctl.buckets.google import federated_token
+    from trainctl.buckets.logins import federated_token
 
     credential = federated_token(block.workload_identity_provider, block.service_account)
     return "oauth2accesstoken", str(json.loads(credential.value)["access_token"])

@@ -10,13 +10,14 @@ from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import chain
 from posixpath import basename, dirname
 from typing import Literal
 
 from trainctl.base.filesystem.safe_path import ARCHIVED, display_path, unusable_file
 from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile, sort_files
-from trainctl.buckets.bucket_client import SIGNING, Bucket, open_bucket
+from trainctl.buckets.bucket import SIGNING, Bucket
 from trainctl.buckets.credentials import parse_credential
 from trainctl.buckets.location import BucketLocation, parse_bucket_location
 from trainctl.buckets.metadata import ObjectInfo
@@ -193,7 +194,7 @@ class BucketSource:
         return bucket.sign(file.path, URL_SECONDS, method)
 
     def _bucket(self, place: BucketLocation, credential: SourceCredential | None) -> Bucket:
-        return open_bucket(place, credential, self._environ, self._read_timeout)
+        return Bucket(place, credential, self._environ, self._read_timeout)
 
     def _resolved(self, resolved: ResolvedSource, credential: SourceCredential | None) -> Bucket:
         """Return the bucket in which the files' paths are keys."""
@@ -214,7 +215,7 @@ class BucketSource:
         The latter needs no permission to list.
         """
         bucket = self._bucket(_location(uri, credential, self._environ), credential)
-        listed = (info for info in bucket.list() if not info.is_directory)
+        listed = bucket.list()
         denied, first = None, None
         try:
             first = next(listed, None)
@@ -224,7 +225,7 @@ class BucketSource:
         if first is None and path and not uri.endswith("/"):
             parent = bucket.at(dirname(path))
             with suppress(*([SourceDenied] if denied else [])):
-                if (single := parent.head(basename(path))) and not single.is_directory:
+                if (single := parent.stat(basename(path))) and not single.is_directory:
                     return parent, iter([single])
         if denied:
             raise denied
@@ -246,7 +247,8 @@ def _source_file(bucket: Bucket, info: ObjectInfo) -> SourceFile:
     if info.etag:
         checksum = _checksum(bucket.location, info.etag, info.size)
         return SourceFile(info.key, info.size, f"etag:{info.etag}", checksum)
-    return SourceFile(info.key, info.size, f"modified:{info.modified:%Y-%m-%dT%H:%M:%SZ}")
+    modified = datetime.fromtimestamp(info.modified, UTC)
+    return SourceFile(info.key, info.size, f"modified:{modified:%Y-%m-%dT%H:%M:%SZ}")
 
 
 def _checksum(location: BucketLocation, tag: str, size: int) -> str:

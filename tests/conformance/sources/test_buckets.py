@@ -12,7 +12,7 @@ from tests.support.servers.bucket_stores import SERVERS, Server, place_in
 from tests.support.servers.buckets import KEY_ID, SECRET
 from tests.support.servers.clouds import ACCOUNT, ACCOUNT_KEY
 from trainctl.base.listing import ResolvedSource, SourceFile
-from trainctl.buckets.bucket_client import Bucket, open_bucket
+from trainctl.buckets.bucket import Bucket
 from trainctl.buckets.location import parse_bucket_location
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.bucket import BucketSource
@@ -57,9 +57,9 @@ class OfBuckets(WeightSourceConformance):
         _, environ, value = place_in(self.server, "")
         for url in urls:
             location = parse_bucket_location(url, None, environ)
-            bucket = open_bucket(location, SourceCredential(value, "test"), environ)
+            bucket = Bucket(location, SourceCredential(value, "test"), environ)
             for info in [*bucket.list()]:
-                bucket.delete(info.key)
+                bucket.delete([info.key])
             for path, data in files.items():
                 bucket.put(path, data)
         return environ

@@ -12,7 +12,7 @@ import pytest
 from tests.support.servers.bucket_stores import SERVERS
 from tests.support.storage.store_contents import sha256
 from trainctl.base.objects import ObjectStore
-from trainctl.buckets.bucket_store import BucketObjects
+from trainctl.buckets.bucket import BucketObjects
 from trainctl.store import keys
 
 DATA = bytes(range(256)) * 300
@@ -111,7 +111,7 @@ def test_signed_urls_open_just_their_objects(
     other = blobs(1)[0]
     for key in (KEY, other):
         objects.put(key, DATA)
-    url, _ = objects.sign([KEY, other], 60)
+    url, _ = objects.presigned([KEY, other], 60)
     with urlopen(url) as answer:
         assert answer.read() == DATA
     if kind != "s3":  # moto checks no signatures

@@ -11,8 +11,8 @@ from unittest.mock import patch
 from tests.support.servers.bucket_stores import SERVERS, place_in
 from tests.support.servers.fault_proxy import FaultProxy, fault_proxy
 from tests.support.servers.google_xml import GoogleXml
-from trainctl.buckets import bucket_store
-from trainctl.buckets.bucket_store import STATE_RETRY, StateObjects, open_state_store
+from trainctl.buckets import bucket
+from trainctl.buckets.bucket import STATE_RETRY, BucketObjects
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl_state import BucketLog
 
@@ -31,11 +31,12 @@ class Cloud:
     environ: Mapping[str, str]
     credential: str
 
-    def objects(self, prefix: str) -> StateObjects:
+    def objects(self, prefix: str) -> BucketObjects:
         """The objects below a prefix, for a state."""
         credential = SourceCredential(self.credential, "the test")
-        return open_state_store(
-            f"{self.url}{prefix}", None, lambda: credential, environ=self.environ, retry=RETRY
+        url = f"{self.url}{prefix}"
+        return BucketObjects(
+            url, None, lambda: credential, RETRY, purpose="state", environ=self.environ
         )
 
 
@@ -44,7 +45,7 @@ def clouds(name: str, work: Path) -> Iterator[Cloud]:
     """A server of ``SERVERS``, for as long as the block lasts."""
     with (
         SERVERS[name](work) as server,
-        patch.object(bucket_store, "STATE_SILENCE_SECONDS", PATIENCE),
+        patch.object(bucket, "STATE_SILENCE_SECONDS", PATIENCE),
     ):
         endpoint = server.url if isinstance(server, GoogleXml) else server.endpoint
         with fault_proxy(endpoint) as proxy:

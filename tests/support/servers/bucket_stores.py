@@ -11,7 +11,7 @@ from tests.support.servers.buckets import BucketServer, moto, rclone
 from tests.support.servers.clouds import ACCOUNT, AzureAccount, azure
 from tests.support.servers.google_xml import GoogleXml, google_xml
 from trainctl.base.retry import RetryPolicy
-from trainctl.buckets.bucket_store import BucketObjects, open_bucket_store
+from trainctl.buckets.bucket import BucketObjects
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.store import keys
 
@@ -46,6 +46,6 @@ def objects_in(server: Server, prefix: str) -> BucketObjects:
     url, environ, value = place_in(server, prefix)
     retry = RetryPolicy(wait=lambda cancelled, seconds: None)
     credential = SourceCredential(value, "the test")
-    return open_bucket_store(
+    return BucketObjects(
         url, None, lambda: credential, retry, environ=environ, is_own=keys.is_store_key
     )

@@ -1,33 +1,42 @@
-"""Faults of a bucket's server, and credentials that expire."""
+"""Operations of buckets: faults of servers, credentials that expire, retries, presigned URLs."""
 
 from __future__ import annotations
 
 import json
 import socket
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from obstore.store import MemoryStore
 
 from tests.support.cases import by_text
+from tests.support.servers.bucket_stores import SERVERS, place_in
 from tests.support.servers.buckets import KEY_ID, SECRET, moto
 from tests.support.servers.certificate_authority import authority
+from tests.support.servers.google_xml import GoogleXml
 from tests.support.servers.hub import FaultyHandler, listen
 from tests.support.servers.raw_server import RawRequest, RawServer, raw_response, serve_responses
 from trainctl import errors
 from trainctl.base.checkpoints.s3_client import S3Client
-from trainctl.buckets.bucket_client import Bucket, open_bucket
-from trainctl.buckets.credentials import AwsKeys
-from trainctl.buckets.errors import WrongRegion
+from trainctl.base.retry import RetryPolicy
+from trainctl.buckets import bucket as bucket_module
+from trainctl.buckets.bucket import Bucket, BucketObjects
 from trainctl.buckets.location import parse_bucket_location
+from trainctl.buckets.metadata import ObjectInfo
+from trainctl.buckets.obstore_client import WrongRegion
 from trainctl.errors import (
     SourceDenied,
     SourceError,
     SourceNotFound,
+    SourceUnavailable,
     SourceUnreachable,
+    StorageError,
 )
 from trainctl.model.run import RunRecord
 from trainctl.plugin_api.sources import SourceCredential
@@ -51,9 +60,16 @@ def server(answers: list[Callable[[RawRequest], bytes]]) -> Iterator[RawServer]:
         yield running
 
 
-def bucket(url: str, key_id: str = KEY_ID, **more: object) -> Bucket:
+def keys(key_id: str, *renewed: str) -> SourceCredential:
+    """A key that is renewed by the others."""
+    value = json.dumps({"aws_access_key_id": key_id, "aws_secret_access_key": SECRET})
+    renew = (lambda: keys(*renewed)) if renewed else None
+    return SourceCredential(value, "secret keys", renew=renew)
+
+
+def bucket(url: str, *key_ids: str, read_timeout: float = 30) -> Bucket:
     location = parse_bucket_location("s3://models/a", url, {})
-    return Bucket(location, AwsKeys(key_id, SECRET), "secret keys", environ={}, **more)  # type: ignore[arg-type]
+    return Bucket(location, keys(*(key_ids or [KEY_ID])), {}, read_timeout)
 
 
 def unsigned(uri: str, url: str, **environ: str) -> Bucket:
@@ -97,11 +113,10 @@ def test_an_expired_credential_is_renewed_once(server: RawServer, answers: list[
         return raw_response(EMPTY) if is_new else refusal("ExpiredToken")
 
     answers.append(respond)
-    renewed = iter([AwsKeys("NEW", SECRET), AwsKeys("ALSO-OLD", SECRET)])
-    assert list(bucket(server.url, "OLD", renew=lambda: next(renewed)).list()) == []
+    assert list(bucket(server.url, "OLD", "NEW").list()) == []
     assert len(server.heard) == 2
     with pytest.raises(SourceDenied, match="has expired") as caught:
-        list(bucket(server.url, "OLD", renew=lambda: next(renewed)).list())
+        list(bucket(server.url, "OLD", "ALSO-OLD").list())
     assert caught.value.code == "expired-credential"
     assert len(server.heard) == 4
     with pytest.raises(SourceDenied, match="has expired"):
@@ -116,7 +131,7 @@ def test_each_credential_is_renewed_before_it_expires(server: RawServer) -> None
         return SourceCredential(value, "role", renew=lambda: credential(number + 1))
 
     cached = CredentialCache().get("role", lambda: credential(0))
-    store = open_bucket(parse_bucket_location("s3://models/a", server.url, {}), cached, {})
+    store = Bucket(parse_bucket_location("s3://models/a", server.url, {}), cached, {})
     for _ in range(3):
         list(store.list())
     assert [one.partition("=")[2][:4] for one in signatures(server)] == ["KEY1", "KEY2", "KEY2"]
@@ -240,7 +255,7 @@ def test_a_missing_bucket_is_not_an_existing_object() -> None:
     """Otherwise a lock would be awaited forever."""
     with moto() as server:
         missing = parse_bucket_location("s3://missing/a", server.endpoint, {})
-        store = Bucket(missing, AwsKeys(KEY_ID, SECRET), "secret keys", environ={})
+        store = Bucket(missing, keys(KEY_ID), {})
         with pytest.raises(SourceNotFound, match="bucket not found"):
             store.put_if_absent("lock", b"1")
 
@@ -260,9 +275,143 @@ def test_without_a_credential_no_metadata_server_is_asked(
         acts: list[Callable[[], object]] = [
             lambda: store.get("x"),
             lambda: store.put("x", b"1"),
-            lambda: store.delete("x"),
+            lambda: store.delete(["x"]),
         ]
         for act in acts:
             with pytest.raises(SourceError, match="403"):
                 act()
     assert metadata.heard == []
+
+
+class Faulty:
+    """A bucket in memory. ``faults`` are raised by the next calls, after they did what they do."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryStore()
+        self.faults: list[SourceError] = []
+        self.calls = 0
+        self.replaced = b""
+
+    def responding(self, value: Any) -> Any:
+        self.calls += 1
+        if self.faults:
+            raise self.faults.pop()
+        return value
+
+    def get(self, key: str, options: Any = None) -> Any:
+        return self.responding(self.memory.get(key))
+
+    def put(self, key: str, data: bytes, **options: Any) -> None:
+        if self.replaced:
+            self.memory.put(key, self.replaced)
+        else:
+            self.memory.put(key, data, **options)
+        self.responding(None)
+
+    def delete(self, keys: list[str]) -> None:
+        assert len(keys) <= 1000
+        self.memory.delete(keys)
+        self.responding(None)
+
+    def list_page(
+        self, prefix: str, after: str, cursor: str | None
+    ) -> tuple[list[ObjectInfo], str | None]:
+        names = sorted(info["path"] for infos in self.memory.list() for info in infos)
+        start = int(cursor or 0)
+        page = [ObjectInfo(name, 1, 0.0) for name in names[start : start + 700]]
+        return self.responding((page, str(start + 700) if start + 700 < len(names) else None))  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> Faulty:
+    server = Faulty()
+    monkeypatch.setattr(bucket_module, "open_client", lambda *settings, **more: server)
+    monkeypatch.setattr(bucket_module, "MetadataClient", lambda *settings: server)
+    return server
+
+
+def mirror(access: SourceCredential | None = None) -> BucketObjects:
+    retry = RetryPolicy(wait=lambda cancelled, seconds: None, attempts=3)
+    return BucketObjects("s3://models/pre", None, lambda: access, retry, environ={})
+
+
+def test_transient_errors_of_a_mirror_are_retried(faulty: Faulty) -> None:
+    faulty.memory.put("a", b"x")
+    faulty.faults = [SourceUnavailable("later"), SourceUnavailable("later")]
+    assert mirror().get("a") == b"x"
+    assert faulty.calls == 3
+
+
+def test_errors_of_a_mirror_name_it_and_not_the_object(
+    server: RawServer, answers: list[object]
+) -> None:
+    answers.append(lambda request: refusal("AccessDenied", "403 Forbidden"))
+    url, retry = "s3://models/pre", RetryPolicy()
+    objects = BucketObjects(url, server.url, lambda: keys(KEY_ID), retry, environ={})
+    with pytest.raises(StorageError) as caught:
+        objects.get("secret/key")
+    assert caught.value.summary.startswith(f"mirror {url}: ")
+    assert caught.value.code == "source-denied"
+    assert "secret" not in caught.value.summary.partition(": secret keys")[0]
+    assert len(server.heard) == 1
+    malformed = SourceCredential("{", "secret m")
+    with pytest.raises(StorageError, match=f"mirror {url}: secret m"):
+        BucketObjects(url, server.url, lambda: malformed, retry, environ={}).get("a")
+
+
+def test_a_lost_response_to_a_creation(faulty: Faulty) -> None:
+    objects = mirror()
+    faulty.faults = [SourceUnavailable("cut")]
+    assert objects.put_if_absent("a", b"mine")
+    faulty.faults = [SourceUnavailable("cut")]
+    assert not objects.put_if_absent("a", b"other")
+
+
+def test_a_server_that_replaces_objects(faulty: Faulty) -> None:
+    faulty.replaced = b"of a later writer"
+    assert not mirror().put_if_absent("a", b"mine")
+
+
+def test_a_list_repeats_the_request_that_failed(faulty: Faulty) -> None:
+    names = [f"{number:04}" for number in range(2500)]
+    for name in names:
+        faulty.memory.put(name, b"x")
+    faulty.faults = [SourceUnavailable("cut"), SourceUnavailable("cut")]
+    assert [stat.key for stat in mirror().list("")] == names
+    assert not faulty.faults
+
+
+def test_many_objects_are_deleted_in_batches(faulty: Faulty) -> None:
+    names = [f"{number:04}" for number in range(2500)]
+    for name in names:
+        faulty.memory.put(name, b"x")
+    mirror().delete(names[1:])
+    assert [stat.key for stat in mirror().list("")] == names[:1]
+    assert faulty.calls == 4
+
+
+def test_a_credential_that_cannot_sign(faulty: Faulty) -> None:
+    with pytest.raises(StorageError) as caught:
+        mirror().presigned(["a"], 60)
+    assert caught.value.code == "mirror-cannot-presign"
+
+
+NAMES = ["a b", "a%20b", "50% off", "#1", "a?b", "a+b", "a&b=c", "a,b;c", "ü", "a'(b)", "[x]{y}", "a~b", "a@b:c"]  # fmt: skip
+
+
+@pytest.mark.parametrize("platform", ["s3", "google", "azure"])
+def test_a_presigned_url_opens_the_object_of_that_name(platform: str, tmp_path: Path) -> None:
+    """Also below a prefix of such a name; a list has the same name."""
+    with SERVERS[platform](tmp_path) as server:
+        contents = []
+        for name in NAMES:
+            url, environ, value = place_in(server, name)
+            location = parse_bucket_location(url, None, environ)
+            store = Bucket(location, SourceCredential(value, "the test"), environ)
+            store.put(name, name.encode())
+            presigned = store.sign(name, 100) or ""
+            if isinstance(server, GoogleXml):
+                presigned = presigned.replace("https://storage.googleapis.com", server.url)
+            with urllib.request.urlopen(presigned) as response:
+                contents.append((next(store.list()).key, response.read().decode()))
+    assert contents == [(name, name) for name in NAMES]

@@ -19,14 +19,17 @@ from tests.support.servers.certificate_authority import authority
 from tests.support.servers.clouds import ACCOUNT, service_account
 from tests.support.servers.hub import FaultyHandler, listen
 from tests.support.servers.identity_servers import AUDIENCE, POOL, IdentityServers, identity_servers
-from trainctl.buckets.aws import assume_role, assume_role_by_identity
 from trainctl.buckets.credentials import AwsKeys, BearerToken, parse_credential
 from trainctl.buckets.default_chain import (
-    azure_token,
     default_credential,
     default_credential_origin,
 )
-from trainctl.buckets.google import federated_token
+from trainctl.buckets.logins import (
+    assume_role,
+    assume_role_by_identity,
+    azure_token,
+    federated_token,
+)
 from trainctl.errors import (
     SourceDenied,
     SourceError,

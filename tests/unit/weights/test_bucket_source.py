@@ -18,7 +18,7 @@ from tests.support.servers.clouds import ACCOUNT, azure
 from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
 from tests.support.storage.weights_data import LFS_POINTER
 from trainctl.base.filesystem.safe_path import is_unusable
-from trainctl.buckets.bucket_client import open_bucket
+from trainctl.buckets.bucket import Bucket
 from trainctl.buckets.location import parse_bucket_location
 from trainctl.errors import SourceDenied, SourceError, SourceNotFound
 from trainctl.plugin_api.sources import SourceCredential
@@ -117,7 +117,7 @@ def test_markers_and_the_archive_of_azure(tmp_path: Path) -> None:
         credential = SourceCredential(account.connection_string, "a string")
         environ = {"AZURE_STORAGE_ENDPOINT": account.endpoint}
         uri = f"azure://{ACCOUNT}/closed/d"
-        bucket = open_bucket(parse_bucket_location(uri, None, environ), credential, environ)
+        bucket = Bucket(parse_bucket_location(uri, None, environ), credential, environ)
         store: Any = bucket._client(long=False, sent=0)
         store.put("a/marker", b"", attributes={"hdi_isfolder": "true"})
         store.put("old", b"1", attributes={"Storage-Class": "Archive"})
@@ -167,7 +167,7 @@ def test_archived_objects_are_an_error(s3: Any, source: BucketSource) -> None:
 @pytest.mark.parametrize("case", cases("sources/archived_objects"))
 def test_archived_objects_are_told_by_their_headers(case: dict[str, Any]) -> None:
     with serve_responses(lambda request: raw_response(b"x", **DATED, **case["headers"])) as server:
-        info = open_bucket(parse_bucket_location("s3://models", server.url, {}), KEYS, {}).head("x")
+        info = Bucket(parse_bucket_location("s3://models", server.url, {}), KEYS, {}).stat("x")
     assert (info and info.archived) == case["archived"]
 
 
@@ -219,7 +219,7 @@ def test_objects_of_google_stay_compressed(uri: str) -> None:
         bucket = source._resolved(resolved, nobody)
         with source.open(resolved, resolved.files[0], 0, nobody) as body:
             assert [b"".join(body), bucket.get("x")] == [b"gz."] * 2
-        assert bucket.head("x") == next(bucket.list())
+        assert bucket.stat("x") == next(bucket.list())
 
 
 def test_the_requester_pays_for_lists_and_files() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,11 @@ from google.auth.crypt import RSASigner
 from tests.support.servers.buckets import KEY_ID, SECRET
 from tests.support.servers.clouds import service_account
 from tests.support.servers.raw_server import RawServer, raw_response, serve_responses
-from trainctl.buckets.bucket_client import Bucket
-from trainctl.buckets.credentials import (
-    AwsKeys,
-    AzurePrincipal,
-    AzureSas,
-    BucketCredential,
-    ServiceAccount,
-)
-from trainctl.buckets.default_chain import azure_token
-from trainctl.buckets.google import federated_token
+from trainctl.buckets.bucket import Bucket
 from trainctl.buckets.location import parse_bucket_location
-from trainctl.buckets.token_requests import identity_token
+from trainctl.buckets.logins import azure_token, federated_token, identity_token
 from trainctl.errors import SourceDenied, SourceError
+from trainctl.plugin_api.sources import SourceCredential
 
 LISTED = "<ListBucketResult></ListBucketResult>"
 
@@ -37,16 +30,29 @@ def elsewhere() -> Iterator[RawServer]:
         yield server
 
 
-OPENED: dict[str, BucketCredential] = {
-    "s3://box/llm": AwsKeys(KEY_ID, SECRET, "the-session-token"),
-    "azure://acme/box/llm": AzureSas("sv=2021-08-06&sig=the-signature"),
+OPENED = {
+    "s3://box/llm": {
+        "aws_access_key_id": KEY_ID,
+        "aws_secret_access_key": SECRET,
+        "aws_session_token": "the-session-token",
+    },
+    "azure://acme/box/llm": {"sas_token": "sv=2021-08-06&sig=the-signature"},
 }
+
+
+def opened(
+    uri: str, url: str, secret: Mapping[str, str], environ: Mapping[str, str] | None = None
+) -> Bucket:
+    credential = SourceCredential(json.dumps(secret), "the test")
+    return Bucket(parse_bucket_location(uri, url, {}), credential, environ or {})
+
+
 REQUESTS: list[Callable[[Bucket], object]] = [
     lambda bucket: list(bucket.list()),
-    lambda bucket: bucket.head("x"),
+    lambda bucket: bucket.stat("x"),
     lambda bucket: bucket.get("x"),
     lambda bucket: bucket.put("x", b"content"),
-    lambda bucket: bucket.delete("x"),
+    lambda bucket: bucket.delete(["x"]),
 ]
 
 
@@ -56,7 +62,7 @@ def test_a_bucket_client_follows_no_redirect(elsewhere: RawServer, uri: str) -> 
     there = elsewhere.url.replace("127.0.0.1", "localhost")
     away = raw_response(status="307 Temporary Redirect", Location=there)
     with serve_responses(lambda request: away) as redirecting:
-        bucket = Bucket(parse_bucket_location(uri, redirecting.url, {}), OPENED[uri], environ={})
+        bucket = opened(uri, redirecting.url, OPENED[uri])
         for send in REQUESTS:
             redirecting.heard.clear()
             host = redirecting.url[7:]
@@ -79,8 +85,8 @@ def test_a_service_principal_gets_its_token_from_another_server(
     ):
         there = {"AZURE_AUTHORITY_HOST": entra.url.replace("127.0.0.1", "localhost")}
         monkeypatch.setenv(*there.popitem())
-        place = parse_bucket_location("azure://acme/box", blobs.url, {})
-        bucket = Bucket(place, AzurePrincipal("tenant", "client", SECRET))
+        principal = {"tenant_id": "tenant", "client_id": "client", "client_secret": SECRET}
+        bucket = opened("azure://acme/box", blobs.url, principal, os.environ)
         with pytest.raises(SourceError, match=r"by localhost:\d+ \(401\): The secret is invalid"):
             list(bucket.list())
         with pytest.raises(SourceError):
@@ -95,8 +101,7 @@ def test_a_service_principal_gets_its_token_from_another_server(
 def test_a_service_account_signs_its_own_token() -> None:
     account = service_account()
     with serve_responses(lambda request: raw_response(LISTED)) as google:
-        place = parse_bucket_location("gs://box", google.url, {})
-        assert list(Bucket(place, ServiceAccount(json.dumps(account)), environ={}).list()) == []
+        assert list(opened("gs://box", google.url, account).list()) == []
     token = google.heard[0].headers["authorization"].split()[1]
     text, _, signature = token.rpartition(".")
     signer: Any = RSASigner.from_service_account_info(account)  # type: ignore[no-untyped-call]

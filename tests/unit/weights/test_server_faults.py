@@ -19,7 +19,7 @@ from tests.support.storage.mirrors import MemorySource, immediate_retry
 from trainctl.base.checkpoints.stores import open_checkpoint_store
 from trainctl.base.failure import Failure
 from trainctl.base.http.limits import LIMITS
-from trainctl.buckets.bucket_client import Bucket
+from trainctl.buckets.bucket import Bucket
 from trainctl.buckets.location import parse_bucket_location
 from trainctl.errors import SourceError, SourceInterrupted, SourceUnavailable, SourceUnreachable
 from trainctl.plugin_api.sources import SourceCredential, WeightSource

@@ -18,7 +18,7 @@ from trainctl.plugin_api import discovery
 from trainctl.plugin_api.state import FIRST_BATCH, StateLog
 
 if TYPE_CHECKING:  # slow to import
-    from trainctl.buckets.bucket_store import StateObjects
+    from trainctl.buckets.bucket import BucketObjects
     from trainctl.encryption.keys import EncryptionKeys
     from trainctl.encryption.sealed_log import SealedLog
     from trainctl.ledger.ledger import Ledger
@@ -118,15 +118,17 @@ def _directories(path: Path) -> tuple[str, ...]:
 
 def _objects(
     url: str, declared: StoreLocation, secrets: SecretResolver, environ: Mapping[str, str]
-) -> StateObjects:
-    from trainctl.buckets.bucket_store import open_state_store
+) -> BucketObjects:
+    from trainctl.buckets.bucket import STATE_RETRY, BucketObjects
 
     location = location_at(url, declared)
     access = BucketAccess(location, secrets, "state")
-    return open_state_store(
+    return BucketObjects(
         access.url,
         location.endpoint_url,
         access.credential,
+        STATE_RETRY,
+        purpose="state",
         environ=environ,
         encryption=(location.server_side_encryption, location.kms_key_id),
         refusal=access.refusal,

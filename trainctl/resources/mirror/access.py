@@ -29,7 +29,7 @@ from trainctl.store.reader import BlobLocator
 from trainctl.weights.mirrors import Mirror
 
 if TYPE_CHECKING:  # slow to import
-    from trainctl.buckets.bucket_store import BucketObjects
+    from trainctl.buckets.bucket import BucketObjects
 
 _URL_SECONDS = 3600
 """Validity of a presigned URL: long enough for the last URL of a batch."""
@@ -64,7 +64,7 @@ def mirror_access(agents: Agents, mirror: Mirror, register: Register) -> MirrorA
     objects = mirror.store.objects
     if isinstance(objects, DirectoryObjects):
         return DirectoryMirrorAccess(agents, str(objects.root), register)
-    from trainctl.buckets.bucket_store import BucketObjects
+    from trainctl.buckets.bucket import BucketObjects
 
     if isinstance(objects, BucketObjects):
         return BucketMirrorAccess(objects, register)
@@ -232,7 +232,7 @@ class ObjectUrlSigner:
                 "unexpected request from a node: objects that its listing doesn't contain"
             )
         existing = [key for key in names if key in readable]
-        urls = dict(zip(existing, self._objects.sign(existing, _URL_SECONDS), strict=True))
+        urls = dict(zip(existing, self._objects.presigned(existing, _URL_SECONDS), strict=True))
         return {"links": [urls.get(key, "") for key in names]}
 
     def _keys(self, listing: Listing) -> frozenset[str]:

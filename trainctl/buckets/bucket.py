@@ -1,21 +1,22 @@
-"""Operations of a bucket, below its prefix; errors are SourceError."""
+"""Operations on the objects below a prefix of a bucket: without retries, or as an ``ObjectStore`` with them."""
 
 from __future__ import annotations
 
+import copy
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import quote
 
 from trainctl.base.checkpoints.s3_client import is_address
 from trainctl.base.pagination import pages
-from trainctl.base.retry import RetryFn, no_retry
+from trainctl.base.retry import RetryPolicy
 from trainctl.base.throughput import ThroughputMonitor
 from trainctl.buckets.credentials import (
     AwsKeys,
@@ -25,16 +26,26 @@ from trainctl.buckets.credentials import (
     parse_credential,
     sign_sas_query,
 )
-from trainctl.buckets.errors import PathStyleRefused, WrongRegion, translate_errors
-from trainctl.buckets.location import BucketLocation
+from trainctl.buckets.location import BucketLocation, parse_bucket_location
 from trainctl.buckets.metadata import MetadataClient, ObjectInfo
 from trainctl.buckets.obstore_client import (
     SILENCE_SECONDS,
+    PathStyleRefused,
+    WrongRegion,
     is_expired,
     object_url,
     open_client,
+    translate_errors,
 )
-from trainctl.errors import SourceError, SourceInterrupted, SourceMismatch, SourceUnavailable
+from trainctl.errors import (
+    SourceError,
+    SourceInterrupted,
+    SourceMismatch,
+    SourceUnavailable,
+    StateError,
+    StorageError,
+    TrainctlError,
+)
 from trainctl.plugin_api.sources import SourceCredential
 
 if TYPE_CHECKING:
@@ -45,57 +56,70 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SIGNING = (AwsKeys, ServiceAccount, AzureKey)
 """Credentials that can sign URLs."""
+STATE_SILENCE_SECONDS = 2.5
+"""Longest wait for a byte of a state; a small request may take twice that."""
+STATE_RETRY = RetryPolicy(attempts=20, base=0.1, longest=1.0, patience=5.0, within=5.0)
+"""Ends early enough that writing and two reads, each retried, end before a lease of 30 s."""
 BUFFER_BYTES = 2**20
 _MIN_YIELD_BYTES = 2**18
 _LIMIT_STEP = 2**24
 """Uploads of about the same size share a client and its connections."""
+_DELETED_AT_ONCE = 1000
+"""The limit of S3's bulk requests."""
 _UNQUOTED = "/~"
 _IS_UNDECIDED = re.compile("<Code>(ConditionalRequestConflict|OperationAborted)</Code>")
 """S3 answers 409 while it decides between concurrent requests."""
 
 
 class Bucket:
-    """A bucket; thread-safe. ``renew`` returns the next credential."""
+    """The objects below a location; thread-safe. Errors are SourceError, and nothing is retried.
+
+    Without a credential requests are not signed. SourceDenied if the credential is malformed.
+    """
+
+    _reads_back = False
 
     def __init__(
         self,
         location: BucketLocation,
-        access: BucketCredential | None = None,
-        origin: str = "the caller",
-        *,
-        renew: Callable[[], BucketCredential] | None = None,
+        credential: SourceCredential | None = None,
         environ: Mapping[str, str] = os.environ,
         read_timeout: float = SILENCE_SECONDS,
     ) -> None:
         self.location = location
-        self._access = access
-        self._origin = origin if access is not None else None
-        self._renew = renew
+        self._access: BucketCredential | None = None
+        self._origin: str | None = None
+        self._renew: Callable[[], SourceCredential] | None = None
         self._environ = environ
         self._read_timeout = read_timeout
+        self._log_in(credential)
+
+    def _log_in(self, credential: SourceCredential | None) -> None:
+        if credential is not None and credential.value:
+            scheme, self._origin = self.location.scheme, credential.origin
+            self._access = parse_credential(scheme, credential.value, credential.origin)
+            self._renew = credential.renew or self._renew
         self._reset()
 
     def _reset(self) -> None:
         """Open clients with the present location, credential and environment."""
-        self._metadata = MetadataClient(
-            self.location, self._access, self._environ, self._read_timeout
-        )
+        settings = self.location, self._access, self._environ, self._read_timeout
+        self._metadata = MetadataClient(*settings)
+        self._google_signer: ObstoreClient | None = None
         self._clients: dict[tuple[bool, int], ObstoreClient] = {}
         self._client(long=False, sent=0)
 
     def at(self, prefix: str) -> Bucket:
         """Return the bucket at another prefix, as earlier requests have corrected it."""
-        return Bucket(
-            replace(self.location, prefix=prefix), self._access, self._origin or "",
-            renew=self._renew, environ=self._environ, read_timeout=self._read_timeout,
-        )  # fmt: skip
+        other = copy.copy(self)
+        other.location = replace(self.location, prefix=prefix)
+        other._reset()
+        return other
 
-    def list(
-        self, prefix: str = "", after: str = "", each: RetryFn = no_retry
-    ) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", after: str = "") -> Iterator[ObjectInfo]:
         """Yield objects below ``prefix`` with keys greater than ``after``, in the server's order.
 
-        ``each`` makes every request.
+        Pages are requested on demand. Objects that only mark directories are left out.
         """
 
         def page(cursor: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
@@ -104,17 +128,17 @@ class Bucket:
         endless = SourceError(
             f"{self._named(prefix)}: the server's list has no end (repeated pages)"
         )
-        for infos in pages(lambda cursor: each(lambda: page(cursor)), endless):
-            yield from infos
+        for infos in pages(page, endless):
+            yield from (info for info in infos if not info.is_directory)
 
-    def head(self, key: str) -> ObjectInfo | None:
+    def stat(self, key: str) -> ObjectInfo | None:
         """Return an object's metadata; None if it doesn't exist."""
         return self._request(key, lambda _: self._metadata.head(key))
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes | None:
         """Return bytes of a small object from ``offset``; None if it doesn't exist."""
         if length == 0:
-            return b"" if self.head(key) else None
+            return b"" if self.stat(key) else None
         options: dict[str, Any] = {}
         if offset or length is not None:
             options["range"] = {"offset": offset} if length is None else (offset, offset + length)
@@ -126,15 +150,18 @@ class Bucket:
                 return data[skip : None if length is None else skip + length]
             return None
 
-        try:
-            return self._request(key, request, long=True)
-        except SourceError as error:
-            if not options or error.retryable:
-                raise
-            info = self.head(key)
-            if info is None or info.size > offset:
-                raise
-            return b""  # servers refuse a range after the end
+        def read() -> bytes | None:
+            try:
+                return self._once(key, request, long=True)
+            except SourceError as error:
+                if not options or error.retryable:
+                    raise
+                info = self._once(key, lambda _: self._metadata.head(key))
+                if info is None or info.size > offset:
+                    raise
+                return b""  # servers refuse a range after the end
+
+        return self._guard(read)
 
     def fetch(self, key: str, into: BinaryIO) -> bool:
         """Replace a file's content with an object's; return False if missing."""
@@ -172,15 +199,15 @@ class Bucket:
                 key, lambda store: _open_at(store, key, options, offset), long=True
             )
         except SourceMismatch:
-            if (now := self.head(key)) is not None:
+            if (now := self.stat(key)) is not None:
                 _check_unchanged(self._named(key), now.size, now.etag, size, etag)
             raise
         meta = result.meta
         _check_unchanged(self._named(key), meta["size"], meta["e_tag"], size, etag)
         yield self._iter_range(key, result, skip, max(0, end - offset))
 
-    def put(self, key: str, data: bytes | bytearray | memoryview) -> None:
-        """Create or replace an object atomically, in one request."""
+    def put(self, key: str, data: bytes | bytearray | memoryview, *, durable: bool = True) -> None:
+        """Create or replace an object atomically, in one request; objects are always durable."""
         self._request(key, lambda store: store.put(key, data, use_multipart=False), sent=len(data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
@@ -190,7 +217,11 @@ class Bucket:
         """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
+        attempts = 0
+
         def request(store: ObstoreClient) -> bool:
+            nonlocal attempts
+            attempts += 1
             try:
                 store.put(key, data, mode="create", use_multipart=False)
             except (AlreadyExistsError, PreconditionError) as error:
@@ -201,7 +232,14 @@ class Bucket:
                 return False
             return True
 
-        return self._request(key, request, sent=len(data))
+        is_new = self._request(key, request, sent=len(data))
+        if not self._reads_back:
+            return is_new
+        # some servers replace objects, and an earlier attempt's response may have been lost
+        return (is_new or attempts > 1) and self.get(key) == data
+
+    def sync(self, keys: Sequence[str]) -> None:
+        """Do nothing, as objects are durable."""
 
     def directories(self, path: str = "") -> Sequence[str]:
         """Return the names of the directories in ``path``, sorted."""
@@ -212,52 +250,59 @@ class Bucket:
 
         return self._request(path, request)
 
-    def delete(self, *keys: str) -> None:
+    def delete(self, keys: Sequence[str]) -> None:
         """Delete objects, by bulk requests if supported; ignore missing ones."""
 
         def request(store: ObstoreClient) -> None:
             try:
-                store.delete(list(keys))
+                store.delete([*batch])
             except FileNotFoundError:  # from servers that delete one by one
-                if len(keys) > 1:
-                    for key in keys:
-                        self.delete(key)
+                if len(batch) > 1:
+                    for key in batch:
+                        self.delete([key])
 
-        self._request(keys[0], request)
+        for at in range(0, len(keys), _DELETED_AT_ONCE):
+            batch = keys[at : at + _DELETED_AT_ONCE]
+            self._request(batch[0], request)
 
     def sign(self, key: str, seconds: int, method: Literal["GET", "HEAD"] = "GET") -> str | None:
-        """Return a presigned URL; None if this credential can't sign."""
-        if not self.can_sign:
-            return None
-        if isinstance(self._access, AzureKey):
-            blob = "/".join(filter(None, (self.location.prefix, key)))
-            query = sign_sas_query(self._access, self.location, blob, "r", seconds, time.time())
-            return f"{self.address(key)}?{query}"
-        import obstore
+        """Return a presigned URL, without a request; None if this credential can't sign."""
 
-        validity = timedelta(seconds=seconds)
-        if isinstance(self._access, ServiceAccount):
-            signer, name = self._google_signer, quote(key, safe=_UNQUOTED)
-            return self._request(key, lambda _: obstore.sign(signer, method, name, validity))
-        return self._request(key, lambda store: obstore.sign(store, method, key, validity))
+        def request(store: ObstoreClient) -> str | None:
+            import obstore
 
-    @cached_property
-    def _google_signer(self) -> ObstoreClient:
-        """Client that signs offline; obstore doesn't quote names in Google's URLs."""
-        prefix = quote(self.location.prefix, safe=_UNQUOTED)
-        location = replace(self.location, endpoint_source=None, prefix=prefix)
-        return open_client(location, self._access, environ=self._environ)
+            access, name = self._access, key
+            if not isinstance(access, SIGNING):
+                return None
+            if isinstance(access, AzureKey):
+                blob = "/".join(filter(None, (self.location.prefix, key)))
+                query = sign_sas_query(access, self.location, blob, "r", seconds, time.time())
+                return f"{self.address(key)}?{query}"
+            if isinstance(access, ServiceAccount):
+                # obstore doesn't quote names in Google's URLs; an emulator's client can't sign
+                name, prefix = (quote(text, safe=_UNQUOTED) for text in (key, self.location.prefix))
+                if self._google_signer is None:
+                    location = replace(self.location, endpoint_source=None, prefix=prefix)
+                    self._google_signer = open_client(location, access, environ=self._environ)
+                store = self._google_signer
+            return obstore.sign(store, method, name, timedelta(seconds=seconds))
+
+        return self._request(key, request)
 
     def address(self, key: str) -> str:
         """Return the unsigned URL of an object."""
         return object_url(self.location, self._access, self._environ, key)
 
-    @property
-    def can_sign(self) -> bool:
-        """Whether ``sign`` returns URLs."""
-        return isinstance(self._access, SIGNING)
+    def _guard(self, act: Callable[[], T]) -> T:
+        """Call a function that makes requests."""
+        return act()
 
     def _request(
+        self, key: str, act: Callable[[ObstoreClient], T], *, long: bool = False, sent: int = 0
+    ) -> T:
+        return self._guard(lambda: self._once(key, act, long=long, sent=sent))
+
+    def _once(
         self, key: str, act: Callable[[ObstoreClient], T], *, long: bool = False, sent: int = 0
     ) -> T:
         """Call ``act``, again after a wrong region or address style or an expired credential.
@@ -265,8 +310,7 @@ class Bucket:
         ``long``: without a limit on the duration. ``sent``: bytes to upload.
         """
         if self._renew is not None and is_expired(self._access):
-            self._access = self._renew()
-            self._reset()
+            self._log_in(self._renew())
         try:
             with self._error_context(key):
                 return act(self._client(long, sent))
@@ -294,7 +338,8 @@ class Bucket:
             if isinstance(self._access, AwsKeys):
                 self._access = replace(self._access, region=error.region)
         elif error.code == "expired-credential" and self._renew is not None:
-            self._access = self._renew()
+            self._log_in(self._renew())
+            return True
         else:
             return False
         self._reset()
@@ -336,7 +381,84 @@ class Bucket:
         return translate_errors(self._named(key), self.location.host, self._origin)
 
     def _named(self, key: str) -> str:
-        return f"{self.location.url}: {_display_key(key)}" if key else self.location.url
+        shown = key if key.isprintable() else ascii(key)[1:-1]
+        return f"{self.location.url}: {shown}" if key else self.location.url
+
+
+class BucketObjects(Bucket):
+    """The ``ObjectStore`` of a mirror or a state: opened on first use, with retries.
+
+    Errors are StorageError or StateError, or what ``refusal`` makes of them. It lists only keys that are ``is_own``.
+    ``credential`` is called once. ``encryption``: S3's algorithm and KMS key for new objects.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        endpoint: str | None,
+        credential: Callable[[], SourceCredential | None],
+        retry: RetryPolicy,
+        *,
+        purpose: Literal["mirror", "state"] = "mirror",
+        environ: Mapping[str, str] = os.environ,
+        encryption: tuple[str | None, str | None] = (None, None),
+        is_own: Callable[[str], bool] = lambda key: True,
+        refusal: Callable[[SourceError], TrainctlError] = lambda error: error,
+    ) -> None:
+        def connect() -> None:
+            place = parse_bucket_location(url, endpoint, environ)
+            place = replace(place, encryption=encryption[0], kms_key=encryption[1])
+            silence = STATE_SILENCE_SECONDS if purpose == "state" else SILENCE_SECONDS
+            super(BucketObjects, self).__init__(place, credential(), environ, silence)
+
+        self.url = url
+        self._connect: Callable[[], None] | None = connect
+        self._retry = retry
+        self._purpose = purpose
+        # a lease of a mirror is read again later; a state proves its server instead
+        self._reads_back = purpose == "mirror"
+        self._is_own = is_own
+        self._refusal = refusal
+        self._lock = threading.Lock()
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[ObjectInfo]:
+        return (info for info in super().list(prefix, after) if self._is_own(info.key))
+
+    def presigned(self, keys: Sequence[str], seconds: int) -> Sequence[str]:
+        """Return presigned URLs of objects; StorageError if the credential can't sign."""
+        urls = [url for key in keys if (url := self.sign(key, seconds)) is not None]
+        if len(urls) < len(keys):
+            raise StorageError(
+                f"mirror {self.url}: the credential cannot sign URLs for nodes",
+                "Use an access key, a service account key or a storage account key.",
+                code="mirror-cannot-presign",
+            )
+        return urls
+
+    def _named(self, key: str) -> str:
+        # hide the object's key, which users of a mirror don't know
+        return f"{self._purpose} {self.url}"
+
+    def _guard(self, act: Callable[[], T]) -> T:
+        def attempt() -> T:
+            with self._lock:
+                if self._connect is not None:
+                    self._connect()
+                    self._connect = None
+            return act()
+
+        try:
+            result = self._retry.run(attempt, threading.Event())
+        except SourceError as error:
+            refused = self._refusal(error)
+            if refused is not error:
+                raise refused from None
+            failure = StateError if self._purpose == "state" else StorageError
+            name, summary = self._named(""), error.summary
+            summary = summary if summary.startswith(name) else f"{name}: {summary}"
+            raise failure(summary, error.detail, code=error.code) from None
+        self._retry = self._retry.patient
+        return result
 
 
 def _open_at(
@@ -364,38 +486,4 @@ def _check_unchanged(
         return
     raise SourceMismatch(
         f"{subject} has changed since it was resolved ({change})", "Plan and apply again."
-    )
-
-
-def _display_key(key: str) -> str:
-    return key if key.isprintable() else ascii(key)[1:-1]
-
-
-def open_bucket(
-    location: BucketLocation,
-    credential: SourceCredential | None,
-    environ: Mapping[str, str] = os.environ,
-    read_timeout: float = SILENCE_SECONDS,
-) -> Bucket:
-    """Open a bucket; without a credential requests are not signed.
-
-    SourceDenied if the credential is malformed.
-    """
-    if credential is None or not credential.value:
-        return Bucket(location, environ=environ, read_timeout=read_timeout)
-    renew = credential.renew
-
-    def renewed() -> BucketCredential:
-        nonlocal renew
-        fresh = renew() if renew else credential
-        renew = fresh.renew or renew
-        return parse_credential(location.scheme, fresh.value, fresh.origin)
-
-    return Bucket(
-        location,
-        parse_credential(location.scheme, credential.value, credential.origin),
-        credential.origin,
-        renew=renewed if renew else None,
-        environ=environ,
-        read_timeout=read_timeout,
     )
