@@ -42,7 +42,7 @@ def main():
 
 _SOURCES = (
     "trainctl.model:source_uri", "trainctl.plugin_api:sources",
-    "trainctl.sources:headers", "trainctl.sources:client", "trainctl.sources:https",
+    "trainctl.sources:client", "trainctl.sources:https",
 )  # fmt: skip
 """Modules that a host needs to read sources by URL."""
 

@@ -34,8 +34,12 @@ from trainctl.secrets.bucket_credentials import explaining_denials
 from trainctl.secrets.resolver import SecretResolver
 from trainctl.sources import source_for
 from trainctl.store.references import Reference
-from trainctl.weights.lock import LockEntry
-from trainctl.weights.lock_fallback import describe_difference, mirrored_version, version_from_lock
+from trainctl.weights.lock import (
+    LockEntry,
+    describe_difference,
+    mirrored_version,
+    version_from_lock,
+)
 from trainctl.weights.mirrors import Mirror, SourceUpstream, is_remote, site_of
 from trainctl.weights.resolution import SourceRequest, resolve, resolve_from_lock
 

@@ -1,7 +1,7 @@
 """Sources of weights by scheme, loaded on demand by ``source_for``.
 
 ``hf``, ``https``, ``file`` and ``bucket`` each implement ``plugin_api.sources.WeightSource``. ``client`` sends their HTTP
-requests, and ``headers`` reads ranges and validators of responses.
+requests, and reads ranges and validators of responses.
 """
 
 from __future__ import annotations

@@ -24,8 +24,9 @@ from trainctl.buckets.metadata import ObjectInfo
 from trainctl.buckets.obstore_client import SILENCE_SECONDS, custom_endpoint
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
-from trainctl.sources.client import SourceClient, SourceResponse
-from trainctl.sources.headers import (
+from trainctl.sources.client import (
+    SourceClient,
+    SourceResponse,
     check_not_replaced,
     download_headers,
     has_no_md5_etag,

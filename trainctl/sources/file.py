@@ -1,14 +1,19 @@
-"""``file:`` sources: a directory or a file, identified by its metadata."""
+"""``file:`` sources: a directory or a file, identified by its metadata, or by ``by_content``."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from trainctl.base.filesystem.files import read_json, write_volatile
 from trainctl.base.filesystem.safe_path import DENIED, display_path, unusable_file
 from trainctl.base.listing import ResolvedSource, SourceFile, sort_files
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
@@ -16,6 +21,9 @@ from trainctl.model.source_uri import parse_source
 from trainctl.plugin_api.sources import SourceCredential
 
 _BUFFER_BYTES = 2**20
+_HASHING_THREADS = 4
+_SETTLED_NS = 2 * 10**9
+"""A file modified more recently may change again without another time: it isn't remembered."""
 _EFFECTIVE = os.access in os.supports_effective_ids
 
 
@@ -195,3 +203,43 @@ def _file_errors(source: str, path: Path) -> Iterator[None]:
         raise SourceError(
             f"{source}: {display_path(str(path))}: {error.strerror or error}"
         ) from None
+
+
+def by_content(resolved: ResolvedSource, directory: Path, memory: Path | None) -> ResolvedSource:
+    """Identify files by sha256 if the source is inside ``directory``; return others unchanged.
+
+    ``memory`` is a directory that may be deleted at any time. Raises SourceError.
+    """
+    root = Path(parse_source(resolved.source).location)
+    if not root.resolve().is_relative_to(directory.resolve()):
+        return resolved
+    name = hashlib.sha256(os.fsencode(root)).hexdigest()[:32]
+    known: dict[str, str] = {}
+    if memory is not None:
+        with suppress(OSError):
+            known = read_json(memory / f"{name}.json") or {}
+    before = dict(known)
+
+    def identify(file: SourceFile) -> SourceFile:
+        path = root / file.path if root.is_dir() else root
+        try:
+            status = path.stat()
+            stamp = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino} "
+            stored = known.get(file.path, "")
+            if stored.startswith(stamp):
+                return SourceFile(file.path, file.size, f"sha256:{stored.removeprefix(stamp)}")
+            with path.open("rb") as stream:
+                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            what = display_path(str(path))
+            raise SourceError(f"{resolved.source}: {what}: {error.strerror or error}") from None
+        if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS:
+            known[file.path] = stamp + sha256
+        return SourceFile(file.path, file.size, f"sha256:{sha256}")
+
+    with ThreadPoolExecutor(_HASHING_THREADS) as pool:
+        files = tuple(pool.map(identify, resolved.files))
+    if memory is not None and known != before:
+        with suppress(OSError):
+            write_volatile(memory / f"{name}.json", known)
+    return replace(resolved, files=files)

@@ -21,8 +21,14 @@ from trainctl.base.retry import RetryFn, no_retry
 from trainctl.errors import SourceError, SourceNotFound
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
-from trainctl.sources.client import SourceClient, SourceResponse, at_hub
-from trainctl.sources.headers import range_header, read_from, read_range
+from trainctl.sources.client import (
+    SourceClient,
+    SourceResponse,
+    at_hub,
+    range_header,
+    read_from,
+    read_range,
+)
 
 _DEFAULT_ENDPOINT = "https://huggingface.co"
 _MAX_RESPONSE_BYTES = 64 * 2**20

@@ -19,8 +19,9 @@ from trainctl.errors import (
 )
 from trainctl.model.source_uri import is_file_name, parse_source
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
-from trainctl.sources.client import SourceClient, SourceResponse
-from trainctl.sources.headers import (
+from trainctl.sources.client import (
+    SourceClient,
+    SourceResponse,
     describe_validator,
     if_range,
     range_header,

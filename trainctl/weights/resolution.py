@@ -27,10 +27,15 @@ from trainctl.model.single_flight import SingleFlight
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.plugin_api.sources import PagedSource, SourceCredential, WeightSource
 from trainctl.sources import source_for
+from trainctl.sources.file import by_content
 from trainctl.store.store import MirrorStore
-from trainctl.weights.file_digests import by_content
-from trainctl.weights.lock import LockEntry, LockKey
-from trainctl.weights.lock_fallback import fall_back_to_locked, version_from_lock, version_size_text
+from trainctl.weights.lock import (
+    LockEntry,
+    LockKey,
+    fall_back_to_locked,
+    version_from_lock,
+    version_size_text,
+)
 from trainctl.weights.patterns import nearest_pattern, select
 
 _PLUGIN_ERRORS = (
@@ -163,7 +168,11 @@ def resolve(
     """
     uri = request.uri
     pinned_entry = None if upgrade or request.sha256 else locked
-    pinned = _revision_to_ask(uri, request, pinned_entry)
+    pinned = f"sha256:{request.sha256}" if request.sha256 else None
+    if pinned_entry is not None and (
+        uri.has_commits or (uri.scheme == "https" and pinned_entry.revision.startswith("sha256:"))
+    ):
+        pinned = pinned_entry.revision
     source = open_source(uri.scheme)
     each = (retry or RetryPolicy()).each(cancelled or threading.Event())
 
@@ -186,7 +195,11 @@ def resolve(
         resolved = replace(resolved, files=files)
     differs = pinned_entry is not None and resolved.pin != pinned_entry.pin
     if pinned_entry is not None and differs and uri.has_commits:
-        raise _rewritten_error(request, pinned_entry)
+        raise SourceMismatch(
+            f"{request.source}: files at commit {pinned_entry.revision} differ from trainctl.lock",
+            "A commit never changes, so check the server. If you use a different HF_ENDPOINT on purpose, accept its files with plan --upgrade.",
+            code="lock-mismatch",
+        )
     if pinned_entry is not None and differs and uri.scheme != "file":
         mirrored, notice = fall_back(resolved, pinned_entry)
         return Resolution(mirrored, pinned_entry, True, unmatched, (notice,))
@@ -243,11 +256,12 @@ def _resolve_locked(
     upgrade: bool,
 ) -> Resolution:
     """Return the locked version with a warning, or raise ``error``."""
-    entry = _usable_lock_entry(request, locked, upgrade=upgrade)
-    if entry is None or request.uri.scheme == "file" or error.code in _SECRET_CODES:
+    if locked is None or upgrade or request.uri.scheme == "file" or error.code in _SECRET_CODES:
         raise error
-    mirrored, notice = fall_back(error, entry)
-    return Resolution(mirrored, entry, True, {}, (notice,))
+    if request.sha256 not in (None, locked.revision.removeprefix("sha256:")):
+        raise error  # the manifest declares another file
+    mirrored, notice = fall_back(error, locked)
+    return Resolution(mirrored, locked, True, {}, (notice,))
 
 
 def _apply_patterns(
@@ -302,27 +316,6 @@ def _refuse_lfs_pointers(
             )
 
 
-def _revision_to_ask(
-    uri: SourceUri, request: SourceRequest, pinned_entry: LockEntry | None
-) -> str | None:
-    """Return the revision to request, of the manifest or the lock file."""
-    if request.sha256:
-        return f"sha256:{request.sha256}"
-    if pinned_entry is None:
-        return None
-    declared = uri.scheme == "https" and pinned_entry.revision.startswith("sha256:")
-    return pinned_entry.revision if uri.has_commits or declared else None
-
-
-def _usable_lock_entry(
-    request: SourceRequest, locked: LockEntry | None, *, upgrade: bool
-) -> LockEntry | None:
-    """Return the lock entry, unless the manifest declares another digest."""
-    if locked is None or upgrade:
-        return None
-    return locked if request.sha256 in (None, locked.revision.removeprefix("sha256:")) else None
-
-
 def _warnings(
     request: SourceRequest, resolved: ResolvedSource, pinned_entry: LockEntry | None
 ) -> Iterator[Diagnostic]:
@@ -350,32 +343,21 @@ def _warnings(
         )
 
 
-def _rewritten_error(request: SourceRequest, locked: LockEntry) -> SourceMismatch:
-    return SourceMismatch(
-        f"{request.source}: files at commit {locked.revision} differ from trainctl.lock",
-        "A commit never changes, so check the server. If you use a different HF_ENDPOINT on purpose, accept its files with plan --upgrade.",
-        code="lock-mismatch",
-    )
-
-
 def _no_files_error(
     request: SourceRequest, all_files: ResolvedSource, unmatched: Mapping[str, str | None]
 ) -> SourceError:
     if not all_files.files:
         return SourceNotFound(f"{request.source} contains no files", "Check the name.")
     some = ", ".join(file.path for file in all_files.files[:5] if file.path.isprintable())
+    advice = [
+        f"{pattern!r} matches no file" + (f"; did you mean {nearest!r}?" if nearest else ".")
+        for pattern, nearest in unmatched.items()
+    ]
+    advice += [
+        f"Change allow_patterns or ignore_patterns. Files of the source are for example {some}."
+    ]
     return SourceNotFound(
         f"{request.source}: no file of {len(all_files.files)} matches the patterns",
-        " ".join(
-            [
-                *(_suggestion(*item) for item in unmatched.items()),
-                f"Change allow_patterns or ignore_patterns. Files of the source are for example {some}.",
-            ]
-        ),
+        " ".join(advice),
         code="unmatched-pattern",
     )
-
-
-def _suggestion(pattern: str, nearest: str | None) -> str:
-    hint = f"; did you mean {nearest!r}?" if nearest else "."
-    return f"{pattern!r} matches no file{hint}"

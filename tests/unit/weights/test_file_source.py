@@ -164,7 +164,7 @@ def test_files_inside_the_directory_are_identified_by_content(
     """Another checkout has the same pin; digests are cached until the time of a file changes."""
     cache = tmp_path / "digests"
     other = Path(shutil.copytree(place, tmp_path / "other"))
-    monkeypatch.setattr("trainctl.weights.file_digests._SETTLED_NS", -(10**12))
+    monkeypatch.setattr("trainctl.sources.file._SETTLED_NS", -(10**12))
     first, second, again = (
         resolve(SourceRequest("file:.", root), memory=cache).resolved
         for root in (place, other, place)

@@ -23,8 +23,9 @@ from trainctl.base.listing import ResolvedSource, SourceFile, file_index
 from trainctl.base.protocol.wire import CallbackClient, CallerGone, PendingRequest, error_from_json
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, TrainctlError, UserInterrupt
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
-from trainctl.sources.client import SourceClient, SourceResponse
-from trainctl.sources.headers import (
+from trainctl.sources.client import (
+    SourceClient,
+    SourceResponse,
     check_not_replaced,
     download_headers,
     has_no_md5_etag,
