@@ -7,7 +7,7 @@ from typing import Any
 
 from trainctl.base.json import JsonObject
 from trainctl.plugin_api.provider import ClusterSettings
-from trainctl_ssh.settings import DIRECTORY, HOST
+from trainctl_ssh.hosts import DIRECTORY, HOST
 
 _WORD = r"^[A-Za-z0-9_][A-Za-z0-9_.:,&|*()\[\]-]*$(?!\n)"
 LOGIN = "login"

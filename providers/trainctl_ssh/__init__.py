@@ -1,8 +1,8 @@
 """The ``ssh`` provider: nodes are existing hosts.
 
-Begin with ``provider.SshProvider``. ``settings`` and ``hosts`` read the manifest; ``openssh_connection`` connects with the
-ssh program, ``paramiko_connection`` without one, and ``shell`` is the line protocol of both. ``host_keys`` and
-``connection_errors`` handle first contact and failures; ``host_script`` runs on hosts.
+Begin with ``provider.SshProvider``. ``hosts`` reads the manifest; ``openssh_connection`` connects with the ssh
+program, ``paramiko_connection`` without one, and ``shell`` is the line protocol of both. ``connection`` handles first
+contact and failures; ``host_script`` runs on hosts.
 """
 
 from trainctl_ssh.provider import SshProvider

@@ -24,19 +24,18 @@ from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.plugin_api.provider import CommandOutput, Confirm, InteractiveTransport
 from trainctl.remote.processes import ProgramRunner, ProgramStreams, kill
 from trainctl.remote.responses import printable_tail
-from trainctl_ssh import host_keys, shell
-from trainctl_ssh.connection_errors import (
+from trainctl_ssh import connection as keys
+from trainctl_ssh import shell
+from trainctl_ssh.connection import (
     CHANGED_KEY,
+    CLOSE_SECONDS,
+    GREETING_SECONDS,
     UNKNOWN_KEY,
-    SharedAttempt,
-    jump_key_error,
-    key_unknown_error,
+    SshConnection,
     login_error,
 )
 from trainctl_ssh.hosts import SshLogin
 
-_GREETING_SECONDS = 30
-_CLOSE_SECONDS = 2
 _PROMPT_SECONDS = 30
 _OPTIONS = (
     "BatchMode=yes",
@@ -67,23 +66,18 @@ class _ControlMaster:
         return self.stderr.read()
 
 
-class OpenSshConnection:
-    """Connection to one host, opened on demand and after a loss; thread-safe."""
+class OpenSshConnection(SshConnection):
+    """A connection by the ssh program."""
 
     def __init__(
         self, login: SshLogin, node_label: str, environ: Mapping[str, str], confirm: Confirm
     ) -> None:
-        self.login = login
-        self.node_label = node_label
-        self._confirm = confirm
-        self._attempts = SharedAttempt()
-        self._lock = self._attempts.lock
+        super().__init__(login, node_label, {**environ, "SSH_ASKPASS_REQUIRE": "never"}, confirm)
         self._master: _ControlMaster | None = None
         self._attempt: subprocess.Popen[bytes] | None = None
         self._exposed: Counter[int] = Counter()
         self._ports: dict[int, int] = {}
-        self._directory = host_keys.private_directory(environ)
-        self.environ = {**environ, "SSH_ASKPASS_REQUIRE": "never"}
+        self._directory = keys.private_directory(environ)
 
     def transport(self) -> OpenSshTransport:
         """Return a transport over this connection."""
@@ -92,7 +86,7 @@ class OpenSshConnection:
     def master(self) -> _ControlMaster:
         """Return the open connection; NodeUnreachable if the attempt fails."""
         while True:
-            self._attempts.ensure(self._is_open, self._open)
+            self._ensure(self._is_open, self._open)
             master = self._master
             if master is not None:  # not closed meanwhile
                 return master
@@ -134,18 +128,17 @@ class OpenSshConnection:
                 master.process.stdin.close()
         master.process.terminate()
         try:
-            master.process.wait(_CLOSE_SECONDS)
+            master.process.wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
             kill(master.process)
         master.stderr.close()
 
     def lost(self, master: _ControlMaster, stderr: bytes) -> NodeUnreachable:
         """Return the error for a call whose connection was lost."""
-        if master.process.poll() is None:
-            return NodeUnreachable(f"{self.node_label}: connection lost", printable_tail(stderr))
-        with contextlib.suppress(ValueError):  # closed meanwhile
-            stderr = master.messages or stderr
-        return NodeUnreachable(f"{self.node_label}: connection lost", printable_tail(stderr))
+        if master.process.poll() is not None:
+            with contextlib.suppress(ValueError):  # closed meanwhile
+                stderr = master.messages or stderr
+        return self._lost_error(stderr)
 
     @contextmanager
     def expose(self, port: int) -> Iterator[int]:
@@ -199,7 +192,10 @@ class OpenSshConnection:
         try:
             return self._start_master()
         except _UnknownHostKey:
-            self._confirm_host_key()
+            line = keys.scan_host_key(self._ssh(), self._destination, self.environ)
+            if shown := keys.parse_fingerprint(line):
+                self._confirm_key(shown)
+                keys.append_known_host(line, self._known_hosts())
         try:
             return self._start_master()
         except _UnknownHostKey as error:
@@ -250,19 +246,15 @@ class OpenSshConnection:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(shell.keepalive_line(token))
             process.stdin.flush()
-        end = time.monotonic() + self.login.connect_timeout + _GREETING_SECONDS
+        end = time.monotonic() + self.login.connect_timeout + GREETING_SECONDS
         while output.began is None:
             left = end - time.monotonic()
             if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
-                raise NodeUnreachable(
-                    f"{self.node_label} does not respond after login",
-                    "Check the shell start-up files of the account, and that its login shell is a shell.",
-                    code="ssh-timeout",
-                )
+                raise self._silent_error()
             data = os.read(process.stdout.fileno(), 2**16)
             if not data:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_CLOSE_SECONDS)
+                    process.wait(CLOSE_SECONDS)
                 return output
             output.feed(data)
         threading.Thread(target=_drain, args=(process.stdout,), daemon=True).start()
@@ -271,28 +263,22 @@ class OpenSshConnection:
     def _refusal(self, stderr: bytes) -> Exception:
         text = stderr.decode(errors="replace")
         if self.login.jump and UNKNOWN_KEY in text and "kex_exchange_identification" in text:
-            return jump_key_error(self.node_label, self.login.jump)
+            return NodeUnreachable(
+                f"{self.node_label}: host key verification of the jump host {self.login.jump} failed",
+                "Connect to it once with ssh, and confirm its key.",
+                code="ssh-unknown-key",
+            )
         if CHANGED_KEY in text or (UNKNOWN_KEY in text and self.login.host_key):
-            return host_keys.key_changed_error(self.node_label, self.login, text)
+            return keys.key_changed_error(self.node_label, self.login, text)
         if UNKNOWN_KEY in text:
             return _UnknownHostKey(stderr)
         return login_error(self.node_label, stderr)
-
-    def _confirm_host_key(self) -> None:
-        line = host_keys.scan_host_key(self._ssh(), self._destination, self.environ)
-        shown = host_keys.parse_fingerprint(line)
-        if not shown:
-            return
-        question = f"{self.node_label} is unknown. Its host key is {shown}. Trust this key?"
-        if not self._confirm(question):
-            raise key_unknown_error(self.node_label, self.login, shown)
-        host_keys.append_known_host(line, self._known_hosts())
 
     def _known_hosts(self) -> Path:
         for text in self._run("-G").stdout.decode(errors="replace").splitlines():
             key, _, value = text.partition(" ")
             if key == "userknownhostsfile" and value:
-                return host_keys.known_hosts_files(value)[0]
+                return keys.known_hosts_files(value)[0]
         return Path("~/.ssh/known_hosts").expanduser()
 
     def _run(self, *words: str, cleared: bool = True) -> subprocess.CompletedProcess[bytes]:
@@ -322,9 +308,9 @@ class OpenSshConnection:
                 words += ["-o", option]
         if login.host_key:
             for option in (
-                f"UserKnownHostsFile={host_keys.pinned_known_hosts(self._directory, login.host_key)}",
+                f"UserKnownHostsFile={keys.pinned_known_hosts(self._directory, login.host_key)}",
                 "GlobalKnownHostsFile=/dev/null",
-                f"HostKeyAlias={host_keys.PIN}",
+                f"HostKeyAlias={keys.PIN}",
                 "StrictHostKeyChecking=yes",
             ):
                 words += ["-o", option]
@@ -389,33 +375,26 @@ class OpenSshTransport:
         on_stdout: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> CommandOutput:
-        connection, token = self._connection, secrets.token_hex(16)
+        connection = self._connection
         master = connection.master()
-        stdout, stderr = bytearray(), bytearray()
-        out = shell.MarkedOutput(token, on_stdout or stdout.extend)
-        err = shell.MarkedOutput(token, stderr.extend)
+        call = shell.ShellCall(argv, master.pid, on_stdout)
+        label = f"{connection.node_label}: a program"
         streams = ProgramStreams(
-            out.feed,
-            err.feed,
-            stdin,
-            shell.call_line(token, argv, master.pid),
-            timeout,
-            lambda: out.ended is not None and err.ended is not None,
-            f"{connection.node_label}: a program",
+            call.out.feed, call.err.feed, stdin, call.line, timeout, call.over, label
         )
         try:
             code = self._programs.run(connection.argv(master), streams, connection.environ)
         except BaseException:
-            connection.kill_group(master, out.began)
+            connection.kill_group(master, call.out.began)
             raise
-        if out.ended is not None:
-            return CommandOutput(int(out.ended), bytes(stdout), bytes(stderr))
-        connection.kill_group(master, out.began)
+        if call.out.ended is not None:
+            return call.output(int(call.out.ended))
+        connection.kill_group(master, call.out.began)
         if code == -signal.SIGKILL:  # closed meanwhile
-            return CommandOutput(code, bytes(stdout), bytes(stderr))
-        if out.began is None and master.process.poll() is None:
-            raise login_error(connection.node_label, err.before)
-        raise connection.lost(master, err.before + bytes(stderr))
+            return call.output(code)
+        if call.out.began is None and master.process.poll() is None:
+            raise login_error(connection.node_label, call.err.before)
+        raise connection.lost(master, call.messages)
 
     def expose(self, port: int) -> contextlib.AbstractContextManager[int]:
         return self._connection.expose(port)

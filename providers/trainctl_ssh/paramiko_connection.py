@@ -1,4 +1,4 @@
-"""Connection to a host by paramiko, without an ssh program; see DESIGN.md."""
+"""Connection and transport to a host by paramiko, without an ssh program; see DESIGN.md."""
 
 from __future__ import annotations
 
@@ -6,50 +6,61 @@ import base64
 import contextlib
 import re
 import secrets
+import select
 import shlex
+import signal
 import socket
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import paramiko
 
 from trainctl.errors import NodeError, NodeUnreachable
-from trainctl.plugin_api.provider import Confirm
-from trainctl.remote.responses import printable_tail
-from trainctl_ssh import connection_errors, shell
-from trainctl_ssh.host_keys import append_known_host, fingerprint, known_hosts_files
+from trainctl.plugin_api.provider import CommandOutput, Confirm, Transport
+from trainctl.remote.processes import InputSender
+from trainctl_ssh import shell
+from trainctl_ssh.connection import (
+    CLOSE_SECONDS,
+    CONNECTION_REFUSED,
+    DENIED,
+    GREETING_SECONDS,
+    TIMED_OUT,
+    UNKNOWN_HOST,
+    SshConnection,
+    append_known_host,
+    error_for_failure,
+    fingerprint,
+    key_mismatch_error,
+    known_hosts_files,
+)
 from trainctl_ssh.hosts import SshLogin
-from trainctl_ssh.paramiko_transport import ParamikoTransport, read_greeting, relay
 from trainctl_ssh.ssh_config import proxy_of, read_ssh_config
 
+_End = paramiko.Channel | socket.socket
+_READ_BYTES = 2**16
 _ALIVE_SECONDS = 5
 _CAUSES = {
-    paramiko.AuthenticationException: connection_errors.DENIED,
-    socket.gaierror: connection_errors.UNKNOWN_HOST,
-    ConnectionRefusedError: connection_errors.CONNECTION_REFUSED,
+    paramiko.AuthenticationException: DENIED,
+    socket.gaierror: UNKNOWN_HOST,
+    ConnectionRefusedError: CONNECTION_REFUSED,
 }
-_CLOSE_SECONDS = 2
 _CUT_MILLISECONDS = 15_000
 _JUMP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[^]]+\]|[^:\[\]@/]+)(?::([0-9]+))?/?")
 _USER_TIMEOUT = 18
 """TCP_USER_TIMEOUT of linux/tcp.h: paramiko ignores unanswered keepalives, so the kernel detects them."""
 
 
-class ParamikoConnection:
-    """Connection to one host, opened on demand and after a loss; thread-safe."""
+class ParamikoConnection(SshConnection):
+    """A connection by paramiko."""
 
     def __init__(
         self, login: SshLogin, node_label: str, environ: Mapping[str, str], confirm: Confirm
     ) -> None:
-        self.login = login
-        self.node_label = node_label
-        self._confirm = confirm
-        self._environ = environ
-        self._attempts = connection_errors.SharedAttempt()
-        self._lock = self._attempts.lock
+        super().__init__(login, node_label, environ, confirm)
         self._clients: list[paramiko.SSHClient] = []
         self._jumps: list[paramiko.SSHClient] = []
         self._master: paramiko.Channel | None = None
@@ -62,7 +73,7 @@ class ParamikoConnection:
 
     def channel(self) -> tuple[paramiko.Channel, int]:
         """Return a channel whose shell waits for a line, and the PID that it depends on."""
-        self._attempts.ensure(self._is_open, self._connect)
+        self._ensure(self._is_open, self._connect)
         with self._lock:
             if not self._clients:
                 raise self.lost("closed meanwhile")
@@ -91,13 +102,11 @@ class ParamikoConnection:
 
     def lost(self, message: str) -> NodeUnreachable:
         """Return the error for a call whose connection was lost."""
-        return NodeUnreachable(
-            f"{self.node_label}: connection lost", printable_tail(message.encode())
-        )
+        return self._lost_error(message.encode())
 
     def close(self) -> None:
         """Close the connection, which kills its programs."""
-        if not self._lock.acquire(timeout=_CLOSE_SECONDS):
+        if not self._lock.acquire(timeout=CLOSE_SECONDS):
             return  # an active attempt, which can't be cancelled, ends with this process
         try:
             clients = [*self._clients, *self._jumps]
@@ -157,11 +166,7 @@ class ParamikoConnection:
             raise self.lost(str(error)) from None
         if pid is None:
             self.close()
-            raise NodeUnreachable(
-                f"{self.node_label} does not respond after login",
-                "Check the shell start-up files of the account, and that its login shell is a shell.",
-                code="ssh-timeout",
-            )
+            raise self._silent_error()
         self._master, self._pid = master, pid
 
     def _open(self, client: paramiko.SSHClient) -> paramiko.Channel:
@@ -175,7 +180,7 @@ class ParamikoConnection:
         try:
             return self._log_in(config)
         except paramiko.BadHostKeyException as error:
-            raise connection_errors.key_mismatch_error(
+            raise key_mismatch_error(
                 self.node_label,
                 fingerprint(error.key.asbytes()),
                 fingerprint(error.expected_key.asbytes()),
@@ -184,9 +189,9 @@ class ParamikoConnection:
         except (paramiko.SSHException, OSError, EOFError) as error:
             cause = next(
                 (_CAUSES[kind] for kind in type(error).__mro__ if kind in _CAUSES),
-                connection_errors.TIMED_OUT,
+                TIMED_OUT,
             )
-            raise connection_errors.error_for_failure(cause, self.node_label, str(error)) from None
+            raise error_for_failure(cause, self.node_label, str(error)) from None
 
     def _log_in(self, config: Mapping[str, Any]) -> paramiko.SSHClient:
         login = self.login
@@ -260,7 +265,7 @@ class ParamikoConnection:
             connect_timeout=seconds,
         )
         connection = ParamikoConnection(
-            login, f"{self.node_label} (through {address})", self._environ, self._confirm
+            login, f"{self.node_label} (through {address})", self.environ, self._confirm
         )
         client = connection._client()
         self._jumps += [*connection._jumps, client]
@@ -291,12 +296,7 @@ class _HostKeyPrompt(paramiko.MissingHostKeyPolicy):
         self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
     ) -> None:
         """Raise NodeUnreachable unless the user confirms."""
-        connection, shown = self._connection, fingerprint(key.asbytes())
-        question = f"{connection.node_label} is unknown. Its host key is {shown}. Trust this key?"
-        if not connection._confirm(question):
-            raise connection_errors.key_unknown_error(
-                connection.node_label, connection.login, shown
-            )
+        self._connection._confirm_key(fingerprint(key.asbytes()))
         append_known_host(f"{hostname} {key.get_name()} {key.get_base64()}", self._known_hosts)
 
 
@@ -314,3 +314,133 @@ def _transport(client: paramiko.SSHClient) -> paramiko.Transport:
     if transport is None:
         raise EOFError("the connection is closed")
     return transport
+
+
+class ParamikoTransport:
+    """Programs over a shared connection; closing it kills its own programs only."""
+
+    def __init__(self, connection: ParamikoConnection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._running: set[paramiko.Channel] = set()
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: Iterable[bytes] = (),
+        on_stdout: Callable[[bytes], None] | None = None,
+        timeout: float | None = None,
+    ) -> CommandOutput:
+        channel, master = self._connection.channel()
+        call = shell.ShellCall(argv, master, on_stdout)
+        with self._lock:
+            self._running.add(channel)
+        try:
+            self._exchange(channel, call, stdin, timeout)
+        except BaseException:
+            self._connection.kill_group(call.out.began)
+            raise
+        finally:
+            with self._lock:
+                closed = channel not in self._running
+                self._running.discard(channel)
+            channel.close()
+        if call.out.ended is not None:
+            return call.output(int(call.out.ended))
+        self._connection.kill_group(call.out.began)
+        if closed:
+            return call.output(-signal.SIGKILL)
+        raise self._connection.lost(call.messages.decode(errors="replace"))
+
+    def _exchange(
+        self,
+        channel: paramiko.Channel,
+        call: shell.ShellCall,
+        stdin: Iterable[bytes],
+        timeout: float | None,
+    ) -> None:
+        """Exchange until both streams had their second mark, or the channel ends."""
+        sender = InputSender(
+            chain((call.line,), stdin),
+            channel.sendall,
+            lambda: end_input(channel),
+            (OSError, EOFError, paramiko.SSHException),
+        )
+        label = f"{self._connection.node_label}: a program"
+        while not call.over():
+            is_closed = channel.closed or channel.eof_received
+            received = False
+            if channel.recv_ready():
+                call.out.feed(channel.recv(_READ_BYTES))
+                received = True
+            if channel.recv_stderr_ready():
+                call.err.feed(channel.recv_stderr(_READ_BYTES))
+                received = True
+            wait = sender.wait_seconds(received, timeout, label)
+            if not received:
+                if is_closed:
+                    return
+                with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+                    select.select([channel], [], [], wait)
+
+    def expose(self, port: int) -> AbstractContextManager[int]:
+        return self._connection.expose(port)
+
+    def close(self) -> None:
+        """Kill programs that are still running."""
+        with self._lock:
+            left, self._running = self._running, set()
+        for channel in left:
+            channel.close()
+
+
+def read_greeting(channel: paramiko.Channel, token: str, seconds: float) -> int | None:
+    """Return the PID of the remote shell; None if the channel ends first."""
+    output = shell.MarkedOutput(token, lambda _: None)
+    channel.settimeout(seconds + GREETING_SECONDS)
+    while output.began is None:
+        data = channel.recv(_READ_BYTES)
+        if not data:
+            return None
+        output.feed(data)
+    channel.settimeout(None)
+    return int(output.began)
+
+
+def relay(channel: paramiko.Channel, port: int) -> None:
+    """Copy bytes between a channel and a local port until both sides end."""
+    with (
+        contextlib.suppress(OSError, EOFError, paramiko.SSHException),
+        contextlib.closing(channel),
+        socket.create_connection(("127.0.0.1", port)) as sock,
+    ):
+        ends: dict[_End, _End] = {channel: sock, sock: channel}
+        while ends:
+            for end in select.select(list(ends), [], [])[0]:
+                data = end.recv(_READ_BYTES)
+                if data:
+                    ends[end].sendall(data)
+                else:
+                    _end_write(ends.pop(end))
+
+
+def end_input(channel: Any) -> None:
+    """Send EOF, and never after CLOSE, upon which sshd ends the connection.
+
+    ``shutdown_write`` of paramiko 5.1 sends it after it released the lock, when another thread may have sent CLOSE.
+    """
+    with channel.lock:
+        message = channel._send_eof()
+        if message is not None:
+            channel.transport._send_user_message(message)
+
+
+def _end_write(end: _End) -> None:
+    if isinstance(end, paramiko.Channel):
+        end_input(end)
+    else:
+        end.shutdown(socket.SHUT_WR)
+
+
+_: type[Transport] = ParamikoTransport

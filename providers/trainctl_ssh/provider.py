@@ -35,10 +35,11 @@ from trainctl_ssh.hosts import (
     cluster_hosts,
     find_host_paths,
     find_presence,
+    find_problems,
     node_login,
+    schema,
 )
 from trainctl_ssh.openssh_connection import OpenSshConnection
-from trainctl_ssh.settings import find_problems, schema
 
 if TYPE_CHECKING:
     from trainctl_ssh.paramiko_connection import ParamikoConnection

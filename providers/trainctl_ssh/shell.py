@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import base64
 import os
+import secrets
 import shlex
 from collections.abc import Callable, Sequence
+
+from trainctl.plugin_api.provider import CommandOutput
 
 COMMAND = """exec sh -c 'IFS= read -r _tc; eval "$_tc"'"""
 _WATCH_SECONDS = 5
@@ -110,3 +113,32 @@ class MarkedOutput:
             self.before = (self.before + data)[-_MAX_PREAMBLE:]
         elif data:
             self._on_bytes(data)
+
+
+class ShellCall:
+    """A call of a program: the line that starts it, and its output.
+
+    The program depends on ``master``, the process of the connection.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], master: int, on_stdout: Callable[[bytes], object] | None
+    ) -> None:
+        token = secrets.token_hex(16)
+        self.line = call_line(token, argv, master)
+        self._stdout, self._stderr = bytearray(), bytearray()
+        self.out = MarkedOutput(token, on_stdout or self._stdout.extend)
+        self.err = MarkedOutput(token, self._stderr.extend)
+
+    def over(self) -> bool:
+        """Return whether both streams have had their second mark."""
+        return self.out.ended is not None and self.err.ended is not None
+
+    def output(self, exit_code: int) -> CommandOutput:
+        """Return the output of a program that ended so."""
+        return CommandOutput(exit_code, bytes(self._stdout), bytes(self._stderr))
+
+    @property
+    def messages(self) -> bytes:
+        """Everything on standard error, for the error of a lost connection."""
+        return self.err.before + bytes(self._stderr)

@@ -18,7 +18,6 @@ from trainctl.errors import NodeError, StorageError
 from trainctl.plugin_api.provider import CommandOutput, InteractiveTransport, Node, Transport
 from trainctl.remote import archive as bootstrap
 from trainctl.remote.archive import ProgramArchive, node_archive
-from trainctl.remote.processes import InputFeed
 from trainctl.remote.responses import (
     OnEvent,
     ResponseParser,
@@ -90,7 +89,7 @@ class NodeAgent:
         """Call a method and return its response.
 
         ``following`` is sent after the request and before ``payload``; if short, it doesn't prevent the use of a session.
-        ``payload`` may be a one-shot iterator, or an InputFeed with responses to the program's events.
+        ``payload`` may be a one-shot iterator, or an InputFeed with responses to the program's events; another thread reads it.
         """
         parser = ResponseParser(self._node.id, on_event)
         line = json.dumps(request).encode() + b"\n"
@@ -167,12 +166,7 @@ class NodeAgent:
         """Call a method in a process of its own with the request and a payload."""
 
         def run(argv: Sequence[str], head: bytes) -> CommandOutput:
-            stdin: Iterable[bytes] = chain((head, request[0]), request[1])
-            if isinstance(payload, InputFeed):  # filled while the program's output is read
-                payload.lead(stdin)
-                stdin = payload
-            else:
-                stdin = chain(stdin, payload)
+            stdin = chain((head, request[0]), request[1], payload)
             return self._transport.run(
                 (*argv, method), stdin=stdin, on_stdout=on_stdout, timeout=timeout
             )

@@ -11,89 +11,110 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
+from typing import IO
 
 from trainctl.errors import NodeTimeout, NodeUnreachable
 
+_PIECE_BYTES = 2**18
+"""Sent at once: the clock of silence starts again after each."""
+_DRAIN_SECONDS = 0.2
+"""After a program's end: descendants that left may hold its streams open forever."""
+_POLL_SECONDS = 0.5
+"""Between looks at whether the program has ended, and at errors of its input."""
+OnBytes = Callable[[bytes], object]
+
 
 class InputFeed:
-    """Input of a running program: ``put`` from any thread, iterated by one reader.
-
-    Iteration blocks; ``fileno`` becomes readable when it would not, so that a single-threaded transport can wait for
-    input and output at once.
-    """
+    """Input of a running program: ``put`` from any thread, iterated by one reader, which blocks."""
 
     def __init__(self) -> None:
         self._items: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._reader, self._writer = os.pipe()
-        self._closed = False
-        self._lead: Iterator[bytes] = iter(())
-        self._first: bytes | None = None
         self.began: float | None = None
         """Time of the first read in monotonic seconds: the program has been started by then."""
 
-    def lead(self, buffers: Iterable[bytes]) -> None:
-        """Send these buffers first; call before reading starts, they must not block."""
-        self._lead = iter(buffers)
-        self._first = next(self._lead, None)
-        if self._first is not None:
-            os.write(self._writer, b".")
-
     def put(self, data: bytes) -> None:
-        """Send data; ignored after the reader has finished."""
-        if data:
-            self._add(data)
+        """Send data; ignored after the end."""
+        self._items.put(data)
 
     def close(self) -> None:
         """Signal the end of input. Idempotent."""
-        if not self._closed:
-            self._closed = True
-            self._add(None)
-
-    def fileno(self) -> int:
-        """Descriptor that is readable if there is data or the end."""
-        return self._reader
+        self._items.put(None)
 
     def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
         self.began = self.began or time.monotonic()
-        if self._first is not None:
-            data, self._first = self._first, next(self._lead, None)
-            if self._first is None:  # the pipe's byte stood for all leading buffers
-                os.read(self._reader, 1)
-            return data
-        os.read(self._reader, 1)
-        item = self._items.get()
-        if item is None:
-            self.close()
-            raise StopIteration
-        return item
-
-    def _add(self, data: bytes | None) -> None:
-        self._items.put(data)
-        os.write(self._writer, b".")
-
-    def __del__(self) -> None:
-        os.close(self._reader)
-        os.close(self._writer)
+        while (item := self._items.get()) is not None:
+            yield item
 
 
-_READ_BYTES = 2**18
-_DRAIN_SECONDS = 0.2
-_POLL_SECONDS = 0.5
-OnBytes = Callable[[bytes], object]
+class InputSender:
+    """Sends a program's input in a thread, so that input never delays output.
+
+    ``write`` and ``end`` raise one of ``ended`` when the program doesn't read on: its output counts.
+    """
+
+    def __init__(
+        self,
+        stdin: Iterable[bytes],
+        write: Callable[[bytes], object],
+        end: Callable[[], object],
+        ended: tuple[type[Exception], ...],
+    ) -> None:
+        self._input = stdin
+        self._write = write
+        self._end = end
+        self._ended = ended
+        self._problem: BaseException | None = None
+        self._active_at = time.monotonic()
+        threading.Thread(target=self._send, daemon=True, name="input").start()
+
+    def wait_seconds(self, active: bool, timeout: float | None, node_label: str) -> float:
+        """Return how long to wait for output, which was ``active`` now.
+
+        Raises the error of the input, or NodeTimeout after ``timeout`` seconds without data in either direction.
+        """
+        if self._problem is not None:
+            raise self._problem
+        now = time.monotonic()
+        if active:
+            self._active_at = now
+        if timeout is None:
+            return _POLL_SECONDS
+        left = self._active_at + timeout - now
+        if left <= 0:
+            raise NodeTimeout(
+                f"{node_label} timed out after {timeout:g} s",
+                "The command and its processes were stopped.",
+            )
+        return min(_POLL_SECONDS, left)
+
+    def _send(self) -> None:
+        try:
+            for data in self._input:
+                for start in range(0, len(data), _PIECE_BYTES):
+                    if not self._is_done(self._write, data[start : start + _PIECE_BYTES]):
+                        return
+                    self._active_at = time.monotonic()
+            self._is_done(self._end)
+        except BaseException as problem:  # noqa: BLE001 - raised in the caller's thread
+            self._problem = problem
+
+    def _is_done(self, act: Callable[..., object], *data: bytes) -> bool:
+        try:
+            act(*data)
+        except self._ended:
+            return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramStreams:
     """Input and output handlers of a program.
 
-    ``head`` is sent before ``stdin``, which may be an InputFeed, or an iterable that doesn't block. ``timeout``: seconds
-    without data in either direction. ``over`` returns True when no more output is needed, even if the program is still
-    running; ``node_label`` names it in errors.
+    ``head`` is sent before ``stdin``, which may block. The thread of the call runs the handlers, one at a time. ``timeout``:
+    seconds without data in either direction. ``over`` returns True when no more output is needed, even if the program is
+    still running; ``node_label`` names it in errors.
     """
 
     on_stdout: OnBytes
@@ -105,7 +126,7 @@ class ProgramStreams:
     node_label: str = "a program on this machine"
 
 
-@contextmanager
+@contextlib.contextmanager
 def defer_interrupt() -> Iterator[None]:
     """Defer Ctrl-C to the end of the block, while a program starts."""
     is_main = threading.current_thread() is threading.main_thread()
@@ -138,15 +159,18 @@ class ProgramRunner:
         try:
             with defer_interrupt():
                 process = self._start(argv, environ)
-            return _run_streams(process, streams)
+            return _exchange(process, streams)
         except BaseException:
             if process is not None:
                 kill(process)
             raise
         finally:
             if process is not None:
-                with process, self._lock:
+                with self._lock:
                     self._running.discard(process)
+                for stream in (process.stdout, process.stderr):
+                    if stream is not None:
+                        stream.close()
 
     def _start(
         self, argv: Sequence[str], environ: Mapping[str, str] | None
@@ -178,126 +202,62 @@ class ProgramRunner:
             kill(process)
 
 
-def _run_streams(process: subprocess.Popen[bytes], streams: ProgramStreams) -> int:
-    pump = _StreamPump(process, streams)
-    pump.run()
+class _InputPipe:
+    """A program's input. Only the holder of the lock writes or closes, as a closed descriptor is reused at once."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def write(self, data: bytes) -> None:
+        """Write all data; BrokenPipeError if the program has closed its input, or ``close`` was called."""
+        with self._lock:
+            if self._stream.closed:
+                raise BrokenPipeError
+            self._stream.write(data)
+            self._stream.flush()
+
+    def close(self, wait: float = -1) -> None:
+        """Close, unless a write blocks for ``wait`` seconds: then nothing reads, not even the end."""
+        if self._lock.acquire(timeout=wait):
+            with contextlib.suppress(BrokenPipeError):
+                self._stream.close()
+            self._lock.release()
+
+
+def _exchange(process: subprocess.Popen[bytes], streams: ProgramStreams) -> int:
+    """Exchange data until the program has ended and its output was read; return the exit code."""
+    assert process.stdin is not None  # noqa: S101 - all are pipes
+    pipe = _InputPipe(process.stdin)
+    head = (streams.head,) if streams.head else ()
+    sender = InputSender(chain(head, streams.stdin), pipe.write, pipe.close, (BrokenPipeError,))
+    active = True
+    with selectors.DefaultSelector() as selector:
+        for stream, on_bytes in (
+            (process.stdout, streams.on_stdout),
+            (process.stderr, streams.on_stderr),
+        ):
+            assert stream is not None  # noqa: S101
+            selector.register(stream, selectors.EVENT_READ, on_bytes)
+        while selector.get_map() and not streams.over():
+            ended = process.poll() is not None
+            wait = sender.wait_seconds(active, streams.timeout, streams.node_label)
+            ready = selector.select(_DRAIN_SECONDS if ended else wait)
+            for key, _ in ready:
+                if data := os.read(key.fd, _PIECE_BYTES):
+                    key.data(data)
+                else:
+                    selector.unregister(key.fileobj)
+            if ended and not ready:
+                break  # another process holds the streams open
+            active = bool(ready)
     if streams.over():
         kill(process)
-    return pump.wait()
-
-
-class _StreamPump:
-    """Serve a program's three streams in one thread, so that none blocks another."""
-
-    def __init__(self, process: subprocess.Popen[bytes], streams: ProgramStreams) -> None:
-        assert process.stdin is not None  # noqa: S101 - all are pipes
-        assert process.stdout is not None  # noqa: S101
-        assert process.stderr is not None  # noqa: S101
-        self._process = process
-        self._pipes = (process.stdin, process.stdout, process.stderr)
-        self._streams = streams
-        self._input: Iterator[bytes] = iter(streams.stdin)
-        self._pending = memoryview(streams.head)
-        self._last_activity = time.monotonic()
-        self._selector = selectors.DefaultSelector()
-        self._open: set[object] = set(self._pipes)
-
-    def run(self) -> None:
-        """Serve the streams until the program has ended and its output was read."""
-        stdin, stdout, stderr = self._pipes
-        for stream in self._pipes:
-            os.set_blocking(stream.fileno(), False)
-        if self._pending or not isinstance(self._input, InputFeed):
-            self._selector.register(stdin, selectors.EVENT_WRITE, self._send)
-        else:
-            self._selector.register(self._input, selectors.EVENT_READ, self._resume_sending)
-        self._selector.register(stdout, selectors.EVENT_READ, self._receive)
-        self._selector.register(stderr, selectors.EVENT_READ, self._receive_error)
-        with self._selector:
-            while (self._is_open(stdout) or self._is_open(stderr)) and not self._streams.over():
-                ended = self._process.poll() is not None
-                ready = self._selector.select(_DRAIN_SECONDS if ended else self._wait_seconds())
-                for key, _ in ready:
-                    key.data()
-                if ended and not any(key.fileobj in (stdout, stderr) for key, _ in ready):
-                    break  # another process holds the streams open
-                self._check_silence(bool(ready))
-            if self._is_open(stdin):
-                self._finish(stdin)
-
-    def _is_open(self, stream: object) -> bool:
-        return stream in self._open
-
-    def _wait_seconds(self) -> float:
-        timeout = self._streams.timeout
-        return _POLL_SECONDS if timeout is None else min(_POLL_SECONDS, timeout)
-
-    def _check_silence(self, active: bool) -> None:
-        now = time.monotonic()
-        timeout = self._streams.timeout
-        if active:
-            self._last_activity = now
-        elif timeout is not None and now - self._last_activity >= timeout:
-            raise NodeTimeout(
-                f"{self._streams.node_label} timed out after {timeout:g} s",
-                "The command and its processes were stopped.",
-            )
-
-    def wait(self) -> int:
-        """Wait for the exit code. A program that closed its streams has the same timeout."""
-        try:
-            return self._process.wait(self._streams.timeout)
-        except subprocess.TimeoutExpired:
-            self._check_silence(active=False)
-            raise NodeUnreachable(
-                f"{self._streams.node_label} closed its output and still runs"
-            ) from None
-
-    def _send(self) -> None:
-        stdin = self._pipes[0]
-        try:
-            while not self._pending:
-                self._pending = memoryview(next(self._input))
-            self._pending = self._pending[os.write(stdin.fileno(), self._pending) :]
-        except StopIteration:
-            self._finish(stdin)
-        except BrokenPipeError:  # it stopped reading; its response counts
-            self._finish(stdin)
-        except BlockingIOError:
-            return
-        if not self._pending and isinstance(self._input, InputFeed) and self._is_open(stdin):
-            self._selector.unregister(stdin)
-            self._selector.register(self._input, selectors.EVENT_READ, self._resume_sending)
-
-    def _resume_sending(self) -> None:
-        """Continue when the feed has more data."""
-        assert isinstance(self._input, InputFeed)  # noqa: S101
-        self._selector.unregister(self._input)
-        self._selector.register(self._pipes[0], selectors.EVENT_WRITE, self._send)
-
-    def _receive(self) -> None:
-        self._read(self._pipes[1], self._streams.on_stdout)
-
-    def _receive_error(self) -> None:
-        self._read(self._pipes[2], self._streams.on_stderr)
-
-    def _read(self, stream: object, on_bytes: OnBytes) -> None:
-        assert hasattr(stream, "fileno")  # noqa: S101
-        try:
-            data = os.read(stream.fileno(), _READ_BYTES)
-        except BlockingIOError:
-            return
-        if data:
-            on_bytes(data)
-        else:
-            self._finish(stream)
-
-    def _finish(self, stream: object) -> None:
-        self._open.discard(stream)
-        with contextlib.suppress(KeyError):  # not registered while waiting for input
-            self._selector.unregister(stream)  # type: ignore[arg-type]
-        with contextlib.suppress(BrokenPipeError):
-            stream.close()  # type: ignore[attr-defined]
+    pipe.close(_DRAIN_SECONDS)
+    try:
+        return process.wait(streams.timeout)
+    except subprocess.TimeoutExpired:
+        raise NodeUnreachable(f"{streams.node_label} closed its output and still runs") from None
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

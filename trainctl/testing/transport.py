@@ -7,6 +7,7 @@ import os
 import socketserver
 import threading
 from collections.abc import Iterator
+from itertools import chain
 
 import pytest
 
@@ -131,7 +132,7 @@ class TransportConformance(TransportFixtures):
         """Leading input is sent first; output is received while input waits."""
         received: list[bytes] = []
         feed = InputFeed()
-        feed.lead(bytes(_BUFFER_BYTES) for _ in range(4))
+        leading = (bytes(_BUFFER_BYTES) for _ in range(4))
 
         def on_output(data: bytes) -> None:
             received.append(data)
@@ -140,7 +141,9 @@ class TransportConformance(TransportFixtures):
                 feed.close()
 
         program = f"head -c {4 * _BUFFER_BYTES} >/dev/null; echo read; cat"
-        output = transport.run(["sh", "-c", program], stdin=feed, on_stdout=on_output, timeout=60)
+        output = transport.run(
+            ["sh", "-c", program], stdin=chain(leading, feed), on_stdout=on_output, timeout=60
+        )
 
         assert (b"".join(received), output.exit_code) == (b"read\nlast\n", 0)
 

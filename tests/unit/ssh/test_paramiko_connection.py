@@ -6,7 +6,7 @@ import threading
 
 import paramiko
 
-from trainctl_ssh.paramiko_transport import end_input
+from trainctl_ssh.paramiko_connection import end_input
 
 EOF, CLOSE = 96, 97
 """Types of messages, RFC 4254."""
