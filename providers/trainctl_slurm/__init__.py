@@ -1,6 +1,6 @@
 """The ``slurm`` provider: jobs are queued, placed and started by Slurm.
 
-Begin with ``provider.SlurmProvider``: its only node is the login host. ``settings`` reads the manifest, ``submission``
+Begin with ``provider.SlurmProvider``: its only node is the login host. ``submission`` reads the manifest and
 builds the arguments of sbatch, ``queries`` reads what Slurm's commands print.
 """
 

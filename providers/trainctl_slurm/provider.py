@@ -44,12 +44,15 @@ from trainctl_slurm.queries import (
     squeue_arguments,
     time_limits_arguments,
 )
-from trainctl_slurm.settings import gpu_kinds, hosts, partition_for, schema
 from trainctl_slurm.submission import (
     VARIABLES,
+    gpu_kinds,
+    hosts,
     job_name,
     order,
+    partition_for,
     sbatch_arguments,
+    schema,
     script,
     with_margin,
 )
@@ -183,7 +186,11 @@ class SlurmProvider(SshProvider):
         if known is not None and time.monotonic() < known.expires:
             return known.jobs
         began = time.monotonic()
-        jobs = self._query_jobs(node)
+        query = ["sh", "-c", 'TZ=UTC "$@" --user="$(id -un)"', "sh", *squeue_arguments()]
+        output = self._slurm(node, query)
+        if output.exit_code != 0:
+            raise NodeUnreachable(f"squeue failed on {node.id}", _tail(output))
+        jobs = [*parse_jobs(output.stdout.decode(errors="replace"))]
         now = time.monotonic()
         is_settled = began > self._changed_at + _SETTLING_SECONDS
         interval = max(_POLL_SECONDS if is_settled else _SOON_SECONDS, 20 * (now - began))
@@ -194,14 +201,6 @@ class SlurmProvider(SshProvider):
         self._changed_at = time.monotonic()
         self._listings.pop(node.id, None)
 
-    def _query_jobs(self, node: Node) -> list[BatchJob]:
-        output = self._slurm(
-            node, ["sh", "-c", 'TZ=UTC "$@" --user="$(id -un)"', "sh", *squeue_arguments()]
-        )
-        if output.exit_code != 0:
-            raise NodeUnreachable(f"squeue failed on {node.id}", _tail(output))
-        return [*parse_jobs(output.stdout.decode(errors="replace"))]
-
     def _accounted_jobs(
         self, node: Node, option: str, keys: Mapping[str, str]
     ) -> dict[str, BatchJob]:
@@ -210,14 +209,11 @@ class SlurmProvider(SshProvider):
             return {}
         output = self._slurm(node, sacct_arguments(option, keys))
         jobs = parse_accounting(output.stdout.decode(errors="replace"), keys)
-        return {
-            key: replace(job, reason=self._canceller(node, job.reason)) if job.reason else job
-            for key, job in jobs.items()
-        }
-
-    def _canceller(self, node: Node, uid: str) -> str:
-        output = self._slurm(node, ["id", "-un", uid])
-        return f"by {output.stdout.decode(errors='replace').strip() or f'user {uid}'}"
+        for key, job in jobs.items():
+            if job.reason:
+                name = self._slurm(node, ["id", "-un", job.reason]).stdout.decode(errors="replace")
+                jobs[key] = replace(job, reason=f"by {name.strip() or f'user {job.reason}'}")
+        return jobs
 
     def _slurm(self, node: Node, argv: Sequence[str], text: str = "") -> CommandOutput:
         """Run a command of Slurm; NodeUnreachable if its controller is silent."""

@@ -19,8 +19,7 @@ from trainctl_slurm.queries import (
     parse_partitions,
     parse_time_limits,
 )
-from trainctl_slurm.settings import hosts
-from trainctl_slurm.submission import order, sbatch_arguments, script, with_margin
+from trainctl_slurm.submission import hosts, order, sbatch_arguments, script, with_margin
 
 REQUEST = BatchRequest("key-1", "train", "job.train run 1 (abc)", ("python3", "a b"), "{}", "/log")
 
