@@ -1,4 +1,9 @@
-"""Keys for ssh: the login key of a cluster, kept by the client, and host keys derived from it."""
+"""Keys for ssh: the login key of a cluster, kept by the client, and host keys.
+
+The first host key is derived from the login key and in the user data. It is replaced by one that is made on the machine and
+never leaves it. Order: the machine makes the key; the tag ``next-host-key`` names it; sshd uses it; the tag ``host-key``
+names it. After a kill in between, the machine has one of the two keys of its tags.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,43 @@ import hashlib
 import hmac
 import os
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.plugin_api.provider import Node, Transport
+from trainctl.remote.responses import printable_tail
+from trainctl_aws.account import (
+    HOST_KEY,
+    NEXT_HOST_KEY,
+    AwsAccount,
+    Instance,
+    tag_list,
+    tags_of,
+)
+
 _TYPE = b"ssh-ed25519"
+_MAKE_KEY = """\
+set -e; umask 077; key=/etc/ssh/trainctl_host_key
+exec 9>$key.lock; flock 9
+if [ ! -e $key.pub ]; then
+    rm -f $key.new $key.new.pub
+    ssh-keygen -q -t ed25519 -N '' -C '' -f $key.new
+    mv $key.new $key; mv $key.new.pub $key.pub
+fi
+cut -d' ' -f1,2 $key.pub
+"""
+_USE_KEY = """\
+set -e; umask 077; key=/etc/ssh/trainctl_host_key; used=/etc/ssh/ssh_host_ed25519_key
+exec 9>$key.lock; flock 9
+cp $key.pub $used.new.pub; cp $key $used.new
+mv $used.new.pub $used.pub; mv $used.new $used; chmod 644 $used.pub
+kill -HUP "$(cat /run/sshd.pid 2>/dev/null)" 2>/dev/null || systemctl reload ssh sshd 2>/dev/null || :
+"""
+
+Locate = Callable[[Node], Node]
+"""Add the paths of a machine, which logs in; NodeUnreachable if its host key is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +75,17 @@ def login_key_path(environ: Mapping[str, str], cluster: str, lineage: str) -> Pa
 def ensure_login_key(path: Path) -> KeyPair:
     """Return the login key in a file; create it first unless it exists. Concurrent callers agree."""
     if not path.exists():
-        seed = os.urandom(32)
-        _write_new(path, key_pair(seed).private)
-    private = path.read_text()
-    return key_pair(_seed_of(private))
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(key_pair(os.urandom(32)).private)
+            stream.flush()
+            os.fsync(stream.fileno())
+        with contextlib.suppress(FileExistsError):  # another caller's counts
+            path.hardlink_to(temporary)
+        temporary.unlink()
+    return key_pair(_seed_of(path.read_text()))
 
 
 def derive_host_key(login: KeyPair, token: str) -> KeyPair:
@@ -82,15 +126,53 @@ def _string(value: bytes) -> bytes:
     return struct.pack(">I", len(value)) + value
 
 
-def _write_new(path: Path, text: str) -> None:
-    """Create a file with mode 0600; keep a file that exists already."""
-    path.parent.mkdir(0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    with contextlib.suppress(FileExistsError):
-        path.hardlink_to(temporary)
-    temporary.unlink()
+def locate_with_own_key(
+    account: AwsAccount,
+    instance: Instance,
+    node: Node,
+    locate: Locate,
+    connect: Callable[[Node], Transport],
+) -> Node:
+    """Return the located node with the host key that its machine made."""
+    tags = tags_of(instance)
+    following = tags.get(NEXT_HOST_KEY, "")
+    if following and following != tags.get(HOST_KEY):
+        try:
+            located = locate(_with_key(node, following))
+        except NodeUnreachable as error:
+            if error.code != "ssh-key-changed":
+                raise
+        else:
+            _tag_key(account, instance, HOST_KEY, following)
+            return located
+    located = locate(node)
+    if following and following == tags.get(HOST_KEY):
+        return located
+    transport = connect(node)
+    try:
+        following = _run_as_root(transport, node, _MAKE_KEY)
+        _tag_key(account, instance, NEXT_HOST_KEY, following)
+        _run_as_root(transport, node, _USE_KEY)
+    finally:
+        transport.close()
+    _tag_key(account, instance, HOST_KEY, following)
+    return _with_key(located, following)
+
+
+def _with_key(node: Node, key: str) -> Node:
+    return replace(node, details={**node.details, "host_key": key})
+
+
+def _run_as_root(transport: Transport, node: Node, script: str) -> str:
+    sudo = () if node.details.get("user") == "root" else ("sudo", "-n")
+    output = transport.run([*sudo, "sh", "-c", script], timeout=60)
+    if output.exit_code != 0:
+        raise NodeError(
+            f"cannot replace the host key of {node.id}",
+            printable_tail(output.stderr) or "The login user must be allowed to use sudo.",
+        )
+    return output.stdout.decode().strip()
+
+
+def _tag_key(account: AwsAccount, instance: Instance, name: str, value: str) -> None:
+    account.ec2("create_tags", Resources=[instance["InstanceId"]], Tags=tag_list({name: value}))

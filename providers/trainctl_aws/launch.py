@@ -10,20 +10,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from trainctl.errors import NodeError, NodeUnreachable, UserInterrupt
-from trainctl.plugin_api.offers import Offer
+from trainctl.plugin_api.machines import Offer
 from trainctl.plugin_api.provider import ClusterSettings
-from trainctl_aws.account import AwsAccount, AwsError, ignore_refusal
-from trainctl_aws.keys import data_directory
-from trainctl_aws.market.catalog import quota_of, quota_page
-from trainctl_aws.request import RunInstancesRequest
-from trainctl_aws.settings import AwsSettings
-from trainctl_aws.tags import (
+from trainctl_aws.account import (
     LIVE,
+    AwsAccount,
+    AwsError,
     Instance,
     find_instances,
+    ignore_refusal,
     state_of,
     tag_filters,
 )
+from trainctl_aws.catalog import quota_of, quota_page
+from trainctl_aws.keys import data_directory
+from trainctl_aws.request import RunInstancesRequest
+from trainctl_aws.settings import AwsSettings
 
 _CAPACITY = frozenset(
     [
@@ -94,7 +96,13 @@ class InstanceLauncher:
 
     def launch(self, offers: Sequence[Offer]) -> Instance:
         """Launch with the first offer that has capacity; NodeError without any."""
-        self._refuse_too_many()
+        cluster, most = self._cluster, self._settings.max_nodes
+        filters = tag_filters(cluster=cluster.name, lineage=cluster.lineage)
+        if most and (count := len(find_instances(self._account, filters))) >= most:
+            raise NodeError(
+                f"cluster {cluster.name} has {count} machines already, and max_nodes is {most}",
+                "Delete machines, or raise max_nodes.",
+            )
         started = self._record.read()
         if started is not None:
             instance = self._try(started[0], 0, started[1])
@@ -112,15 +120,6 @@ class InstanceLauncher:
                 raise self._no_capacity(offers)
             wait(self._cluster, _ROUND_SECONDS)
             rounds += 1
-
-    def _refuse_too_many(self) -> None:
-        cluster, most = self._cluster, self._settings.max_nodes
-        filters = tag_filters(cluster=cluster.name, lineage=cluster.lineage)
-        if most and (count := len(find_instances(self._account, filters))) >= most:
-            raise NodeError(
-                f"cluster {cluster.name} has {count} machines already, and max_nodes is {most}",
-                "Delete machines, or raise max_nodes.",
-            )
 
     def _try(self, offer: Offer, rounds: int, token: str = "") -> Instance | None:
         """Launch by an offer; None without capacity."""
@@ -162,16 +161,13 @@ class InstanceLauncher:
             if error.reason != "IdempotentParameterMismatch":
                 raise
             # an earlier attempt launched it with other settings
-            return str(self._await_token(token, error)["InstanceId"])
+            end = time.monotonic() + LAG_SECONDS
+            while (instance := find_by_token(self._account, token)) is None:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(1.0)
+            return str(instance["InstanceId"])
         return str(answer["Instances"][0]["InstanceId"])
-
-    def _await_token(self, token: str, error: AwsError) -> Instance:
-        end = time.monotonic() + LAG_SECONDS
-        while (instance := find_by_token(self._account, token)) is None:
-            if time.monotonic() > end:
-                raise error
-            time.sleep(1.0)
-        return instance
 
     def _await_visible(self, instance_id: str) -> Instance:
         """Return the description of a new instance, which EC2 shows with a delay."""

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 from trainctl.base.json import JsonObject
 from trainctl.base.parallel import each
 from trainctl.errors import NodeError, NodeUnreachable
-from trainctl.plugin_api.machines import ListsMachines, Machine
-from trainctl.plugin_api.offers import Offer, OffersMachines
+from trainctl.plugin_api.machines import ListsMachines, Machine, Offer, OffersMachines
 from trainctl.plugin_api.provider import (
     Capabilities,
     ClusterSettings,
@@ -25,22 +25,28 @@ from trainctl.plugin_api.provider import (
     SettingsProblem,
     Transport,
 )
-from trainctl_aws.account import AwsAccount
-from trainctl_aws.deletion import delete_instance, delete_unused
-from trainctl_aws.host_keys import locate_with_own_key
-from trainctl_aws.keys import login_key_path
-from trainctl_aws.launch import InstanceLauncher, LaunchRecord, find_by_key, wait
-from trainctl_aws.market.offers import NO_FACTS, make_offers, survey_market
-from trainctl_aws.nodes import machine_of, node_of, planned_nodes
-from trainctl_aws.settings import AwsSettings, find_problems, read_settings, schema
-from trainctl_aws.tags import (
+from trainctl_aws.account import (
+    CLUSTER,
+    HOST_KEY,
     KEY,
+    LINEAGE,
+    NODE,
+    PRICE,
+    AwsAccount,
     Instance,
     find_instances,
+    id_filters,
     state_of,
     tag_filters,
+    tags_of,
 )
-from trainctl_aws.user_data import BOOT_WAIT, LOGIN_MARKER
+from trainctl_aws.catalog import TYPES
+from trainctl_aws.cluster_resources import delete_instance, delete_unused
+from trainctl_aws.keys import locate_with_own_key, login_key_path
+from trainctl_aws.launch import InstanceLauncher, LaunchRecord, find_by_key, wait
+from trainctl_aws.offers import NO_FACTS, make_offers, survey_market
+from trainctl_aws.request import BOOT_WAIT, LOGIN_MARKER
+from trainctl_aws.settings import AwsSettings, find_problems, read_settings, schema
 from trainctl_ssh import SshProvider
 from trainctl_ssh.hosts import HostPaths, SshHost, find_host_paths, node_login
 
@@ -144,8 +150,7 @@ class AwsProvider:
         if not name:
             return ResourceStatus.MISSING
         try:
-            by_id = [{"Name": "instance-id", "Values": [name]}]
-            found = find_instances(self._account(node.details["region"]), by_id)
+            found = find_instances(self._account(node.details["region"]), id_filters(name))
         except NodeUnreachable:
             return ResourceStatus.UNREACHABLE
         except NodeError:
@@ -215,17 +220,20 @@ class AwsProvider:
         """Return the node when its machine has an address and has booted; NodeUnreachable after ``boot_timeout``."""
         settings = read_settings(cluster)
         end, pause, refusals = time.monotonic() + settings.boot_timeout, 1.0, 0
-        by_id = [{"Name": "instance-id", "Values": [instance_id]}]
         while True:
-            found = find_instances(account, by_id)
+            found = find_instances(account, id_filters(instance_id))
             if found and state_of(found[0]).startswith("stop"):
                 raise NodeUnreachable(
                     f"{instance_id} is {state_of(found[0])}",
                     "Start it in the console, or destroy it.",
                 )
             if not found:
+                ended = ("shutting-down", "terminated")
+                last = find_instances(account, id_filters(instance_id), ended)
+                reason: Mapping[str, str] = (last[0].get("StateReason") or {}) if last else {}
                 raise NodeError(
-                    f"{instance_id} has ended while booting", _end_reason(account, instance_id)
+                    f"{instance_id} has ended while booting",
+                    f"{reason.get('Code', '')}: {reason.get('Message', '')}" if reason else "",
                 )
             node = node_of(settings, found[0])
             try:
@@ -259,11 +267,85 @@ class AwsProvider:
         return replace(node, root=paths.root, data=paths.data, python=paths.python)
 
 
-def _end_reason(account: AwsAccount, instance_id: str) -> str:
-    by_id = [{"Name": "instance-id", "Values": [instance_id]}]
-    found = find_instances(account, by_id, ("shutting-down", "terminated"))
-    reason: Mapping[str, str] = (found[0].get("StateReason") or {}) if found else {}
-    return f"{reason.get('Code', '')}: {reason.get('Message', '')}" if reason else ""
+def planned_nodes(cluster: str, settings: AwsSettings) -> list[Node]:
+    """Return the nodes of the settings, with the first type's price and the GPUs that all types have."""
+    types = [TYPES.get(name) for name in settings.instance_types]
+    counts = [known.gpus if known else -1 for known in types]
+    return [
+        Node(
+            cluster=cluster,
+            name=f"{cluster}-{number}",
+            address="",
+            root="",
+            data="",
+            python="",
+            gpus=None if -1 in counts else min(counts, default=None),
+            # Equal details would mean the same machine.
+            details={"region": settings.region, "node": f"{cluster}-{number}"},
+            price_per_hour=types[0].price if types and types[0] else None,
+        )
+        for number in range(settings.nodes)
+    ]
+
+
+def node_of(settings: AwsSettings, instance: Instance) -> Node:
+    """Return the node of an instance, without the paths on it."""
+    tags = tags_of(instance)
+    address = instance.get("PublicIpAddress" if settings.public else "PrivateIpAddress") or ""
+    details: dict[str, Any] = {
+        "region": settings.region,
+        "node": tags.get(NODE, ""),
+        "instance": instance["InstanceId"],
+        "type": instance["InstanceType"],
+        "zone": instance["Placement"]["AvailabilityZone"],
+        "lineage": tags.get(LINEAGE, ""),
+        "user": settings.user,
+        "port": settings.port,
+        "host_key": tags.get(HOST_KEY, ""),
+        **({"jump": settings.jump} if settings.jump else {}),
+        "notice": {"kind": "imds"},
+    }
+    shutdown = ("shutdown", "-h", "now")
+    known = TYPES.get(instance["InstanceType"])
+    return Node(
+        cluster=tags.get(CLUSTER, ""),
+        name=tags.get(NODE, ""),
+        address=address,
+        root="",
+        data="",
+        python="",
+        key=tags.get(KEY, ""),
+        gpus=known.gpus if known else None,
+        details=details,
+        price_per_hour=_number(tags.get(PRICE, "")),
+        shutdown=shutdown if settings.user == "root" else ("sudo", "-n", *shutdown),
+        idle_timeout=settings.idle_timeout,
+    )
+
+
+def machine_of(instance: Instance, region: str) -> Machine:
+    """Return an instance as listings without a state show it."""
+    tags = tags_of(instance)
+    return Machine(
+        id=instance["InstanceId"],
+        cluster=tags.get(CLUSTER, ""),
+        node=tags.get(NODE, ""),
+        lineage=tags.get(LINEAGE, ""),
+        key=tags.get(KEY, ""),
+        state=state_of(instance),
+        type=instance["InstanceType"],
+        zone=instance["Placement"]["AvailabilityZone"],
+        launched_at=instance["LaunchTime"].timestamp(),
+        price_per_hour=_number(tags.get(PRICE, "")),
+        details={"region": region},
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 _: type[Provider] = AwsProvider

@@ -10,7 +10,7 @@ from typing import Any
 from trainctl.base.json import JsonObject
 from trainctl.base.units import parse_duration
 from trainctl.plugin_api.provider import ClusterSettings, SettingsProblem
-from trainctl_aws.market.catalog import ACCELERATORS, TYPES, counts_of, types_with
+from trainctl_aws.catalog import ACCELERATORS, TYPES, counts_of, types_with
 
 DEFAULT_IMAGE = (
     "ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
@@ -58,45 +58,32 @@ class AwsSettings:
 def read_settings(cluster: ClusterSettings) -> AwsSettings:
     """Return the settings of a cluster that the schema accepts."""
     own: Mapping[str, Any] = cluster.settings
-    subnet, efa = own.get("subnet"), bool(own.get("efa"))
-    reserved = own.get("capacity_block") or own.get("capacity_reservation")
-    return AwsSettings(
-        region=str(own["region"]),
-        instance_types=_instance_types(own),
-        zones=tuple(own.get("zones") or ()),
-        nodes=int(own.get("nodes") or 1),
-        max_nodes=int(own.get("max_nodes") or 0),
-        ami=str(own.get("ami") or DEFAULT_IMAGE),
-        user=str(own.get("user") or "ubuntu"),
-        spot=own.get("availability_model") == "spot",
-        capacity_reservation=str(own.get("capacity_reservation") or ""),
-        capacity_block=str(own.get("capacity_block") or ""),
-        volume=int(own.get("volume") or 200),
-        placement_group=own.get("placement_group", efa and not reserved),
-        efa=efa,
-        instance_profile=str(own.get("instance_profile") or ""),
-        tags=tuple(sorted((own.get("tags") or {}).items())),
-        subnets=(subnet,) if isinstance(subnet, str) else tuple(subnet or ()),
-        security_groups=tuple(own.get("security_groups") or ()),
-        ssh_from=tuple(own.get("ssh_from") or ()),
-        public=own.get("address") != "private",
-        jump=str(own.get("jump") or ""),
-        port=int(own.get("port") or 22),
-        max_price_per_hour=own.get("max_price_per_hour"),
-        capacity_timeout=parse_duration(own.get("capacity_timeout") or 0),
-        boot_timeout=parse_duration(own.get("boot_timeout") or "15m"),
-        idle_timeout=parse_duration(own.get("idle_timeout") or "30m"),
+    names = AwsSettings.__dataclass_fields__.keys() & own.keys()
+    values = {name: own[name] for name in names if own[name]}
+    for name, value in values.items():
+        if name.endswith("_timeout"):
+            values[name] = parse_duration(value)
+        elif isinstance(value, list):
+            values[name] = tuple(value)
+    subnet, reserved = (
+        own.get("subnet"),
+        own.get("capacity_block") or own.get("capacity_reservation"),
     )
-
-
-def _instance_types(own: Mapping[str, Any]) -> tuple[str, ...]:
-    if own.get("instance_types"):
-        return tuple(own["instance_types"])
     accelerator = str(own.get("accelerator") or "")
     counts = counts_of(accelerator)
-    if not counts:
-        return ()
-    return types_with(accelerator, int(own.get("count") or max(counts)))
+    return AwsSettings(
+        **{
+            "instance_types": types_with(accelerator, int(own.get("count") or max(counts)))
+            if counts
+            else (),
+            **values,
+            "spot": own.get("availability_model") == "spot",
+            "placement_group": own.get("placement_group", bool(own.get("efa")) and not reserved),
+            "tags": tuple(sorted((own.get("tags") or {}).items())),
+            "subnets": (subnet,) if isinstance(subnet, str) else tuple(subnet or ()),
+            "public": own.get("address") != "private",
+        }
+    )
 
 
 def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:

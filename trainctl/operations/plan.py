@@ -50,7 +50,7 @@ from trainctl.plan.values import (
     PlanOptions,
     RerunRequest,
 )
-from trainctl.plugin_api.offers import Offer
+from trainctl.plugin_api.machines import Offer
 from trainctl.plugin_api.provider import ResourceStatus
 from trainctl.resources.jobs import observe_jobs
 from trainctl.resources.registry import handlers

@@ -11,7 +11,7 @@ from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.placement import starting_changes
 from trainctl.plan.values import Change, PlanInputs, RunForecast
-from trainctl.plugin_api.offers import Offer
+from trainctl.plugin_api.machines import Offer
 
 _FORECAST_RUNS = 10
 """The last completed runs, by which a new run is forecast."""

@@ -22,7 +22,7 @@ from trainctl.model.specs.checks import JobLifecycle
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.trust import PlanPolicy, PolicyResult
 from trainctl.plan.batch_facts import BatchFacts, BatchRow
-from trainctl.plugin_api.offers import Offer
+from trainctl.plugin_api.machines import Offer
 from trainctl.plugin_api.provider import Capabilities, ResourceStatus
 
 if TYPE_CHECKING:

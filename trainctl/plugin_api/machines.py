@@ -1,9 +1,9 @@
-"""Optional interface of providers that list their machines, also those of no state."""
+"""Optional interfaces of providers: list machines, also those of no state; offer machines with prices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from trainctl.plugin_api.provider import ClusterSettings
@@ -45,4 +45,47 @@ class ListsMachines(Protocol):
 
     def end(self, machine: Machine) -> None:
         """Delete a machine; no error if it doesn't exist."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A machine type in a zone that ``create`` tries, in the order of the offers."""
+
+    type: str
+    gpus: int
+    gpu_kind: str
+    zone: str
+    price_per_hour: float | None
+    """Price of one machine; None if it is unknown."""
+    price_source: str
+    """Where the price comes from, such as ``price list`` or ``built-in table``."""
+    price_date: str
+    """Date of the price, ``YYYY-MM-DD``."""
+    availability: str
+    """How the machine is had, such as ``on-demand`` or ``spot``."""
+    quota_left: int | None = None
+    """Number of machines that the account's quota still allows; None if unknown."""
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON for plans."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Offer:
+        """Convert the JSON form back."""
+        return cls(**{name: value[name] for name in cls.__dataclass_fields__ if name in value})
+
+
+@runtime_checkable
+class OffersMachines(Protocol):
+    """A provider that creates machines and can list its offers beforehand."""
+
+    def offers(self, cluster: ClusterSettings, *, online: bool = True) -> Sequence[Offer]:
+        """Return the offers in the order in which ``create`` tries them.
+
+        Takes a few seconds at most. Without a connection, and if ``online`` is false, prices come from a table and quotas
+        are unknown.
+        """
         ...

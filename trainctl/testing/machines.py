@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from trainctl.plugin_api.machines import ListsMachines
-from trainctl.plugin_api.offers import OffersMachines
+from trainctl.plugin_api.machines import ListsMachines, OffersMachines
 from trainctl.plugin_api.provider import ClusterSettings, Node, Provider, ResourceStatus
 from trainctl.testing.provider import ProviderFixtures
 

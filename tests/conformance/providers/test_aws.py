@@ -33,7 +33,7 @@ def provider(
     with pytest.MonkeyPatch.context() as monkeypatch, closing(AwsProvider()) as provider:
         for name, value in {**_ec2_server.environment, **place}.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("trainctl_aws.market.offers._SECONDS", 60)
+        monkeypatch.setattr("trainctl_aws.offers._SECONDS", 60)
         yield provider
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.machines.hosts import require_hosts
-from trainctl_aws.user_data import each_boot
+from trainctl_aws.request import each_boot
 
 _NAMESPACE = """
 set -e

@@ -15,7 +15,7 @@ from trainctl.model.json_codec import to_json
 from trainctl.model.specs.job_spec import JobSpec, Retry
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Change, Plan, WeightsRow
-from trainctl.plugin_api.offers import Offer
+from trainctl.plugin_api.machines import Offer
 from trainctl.views.plan.changes import PageStyle, brief, row_lines
 from trainctl.views.plan.graph import (
     dot_lines,

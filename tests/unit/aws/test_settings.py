@@ -9,7 +9,7 @@ import pytest
 
 from trainctl.plugin_api.provider import ClusterSettings
 from trainctl_aws import AwsProvider
-from trainctl_aws.market.offers import NO_FACTS, ListedPrice, MarketFacts, make_offers
+from trainctl_aws.offers import NO_FACTS, ListedPrice, MarketFacts, make_offers
 from trainctl_aws.settings import read_settings
 
 BASE = {"region": "us-east-1", "instance_types": ["g6.xlarge"], "ssh_from": ["192.0.2.1/32"]}

@@ -27,7 +27,7 @@ from trainctl.model.specs.checks import JobLifecycle
 from trainctl.plan.graph import planned_addresses
 from trainctl.plan.planner import is_applyable, is_complete, make_plan
 from trainctl.plan.values import Observation, Plan, PlanInputs, PlanOptions, WeightsFacts
-from trainctl.plugin_api.offers import Offer
+from trainctl.plugin_api.machines import Offer
 from trainctl.plugin_api.provider import Capabilities, ResourceStatus
 
 PROJECT, LAB, WEIGHTS, JOB = (

@@ -15,7 +15,7 @@ from trainctl.model.specs.resource import DesiredResource
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.batch_facts import BatchFacts
 from trainctl.plugin_api import discovery
-from trainctl.plugin_api.offers import Offer, OffersMachines
+from trainctl.plugin_api.machines import Offer, OffersMachines
 from trainctl.plugin_api.provider import Node
 from trainctl.plugin_api.scheduler import BatchForecast, BatchRequest, SchedulesJobs
 from trainctl.resources.agents import recorded_or_planned

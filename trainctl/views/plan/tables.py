@@ -11,7 +11,7 @@ from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.plan.values import DeliveryRow, ImageRow, Plan, TierFacts, WeightsRow
-from trainctl.plugin_api.offers import Offer
+from trainctl.plugin_api.machines import Offer
 from trainctl.views.plan.changes import PageStyle
 from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import escape

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from trainctl.errors import NodeError
-from trainctl.plugin_api.offers import Offer
-from trainctl_aws.account import AwsAccount
-from trainctl_aws.market.catalog import (
+from trainctl.plugin_api.machines import Offer
+from trainctl_aws.account import AwsAccount, find_instances
+from trainctl_aws.catalog import (
     PRICE_DATE,
     PRICE_REGION,
     TYPES,
@@ -21,7 +21,6 @@ from trainctl_aws.market.catalog import (
     quota_of,
 )
 from trainctl_aws.settings import AwsSettings
-from trainctl_aws.tags import Instance, find_instances
 
 _SECONDS = 6.0
 _Result = TypeVar("_Result")
@@ -96,7 +95,10 @@ def make_offers(settings: AwsSettings, facts: MarketFacts) -> list[Offer]:
         known = TYPES.get(name)
         for zone in _ordered_zones(settings, facts, name):
             price = _price(settings, facts, name, zone)
-            if _is_too_expensive(settings, price):
+            limit, amount = settings.max_price_per_hour, price.amount
+            # EC2 itself compares spot prices with the limit; without them, the table has on-demand prices
+            is_known = not settings.spot or price.date != PRICE_DATE
+            if limit is not None and amount is not None and amount > limit and is_known:
                 continue
             offers.append(
                 Offer(
@@ -113,15 +115,6 @@ def make_offers(settings: AwsSettings, facts: MarketFacts) -> list[Offer]:
                 )
             )
     return offers
-
-
-def _is_too_expensive(settings: AwsSettings, price: ListedPrice) -> bool:
-    limit = settings.max_price_per_hour
-    if limit is None or price.amount is None:
-        return False
-    # EC2 itself compares spot prices with the limit; without them, the table has on-demand prices.
-    is_spot_unknown = settings.spot and price.date == PRICE_DATE
-    return price.amount > limit and not is_spot_unknown
 
 
 def _ordered_zones(settings: AwsSettings, facts: MarketFacts, name: str) -> tuple[str, ...]:
@@ -198,18 +191,16 @@ def _listed_prices(
         filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
         found = account.call("pricing", "get_products", ServiceCode="AmazonEC2", Filters=filters)
         for text in found["PriceList"]:
-            amount = _on_demand_amount(json.loads(text))
-            if amount:
+            terms = json.loads(text).get("terms", {}).get("OnDemand", {}).values()
+            hourly = (
+                float(dimension["pricePerUnit"]["USD"])
+                for term in terms
+                for dimension in term["priceDimensions"].values()
+                if dimension["unit"] == "Hrs"
+            )
+            if amount := next(hourly, 0.0):
                 prices[name, ""] = ListedPrice(amount, "price list", today)
     return prices
-
-
-def _on_demand_amount(product: Mapping[str, Any]) -> float:
-    for term in product.get("terms", {}).get("OnDemand", {}).values():
-        for dimension in term["priceDimensions"].values():
-            if dimension["unit"] == "Hrs":
-                return float(dimension["pricePerUnit"]["USD"])
-    return 0.0
 
 
 def _spot_prices(account: AwsAccount, settings: AwsSettings) -> dict[tuple[str, str], ListedPrice]:
@@ -234,37 +225,23 @@ def _machines_left(account: AwsAccount, settings: AwsSettings) -> dict[str, int]
     if settings.capacity_block:
         return {}
     quotas = {name: quota_of(name, spot=settings.spot) for name in settings.instance_types}
-    values = {quota: _quota_value(account, quota) for quota in set(quotas.values())}
-    running = [
-        instance
-        for instance in find_instances(account, (), ("pending", "running"))
-        if (instance.get("InstanceLifecycle") == "spot") == settings.spot
-    ]
-    left = {}
-    for name, quota in quotas.items():
-        used = sum(
-            _vcpus(instance)
-            for instance in running
-            if quota_of(instance["InstanceType"], spot=settings.spot) == quota
-        )
-        known = TYPES.get(name)
-        if known is not None:
-            left[name] = max(0, int(values[quota] - used) // known.vcpus)
-    return left
-
-
-def _quota_value(account: AwsAccount, quota: ServiceQuota) -> float:
-    found = account.call(
-        "service-quotas", "get_service_quota", ServiceCode="ec2", QuotaCode=quota.code
-    )
-    return float(found["Quota"]["Value"])
-
-
-def _vcpus(instance: Instance) -> int:
-    options = instance.get("CpuOptions") or {}
-    known = TYPES.get(instance["InstanceType"])
-    return (
-        known.vcpus
-        if known
-        else int(options.get("CoreCount", 1) * options.get("ThreadsPerCore", 2))
-    )
+    values: dict[ServiceQuota, float] = {}
+    for quota in set(quotas.values()):
+        query = {"ServiceCode": "ec2", "QuotaCode": quota.code}
+        found = account.call("service-quotas", "get_service_quota", **query)
+        values[quota] = float(found["Quota"]["Value"])
+    for instance in find_instances(account, (), ("pending", "running")):
+        if (instance.get("InstanceLifecycle") == "spot") == settings.spot:
+            quota, known = (
+                quota_of(instance["InstanceType"], spot=settings.spot),
+                TYPES.get(instance["InstanceType"]),
+            )
+            options = instance.get("CpuOptions") or {}
+            own = options.get("CoreCount", 1) * options.get("ThreadsPerCore", 2)
+            if quota in values:
+                values[quota] -= known.vcpus if known else own
+    return {
+        name: max(0, int(values[quota]) // TYPES[name].vcpus)
+        for name, quota in quotas.items()
+        if name in TYPES
+    }

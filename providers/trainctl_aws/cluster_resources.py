@@ -1,4 +1,4 @@
-"""Security group and placement group of a cluster: created with its first machine, deleted with its last one."""
+"""What a cluster has in the account: groups, created with its first machine; deletion, all with the last machine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,25 @@ from collections.abc import Sequence
 from ipaddress import ip_network
 from typing import Any
 
-from trainctl_aws.account import AwsAccount, AwsError, ignore_refusal
+from trainctl.errors import NodeError
+from trainctl_aws.account import (
+    CLUSTER,
+    LINEAGE,
+    LIVE,
+    AwsAccount,
+    AwsError,
+    find_instances,
+    id_filters,
+    ignore_refusal,
+    resource_name,
+    state_of,
+    tag_filters,
+    tag_list,
+)
 from trainctl_aws.settings import AwsSettings
-from trainctl_aws.tags import CLUSTER, LINEAGE, resource_name, tag_filters, tag_list
 
+_END_SECONDS = 900.0
+_DETACH_SECONDS = 60.0
 _IN_USE_SECONDS = 120.0
 _PAUSE_SECONDS = 2.0
 
@@ -66,7 +81,12 @@ class ClusterNetwork:
             self._delete_when_unused("delete_security_group", "DependencyViolation", GroupId=name)
             for name in (group["GroupId"] for group in groups)
         ]
-        left.append(self._delete_placement_group())
+        by_name = [{"Name": "group-name", "Values": [self._name]}]
+        if self._account.ec2("describe_placement_groups", Filters=by_name)["PlacementGroups"]:
+            in_use = "InvalidPlacementGroup.InUse"
+            left.append(
+                self._delete_when_unused("delete_placement_group", in_use, GroupName=self._name)
+            )
         return [text for text in left if text]
 
     def _security_group(self, vpc: str) -> dict[str, Any] | None:
@@ -108,14 +128,6 @@ class ClusterNetwork:
                 f"authorize_security_group_{direction}", GroupId=group, IpPermissions=list(rules)
             )
 
-    def _delete_placement_group(self) -> str:
-        filters = [{"Name": "group-name", "Values": [self._name]}]
-        if not self._account.ec2("describe_placement_groups", Filters=filters)["PlacementGroups"]:
-            return ""
-        return self._delete_when_unused(
-            "delete_placement_group", "InvalidPlacementGroup.InUse", GroupName=self._name
-        )
-
     def _delete_when_unused(self, action: str, in_use: str, **names: str) -> str:
         """Delete a group; wait while AWS still counts terminated machines as its users."""
         end = time.monotonic() + _IN_USE_SECONDS
@@ -142,3 +154,49 @@ def _ssh_rules(ranges: Sequence[str], port: int) -> list[dict[str, Any]]:
     if v6:
         rules.append({**rule, "Ipv6Ranges": v6})
     return rules
+
+
+def delete_instance(account: AwsAccount, instance_id: str, cluster: str, lineage: str) -> None:
+    """Terminate an instance and wait until it has ended; NodeError names what is left."""
+    with ignore_refusal("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"):
+        account.ec2("terminate_instances", InstanceIds=[instance_id])
+    end, pause = time.monotonic() + _END_SECONDS, 0.25
+    # not a waiter of boto3: those don't repeat throttled requests
+    while found := find_instances(account, id_filters(instance_id), (*LIVE, "shutting-down")):
+        if time.monotonic() > end:
+            raise NodeError(
+                f"{instance_id} is still {state_of(found[0])} after {_END_SECONDS / 60:.0f} min",
+                "Check its termination protection.",
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, 5.0)
+    delete_unused(account, cluster, lineage)
+
+
+def delete_unused(account: AwsAccount, cluster: str, lineage: str) -> None:
+    """Delete volumes and groups of a cluster without machines; NodeError names what is left."""
+    in_cluster = tag_filters(cluster=cluster, lineage=lineage)
+    if find_instances(account, in_cluster, (*LIVE, "shutting-down")):
+        return
+    left = [*_delete_volumes(account, cluster, lineage)]
+    left += ClusterNetwork(account, cluster, lineage).delete()
+    if left:
+        raise NodeError(
+            f"cannot delete everything of cluster {cluster} in {account.region}",
+            "\n".join([*left, "Apply or destroy again, or delete them in the console."]),
+        )
+
+
+def _delete_volumes(account: AwsAccount, cluster: str, lineage: str) -> list[str]:
+    """Delete volumes that outlived their machines; return those that could not be deleted."""
+    filters, end = tag_filters(cluster=cluster, lineage=lineage), time.monotonic() + _DETACH_SECONDS
+    while True:
+        found = account.ec2_items("describe_volumes", "Volumes", Filters=filters)
+        volumes = [item for item in found if item["State"] not in ("deleting", "deleted")]
+        if not volumes or time.monotonic() > end:
+            return [f"{volume['VolumeId']} is {volume['State']}" for volume in volumes]
+        for volume in volumes:
+            if volume["State"] == "available":
+                with ignore_refusal("InvalidVolume.NotFound", "VolumeInUse"):
+                    account.ec2("delete_volume", VolumeId=volume["VolumeId"])
+        time.sleep(_PAUSE_SECONDS)
