@@ -154,9 +154,9 @@ MUTATIONS = [
     *_mutations(
         "providers/trainctl_ssh",
         ("tests/unit/ssh",),
-        ("settings.py", "1024 <= int(first) <= int(last)", "int(first) <= int(last)"),
-        ("settings.py", "if colon and port.isdigit():", "if colon:"),
-        ("settings.py", " and blob[4 : 4 + len(kind)] == kind.encode()", ""),
+        ("hosts.py", "1024 <= int(first) <= int(last)", "int(first) <= int(last)"),
+        ("hosts.py", "if colon and port.isdigit():", "if colon:"),
+        ("hosts.py", " and blob[4 : 4 + len(kind)] == kind.encode()", ""),
         ("hosts.py", ">= (3, 8)", ">= (3, 7)"),
         ("hosts.py", 'if directory.startswith("~/")', "if True"),
         ("hosts.py", "cannot inspect its files", "is well"),
@@ -173,7 +173,7 @@ MUTATIONS = [
         ("launch.py", "if error.reason not in _CAPACITY:", "if True:"),
         ("settings.py", 'return "spot" if self.spot else "on-demand"', 'return "on-demand"'),
         ("settings.py", "if 0 < settings.max_nodes < settings.nodes:", "if False:"),
-        ("deletion.py", 'if volume["State"] == "available":', "if False:"),
+        ("cluster_resources.py", 'if volume["State"] == "available":', "if False:"),
     ),
     *_mutations(
         "providers/trainctl_slurm",
@@ -184,7 +184,7 @@ MUTATIONS = [
             "return request.slot or job_name(request.key)",
             "return job_name(request.key)",
         ),
-        ("settings.py", "return own or str(", "return str("),
+        ("submission.py", "return own or str(", "return str("),
     ),
     *_mutations(
         "state/trainctl_state",

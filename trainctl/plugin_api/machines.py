@@ -44,7 +44,7 @@ class ListsMachines(Protocol):
         ...
 
     def end(self, machine: Machine) -> None:
-        """Delete a machine; no error if it doesn't exist."""
+        """Delete a machine and return when it is gone, as ``Provider.delete``; no error if it doesn't exist."""
         ...
 
 

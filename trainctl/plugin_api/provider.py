@@ -131,32 +131,38 @@ def never_confirm(question: str) -> bool:
 
 
 class Provider(Protocol):
-    """A provider of nodes.
+    """A provider of nodes; one object serves a whole command.
 
-    Methods block, must be thread-safe, and raise NodeError or NodeUnreachable. ``create`` is idempotent by key.
+    Methods block, and many threads call them at once, also for the same node. They raise NodeUnreachable if the machine or
+    the platform doesn't answer, NodeError for all other failures, and retry on their own what may pass within seconds:
+    callers don't repeat a call that failed. A command may be killed at any time, and the next one knows the ``key`` of
+    a creation, not its result. Nodes come from the state, so they may be of an earlier version of the settings.
     """
 
     name: str
     capabilities: Capabilities
 
     def set_confirm(self, confirm: Confirm) -> None:
-        """Set the function for questions to the user."""
+        """Set the function for questions to the user, before any other call; any thread may then ask."""
         ...
 
     def close(self) -> None:
-        """Release resources such as connections."""
+        """Release resources such as connections, at any time and repeatedly; calls in progress may fail.
+
+        A later call opens them again.
+        """
         ...
 
     def schema(self) -> JsonObject:
-        """Return the JSON Schema of the settings in a cluster section, with defaults."""
+        """Return the JSON Schema of the settings in a cluster section, with defaults: always the same, without I/O."""
         ...
 
     def check(self, cluster: ClusterSettings) -> Sequence[SettingsProblem]:
-        """Check settings beyond the schema, without I/O."""
+        """Return problems of settings that the schema accepts, without I/O."""
         ...
 
     def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
-        """Return the desired nodes in rank order, without I/O.
+        """Return the desired nodes in rank order, without I/O: for equal settings the same nodes with distinct names.
 
         ``key`` is empty; ``root``, ``data`` and ``python`` may be. If the machine exists already, ``transport`` works.
         With ``creates_machines``, ``address`` is empty, and ``locate`` is not called before ``create``.
@@ -164,31 +170,49 @@ class Provider(Protocol):
         ...
 
     def locate(self, cluster: ClusterSettings, node: Node) -> Node:
-        """Complete a planned node with facts read from its machine."""
+        """Complete a planned node with facts read from its machine; change nothing there.
+
+        NodeUnreachable if the machine doesn't answer, NodeError if it can't be a node.
+        """
         ...
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
-        """Create the node, or return the one created with this key before."""
+        """Create the node and return when it is usable, or return the one created with this key before.
+
+        With one key there is one node, also after a kill in between or for calls at the same time. With
+        ``creates_machines``, another key means another machine; otherwise keys share it. An error leaves nothing that
+        costs money, or what ``find`` returns.
+        """
         ...
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
-        """Return the node created with this key, if any."""
+        """Return the node created with this key, equal to the result of ``create``; None only if there is none.
+
+        Paths may be empty if its machine doesn't answer. NodeUnreachable if that leaves the answer open.
+        """
         ...
 
     def list(self, cluster: ClusterSettings) -> Sequence[Node]:
-        """Return all existing nodes of the cluster."""
+        """Return all existing nodes of the cluster, of any key."""
         ...
 
     def read(self, node: Node) -> ResourceStatus:
-        """Return whether the node exists."""
+        """Return whether the node exists; failures are values, too.
+
+        MISSING only if it is certain: its jobs and caches then count as gone.
+        """
         ...
 
     def delete(self, node: Node) -> None:
-        """Delete the node; no error if it doesn't exist."""
+        """Delete the node and return when it is gone; no error if it doesn't exist.
+
+        May be repeated, also after an error or a kill. Other keys, their runs and the data directory stay. NodeError
+        names what is left.
+        """
         ...
 
     def transport(self, node: Node) -> Transport:
-        """Open a transport to the node; the caller closes it."""
+        """Return a transport to the node, without connecting. Each call returns another one, which the caller closes."""
         ...
 
 
@@ -205,7 +229,7 @@ class CommandOutput:
 
 
 class Transport(Protocol):
-    """Runs programs on one node, without a shell."""
+    """Runs programs on one node, without a shell. Many threads may call it at once."""
 
     def run(
         self,
@@ -215,11 +239,16 @@ class Transport(Protocol):
         on_stdout: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> CommandOutput:
-        """Run a program to its end; raise NodeUnreachable without a connection.
+        """Run a program to its end and return its output. The program gets the arguments as they are.
 
-        ``stdin`` is sent piece by piece; its iterator, such as ``trainctl.remote.processes.Feed``, may block without
-        delaying output. ``on_stdout`` receives stdout as it arrives, and the result has none. ``timeout`` is in seconds
-        without output.
+        Another thread iterates ``stdin``, which may block without delaying output, and isn't read on when the program has
+        ended. The calling thread runs ``on_stdout`` with stdout as it arrives, and the result has none. ``timeout``:
+        seconds without data in either direction.
+
+        NodeUnreachable without a connection, if it is lost, and after the timeout. Then, and if ``stdin`` or ``on_stdout``
+        raises, the program is killed with the processes in its group. It has run or not: calls are never repeated here.
+        What a program leaves behind in another session lives on, and isn't waited for. A program that can't be started is
+        NodeUnreachable, or has the exit code 126 or 127.
         """
         ...
 
@@ -227,12 +256,15 @@ class Transport(Protocol):
         """Forward a port of the node's loopback to a local port; yields the former.
 
         Raises NodeError if the node forbids it, NodeUnreachable if there is no connection. Ends with the block or the
-        connection.
+        connection. Blocks may overlap, also for one port.
         """
         ...
 
     def close(self) -> None:
-        """Close the connection."""
+        """Kill its running programs, from any thread; their calls end. May be repeated.
+
+        Other transports of the provider to this node, and a connection that they share, stay.
+        """
         ...
 
 

@@ -141,7 +141,8 @@ class BatchForecast:
 class SchedulesJobs(Protocol):
     """A provider whose only node is a host of the batch system, with a directory that all its machines share.
 
-    Methods raise NodeError or NodeUnreachable; the latter within 5 s also if the batch system is silent.
+    Many threads call it at once. Methods raise NodeError if the batch system refuses, or NodeUnreachable: within 5 s also if
+    it is silent, and then a change was made or not. Only ``find_jobs`` tells, so callers ask it before they repeat.
     """
 
     def variables(self, cluster: ClusterSettings) -> BatchVariables:
@@ -149,13 +150,16 @@ class SchedulesJobs(Protocol):
         ...
 
     def submit_job(self, cluster: ClusterSettings, node: Node, request: BatchRequest) -> str:
-        """Submit a job and return its id; call ``find_jobs`` before, so that no run is submitted twice."""
+        """Submit a job and return its id. Not idempotent: callers ask ``find_jobs`` for the key before."""
         ...
 
     def find_jobs(
         self, cluster: ClusterSettings, node: Node, keys: Collection[str]
     ) -> Mapping[str, BatchJob]:
-        """Return the jobs known to the batch system by key of their run."""
+        """Return the jobs known to the batch system by key of their run, the newest of a key; answers may be some seconds old.
+
+        A job submitted by this object before is never missing.
+        """
         ...
 
     def cancel_job(self, cluster: ClusterSettings, node: Node, job: BatchJob) -> None:
@@ -163,7 +167,7 @@ class SchedulesJobs(Protocol):
         ...
 
     def signal_job(self, cluster: ClusterSettings, node: Node, job: BatchJob) -> None:
-        """Send SIGTERM to the commands of a running job, and nothing else: they decide when it ends."""
+        """Send SIGTERM to the commands of a running job, and nothing else: they decide when it ends. May be repeated."""
         ...
 
     def reorder_job(
@@ -183,5 +187,5 @@ class SchedulesJobs(Protocol):
     def forecast(
         self, cluster: ClusterSettings, node: Node, request: BatchRequest
     ) -> BatchForecast:
-        """Return when a job would start, without submitting it."""
+        """Return when a job would start, without submitting it; a refusal is a value."""
         ...

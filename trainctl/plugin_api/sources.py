@@ -29,12 +29,20 @@ class SourceCredential:
 
 
 class WeightSource(Protocol):
-    """A source of one scheme. Methods raise SourceError and never retry."""
+    """A source of one scheme.
+
+    Many threads call it at once, and repeat any call: methods change nothing and never retry. Failures are kinds of
+    SourceError: ``retryable`` says whether to repeat the call, ``retry_after`` when. No error shows a credential.
+    """
 
     def resolve(
         self, uri: str, revision: str | None, credential: SourceCredential | None
     ) -> ResolvedSource:
-        """List all files at the revision (None: that of the URI), before patterns."""
+        """List all files at the revision (None: that of the URI), before patterns, sorted by path.
+
+        It reads metadata only. An unchanged source gives an equal result, changed content another validator. SourceNotFound
+        and SourceDenied mean just that; servers may confuse the two.
+        """
         ...
 
     def custom_endpoint(self, uri: str, credential: SourceCredential | None) -> str | None:
@@ -58,7 +66,11 @@ class WeightSource(Protocol):
         offset: int,
         credential: SourceCredential | None,
     ) -> AbstractContextManager[Iterator[bytes]]:
-        """Read the file from an offset in pieces of at most 1 MiB; raise at an early end."""
+        """Read the file from an offset in non-empty pieces of at most 1 MiB; the block may be left before the end.
+
+        SourceMismatch if the file isn't the resolved one any more, as far as the server tells; SourceInterrupted at an
+        early end. Both may come while it is iterated.
+        """
         ...
 
 
@@ -69,7 +81,7 @@ class PagedSource(WeightSource, Protocol):
     def resolve_with(
         self, uri: str, revision: str | None, credential: SourceCredential | None, each: RetryFn
     ) -> ResolvedSource:
-        """Like ``resolve``, with ``each`` making every request."""
+        """Like ``resolve``, with ``each`` making every request, which may make it again."""
         ...
 
 
@@ -106,5 +118,8 @@ class RangeSource(WeightSource, Protocol):
         span: ByteRange,
         credential: SourceCredential | None,
     ) -> AbstractContextManager[Fill | None]:
-        """Open a range of the file; None if upstream only sends complete files."""
+        """Open a range of the file; None if upstream only sends complete files.
+
+        One thread fills buffers until they have the whole range. Errors are those of ``open``.
+        """
         ...

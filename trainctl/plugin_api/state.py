@@ -29,7 +29,7 @@ class LogSlice:
 class StateLog(Protocol):
     """An append-only log of batches of JSON objects, with positions from 0 on.
 
-    Methods must be thread-safe and raise StateError.
+    Many threads and processes use it at once; nothing needs closing. Failures are StateError, after the log's own retries.
     """
 
     @property
@@ -38,18 +38,25 @@ class StateLog(Protocol):
         ...
 
     def read(self, position: int = 0) -> LogSlice:
-        """Read from the position on; from 0, start at the newest snapshot."""
+        """Read from the position on; from 0, start at the newest snapshot.
+
+        It includes every batch whose ``append`` had returned, in any process. Entries are returned as they were appended.
+        """
         ...
 
     def append(self, position: int, entries: Sequence[JsonObject]) -> None:
-        """Append a batch durably; raise AppendConflict if the position is or was taken.
+        """Append a batch durably and atomically; raise AppendConflict if the position is or was taken.
 
-        Entries have an ``id`` (UUID), by which a writer recognises its batch after a lost response.
+        Entries have an ``id`` (UUID), by which the log recognises the batch: after any other error it may be there or
+        not, and the same call again settles that, however far others have appended and pruned.
         """
         ...
 
     def snapshot(self, position: int, state: JsonObject) -> None:
-        """Store the state before the position and prune covered entries."""
+        """Store the state before the position and prune covered entries.
+
+        A kill or an error in between loses nothing. May be repeated, and concurrent ones may differ in position.
+        """
         ...
 
     def replay(self) -> Iterator[JsonObject]:
