@@ -1,8 +1,7 @@
-"""Excerpts of a manifest for diagnostics, with possible secrets masked.
+"""Excerpts of a manifest for diagnostics; a line that may hold a secret is hidden.
 
-Works on text, because files that can't be parsed are shown, too. Masked is everything after or below a key that may
-hold a secret, ``environment_variables``, or an anchor, which may be used below such a key. The name of a secret after
-``auth_secret_name`` is shown.
+Works on text, because files that can't be parsed are shown, too. Hidden is every line with or below a key that may
+hold a secret, ``environment_variables``, or an anchor, which may be used below such a key.
 """
 
 from __future__ import annotations
@@ -10,14 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from trainctl.model.address import NAME
-from trainctl.model.credentials import HIDDEN, credential_spans, is_secret_key
+from trainctl.model.credentials import has_credential, is_secret_key
 from trainctl.model.diagnostics import Position
 
 _KEY = re.compile(r"""(?<![\w.-])([\w.-]++)["']?\s*+[:=]\s*+""")
-_NAME = re.compile(rf"""(["']?){NAME.pattern}\1""")
-_ENDS = re.compile(r"\s*$|\s+#")
-_ENDS_IN_BRACES = re.compile(r"\s*(?:[,}]|$)")
 _HEADER = re.compile(r"\s*\[{1,2}[^\]]*")
 _ANCHOR = re.compile(r"(?:^|(?<=[\s,\[{]))&\S+\s*+")
 _VARIABLES = re.compile(r"""environment_variables["']?\s*+[:=]?\s*+""")
@@ -43,43 +38,9 @@ def excerpt(where: Position) -> tuple[str, int] | None:
     column = (where.column or 1) - 1
     if column > len(line) or not line.strip():
         return None
-    return None if _is_in_hidden_block(where.lines[: where.line - 1], line) else _mask(line, column)
-
-
-def _mask(line: str, column: int) -> tuple[str, int]:
-    shown, position, caret = "", 0, column
-    for start, end in _merge_spans([*credential_spans(line), *_hidden_value_span(line)]):
-        shown += line[position:start]
-        if end <= column:
-            caret += len(HIDDEN) - (end - start)
-        elif start <= column:
-            caret = len(shown)
-        shown += HIDDEN
-        position = end
-    return shown + line[position:], caret
-
-
-def _hidden_value_span(line: str) -> list[tuple[int, int]]:
-    """Return the span after the first key or anchor whose value is hidden."""
-    end = len(line.rstrip())
-    keys = (key for key in _KEY.finditer(line) if _hides(key[1]))
-    starts = [key.end() for key in keys if not _is_secret_name(line, key)]
-    starts += [anchor.end() for anchor in _ANCHOR.finditer(line)]
-    starts += [variables.end() for variables in _VARIABLES.finditer(line)]
-    return [(start, end) for start in sorted(starts)[:1] if start < end]
-
-
-def _hides(key: str) -> bool:
-    return key != "secrets" and is_secret_key(key)
-
-
-def _is_secret_name(line: str, key: re.Match[str]) -> bool:
-    """Whether the value of the key is only the name of a secret."""
-    name = _NAME.match(line, key.end()) if key[1].endswith("secret_name") else None
-    if name is None:
-        return False
-    ends = _ENDS_IN_BRACES if "{" in line[: key.start()] else _ENDS
-    return ends.match(line, name.end()) is not None
+    hidden = has_credential(line) or _hides(line)
+    above = where.lines[: where.line - 1]
+    return None if hidden or _is_in_hidden_block(above, line) else (line, column)
 
 
 def _is_in_hidden_block(above: Sequence[str], line: str) -> bool:
@@ -95,10 +56,10 @@ def _is_in_hidden_block(above: Sequence[str], line: str) -> bool:
     opened = _open_bracket(bare)
     if opened is not None:
         first = bare.count("\n", 0, opened)
-        if any(map(_hides_block, above[first:])):
+        if any(map(_hides, above[first:])):
             return True
         above, line = above[:first], above[first]
-    return any(map(_hides_block, _parents(above, line)))
+    return any(map(_hides, _parents(above, line)))
 
 
 def _open_bracket(text: str) -> int | None:
@@ -135,23 +96,13 @@ def _indentation(line: str) -> tuple[int, bool]:
     return len(line) - len(text), text.startswith("-")
 
 
-def _hides_block(line: str) -> bool:
-    """Whether the block below the line is hidden."""
+def _hides(line: str) -> bool:
+    """Whether the line, and the block below it, may hold a secret."""
     header = _HEADER.match(line)
+    keys = [key[1] for key in _KEY.finditer(line)]
+    keys += re.split(r"[\[\].\s\"']+", header[0]) if header else ()
     return (
         _VARIABLES.search(line) is not None
-        or any(_hides(key[1]) for key in _KEY.finditer(line))
-        or (header is not None and any(map(_hides, re.split(r"[\[\].\s\"']+", header[0]))))
         or _ANCHOR.search(line) is not None
+        or any(key != "secrets" and is_secret_key(key) for key in keys)
     )
-
-
-def _merge_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sort the spans and merge those that overlap or touch."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
