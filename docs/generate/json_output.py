@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from docs.generate.markdown import code, prose, table, text_of
-from docs.generate.schema_types import simplified, type_name
-from trainctl.manifest.fields import ANY, ManifestField, fields
+from trainctl.manifest.fields import ANY, TYPES, ManifestField, fields
 from trainctl_schemas import names, schema
 
 _INTRODUCTION = """\
@@ -17,6 +17,12 @@ Minor versions add fields; ignore fields that you don't know. Fields marked `?` 
 Items of lists have no step of their own in a path: `jobs.ranks.node` is the node of each rank.
 """
 _INPUTS = ("manifest", "trust")
+_NAMES = {
+    "a list, each ": "list of ",
+    **{words: name for name, words in TYPES.items()},
+    "a list": "list",
+    "a mapping": "mapping",
+}
 
 
 def page() -> str:
@@ -45,3 +51,27 @@ def _path(field: ManifestField) -> str:
 
 def _sentence(text: str) -> str:
     return prose(text).rstrip(".") + "."
+
+
+def type_name(words: str) -> str:
+    """The name of a type that ``trainctl explain`` describes in words."""
+    for old, new in _NAMES.items():
+        words = words.replace(old, new)
+    return words
+
+
+def simplified(schema: Any) -> Any:
+    """The schema with a form for each of several types, and null as a value like others."""
+    if isinstance(schema, list):
+        return [simplified(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: simplified(value) for key, value in schema.items()}
+    types = found.get("type")
+    if types == "null":
+        return {"const": "null"}
+    if not isinstance(types, list):
+        return found
+    common = {key: found.pop(key) for key in ("description", "default") if key in found}
+    forms = [{"const": "null"} if one == "null" else {**found, "type": one} for one in types]
+    return {**common, "anyOf": forms}
