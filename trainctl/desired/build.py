@@ -10,17 +10,17 @@ from pathlib import Path
 from trainctl.base.json import JsonObject, digest
 from trainctl.desired import resources as make
 from trainctl.desired.expand import Expander
-from trainctl.desired.expression import OPEN, read_variables
+from trainctl.desired.expression import OPEN
 from trainctl.desired.jobs import JobBuilder
 from trainctl.desired.names import DeclaredNames, find_cycles
-from trainctl.desired.overrides import with_overrides
-from trainctl.desired.provider_settings import CheckOf, ProviderSettings, accept_any
+from trainctl.desired.resources import CheckOf, ProviderSettings, accept_any
 from trainctl.desired.values import (
     DesiredMoves,
     DesiredState,
     JobOverrides,
     SecretSpec,
 )
+from trainctl.desired.variables import read_variables, with_overrides
 from trainctl.errors import ManifestError
 from trainctl.ledger.renaming import RENAMEABLE
 from trainctl.manifest.check import check, credential_problems

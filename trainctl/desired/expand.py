@@ -12,10 +12,10 @@ from trainctl.desired.expression import (
     Expression,
     ExpressionScope,
     InvalidExpression,
+    ShellScanner,
 )
 from trainctl.desired.matrix import MAX_COMBINATIONS, MAX_NODES, MatrixJob, expand_matrix
-from trainctl.desired.shell import ShellScanner
-from trainctl.manifest.messages import address_of, path_text
+from trainctl.manifest.check import address_of, path_text
 from trainctl.manifest.tree import (
     ManifestNode,
     Path,
@@ -26,7 +26,7 @@ from trainctl.manifest.tree import (
     scalar_text,
 )
 from trainctl.model.diagnostics import Diagnostic, Severity, error
-from trainctl.model.specs.mounts import InvalidMount, normalize_mount
+from trainctl.model.specs.checks import InvalidMount, normalize_mount
 from trainctl.model.specs.weights import default_mount
 
 _MAX_TEXT = 16 * 2**20

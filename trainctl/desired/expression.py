@@ -1,19 +1,13 @@
-"""Variables (``vars``, ``--var``) and expressions (``${{ … }}``)."""
+"""Expressions (``${{ … }}``), and the places in shell commands where a quoted word can be inserted."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from trainctl.desired.values import VARIABLE_PREFIX
-from trainctl.manifest.files import UnreadableManifest
-from trainctl.manifest.read import read_mapping
-from trainctl.manifest.suggestions import did_you_mean, nearest
-from trainctl.manifest.tree import ManifestNode, Scalar, require_encodable, resolve_scalar
-from trainctl.model.credentials import looks_like_credential
-from trainctl.model.diagnostics import Diagnostic, Position, error, warning
+from trainctl.manifest.tree import Scalar
+from trainctl.model.diagnostics import did_you_mean, nearest
 
 OPEN = "${{"
 PATTERN = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
@@ -161,98 +155,106 @@ def _unknown(kind: str, reference: str) -> InvalidExpression:
     )
 
 
-def read_variables(
-    root: ManifestNode,
-    overrides: Mapping[str, str],
-    files: Sequence[Path],
-    problems: list[Diagnostic],
-    environ: Mapping[str, str],
-) -> dict[str, Scalar]:
-    """Return all variables: declared values, overridden by the environment, then files in order, then flags.
-
-    Undeclared variables of the environment are ignored: they may be for another manifest.
-    """
-    section = root.entries.get("vars")
-    declared = {
-        name: entry.value
-        for name, entry in (section.entries if section else {}).items()
-        if not isinstance(entry.value, dict | list)
-    }
-    result = dict(declared)
-    for name in declared:
-        source = f"{VARIABLE_PREFIX}{name}"
-        if source in environ:
-            result[name] = _read_text(name, environ[source], declared[name], source, problems)
-    for file in files:
-        result.update(_read_file(file, declared, problems))
-    for name, text in overrides.items():
-        if name not in declared:
-            hint = did_you_mean(name, declared)
-            problems.append(
-                error(
-                    f"undeclared variable {name!r}",
-                    f"Declare it under 'vars'. {hint}",
-                    where=Position("--var"),
-                    code="undeclared-variable",
-                )
-            )
-        else:
-            result[name] = _read_text(name, text, declared[name], "--var", problems)
-    return result
+_BEFORE_COMMENT = " \t\n;&|()<>"
+_HERE = re.compile(r"<<-?[ \t]*(?:[^\s<]|$)")
+_CASE = re.compile(r"\bcase\b")
+_ENDS = {"'": "'", "#": "\n", "`": "`"}
+"""Quoting in which the shell expands nothing, and its end."""
+_QUOTING = frozenset({"command", "$(", '"', "(("})
+"""States that decide whether single quotes, parentheses and ``#`` have a meaning."""
+_REFUSED = {
+    "'": "inside single quotes",
+    '"': "inside double quotes",
+    "`": "inside backquotes",
+    "#": "in a comment",
+    "${": "inside ${…}",
+    "((": "in arithmetic",
+}
 
 
-def _read_text(
-    name: str, text: str, declared: Scalar, source: str, problems: list[Diagnostic]
-) -> Scalar:
-    where = Position(source)
-    if looks_like_credential(text):
-        problems.append(_credential(name, where))
-        return declared
-    try:
-        return require_encodable(text) if isinstance(declared, str) else resolve_scalar(text)
-    except ValueError as why:
-        problems.append(error(f"variable {name}: {why}", where=where, code="invalid-variable"))
-        return declared
+class ShellScanner:
+    """Incremental scanner of one command; ``refusal`` is about the current position."""
 
+    def __init__(self, command: str) -> None:
+        self._stack = ["command"]
+        self._escaped = False
+        self._last = "\n"
+        self._here_document = ""
+        self._ambiguous = (
+            "in a command with both 'case' and $(…)"
+            if "$(" in command and _CASE.search(command)
+            else None
+        )
 
-def _read_file(
-    file: Path, declared: Mapping[str, Scalar], problems: list[Diagnostic]
-) -> dict[str, Scalar]:
-    try:
-        root = read_mapping(file, str(file), problems)
-    except UnreadableManifest as stop:
-        problems.append(stop.diagnostic)
-        return {}
-    result: dict[str, Scalar] = {}
-    for name, entry in root.entries.items():
-        if name not in declared:
-            problems.append(
-                warning(
-                    f"undeclared variable {name!r}",
-                    f"Declare it under 'vars'. {did_you_mean(name, declared)}".strip(),
-                    where=root.key_position(name),
-                    code="undeclared-variable",
-                )
-            )
-        elif isinstance(entry.value, dict | list) or entry.value is None:
-            problems.append(
-                error(
-                    f"variable {name}: expected text, a number, true or false",
-                    where=entry.where,
-                    code="invalid-variable",
-                )
-            )
-        elif isinstance(entry.value, str) and looks_like_credential(entry.value):
-            problems.append(_credential(name, entry.where))
-        else:
-            result[name] = entry.value
-    return result
+    def read(self, text: str) -> None:
+        """Scan the next text of the command."""
+        at = 0
+        while at < len(text):
+            if self._escaped:
+                self._escaped = False
+                self._last = self._last if text[at] == "\n" else "x"
+                at += 1
+            else:
+                at += self._advance(text, at)
 
+    def word(self) -> None:
+        """Scan an inserted word."""
+        self._last = "x"
 
-def _credential(name: str, where: Position) -> Diagnostic:
-    return error(
-        f"variable {name}: this looks like a credential",
-        "Declare it under 'secrets' and use it with environment_variables: {NAME: {secret: …}}.",
-        where=where,
-        code="credential",
-    )
+    def refusal(self) -> str | None:
+        """Reason why no quoted word can be inserted here, None if it can."""
+        if self._ambiguous:
+            return self._ambiguous
+        if self._escaped:
+            return "after a backslash"
+        if self._last == "$":
+            return "after '$'"
+        if self._here_document == "body":
+            return "in a here-document"
+        innermost = next(state for state in reversed(self._stack) if state != "(")
+        return _REFUSED.get(innermost)
+
+    def _advance(self, text: str, at: int) -> int:
+        step = self._step(text, at)
+        self._last = self._last if self._escaped else text[at + step - 1]
+        return step
+
+    def _step(self, text: str, at: int) -> int:
+        char, top = text[at], self._stack[-1]
+        if top in _ENDS:
+            self._escaped = top == "`" and char == "\\"
+            if char == _ENDS[top]:
+                self._stack.pop()
+            return 1
+        if text.startswith(("$((", "$(", "${"), at):
+            self._stack.append("((" if text.startswith("$((", at) else text[at : at + 2])
+            return 2
+        if char == "\\":
+            self._escaped = True
+        elif char == "`" or (char == '"' and top != '"'):
+            self._stack.append(char)
+        elif (char, top) in (('"', '"'), ("}", "${")):
+            self._stack.pop()
+        elif next(state for state in reversed(self._stack) if state in _QUOTING) != '"':
+            self._in_command(text, at)
+        return 1
+
+    def _in_command(self, text: str, at: int) -> None:
+        """Scan a character where quotes, parentheses and ``#`` have a meaning."""
+        char, top = text[at], self._stack[-1]
+        if char == "'":
+            if self._last == "$":
+                self._ambiguous = "in a command with $'…', which sh and bash read differently"
+            self._stack.append("'")
+        elif top == "${":
+            return
+        elif char == "#" and self._last in _BEFORE_COMMENT:
+            self._stack.append("#")
+        elif char == "(":
+            self._stack.append("((" if self._last == "(" and top == "(" else "(")
+        elif char == ")" and top in ("(", "((", "$("):
+            self._stack.pop()
+        elif char == "<" and self._last != "<" and _HERE.match(text, at):
+            self._here_document = self._here_document or "declared"
+        elif char == "\n" and self._here_document:
+            self._here_document = "body"

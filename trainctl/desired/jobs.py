@@ -17,13 +17,12 @@ from trainctl.desired.names import (
 )
 from trainctl.desired.resources import build_resource, persisted_secrets, weights
 from trainctl.desired.values import SecretSpec
-from trainctl.manifest.messages import path_text
-from trainctl.manifest.suggestions import nearest
+from trainctl.manifest.check import path_text
 from trainctl.manifest.tree import Path as ManifestPath
 from trainctl.manifest.tree import scalar_text
 from trainctl.model.address import NAME, Address, Kind, slug
 from trainctl.model.delivery import MirrorSite
-from trainctl.model.diagnostics import Diagnostic, warning
+from trainctl.model.diagnostics import Diagnostic, Position, error, nearest, warning
 from trainctl.model.json_codec import to_json
 from trainctl.model.specs.checks import Lifecycle, SecretReference, converted
 from trainctl.model.specs.job_spec import (
@@ -36,7 +35,6 @@ from trainctl.model.specs.job_spec import (
     SecretVersion,
 )
 from trainctl.model.specs.location import CheckpointsLocation
-from trainctl.model.specs.mounts import MountPoint, find_overlaps
 from trainctl.model.specs.resource import Cache, CacheSpec, DesiredResource
 from trainctl.model.specs.runtime import CACHE_DIRECTORIES, Runtime, RuntimeSpec
 from trainctl.model.specs.weights import InlineWeights, default_mount, is_source
@@ -109,7 +107,7 @@ class JobBuilder:
         project = self._names.chosen("project", section.project, (*path, "project"))
         cluster = self._names.chosen("cluster", section.cluster, (*path, "cluster"))
         used = tuple(self._weights(name, section, path))
-        self._check_mounts(name, section, used, path)
+        self._check_mounts(section, used, path)
         loading = resolve_load_config(
             section.runtime.load_checkpoint_config,
             ReferringJob(address, project, self._projects, self._of_matrix),
@@ -212,14 +210,13 @@ class JobBuilder:
             self._resources[address] = resource
         return address
 
-    def _check_mounts(
-        self, name: str, section: Job, used: Sequence[JobWeights], path: ManifestPath
-    ) -> None:
-        mounts: list[MountPoint] = []
+    def _check_mounts(self, section: Job, used: Sequence[JobWeights], path: ManifestPath) -> None:
+        """Report mount locations that are equal or nested."""
+        mounts: list[tuple[str, str, Position]] = []
 
         def add(location: str | None, label: str, *steps: str | int, enabled: bool = True) -> None:
             if location and enabled:
-                mounts.append(MountPoint(location, label, self._names.place((*path, *steps))))
+                mounts.append((location, label, self._names.place((*path, *steps))))
 
         for item in used:
             add(item.mount_location, str(item.address), "weights")
@@ -237,7 +234,22 @@ class JobBuilder:
         if loading:
             steps = ("runtime", "load_checkpoint_config", "download_folder")
             add(loading.download_folder, "loaded checkpoints", *steps, enabled=loading.enabled)
-        self._names.problems.extend(find_overlaps(mounts, f"job.{name}"))
+        outer, outer_label = "", ""
+        for location, label, where in sorted(mounts, key=lambda mount: mount[0].split("/")):
+            if not outer or not f"{location}/".startswith(f"{outer}/"):
+                outer, outer_label = location, label
+                continue
+            same = f"{outer_label} and {label} have the same mount location {outer}"
+            inside = f"{label} at {location} is inside {outer_label} at {outer}"
+            self._names.problems.append(
+                error(
+                    same if outer == location else inside,
+                    "Change one mount_location.",
+                    address=f"job.{path[1]}",
+                    where=where,
+                    code="overlapping-mounts",
+                )
+            )
 
     def _secrets_of(self, section: Job, path: ManifestPath) -> list[SecretVersion]:
         environment = ("runtime", "environment_variables")

@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from trainctl.desired.expression import PATTERN, Expression
-from trainctl.manifest.suggestions import did_you_mean
 from trainctl.manifest.tree import ManifestNode, Scalar, scalar_text
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic, error, warning
+from trainctl.model.diagnostics import Diagnostic, did_you_mean, error, warning
 from trainctl.model.specs.weights import is_source
 
 MAX_COMBINATIONS = 2000

@@ -7,12 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trainctl.desired.values import find_cycle
-from trainctl.manifest.check import key_position
-from trainctl.manifest.messages import address_of, path_text
-from trainctl.manifest.suggestions import did_you_mean
+from trainctl.manifest.check import address_of, key_position, path_text
 from trainctl.manifest.tree import ManifestNode, Path, position_of
 from trainctl.model.address import Address, Kind, slug
-from trainctl.model.diagnostics import Diagnostic, Position, error
+from trainctl.model.diagnostics import Diagnostic, Position, did_you_mean, error
 from trainctl.model.specs.job_spec import Job
 from trainctl.model.specs.runtime import (
     CheckpointReference,

@@ -8,7 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainctl.manifest.extends import ExtendedFile
+from trainctl.manifest.files import ExtendedFile
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position
 from trainctl.model.json_codec import OMIT_EMPTY, to_json

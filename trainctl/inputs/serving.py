@@ -8,7 +8,7 @@ from enum import StrEnum
 from shlex import quote
 from typing import Any
 
-from trainctl.manifest.text.writer import to_yaml
+from trainctl.manifest.writer import to_yaml
 from trainctl.model.source_uri import parse_source
 
 WEIGHTS, JOB, PORT = "model", "serve", 8000

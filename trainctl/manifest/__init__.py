@@ -1,7 +1,6 @@
-"""Manifest files: parsing, validation, and the types of all sections.
+"""Manifest files: parsing and validation.
 
-Begin with ``read.read``, which parses all files (``yaml_text``, ``toml_text``) to one ``tree`` of values with
-positions, and ``check.check``, which validates it against ``types``. ``messages`` words the problems, ``excerpt``
-shows their lines without secrets, ``credentials`` detects credentials. ``fields`` lists all keys for ``schema`` and
-``trust_file`` reads the user's trust file.
+Begin with ``read.read``, which parses all files (``text``) to one ``tree`` of values with positions, and
+``check.check``, which validates it against the sections of ``model.specs`` and words the problems. ``excerpt`` shows
+their lines without secrets. ``fields`` lists all keys for ``schema`` and ``trust_file`` reads the user's trust file.
 """

@@ -1,15 +1,16 @@
-"""Validation of a manifest's tree; reports all problems at once."""
+"""Validation of a manifest's tree: all problems at once, with messages for the errors of pydantic."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from trainctl.manifest.messages import UNKNOWN_KEY, address_of, describe, path_text
 from trainctl.manifest.tree import (
     ManifestNode,
     Path,
@@ -18,13 +19,267 @@ from trainctl.manifest.tree import (
     mapping_node,
     position_of,
     scalar_node,
+    scalar_text,
     to_plain,
     with_edits,
 )
-from trainctl.model.credentials import looks_like_credential
-from trainctl.model.diagnostics import Diagnostic, Position, error
-from trainctl.model.specs.checks import OBJECT, OTHERS, TEXT
-from trainctl.model.specs.document import Manifest
+from trainctl.model.credentials import is_secret_key, looks_like_credential
+from trainctl.model.diagnostics import Diagnostic, Position, did_you_mean, error
+from trainctl.model.specs.checks import NAME_ADVICE, OBJECT, OTHERS, TEXT, CheckedSection, key_of
+from trainctl.model.specs.document import ORIGIN_KEYS, Manifest
+
+KINDS = {
+    "projects": "project",
+    "clusters": "cluster",
+    "weights": "weights",
+    "caches": "cache",
+    "jobs": "job",
+}
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "dataclass_type": "a mapping",
+}
+UNKNOWN_KEY = "unexpected_keyword_argument"
+_SHOWN = 60
+_SECTION_NAME = 2
+"""Length of the path of a name of a project or job."""
+
+
+_IAM_KEYS = "Use aws_iam_docker_auth: {access_key_secret_ref: {secret: NAME}, secret_access_key_secret_ref: {secret: NAME}}."
+_SDK_KEYS = {
+    "session_provider": "Remove it: enter runs with trainctl ssh.",
+    "auth_provider": "Remove it: enter runs with trainctl ssh.",
+    "enable_cache": "Use cache_config: {enabled: true, enable_legacy_hf_mount: true}.",
+    "enable_legacy_hf_cache": "Use enable_legacy_hf_mount.",
+    "enable_baseten_workdir": "Remove it: commands always start in $BT_WORKING_DIR.",
+    "team_name": "Use labels: {team: NAME} in the project.",
+    "job": "Declare it under 'jobs': jobs: {NAME: {…}}.",
+    "secret_name": "Use registry_secret_docker_auth: {secret_ref: {secret: NAME}}.",
+    "access_key_secret_name": _IAM_KEYS,
+    "secret_access_key_secret_name": _IAM_KEYS,
+    "aws_access_key_id_secret_name": _IAM_KEYS,
+    "aws_secret_access_key_secret_name": _IAM_KEYS,
+    "gcp_service_account_json_secret_name": "Use gcp_service_account_json_docker_auth: {service_account_json_secret_ref: {secret: NAME}}.",
+}
+"""Keys of truss_train and truss that mean something else here, and what to write."""
+
+
+class DiagnosticText(NamedTuple):
+    """Texts and code of a diagnostic."""
+
+    summary: str
+    detail: str
+    code: str
+
+
+def address_of(path: Path) -> str | None:
+    """Return the address of the resource at a path, None outside of resources."""
+    if len(path) > 1 and path[0] in KINDS:
+        return f"{KINDS[str(path[0])]}.{path[1]}"
+    return None
+
+
+def path_text(path: Path) -> str:
+    """Format a path, relative to its resource if it is in one."""
+    steps = path[2:] if len(path) > 2 and path[0] in KINDS else path
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return text.removeprefix(".")
+
+
+def describe(
+    errors: Sequence[Mapping[str, Any]], path: Path, node: ManifestNode | None
+) -> DiagnosticText:
+    """Describe the errors of pydantic at one path; ``node`` is the value there."""
+    kind = errors[0]["type"]
+    context = errors[0].get("ctx", {})
+    key = path[-1] if path else "the manifest"
+    if kind == "manifest":
+        return DiagnosticText(
+            f"{path_text(path)}: {context['summary']}", context["detail"], context["code"]
+        )
+    if kind == UNKNOWN_KEY:
+        place = _place_below(path[:-1], str(key))
+        above = None if place else _place_above(path[:-1], str(key))
+        if key in _SDK_KEYS or (key == "name" and known_keys(path[:-1]) == ["secret"]):
+            hint = _SDK_KEYS.get(str(key), "Use {secret: NAME}, and declare it under 'secrets'.")
+        elif place:
+            hint = f"Move it to {path_text((*path[:-1], place))!r}."
+        elif above is not None:
+            sibling = path[len(above)]
+            hint = (
+                f"Move it one level up, next to {str(sibling)!r}."
+                if len(above) == len(path) - 2
+                else f"Move it next to {str(sibling)!r}."
+            )
+        else:
+            origin = ORIGIN_KEYS.get(str(key)) if path[:1] == ("secrets",) else None
+            hint = did_you_mean(str(key), known_keys(path[:-1]))
+            hint = f"Write {{from: {key}, {origin[0]}: …}}." if origin else hint
+        return DiagnosticText(f"unknown key {str(key)!r}", hint, "unknown-key")
+    if kind == "missing":
+        is_origin = path[:1] == ("secrets",) and key == "from"
+        hint = f"Add it: one of {', '.join(ORIGIN_KEYS)}." if is_origin else "Add it."
+        return DiagnosticText(f"{path_text(path)} is missing", hint, "missing-key")
+    if kind in _EXPECTED:
+        expected = _expected(errors)
+        detail = _describe_value(path, node, expected)
+        return DiagnosticText(f"{path_text(path)}: expected {expected}", detail, "wrong-type")
+    return _of_value(kind, context, path, node)
+
+
+def known_keys(path: Path) -> list[str]:
+    """Return the valid keys of the section at a path."""
+    return [name for section in _sections_at(path) for name in _fields(section)]
+
+
+def _place_below(path: Path, key: str) -> str | None:
+    """Return the only subsection of the section at a path that has this key."""
+    places = {
+        place for section in _sections_at(path) for place in _nested_keys(section).get(key, ())
+    }
+    return places.pop() if len(places) == 1 else None
+
+
+def _place_above(path: Path, key: str) -> Path | None:
+    """Return the nearest parent of the section at a path that has this key."""
+    parents = (path[:length] for length in range(len(path) - 1, -1, -1))
+    return next((parent for parent in parents if key in known_keys(parent)), None)
+
+
+@cache
+def _nested_keys(section: Any) -> dict[str, set[str]]:
+    """Return the dotted paths of the subsections that have a key, for each key."""
+    paths: dict[str, set[str]] = {}
+    for name, annotation in _fields(section).items():
+        for inner in _direct_sections(annotation):
+            for key in _fields(inner):
+                paths.setdefault(key, set()).add(name)
+            for key, places in _nested_keys(inner).items():
+                paths.setdefault(key, set()).update(f"{name}.{place}" for place in places)
+    return paths
+
+
+def _direct_sections(annotation: Any) -> set[Any]:
+    """Return the possible sections of a value, without items of lists and mappings."""
+    if get_origin(annotation) in (list, tuple, dict, Mapping):
+        return set()
+    if isinstance(annotation, type):
+        return {annotation} if issubclass(annotation, CheckedSection) else set()
+    return {section for part in get_args(annotation) for section in _direct_sections(part)}
+
+
+@cache
+def _fields(section: Any) -> dict[str, Any]:
+    """Return the types of a section's keys."""
+    hints = get_type_hints(section)
+    keys = {field.name: key_of(field) for field in dataclass_fields(section)}
+    return {key: hints[name] for name, key in keys.items() if key != OTHERS}
+
+
+def _sections_at(path: Path) -> set[Any]:
+    sections: set[Any] = {Manifest}
+    for step in path:
+        below = {
+            inner
+            for section in sections
+            for name, annotation in _fields(section).items()
+            if step == name
+            for inner in _sections(annotation)
+        }
+        sections = below or sections
+    return sections
+
+
+def _sections(annotation: Any) -> set[Any]:
+    if isinstance(annotation, type) and issubclass(annotation, CheckedSection):
+        return {annotation}
+    return {section for part in get_args(annotation) for section in _sections(part)}
+
+
+def _expected(errors: Sequence[Mapping[str, Any]]) -> str:
+    types = [_EXPECTED[error["type"]] for error in errors if error["type"] in _EXPECTED]
+    if errors[0]["loc"] and errors[0]["loc"][-1] == OBJECT:
+        types = ["text", *types]
+    return " or ".join(dict.fromkeys(types))
+
+
+def _describe_value(path: Path, node: ManifestNode | None, expected: str) -> str:
+    if node is None:
+        return ""
+    if isinstance(node.value, dict) and path[-1] == "accelerator":
+        return "Use TYPE:COUNT, for example H100:8."
+    if isinstance(node.value, dict | list):
+        return f"Found a {'mapping' if isinstance(node.value, dict) else 'list'}."
+    if node.value is None:
+        return "The value is empty. Set a value, or remove the key."
+    if isinstance(node.value, str):
+        text = f"Found the text {displayable_value(path, node)}."
+        whole = not _hidden(path, node.value) and len(node.value) <= _SHOWN
+        return (
+            f"{text} Write [{displayable_value(path, node)}]."
+            if expected == "a list" and whole
+            else text
+        )
+    hidden = _hidden(path, node.value)
+    if "text" not in expected:
+        return "" if hidden else f"Found {displayable_value(path, node)}."
+    if hidden:
+        return "If you mean text, put it in quotes."
+    return f'Found {displayable_value(path, node)}. If you mean text, put it in quotes: "{scalar_text(node.value)}".'
+
+
+def _of_value(
+    kind: str, context: Mapping[str, Any], path: Path, node: ManifestNode | None
+) -> DiagnosticText:
+    detail = f"Found {displayable_value(path, node)}." if node is not None else ""
+    if kind == "literal_error":
+        return DiagnosticText(
+            f"{path_text(path)}: expected {context['expected']}", detail, "unknown-value"
+        )
+    if kind == "greater_than_equal":
+        return DiagnosticText(
+            f"{path_text(path)} must be at least {context['ge']:g}", detail, "out-of-range"
+        )
+    if kind == "too_short":
+        return DiagnosticText(
+            f"{path_text(path)} is empty", "Add at least one entry.", "empty-value"
+        )
+    if kind == "string_pattern_mismatch":
+        name = node.value if node is not None and isinstance(node.value, str) else str(path[-1])
+        return DiagnosticText(
+            f"invalid name {name!r}",
+            NAME_ADVICE
+            if path[:1] in (("jobs",), ("projects",)) and len(path) == _SECTION_NAME
+            else "Use at most 128 letters, digits, '.', '_' and '-', starting with a letter or digit.",
+            "invalid-name",
+        )
+    return DiagnosticText(f"{path_text(path)} is invalid", detail, "invalid-value")
+
+
+def displayable_value(path: Path, node: ManifestNode) -> str:
+    """Format a value for messages, hiding possible secrets."""
+    if isinstance(node.value, dict | list):
+        return "a mapping" if isinstance(node.value, dict) else "a list"
+    text = scalar_text(node.value)
+    if _hidden(path, node.value):
+        return "a value that is hidden here"
+    if len(text) > _SHOWN:
+        text = f"{text[:_SHOWN]}…"
+    return json.dumps(text, ensure_ascii=False) if isinstance(node.value, str) else text
+
+
+def _hidden(path: Path, value: object) -> bool:
+    names = [step for step in path if isinstance(step, str)]
+    if "environment_variables" in names or any(is_secret_key(name) for name in names[1:]):
+        return True
+    return isinstance(value, str) and looks_like_credential(value)
+
 
 _KEY = "[key]"
 _ATTEMPTS = 5

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainctl.manifest.suggestions import nearest
+from trainctl.model.diagnostics import nearest
 
 ANY = "*"
 """Placeholder in a path for a name chosen by the user."""

@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainctl.errors import ManifestError, StorageError
-from trainctl.manifest.extends import ExtendedFile, Fetch, PinnedFile, load, merge
-from trainctl.manifest.files import UnreadableManifest, file_bytes, manifest_files, unreadable
-from trainctl.manifest.text.toml_text import parse_toml
-from trainctl.manifest.text.yaml_text import parse_yaml, repeated_key_error
+from trainctl.manifest.files import (
+    ExtendedFile,
+    Fetch,
+    PinnedFile,
+    UnreadableManifest,
+    file_bytes,
+    load,
+    manifest_files,
+    merge,
+    unreadable,
+)
+from trainctl.manifest.text import parse_toml, parse_yaml, repeated_key_error
 from trainctl.manifest.tree import ManifestNode, mapping_node
 from trainctl.model.credentials import mask_credentials
 from trainctl.model.diagnostics import Diagnostic, Position, error

@@ -12,11 +12,10 @@ from typing import Any
 from trainctl.base.units import parse_size
 from trainctl.errors import TrustError
 from trainctl.manifest.files import MAX_FILE_BYTES, UnreadableManifest, open_file
-from trainctl.manifest.suggestions import did_you_mean
-from trainctl.manifest.text.toml_text import parse_toml
+from trainctl.manifest.text import parse_toml
 from trainctl.manifest.tree import ManifestNode
 from trainctl.model.address import NAME
-from trainctl.model.diagnostics import Diagnostic, Position, error
+from trainctl.model.diagnostics import Diagnostic, Position, did_you_mean, error
 from trainctl.model.trust import (
     ALL_SECRETS,
     AllowEntry,

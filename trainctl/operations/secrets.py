@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import PermissionDenied, TrainctlError, TrustError, UsageError
-from trainctl.manifest.suggestions import did_you_mean
-from trainctl.model.diagnostics import Diagnostic, of_error
+from trainctl.model.diagnostics import Diagnostic, did_you_mean, of_error
 from trainctl.operations.workspace import Workspace
 from trainctl.secrets.destinations import SecretUse, secret_uses
 from trainctl.secrets.sources import SecretCheck, SecretPush, SecretUseCheck

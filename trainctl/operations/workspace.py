@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from trainctl.encryption.keys import EncryptionKeys
     from trainctl.inputs.checkpoints import CheckpointAccess
     from trainctl.ledger.ledger import Ledger
-    from trainctl.manifest.extends import PinnedFile
+    from trainctl.manifest.files import PinnedFile
     from trainctl.plan.values import Plan
     from trainctl.resources.agents import Agents
     from trainctl.resources.registry import Services

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.projects.manifests import attributes, desired, problems
-from trainctl.desired.expression import read_variables
+from trainctl.desired.variables import read_variables
 from trainctl.manifest.tree import SourceFloat, mapping_node, scalar_node
 from trainctl.model.diagnostics import Diagnostic, Position
 

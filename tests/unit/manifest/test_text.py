@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.cases import cases
 from trainctl.manifest.files import UnreadableManifest
-from trainctl.manifest.text.toml_text import parse_toml
-from trainctl.manifest.text.yaml_text import parse_yaml
+from trainctl.manifest.text import parse_toml, parse_yaml
 from trainctl.manifest.tree import MAX_DEPTH, ManifestNode, SourceFloat, to_plain
 from trainctl.model.diagnostics import Diagnostic
 

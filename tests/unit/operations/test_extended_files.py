@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.servers.certificate_authority import authority
 from trainctl.errors import PermissionDenied, SourceError, StorageError
-from trainctl.manifest.extends import PinnedFile
+from trainctl.manifest.files import PinnedFile
 from trainctl.model.trust import AllowEntry, HostPattern, Trust, default_trust
 from trainctl.operations.states.extended_files import fetch
 

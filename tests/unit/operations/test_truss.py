@@ -15,7 +15,7 @@ from tests.support.projects.manifests import LOCAL
 from trainctl.desired.build import build
 from trainctl.desired.values import DesiredState
 from trainctl.manifest.read import read
-from trainctl.manifest.text.writer import to_toml, to_yaml
+from trainctl.manifest.writer import to_toml, to_yaml
 from trainctl.model.imported_manifest import ImportedManifest, ImportOutcome
 from trainctl.operations.truss.convert import ImportTarget, convert
 

@@ -5,6 +5,7 @@ pydantic finds the checks in the annotations; it is loaded by the reader of mani
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Set
 from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, cast, get_args
@@ -258,6 +259,52 @@ Count = Annotated[int, limits(ge=1)]
 """At least 1."""
 
 Labels = dict[str, str]
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_RESERVED_DIRECTORIES = frozenset(
+    {"/bin", "/boot", "/etc", "/home", "/lib", "/lib64", "/opt", "/root", "/run", "/sbin", "/srv"}
+    | {"/tmp", "/usr", "/var"}  # noqa: S108  (compared with, never written to)
+)
+_RESERVED_TREES = ("/proc", "/sys", "/dev")
+
+
+class InvalidMount(ValueError):
+    """An invalid mount location; ``detail`` says what to write."""
+
+    def __init__(self, summary: str, detail: str) -> None:
+        super().__init__(summary)
+        self.detail = detail
+
+
+def normalize_mount(text: str) -> str:
+    """Normalize a mount location; raise InvalidMount if it is not allowed."""
+    example = "Use for example /app/models/NAME, or weights/NAME below the working directory."
+    if _CONTROL.search(text):
+        raise InvalidMount("control characters are not allowed in a mount location", example)
+    parts = [part for part in text.split("/") if part]
+    if not parts:
+        raise InvalidMount("the root directory is not a valid mount location", example)
+    if ".." in parts or "." in parts:
+        raise InvalidMount("'.' and '..' are not allowed in a mount location", example)
+    location = ("/" if text.startswith("/") else "") + "/".join(parts)
+    if location in _RESERVED_DIRECTORIES or any(
+        f"{location}/".startswith(f"{top}/") for top in _RESERVED_TREES
+    ):
+        raise InvalidMount(f"a mount on {location} would hide system files", example)
+    if parts[0].startswith("~"):
+        raise InvalidMount("'~' is not expanded in a mount location", example)
+    return location
+
+
+def _mount(text: str) -> str:
+    try:
+        return normalize_mount(text)
+    except InvalidMount as why:
+        raise validation_error(str(why), why.detail, code="invalid-mount") from None
+
+
+MountLocation = Annotated[str, check(_mount, minLength=1)]
 
 
 @dataclass(frozen=True, slots=True)

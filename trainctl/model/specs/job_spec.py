@@ -19,6 +19,7 @@ from trainctl.model.specs.checks import (
     Duration,
     JobLifecycle,
     Labels,
+    MountLocation,
     Name,
     Text,
     Texts,
@@ -29,7 +30,6 @@ from trainctl.model.specs.checks import (
     validation_error,
 )
 from trainctl.model.specs.image import Image
-from trainctl.model.specs.mounts import MountLocation
 from trainctl.model.specs.runtime import Runtime, RuntimeSpec
 from trainctl.model.specs.weights import JobWeightsEntry
 

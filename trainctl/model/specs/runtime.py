@@ -14,6 +14,7 @@ from trainctl.model.specs.checks import (
     Count,
     DisplayName,
     Duration,
+    MountLocation,
     SecretReference,
     Size,
     SomeTexts,
@@ -23,7 +24,6 @@ from trainctl.model.specs.checks import (
     listed,
     validation_error,
 )
-from trainctl.model.specs.mounts import MountLocation
 
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 RESERVED_PREFIXES = ("BT_", "TRAINCTL_")

@@ -12,14 +12,16 @@ from trainctl.model.specs.auth import EndpointUrl, SourceAuth, SourceAuthSpec, v
 from trainctl.model.specs.checks import (
     TEXT_OR_OBJECT,
     CheckedSection,
+    InvalidMount,
     Lifecycle,
+    MountLocation,
     Name,
     Texts,
     check,
     converted,
+    normalize_mount,
     validation_error,
 )
-from trainctl.model.specs.mounts import InvalidMount, MountLocation, normalize_mount
 
 _METHODS = {"AWS_OIDC": ("s3",), "AWS_ASSUME_ROLE": ("s3",), "GCP_OIDC": ("gs",)}
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")

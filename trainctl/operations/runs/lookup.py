@@ -12,8 +12,8 @@ from trainctl.ledger.history import removed_resources
 from trainctl.ledger.leases import is_dead
 from trainctl.ledger.reducer import merge_outputs
 from trainctl.ledger.state import Intent, RecordedResource, State
-from trainctl.manifest.suggestions import nearest
 from trainctl.model.address import Address, Kind
+from trainctl.model.diagnostics import nearest
 from trainctl.model.reports import PendingApply
 from trainctl.model.run import RunRecord, RunStatus, run_id
 from trainctl.operations.workspace import Workspace

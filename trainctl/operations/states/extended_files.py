@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.errors import SourceError, StorageError
-from trainctl.manifest.extends import PinnedFile
+from trainctl.manifest.files import PinnedFile
 from trainctl.model.trust import SecretDestination, Trust, host_of_url
 from trainctl.operations.directories import cache_home
 

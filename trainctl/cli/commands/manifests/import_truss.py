@@ -15,7 +15,7 @@ from trainctl.cli.session import CliSession, session_of
 from trainctl.errors import UsageError
 from trainctl.inputs.workspace_code import check_code
 from trainctl.manifest.files import manifest_files
-from trainctl.manifest.text.writer import to_toml, to_yaml
+from trainctl.manifest.writer import to_toml, to_yaml
 from trainctl.operations.truss.convert import ImportTarget, convert, note_refusals
 from trainctl.operations.truss.reader import parse_dump, read_config
 from trainctl.views.truss import imported_lines

@@ -20,9 +20,8 @@ from trainctl.cli.session import CliSession, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import ManifestError, UsageError
 from trainctl.manifest.fields import fields, find, nearest_path
-from trainctl.manifest.suggestions import nearest
 from trainctl.model.address import Kind
-from trainctl.model.diagnostics import Diagnostic, Severity, error_reference, explanations
+from trainctl.model.diagnostics import Diagnostic, Severity, error_reference, explanations, nearest
 from trainctl.operations.workspace import Workspace
 from trainctl.plugin_api import discovery
 from trainctl.views.problems import (

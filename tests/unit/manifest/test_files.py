@@ -9,7 +9,7 @@ import pytest
 from tests.support.projects.manifests import attributes, desired, problems
 from trainctl.desired.build import build
 from trainctl.errors import ManifestError, SourceError
-from trainctl.manifest.extends import Fetch, PinnedFile
+from trainctl.manifest.files import Fetch, PinnedFile
 from trainctl.manifest.read import no_fetch, read
 from trainctl.model.diagnostics import Diagnostic
 

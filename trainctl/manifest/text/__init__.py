@@ -1,1 +1,0 @@
-"""Texts of manifests: YAML and TOML, read and written."""
