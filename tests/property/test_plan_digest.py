@@ -20,7 +20,7 @@ from trainctl.ledger.state import State
 from trainctl.manifest.read import read
 from trainctl.model.run import RunStatus
 from trainctl.model.trust import PlanPolicy
-from trainctl.plan.diff import with_images
+from trainctl.plan.changes import with_images
 from trainctl.plan.plan_file import read_plan, write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import CodeTree, Plan, PlanInputs, PlanOptions, WeightsFacts

@@ -37,9 +37,8 @@ from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import TransferForecast
 from trainctl.model.events import Emit, Event, EventType
-from trainctl.plan.diff import change_digest
-from trainctl.plan.graph import REMOVES
-from trainctl.plan.runs import has_same_effect
+from trainctl.plan.changes import REMOVES, change_digest
+from trainctl.plan.resources import has_same_effect
 from trainctl.plan.values import Change, Plan
 
 _Settle = Callable[[], None]

@@ -17,7 +17,7 @@ from trainctl.model.address import Address
 from trainctl.model.delivery import TransferForecast
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.resource import ResourceAttributes
-from trainctl.plan.graph import REMOVES
+from trainctl.plan.changes import REMOVES
 from trainctl.plan.values import Change
 
 MayStop = Callable[[str], bool]

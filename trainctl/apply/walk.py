@@ -18,7 +18,7 @@ from trainctl.errors import (
 from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.address import STATE_ONLY_KINDS, Address
-from trainctl.plan import graph
+from trainctl.plan import changes as planned
 from trainctl.plan.values import Change
 
 _NOTHING = frozenset({Action.NOOP, Action.READ})
@@ -36,7 +36,7 @@ def change_dependencies(
 
     The plan's order breaks cycles of recorded dependencies.
     """
-    waits = graph.change_dependencies(changes, state.resources)
+    waits = planned.change_dependencies(changes, state.resources)
     positions = {address: index for index, address in enumerate(changes)}
     return {
         address: {other for other in needed if positions[other] < positions[address]}

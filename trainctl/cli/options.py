@@ -241,7 +241,7 @@ def print_result(
     if format_ == "json":
         output.json(form)
     elif format_ == "csv":
-        from trainctl.views.terminal.tables import csv_lines
+        from trainctl.views.terminal.text import csv_lines
 
         for line in csv_lines(*rows):
             output.print(line)

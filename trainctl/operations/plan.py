@@ -37,11 +37,10 @@ from trainctl.operations.survey.providers import (
 from trainctl.operations.survey.storage import MirrorSurveyResult, survey_caches, survey_mirror
 from trainctl.operations.survey.weights import WeightsSurveyResult, survey_weights
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.diff import summarize_changes
-from trainctl.plan.graph import planned_addresses
+from trainctl.plan.changes import planned_addresses, summarize_changes
 from trainctl.plan.plan_file import SavedPlan, remaining, resumed, staleness
 from trainctl.plan.planner import make_plan
-from trainctl.plan.validation.quarantine import quarantined_nodes
+from trainctl.plan.quarantine import quarantined_nodes
 from trainctl.plan.values import (
     CacheFacts,
     Observation,

@@ -21,8 +21,8 @@ from trainctl.operations.runs.lookup import JobRun, newest_runs, refresh_runs
 from trainctl.operations.runs.resume import resume_starts
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.workspace import Workspace
+from trainctl.plan.deliveries import WAITING_FOR_SPACE
 from trainctl.plan.plan_file import is_lost_run_retry, resumable_changes
-from trainctl.plan.transfers.disk_space import WAITING_FOR_SPACE
 from trainctl.plan.values import Change, Plan, PlanOptions, RerunRequest
 from trainctl.resources.jobs import deferral_reason
 from trainctl.resources.runs.run_control import runs_of

@@ -12,7 +12,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.specs.resource import CacheSpec
 from trainctl.plan.placement import rank_placements, starting_changes
-from trainctl.plan.resource_context import ResourceContext
+from trainctl.plan.resources import ResourceContext
 from trainctl.plan.values import CacheFacts, Change, PlanInputs
 
 _REMOVES_DIRECTORY = frozenset({Action.DELETE, Action.REPLACE})

@@ -11,11 +11,16 @@ from trainctl.model.action import Action, ActionReason
 from trainctl.model.json_codec import to_json
 from trainctl.model.run import ReusedRun, RunRecord, RunStatus
 from trainctl.model.specs.job_spec import CodeSpec, JobSpec
-from trainctl.plan.diff import Path, changed_paths
+from trainctl.plan.changes import Path, changed_paths
 from trainctl.plan.placement import NEW_RUN
-from trainctl.plan.resource_context import ResourceContext
-from trainctl.plan.resources import plan_noop
-from trainctl.plan.runs import UNDOES_ATTEMPT, is_attempt_at, live_run, run_end_note
+from trainctl.plan.resources import (
+    UNDOES_ATTEMPT,
+    ResourceContext,
+    is_attempt_at,
+    live_run,
+    plan_noop,
+    run_end_note,
+)
 from trainctl.plan.values import Change, CodeTree, RerunRequest
 
 _IN_PLACE = (

@@ -19,7 +19,7 @@ from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import STATE_ONLY_KINDS, Address, Kind
 from trainctl.model.json_codec import from_json, to_json
 from trainctl.model.run import RunRecord, RunStatus
-from trainctl.plan.diff import (
+from trainctl.plan.changes import (
     change_digest,
     combined_digest,
     differing_paths,

@@ -8,26 +8,38 @@ from dataclasses import replace
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, warning
-from trainctl.plan import caches, costs
-from trainctl.plan.batch_facts import BatchRow
-from trainctl.plan.diff import plain, plan_digest, policies_digest, with_coverage
-from trainctl.plan.graph import REMOVES, expand_matrix_names, order_changes, select_addresses
-from trainctl.plan.jobs import desired_job_attributes, plan_job, plan_rerun, with_reuse
-from trainctl.plan.placement import likely_nodes, note_claimed_gpus, starting_changes
-from trainctl.plan.resource_context import ResourceContext, resource_context
-from trainctl.plan.resources import DesiredValues, plan_resource
-from trainctl.plan.runs import live_run, plan_cleanup, unrecorded_run, with_resumed_attempt
-from trainctl.plan.transfers.deliveries import delivery_problems, delivery_rows
-from trainctl.plan.transfers.routes import relay_warnings
-from trainctl.plan.transfers.weights import desired_weights_attributes, pins, weights_rows
-from trainctl.plan.validation import checks
-from trainctl.plan.validation.hosts import (
+from trainctl.plan import caches, checks, placement
+from trainctl.plan.changes import (
+    REMOVES,
+    expand_matrix_names,
+    order_changes,
+    plain,
+    plan_digest,
+    policies_digest,
+    select_addresses,
+    with_coverage,
+)
+from trainctl.plan.checks import (
     host_problems,
     image_problems,
     image_rows,
     spot_warnings,
 )
-from trainctl.plan.values import Change, DeliveryRow, Drift, Plan, PlanInputs, WeightsRow
+from trainctl.plan.deliveries import delivery_problems, delivery_rows, relay_warnings
+from trainctl.plan.jobs import desired_job_attributes, plan_job, plan_rerun, with_reuse
+from trainctl.plan.placement import likely_nodes, note_claimed_gpus, starting_changes
+from trainctl.plan.resources import (
+    DesiredValues,
+    ResourceContext,
+    live_run,
+    plan_cleanup,
+    plan_resource,
+    resource_context,
+    unrecorded_run,
+    with_resumed_attempt,
+)
+from trainctl.plan.values import BatchRow, Change, DeliveryRow, Drift, Plan, PlanInputs, WeightsRow
+from trainctl.plan.weights import desired_weights_attributes, pins, weights_rows
 from trainctl.plugin_api.provider import ResourceStatus
 from trainctl.plugin_api.scheduler import BatchForecast
 
@@ -42,11 +54,11 @@ def make_plan(inputs: PlanInputs) -> Plan:
         else _decide_all(inputs, contexts)
     )
     changes = [_with_edit(inputs, change) for change in changes]
-    changes = [costs.create_after_mirroring(inputs, change) for change in changes]
+    changes = [placement.create_after_mirroring(inputs, change) for change in changes]
     changes = list(order_changes(changes, inputs.state.resources))
     inputs = replace(inputs, rank_placements=likely_nodes(inputs, changes))
     changes = [note_claimed_gpus(inputs, change) for change in changes]
-    changes = [costs.note_cost(inputs, change) for change in changes]
+    changes = [placement.note_cost(inputs, change) for change in changes]
     changes = [with_coverage(inputs.desired, inputs.state.versions, change) for change in changes]
     weights = weights_rows(inputs, changes)
     deliveries = delivery_rows(inputs, changes, weights)
@@ -61,7 +73,7 @@ def make_plan(inputs: PlanInputs) -> Plan:
         weights=weights,
         deliveries=deliveries,
         images=image_rows(inputs, changes),
-        offers=costs.needed_offers(inputs, changes),
+        offers=placement.needed_offers(inputs, changes),
         batch_systems=batch_rows(inputs, changes),
         resolved={
             address: facts.resolved
@@ -73,8 +85,8 @@ def make_plan(inputs: PlanInputs) -> Plan:
             for job in starting_changes(changes)
             if job.address in inputs.code
         },
-        hourly_cost=costs.hourly_cost(inputs, changes),
-        runs=costs.run_forecasts(inputs, changes),
+        hourly_cost=placement.hourly_cost(inputs, changes),
+        runs=placement.run_forecasts(inputs, changes),
         diagnostics=_diagnostics(inputs, contexts, changes, weights, deliveries),
         edits=inputs.edits,
         options=inputs.options,

@@ -21,14 +21,32 @@ from trainctl.model.run import ReusedRun, RunRecord
 from trainctl.model.specs.checks import JobLifecycle
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.trust import PlanPolicy, PolicyResult
-from trainctl.plan.batch_facts import BatchFacts, BatchRow
 from trainctl.plugin_api.machines import Offer
 from trainctl.plugin_api.provider import Capabilities, ResourceStatus
+from trainctl.plugin_api.scheduler import BatchForecast, PartitionFacts
 
 if TYPE_CHECKING:
     from trainctl.base.protocol.host import Facts, ImageAvailability
     from trainctl.base.protocol.method import NodeCacheRequest
     from trainctl.base.protocol.weights import CacheQueryResponse
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """A batch system: its partitions and when each job would start; a ``problem`` if it doesn't respond."""
+
+    partitions: tuple[PartitionFacts, ...] = ()
+    forecasts: Mapping[Address, BatchForecast] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRow:
+    """A cluster's batch system, and its new runs with the forecast of their start."""
+
+    cluster: Address
+    partitions: tuple[PartitionFacts, ...]
+    jobs: tuple[tuple[Address, BatchForecast], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +185,7 @@ class NodeFacts:
         """Count the GPUs (of a kind) that jobs may claim; if none is reported, declared ones."""
         if self.reported["gpus_problem"]:
             return 0
-        gpus = self.reported["gpus"]
-        if not gpus:
+        if not (gpus := self.reported["gpus"]):
             return self.declared_gpus or 0
         return sum(not kind or kind in gpu["is"] for gpu in gpus[: self.declared_gpus])
 
@@ -467,18 +484,15 @@ class Plan:
     @property
     def usable(self) -> bool:
         """Whether the plan has no errors."""
-        return not self._errors
+        return not self.exit_code
 
     @property
     def exit_code(self) -> int:
         """Exit code of commands with this plan: 0 if it has no errors."""
-        if any(problem.forbids for problem in self._errors):
+        errors = [each for each in self.diagnostics if each.severity is Severity.ERROR]
+        if any(problem.forbids for problem in errors):
             return PermissionDenied.exit_code
-        return TrainctlError.exit_code if self._errors else 0
-
-    @property
-    def _errors(self) -> list[Diagnostic]:
-        return [problem for problem in self.diagnostics if problem.severity is Severity.ERROR]
+        return TrainctlError.exit_code if errors else 0
 
     @property
     def has_changes(self) -> bool:

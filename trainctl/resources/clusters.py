@@ -20,7 +20,7 @@ from trainctl.inputs.environment import team_cache
 from trainctl.ledger.state import Intent, Lookup, RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.specs.resource import CacheTier, ClusterSpec
-from trainctl.plan.validation.quarantine import CREATED, OUTPUT
+from trainctl.plan.quarantine import CREATED, OUTPUT
 from trainctl.plan.values import Observation
 from trainctl.plugin_api.provider import (
     IDLE_TIMEOUT_SECONDS,

@@ -22,7 +22,7 @@ from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
 from trainctl.model.specs.job_spec import Compute
 from trainctl.plan.placement import NodeOffer, PlannedRun, SpaceAvailability, assign_nodes, reserve
-from trainctl.plan.validation.quarantine import quarantine_error, quarantined
+from trainctl.plan.quarantine import quarantine_error, quarantined
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import Agents, nodes_of, unprovisioned_nodes
 from trainctl.resources.clusters import cache_target

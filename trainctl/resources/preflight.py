@@ -26,7 +26,7 @@ from trainctl.base.protocol.host import (
 from trainctl.errors import NodeError
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
-from trainctl.plan.validation.quarantine import entries
+from trainctl.plan.quarantine import entries
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import Agents
 from trainctl.resources.clusters import cache_target

@@ -25,8 +25,8 @@ from trainctl.ledger.state import Intent, Lookup, RecordedResource, origin_of
 from trainctl.model.delivery import MirroringRecord, MirrorSite
 from trainctl.model.source_uri import parse_source
 from trainctl.model.specs.resource import WeightsSpec
-from trainctl.plan.transfers.weights import content_key
 from trainctl.plan.values import Observation
+from trainctl.plan.weights import content_key
 from trainctl.plugin_api.provider import ResourceStatus
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.resources.agents import ProjectContext

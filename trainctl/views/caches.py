@@ -17,13 +17,13 @@ from trainctl.model.reports import (
     CacheUsage,
     UnreachableNode,
 )
-from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import (
     escape,
     format_minute,
     format_timestamp,
     pluralize,
     second,
+    table,
     warning_text,
 )
 

@@ -15,8 +15,7 @@ from trainctl.store.maintenance.inventory import InventoryRow, MirrorInventory
 from trainctl.store.maintenance.verify import Finding, FindingOutcome, VerifyReport
 from trainctl.store.references import StoredReference
 from trainctl.views.plan.tables import short_revision
-from trainctl.views.terminal.tables import table
-from trainctl.views.terminal.text import escape, format_minute, format_timestamp, pluralize
+from trainctl.views.terminal.text import escape, format_minute, format_timestamp, pluralize, table
 
 MIRROR_COLUMNS = (
     "source", "revision", "listing", "files", "bytes", "bytes_shared", "bytes_stored", "last_used", "projects", "users", "endpoint", "listing_status",

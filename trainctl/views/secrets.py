@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainctl.secrets.sources import SecretCheck, SecretPush, SecretUseCheck
-from trainctl.views.terminal.tables import table
+from trainctl.views.terminal.text import table
 
 SECRET_COLUMNS = ("name", "from", "source", "version", "readable", "by", "purpose", "to", "allowed")
 

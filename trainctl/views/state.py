@@ -15,12 +15,10 @@ from trainctl.ledger.usage import UsageRow
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.run import RunRecord
-from trainctl.plan.validation.quarantine import quarantined
-from trainctl.views.plan.changes import brief
-from trainctl.views.plan.rows import added_rows
+from trainctl.plan.quarantine import quarantined
+from trainctl.views.plan.changes import added_rows, brief
 from trainctl.views.plan.tables import short_revision
 from trainctl.views.runs.status import through_client_text
-from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import (
     Style,
     display_width,
@@ -31,6 +29,7 @@ from trainctl.views.terminal.text import (
     plain,
     pluralize,
     second,
+    table,
     wrap,
 )
 

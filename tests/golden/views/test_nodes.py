@@ -14,9 +14,17 @@ from trainctl.model.reports import CacheClearResult, CachedFile, CacheUsage, Nod
 from trainctl.plugin_api.machines import Machine
 from trainctl.resources.orphans import OrphanedMachine, cost_since_launch
 from trainctl.views.caches import cache_csv, cache_json, cache_lines
-from trainctl.views.machines import COLUMNS, ended_lines, machine_row, machines_json, machines_lines
-from trainctl.views.nodes import node_rows, nodes_json, nodes_lines
-from trainctl.views.terminal.tables import csv_lines
+from trainctl.views.nodes import (
+    MACHINE_COLUMNS,
+    ended_lines,
+    machine_row,
+    machines_json,
+    machines_lines,
+    node_rows,
+    nodes_json,
+    nodes_lines,
+)
+from trainctl.views.terminal.text import csv_lines
 
 MINE = {"address": "job.a", "number": 1, "project": "demo", "lineage": "mine"}
 THEIRS = {**MINE, "lineage": "theirs"}
@@ -84,7 +92,7 @@ def test_orphaned_machines(screen: SnapshotAssertion) -> None:
     screens = [machines_lines(orphans, 10800.0), ended_lines(failed), machines_lines([], 0.0)]
     assert text(*screens) == screen
     assert problems("machines", machines_json(orphans)) == []
-    assert set(machine_row(orphans[0])) == set(COLUMNS)
+    assert set(machine_row(orphans[0])) == set(MACHINE_COLUMNS)
 
 
 FILES = (

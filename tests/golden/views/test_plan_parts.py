@@ -16,15 +16,21 @@ from trainctl.model.specs.job_spec import JobSpec, Retry
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Change, Plan, WeightsRow
 from trainctl.plugin_api.machines import Offer
-from trainctl.views.plan.changes import PageStyle, brief, row_lines
-from trainctl.views.plan.graph import (
+from trainctl.views.plan.changes import (
+    PageStyle,
+    added_rows,
+    brief,
+    changed_rows,
+    row_lines,
+    without_job_defaults,
+)
+from trainctl.views.plan.pages import (
     dot_lines,
     graph_svg,
     mermaid_lines,
     plan_graph,
     resource_graph,
 )
-from trainctl.views.plan.rows import added_rows, changed_rows, without_job_defaults
 from trainctl.views.plan.tables import offer_lines, weights_table
 from trainctl.views.terminal.text import plain
 

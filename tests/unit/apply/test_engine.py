@@ -25,7 +25,7 @@ from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address
 from trainctl.model.delivery import TransferForecast
 from trainctl.model.events import EventType
-from trainctl.plan.diff import change_digest
+from trainctl.plan.changes import change_digest
 from trainctl.plan.values import AffectedRun, DeliveryRow, TierFacts
 from trainctl.views.apply_result import counts
 

@@ -11,7 +11,7 @@ from trainctl.errors import LockHeld, PermissionDenied, StalePlan, TrainctlError
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address
-from trainctl.plan.graph import order_changes
+from trainctl.plan.changes import order_changes
 from trainctl.plan.values import Change
 
 

@@ -15,7 +15,7 @@ from trainctl.cli.plans import load_plan, save_plan
 from trainctl.desired.values import DesiredState
 from trainctl.errors import PermissionDenied, StorageError, TrainctlError, UsageError
 from trainctl.model.address import Address
-from trainctl.plan.diff import plan_digest
+from trainctl.plan.changes import plan_digest
 from trainctl.plan.values import ImageRow, Plan
 
 PLAN = Plan("lineage", 3, "sha256:m", (), digest=plan_digest((), "lineage", ""))

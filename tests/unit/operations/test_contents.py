@@ -10,7 +10,7 @@ from trainctl.model.address import Address
 from trainctl.model.contents import ContentChange, ContentDiff, ContentGroup
 from trainctl.model.run import RunRecord
 from trainctl.operations.survey.contents import with_contents
-from trainctl.plan.diff import plan_digest
+from trainctl.plan.changes import plan_digest
 from trainctl.plan.values import Change, ImageRow, Plan, RunForecast
 from trainctl.views.plan.pages import plan_html, plan_markdown
 from trainctl.views.plan.text import content_lines, plan_text

@@ -21,7 +21,7 @@ from trainctl.operations.machines.quarantine import (
     release,
 )
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.validation.quarantine import quarantined, quarantined_nodes
+from trainctl.plan.quarantine import quarantined, quarantined_nodes
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.clusters import kept_outputs
 

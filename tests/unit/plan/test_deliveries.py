@@ -21,8 +21,8 @@ from tests.support.projects.plans import (
     with_facts,
 )
 from trainctl.base.protocol.method import NodeCacheRequest
+from trainctl.plan.deliveries import client_transfer_warnings
 from trainctl.plan.planner import make_plan
-from trainctl.plan.transfers.routes import client_transfer_warnings
 from trainctl.plan.values import (
     DeliveryRow,
     MirrorProximity,

@@ -17,7 +17,7 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunStatus
 from trainctl.model.specs.checks import JobLifecycle
-from trainctl.plan.diff import change_digest, summarize_changes
+from trainctl.plan.changes import change_digest, summarize_changes
 from trainctl.plan.plan_file import read_plan, remaining, resumed, staleness, write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Plan, PlanOptions

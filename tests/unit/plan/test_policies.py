@@ -12,8 +12,8 @@ from tests.support.cases import by_text
 from trainctl.model.json_codec import from_json, to_json
 from trainctl.model.trust import PlanPolicy, PolicyLevel, PolicyResult, PolicyWaiver
 from trainctl.operations.review.policies import check_policies, evaluate_rules, policy_problems
-from trainctl.plan.diff import policies_digest
-from trainctl.plan.validation.policies import LIMITS, UnknownFact, limit_violations
+from trainctl.plan.changes import policies_digest
+from trainctl.plan.policies import LIMITS, UnknownFact, limit_violations
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -10,7 +10,7 @@ from trainctl.base.protocol import INTERRUPTED
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.plan.validation.quarantine import (
+from trainctl.plan.quarantine import (
     QuarantineEntry,
     entries,
     lost_nodes,

@@ -9,8 +9,8 @@ import pytest
 from tests.support.projects.plans import PlanScenario, at, source_of, state_after
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.plan.planner import make_plan
-from trainctl.plan.transfers.weights import mirroring_rate, transfer_rate
 from trainctl.plan.values import WeightsFacts
+from trainctl.plan.weights import mirroring_rate, transfer_rate
 
 
 @pytest.mark.parametrize(

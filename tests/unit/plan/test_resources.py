@@ -24,7 +24,7 @@ from trainctl.model.address import Address
 from trainctl.model.diagnostics import warning
 from trainctl.model.run import RunStatus
 from trainctl.model.specs.checks import JobLifecycle
-from trainctl.plan.graph import planned_addresses
+from trainctl.plan.changes import planned_addresses
 from trainctl.plan.planner import is_applyable, is_complete, make_plan
 from trainctl.plan.values import Observation, Plan, PlanInputs, PlanOptions, WeightsFacts
 from trainctl.plugin_api.machines import Offer

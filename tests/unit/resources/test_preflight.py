@@ -12,7 +12,7 @@ from trainctl.base.protocol.method import UntypedMethod
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
 from trainctl.model.specs.job_spec import JobSpec
-from trainctl.plan.validation.quarantine import QuarantineEntry
+from trainctl.plan.quarantine import QuarantineEntry
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import Agents
 from trainctl.resources.preflight import PreflightChecker

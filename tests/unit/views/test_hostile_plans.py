@@ -22,7 +22,7 @@ from trainctl.errors import TrainctlError
 from trainctl.model.diagnostics import warning
 from trainctl.model.json_codec import from_json
 from trainctl.model.run import RunStatus
-from trainctl.plan.diff import plan_digest
+from trainctl.plan.changes import plan_digest
 from trainctl.plan.plan_file import write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Plan, PlanOptions

@@ -8,7 +8,6 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import (
     INVISIBLE,
     display_width,
@@ -16,6 +15,7 @@ from trainctl.views.terminal.text import (
     escape_lines,
     literal,
     shorten,
+    table,
 )
 
 

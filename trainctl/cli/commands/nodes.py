@@ -30,9 +30,17 @@ from trainctl.operations.machines.orphans import end_machines, find_orphans, unl
 from trainctl.operations.machines.quarantine import quarantine, release
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.orphans import OrphanedMachine
-from trainctl.views.machines import COLUMNS as MACHINE_COLUMNS
-from trainctl.views.machines import ended_lines, machine_row, machines_json, machines_lines
-from trainctl.views.nodes import COLUMNS, node_rows, nodes_json, nodes_lines
+from trainctl.views.nodes import (
+    COLUMNS,
+    MACHINE_COLUMNS,
+    ended_lines,
+    machine_row,
+    machines_json,
+    machines_lines,
+    node_rows,
+    nodes_json,
+    nodes_lines,
+)
 
 
 def list_command(

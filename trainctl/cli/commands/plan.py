@@ -131,18 +131,18 @@ def graph_command(
 
     Doesn't read the state or use the network.
     """
-    from trainctl.views.plan import graph
+    from trainctl.views.plan import pages
 
     session = session_of(ctx)
     if planfile is not None:
-        resources = graph.plan_graph(
+        resources = pages.plan_graph(
             load_plan(planfile, lambda: open_workspace(session).state_keys).plan
         )
     else:
         with open_workspace(session, PlanningFlags(offline=True)) as workspace:
             desired = workspace.desired.resources.values()
-        resources = graph.resource_graph({item.address: item.depends_on for item in desired})
-    forms = {"mermaid": graph.mermaid_lines, "dot": graph.dot_lines, "svg": graph.graph_svg}
+        resources = pages.resource_graph({item.address: item.depends_on for item in desired})
+    forms = {"mermaid": pages.mermaid_lines, "dot": pages.dot_lines, "svg": pages.graph_svg}
     session.output.print("\n".join(forms[format_](resources)))
     return 0
 

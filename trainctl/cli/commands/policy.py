@@ -17,7 +17,7 @@ from trainctl.errors import PermissionDenied
 from trainctl.model.json_codec import to_json
 from trainctl.operations.review.policies import check_form, policy_problems
 from trainctl.views.plan.json import plan_json
-from trainctl.views.plan.verdict import policy_lines
+from trainctl.views.plan.tables import policy_lines
 from trainctl.views.problems import diagnostic_lines
 
 

@@ -34,7 +34,7 @@ def _machines(capabilities: Mapping[str, Any]) -> str:
 def providers_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:
     """List installed providers."""
     from trainctl.plugin_api import discovery
-    from trainctl.views.terminal.tables import table
+    from trainctl.views.terminal.text import table
 
     rows = []
     for name, version in sorted(discovery.plugin_versions(discovery.PROVIDERS).items()):

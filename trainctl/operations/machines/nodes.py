@@ -18,7 +18,7 @@ from trainctl.model.reports import NodeReport, NodeUsage, format_run
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.resource import ClusterSpec
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.validation.quarantine import CREATED, quarantined, quarantined_nodes
+from trainctl.plan.quarantine import CREATED, quarantined, quarantined_nodes
 from trainctl.plugin_api.provider import Node, ResourceStatus
 from trainctl.resources.agents import nodes_of, unprovisioned_nodes
 from trainctl.resources.clusters import cache_target, provider_cluster

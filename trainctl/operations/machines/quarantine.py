@@ -13,7 +13,7 @@ from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
 from trainctl.operations.machines.nodes import recorded_node
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.validation.quarantine import (
+from trainctl.plan.quarantine import (
     OUTPUT,
     QuarantineEntry,
     entries,

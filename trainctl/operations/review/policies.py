@@ -18,7 +18,7 @@ from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.trust import PlanPolicy, PolicyResult, PolicyStatus, PolicyViolation
 from trainctl.operations.directories import load_policies
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.validation.policies import Form, UnknownFact, limit_violations
+from trainctl.plan.policies import Form, UnknownFact, limit_violations
 from trainctl.plan.values import Plan
 
 EVALUATION_SECONDS = 10.0

@@ -8,7 +8,7 @@ from trainctl.errors import SourceError, TrainctlError
 from trainctl.inputs.image_digests import image_digest
 from trainctl.model.specs.image import Image
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.diff import with_images
+from trainctl.plan.changes import with_images
 from trainctl.plan.values import Plan
 
 _PARALLEL = 10

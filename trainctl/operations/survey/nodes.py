@@ -27,14 +27,14 @@ from trainctl.model.specs.resource import ClusterSpec, DesiredResource
 from trainctl.operations.survey.storage import TierQuery
 from trainctl.operations.survey.weights import WeightsSurveyResult
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.transfers.weights import mirroring_rate, transfer_rate
-from trainctl.plan.validation.hosts import image_of
-from trainctl.plan.validation.machines import gpu_problems, machine_problems
+from trainctl.plan.checks import image_of
+from trainctl.plan.machines import gpu_problems, machine_problems
 from trainctl.plan.values import (
     ImageSelection,
     MirrorProximity,
     NodeFacts,
 )
+from trainctl.plan.weights import mirroring_rate, transfer_rate
 from trainctl.plugin_api import discovery
 from trainctl.plugin_api.provider import Capabilities, Node, ResourceStatus
 from trainctl.resources.agents import recorded_or_planned

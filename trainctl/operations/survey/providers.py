@@ -13,7 +13,7 @@ from trainctl.model.diagnostics import Diagnostic, error
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.resource import DesiredResource
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.batch_facts import BatchFacts
+from trainctl.plan.values import BatchFacts
 from trainctl.plugin_api import discovery
 from trainctl.plugin_api.machines import Offer, OffersMachines
 from trainctl.plugin_api.provider import Node

@@ -12,10 +12,9 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.json_codec import to_json
 from trainctl.model.run import ReusedRun
-from trainctl.plan.batch_facts import BatchRow
 from trainctl.plan.planner import is_applyable, is_complete
-from trainctl.plan.values import AffectedRun, Change, DeliveryRow, Drift, Plan, WeightsRow
-from trainctl.views.plan.verdict import lost_items
+from trainctl.plan.values import AffectedRun, BatchRow, Change, DeliveryRow, Drift, Plan, WeightsRow
+from trainctl.views.plan.tables import lost_items
 from trainctl.views.terminal.text import format_timestamp
 
 FORMAT_VERSION = "1.0"

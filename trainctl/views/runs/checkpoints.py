@@ -11,12 +11,12 @@ from typing import Any
 from trainctl.base.units import format_bytes
 from trainctl.inputs.serving import JOB, PORT, WEIGHTS, ServedCheckpoint
 from trainctl.model.reports import Checkpoint, CheckpointFile, UnreachableNode
-from trainctl.views.terminal.tables import table
 from trainctl.views.terminal.text import (
     escape,
     format_minute,
     format_timestamp,
     pluralize,
+    table,
     unreachable_json,
 )
 

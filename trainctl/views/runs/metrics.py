@@ -18,8 +18,7 @@ from trainctl.model.reports import (
 )
 from trainctl.model.run import RunRecord
 from trainctl.views.runs.training import progress_text
-from trainctl.views.terminal.tables import table
-from trainctl.views.terminal.text import Style, escape, format_timestamp, unreachable_json
+from trainctl.views.terminal.text import Style, escape, format_timestamp, table, unreachable_json
 
 N = TypeVar("N", int, float)
 _WARN, _ALARM = 0.7, 0.9

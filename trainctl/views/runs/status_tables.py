@@ -12,8 +12,7 @@ from trainctl.model.address import Address
 from trainctl.model.reports import Checkpoint, JobStatus
 from trainctl.model.run import RunStatus
 from trainctl.views.runs.training import progress_text
-from trainctl.views.terminal.tables import table
-from trainctl.views.terminal.text import display_width, escape, format_minute, warning_text
+from trainctl.views.terminal.text import display_width, escape, format_minute, table, warning_text
 
 NARROWEST_STATE = 20
 """Columns for a status and the start of its reason."""

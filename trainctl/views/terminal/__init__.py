@@ -1,5 +1,5 @@
 """Terminal output: redaction, layout and progress.
 
-`output` redacts and escapes everything printed; `text` escapes, measures and wraps; `tables`
-lay out columns; `progress` redraws lines.
+`output` redacts and escapes everything printed; `text` escapes, measures, wraps and lays out
+tables; `progress` redraws lines.
 """

@@ -12,7 +12,7 @@ from trainctl.cli.options import argument, option
 from trainctl.cli.session import session_of
 from trainctl.errors import UsageError
 from trainctl.operations.init import EXAMPLES, write_example, write_minimal
-from trainctl.views.terminal.tables import table
+from trainctl.views.terminal.text import table
 
 
 def init_command(

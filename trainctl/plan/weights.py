@@ -9,9 +9,8 @@ from trainctl.base.listing import ResolvedSource
 from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.plan.graph import REMOVES
-from trainctl.plan.resource_context import ResourceContext
-from trainctl.plan.resources import PLANNED_WEIGHTS_ATTRIBUTES, DesiredValues
+from trainctl.plan.changes import REMOVES
+from trainctl.plan.resources import PLANNED_WEIGHTS_ATTRIBUTES, DesiredValues, ResourceContext
 from trainctl.plan.values import Change, PlanInputs, TierFacts, WeightsFacts, WeightsRow
 
 _NAMES = sorted(PLANNED_WEIGHTS_ATTRIBUTES)
