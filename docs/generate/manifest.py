@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from docs.generate.json_output import simplified, type_name
 from docs.generate.markdown import code, fence, prose, table, text_of
-from trainctl.cli.commands.manifests.manifest import manifest_schema
+from trainctl.cli.commands.manifest import manifest_schema
 from trainctl.manifest.fields import ANY, ManifestField, Steps, fields
 from trainctl.model.specs.checks import OTHERS, CheckedSection, key_of
 from trainctl.model.specs.document import Manifest

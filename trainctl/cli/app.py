@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command, get_group
 
-from trainctl.cli.options import global_options
+from trainctl.cli.options import OptionSelection, PlanningFlags, global_options
+from trainctl.cli.session import CliSession, session_of
 
 if TYPE_CHECKING:
     from typer._click import Command as ClickCommand
@@ -44,9 +46,9 @@ class CommandGroup:
 
 COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
     "Core commands": (
-        CommandRow("init", "manifests.init", "Create a manifest, or copy an example"),
-        CommandRow("validate", "manifests.manifest", "Check the manifest for errors"),
-        CommandRow("fmt", "manifests.fmt", "Format the manifest, with its comments"),
+        CommandRow("init", "manifest", "Create a manifest, or copy an example"),
+        CommandRow("validate", "manifest", "Check the manifest for errors"),
+        CommandRow("fmt", "manifest", "Format the manifest, with its comments"),
         CommandRow("plan", "plan", "Preview the changes apply would make"),
         CommandRow("apply", "apply", "Create, update or replace resources to match the manifest"),
         CommandRow("comment", "plan", "Write the plan as a comment of the pull request"),
@@ -54,7 +56,7 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
         CommandGroup(
             "policy",
             "Check plans against policies",
-            (CommandRow("test", "policy", "Check a saved plan against policies"),),
+            (CommandRow("test", "plan", "Check a saved plan against policies"),),
         ),
         CommandRow("reconcile", "apply", "Resume approved work that was blocked or interrupted"),
     ),
@@ -132,34 +134,32 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
             "state",
             "Inspect, change and move the state",
             (
-                CommandRow("list", "states.state", "List resources in the state"),
-                CommandRow("show", "states.state", "Show a resource in the state"),
-                CommandRow("pull", "states.state", "Print the state as JSON"),
-                CommandRow("leases", "states.state", "List changes in progress or interrupted"),
-                CommandRow("push", "states.state_changes", "Replace the state by a pulled one"),
-                CommandRow("mv", "states.state_changes", "Rename a resource in the state"),
-                CommandRow("rm", "states.state_changes", "Remove resources from the state"),
-                CommandRow(
-                    "migrate", "states.state_changes", "Move the complete state to another place"
-                ),
-                CommandRow("rekey", "states.state_changes", "Encrypt the state with the first key"),
+                CommandRow("list", "state", "List resources in the state"),
+                CommandRow("show", "state", "Show a resource in the state"),
+                CommandRow("pull", "state", "Print the state as JSON"),
+                CommandRow("leases", "state", "List changes in progress or interrupted"),
+                CommandRow("push", "state", "Replace the state by a pulled one"),
+                CommandRow("mv", "state", "Rename a resource in the state"),
+                CommandRow("rm", "state", "Remove resources from the state"),
+                CommandRow("migrate", "state", "Move the complete state to another place"),
+                CommandRow("rekey", "state", "Encrypt the state with the first key"),
             ),
         ),
-        CommandRow("import", "states.imports", "Record an existing resource in the state"),
+        CommandRow("import", "imports", "Record an existing resource in the state"),
         CommandRow(
             "import truss",
-            "manifests.import_truss",
+            "imports",
             "Write a manifest from a config of truss train",
         ),
-        CommandRow("history", "states.state", "Show the apply history"),
-        CommandRow("usage", "states.state", "Show GPU hours and cost by project, label or user"),
+        CommandRow("history", "state", "Show the apply history"),
+        CommandRow("usage", "state", "Show GPU hours and cost by project, label or user"),
         CommandRow("show", "plan", "Show a saved plan or the current state"),
         CommandRow("graph", "plan", "Print the graph of resources or changes"),
-        CommandRow("force-unlock", "states.state", "Release a stuck lock"),
+        CommandRow("force-unlock", "state", "Release a stuck lock"),
     ),
     "Other commands": (
-        CommandRow("explain", "manifests.manifest", "Explain a manifest field or an error code"),
-        CommandRow("schema", "manifests.manifest", "Print a JSON Schema"),
+        CommandRow("explain", "manifest", "Explain a manifest field or an error code"),
+        CommandRow("schema", "manifest", "Print a JSON Schema"),
         CommandRow("providers", "version", "List installed providers"),
         CommandRow("version", "version", "Print the version"),
     ),
@@ -245,7 +245,7 @@ def _load(row: CommandRow | CommandGroup) -> ClickCommand:
     app = _typer()
     module = import_module(f"trainctl.cli.commands.{row.module}")
     function = getattr(module, f"{re.sub('[- ]', '_', row.name)}_command")
-    app.command(name=row.name, cls=HelpPageCommand)(function)
+    app.command(name=row.name, cls=HelpPageCommand)(_for_typer(function))
     command = get_command(app)
     replace_parameter_parsers(command)
     return command
@@ -269,6 +269,36 @@ def _typer(**settings: Any) -> typer.Typer:
     )
 
 
+def _for_typer(function: Callable[..., int]) -> Callable[..., int]:
+    """Return a command for typer: it gets its session, and its planning flags are options of their own."""
+    signature = inspect.signature(function, eval_str=True)
+    shown = [inspect.Parameter("ctx", _POSITIONAL, annotation=typer.Context)]
+    groups: dict[str, tuple[str, ...]] = {}
+    for name, parameter in signature.parameters.items():
+        takes = next(
+            (item for item in get_args(parameter.annotation) if isinstance(item, OptionSelection)),
+            None,
+        )
+        if takes is not None:
+            options = takes.parameters()
+            groups[name] = tuple(option.name for option in options)
+            shown += options
+        elif parameter.annotation is not CliSession:
+            shown.append(parameter)
+
+    def command(ctx: typer.Context, **values: Any) -> int:
+        for name, fields in groups.items():
+            values[name] = PlanningFlags(**{field: values.pop(field) for field in fields})
+        if "session" in signature.parameters:
+            values["session"] = session_of(ctx)
+        return function(**values)
+
+    command.__doc__ = function.__doc__
+    command.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    return command
+
+
+_POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _Parameter: TypeAlias = TyperArgument | TyperOption
 _KINDS = {str: "text", int: "an integer", float: "a number", Path: "a path"}
 
@@ -279,41 +309,28 @@ def replace_parameter_parsers(command: ClickCommand) -> None:
     if help_option is not None:
         help_option.default = False  # None would go through pydantic to become None
     for parameter in command.params:
-        if not isinstance(parameter, _Parameter) or parameter.min is not None:
-            continue
-        make = _value_parser(parameter)
-        if make is not None:
-            parameter.process_value = partial(_parse_values, parameter, make)  # type: ignore[method-assign]
+        if isinstance(parameter, _Parameter) and parameter.min is None:
+            kind: Any = parameter.type_descriptor.annotation
+            kind = get_args(kind)[0] if get_origin(kind) is list else kind
+            if kind in _KINDS or (isinstance(kind, type) and issubclass(kind, StrEnum)):
+                parameter.get_runtime_param = partial(_PlainParser, kind)  # type: ignore[method-assign, assignment]
 
 
-def _value_parser(parameter: _Parameter) -> Callable[[Any], Any] | None:
-    annotation: Any = parameter.type_descriptor.annotation
-    value_type = get_args(annotation)[0] if get_origin(annotation) is list else annotation
-    plain = value_type in _KINDS or (
-        isinstance(value_type, type) and issubclass(value_type, StrEnum)
-    )
-    return value_type if plain else None
+@dataclass(frozen=True, slots=True)
+class _PlainParser:
+    """Makes words to values of a type, in place of typer's ``RuntimeParam``."""
 
+    kind: Callable[[Any], Any]
 
-def _parse_values(
-    parameter: _Parameter, make: Callable[[Any], Any], ctx: typer.Context, value: Any
-) -> Any:
-    if value is None or value == () or value == []:
-        if parameter.required:
-            return type(parameter).process_value(parameter, ctx, None)
-        return [] if _takes_many(parameter) else None
-    if _takes_many(parameter):
-        return [_parse_word(parameter, make, ctx, word) for word in value]
-    return _parse_word(parameter, make, ctx, value)
+    def coerce(self, value: Any, param: _Parameter, ctx: typer.Context) -> Any:
+        """Return the value of a word, or the list of those of several."""
+        if param.multiple or param.nargs == -1:
+            return [self._parse(word, param, ctx) for word in value or ()]
+        return None if value is None else self._parse(value, param, ctx)
 
-
-def _takes_many(parameter: _Parameter) -> bool:
-    return parameter.multiple or parameter.nargs == -1
-
-
-def _parse_word(parameter: _Parameter, make: Any, ctx: typer.Context, word: Any) -> Any:
-    try:
-        return make(word)
-    except ValueError:
-        wanted = _KINDS.get(make) or "one of " + ", ".join(make)
-        raise typer.BadParameter(f"{word!r} is not {wanted}", ctx=ctx, param=parameter) from None
+    def _parse(self, word: Any, param: _Parameter, ctx: typer.Context) -> Any:
+        try:
+            return self.kind(word)
+        except ValueError:
+            wanted = _KINDS.get(self.kind) or "one of " + ", ".join(self.kind)  # type: ignore[call-overload, arg-type]
+            raise typer.BadParameter(f"{word!r} is not {wanted}", ctx=ctx, param=param) from None

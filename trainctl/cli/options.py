@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -86,69 +87,10 @@ OutputDirectory = Annotated[
         show_default=False,
     ),
 ]
-Refresh = Annotated[
-    bool, option("--refresh/--no-refresh", "Don't inspect nodes or refresh the state", SCOPE)
-]
-RefreshOnly = Annotated[bool, option("--refresh-only", "Only report drift", SCOPE)]
-Offline = Annotated[bool, option("--offline", "Don't use the network", SCOPE)]
-Upgrade = Annotated[
-    bool, option("--upgrade", "Update trainctl.lock to the latest upstream revisions", SCOPE)
-]
-Destroy = Annotated[bool, option("--destroy", "Plan to destroy all managed resources", SCOPE)]
-Targets = Annotated[
-    list[str] | None,
-    option(
-        "--target ADDRESS",
-        "Only this resource and its dependencies; with --destroy, this resource and its dependents (repeatable)",
-        SCOPE,
-    ),
-]
-Excludes = Annotated[
-    list[str] | None,
-    option(
-        "--exclude ADDRESS",
-        "Skip this resource and its dependents; with --destroy, keep this resource and its dependencies (repeatable)",
-        SCOPE,
-    ),
-]
-DestroyTargets = Annotated[
-    list[str] | None,
-    option("--target ADDRESS", "Destroy only this resource and its dependents (repeatable)", SCOPE),
-]
-DestroyExcludes = Annotated[
-    list[str] | None,
-    option("--exclude ADDRESS", "Keep this resource and its dependencies (repeatable)", SCOPE),
-]
-Replaces = Annotated[
-    list[str] | None,
-    option("--replace ADDRESS", "Force replacement of this resource (repeatable)", SCOPE),
-]
-NoReuse = Annotated[
-    bool,
-    option("--no-reuse", "Start new runs although equal runs have completed elsewhere", SCOPE),
-]
-Variables = Annotated[
-    list[str] | None, option("--var NAME=VALUE", "Set a variable (repeatable)", POLICY)
-]
-Settings = Annotated[
-    list[str] | None,
-    option(
-        "--set PATH=VALUE", "Value of a job, e.g. compute.accelerator=H200 (repeatable)", POLICY
-    ),
-]
-VarFiles = Annotated[
-    list[Path] | None,
-    option("--var-file FILE", "Load variables from YAML or TOML (repeatable)", POLICY),
-]
 TrustFile = Annotated[
     Path | None,
     option("--trust FILE", "Trust file to use instead of ~/.config/trainctl/trust.toml", POLICY),
 ]
-PolicyFile = Annotated[
-    Path | None,
-    option("--policy FILE", "More policies [default: TRAINCTL_POLICY; both apply]", POLICY),
-]
-Parallelism = Annotated[int, option("--parallelism N", "Maximum concurrent operations", POLICY)]
 ExpectCheck = Annotated[
     bool, option("--expect-check", "Fail unless the plan has the digest of the approved check")
 ]
@@ -163,30 +105,100 @@ Follow = Annotated[bool, option("-f, --follow", "Stream new output until the run
 StopRunning = Annotated[bool, option("--stop-running", "Allow stopping live runs")]
 
 
+class OptionSelection:
+    """The planning options of a command by name, in the order of its help page; others replace their texts."""
+
+    def __init__(self, names: str, **texts: Any) -> None:
+        self._names = names.split()
+        self._texts = texts
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """Return a parameter for each option, for typer."""
+        hints = get_type_hints(PlanningFlags, include_extras=True)
+        defaults = {field.name: field.default for field in fields(PlanningFlags)}
+        return [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=defaults[name],
+                annotation=Annotated[get_args(hints[name])[0], self._texts[name]]
+                if name in self._texts
+                else hints[name],
+            )
+            for name in self._names
+        ]
+
+
 @dataclass(frozen=True, slots=True)
 class PlanningFlags:
-    """The planning options of one command, as typed."""
+    """The planning options of one command, as typed; a command has those that its ``OptionSelection`` names."""
 
-    refresh: bool = True
-    refresh_only: bool = False
-    offline: bool = False
-    upgrade: bool = False
-    destroy: bool = False
-    targets: Sequence[str] | None = None
-    excludes: Sequence[str] | None = None
-    replaces: Sequence[str] | None = None
+    destroy: Annotated[
+        bool, option("--destroy", "Plan to destroy all managed resources", SCOPE)
+    ] = False
+    refresh: Annotated[
+        bool, option("--refresh/--no-refresh", "Don't inspect nodes or refresh the state", SCOPE)
+    ] = True
+    refresh_only: Annotated[bool, option("--refresh-only", "Only report drift", SCOPE)] = False
+    offline: Annotated[bool, option("--offline", "Don't use the network", SCOPE)] = False
+    upgrade: Annotated[
+        bool, option("--upgrade", "Update trainctl.lock to the latest upstream revisions", SCOPE)
+    ] = False
+    untrusted: Annotated[
+        bool, option("--untrusted", "Use no state, secret, program or private server", SCOPE)
+    ] = False
+    concise: Annotated[
+        bool, option("--concise", "Show only counts, destroyed and replaced resources", OUTPUT)
+    ] = False
+    targets: Annotated[
+        list[str] | None,
+        option(
+            "--target ADDRESS",
+            "Only this resource and its dependencies; with --destroy, this resource and its dependents (repeatable)",
+            SCOPE,
+        ),
+    ] = None
+    excludes: Annotated[
+        list[str] | None,
+        option(
+            "--exclude ADDRESS",
+            "Skip this resource and its dependents; with --destroy, keep this resource and its dependencies (repeatable)",
+            SCOPE,
+        ),
+    ] = None
+    replaces: Annotated[
+        list[str] | None,
+        option("--replace ADDRESS", "Force replacement of this resource (repeatable)", SCOPE),
+    ] = None
+    no_reuse: Annotated[
+        bool,
+        option("--no-reuse", "Start new runs although equal runs have completed elsewhere", SCOPE),
+    ] = False
+    settings: Annotated[
+        list[str] | None,
+        option(
+            "--set PATH=VALUE", "Value of a job, e.g. compute.accelerator=H200 (repeatable)", POLICY
+        ),
+    ] = None
+    variables: Annotated[
+        list[str] | None, option("--var NAME=VALUE", "Set a variable (repeatable)", POLICY)
+    ] = None
+    var_files: Annotated[
+        list[Path] | None,
+        option("--var-file FILE", "Load variables from YAML or TOML (repeatable)", POLICY),
+    ] = None
+    trust: TrustFile = None
+    policy: Annotated[
+        Path | None,
+        option("--policy FILE", "More policies [default: TRAINCTL_POLICY; both apply]", POLICY),
+    ] = None
+    parallelism: Annotated[
+        int, option("--parallelism N", "Maximum concurrent operations", POLICY)
+    ] = 10
     runs: Sequence[str] = ()
-    variables: Sequence[str] | None = None
-    var_files: Sequence[Path] | None = None
-    parallelism: int = 10
     resume: bool = False
     repeat: str | None = None
     delete_checkpoints: bool = False
-    trust: Path | None = None
-    reuse: bool = True
-    untrusted: bool = False
-    policy: Path | None = None
-    settings: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.parallelism < 1:
@@ -201,6 +213,9 @@ class PlanningFlags:
     def overrides(self) -> dict[str, str]:
         """``--set`` values by path; UsageError for one without ``=``."""
         return _pairs("--set PATH=VALUE", self.settings)
+
+
+NO_FLAGS = PlanningFlags()
 
 
 def _pairs(usage: str, values: Sequence[str] | None) -> dict[str, str]:

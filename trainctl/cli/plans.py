@@ -72,7 +72,7 @@ def plan_from_flags(
         replace=addresses(flags.replaces, "--replace"),
         run=addresses(flags.runs, "ADDRESS"),
         delete_checkpoints=flags.delete_checkpoints,
-        reuse=flags.reuse,
+        reuse=not flags.no_reuse,
         overrides=tuple(f"{path}={value}" for path, value in flags.overrides.items()),
     )
     if flags.untrusted:

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainctl.cli.options import PlanningFlags, invalid_value
+from trainctl.cli.options import NO_FLAGS, PlanningFlags, invalid_value
 from trainctl.cli.session import CliSession
 from trainctl.desired.values import JobOverrides
-from trainctl.errors import TrainctlError, UsageError
+from trainctl.errors import NodeUnreachable, TrainctlError, UsageError
 from trainctl.model.address import Address, Kind
 from trainctl.operations.states.queries import query_states
 from trainctl.operations.workspace import Workspace, WorkspaceSettings
-from trainctl.views.terminal.text import escape, warning_text
+from trainctl.views.terminal.text import escape, unreachable_lines, warning_text
 
 if TYPE_CHECKING:
     from trainctl.desired.values import DesiredState
+    from trainctl.model.reports import UnreachableNode
     from trainctl.plan.values import Plan
 
 T = TypeVar("T")
-_NO_FLAGS = PlanningFlags()
 _UNTRUSTED_VARIABLES = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
 """All that an untrusted plan sees of the environment."""
 
 
 def open_workspace(
-    session: CliSession, flags: PlanningFlags = _NO_FLAGS, desired: DesiredState | None = None
+    session: CliSession, flags: PlanningFlags = NO_FLAGS, desired: DesiredState | None = None
 ) -> Workspace:
     """Open the workspace of a command; ``desired`` is that of a saved plan."""
     names = _UNTRUSTED_VARIABLES if flags.untrusted else os.environ
@@ -60,12 +59,10 @@ def _plan_json(plan: Plan) -> dict[str, Any]:
     return plan_json(plan)
 
 
-def open_with_trust(
-    session: CliSession, trust: Path | None, flags: PlanningFlags | None = None
-) -> Workspace:
-    """Open a workspace and read the trust file."""
-    workspace = open_workspace(session, flags or PlanningFlags(trust=trust))
-    if trust is not None:
+def open_with_trust(session: CliSession, flags: PlanningFlags) -> Workspace:
+    """Open a workspace and read the trust file, if one is named."""
+    workspace = open_workspace(session, flags)
+    if flags.trust is not None:
         _ = workspace.trust
     return workspace
 
@@ -88,6 +85,14 @@ def query_all(
         else:
             results[url] = reply
     return results, int(len(results) < len(replies))
+
+
+def report_unreachable(
+    session: CliSession, unreachable: Sequence[UnreachableNode], missing: str
+) -> int:
+    """Warn about unreachable nodes; return the exit code."""
+    session.output.note(*unreachable_lines(unreachable, missing))
+    return NodeUnreachable.exit_code if unreachable else 0
 
 
 def _confirm(session: CliSession, question: str) -> bool:

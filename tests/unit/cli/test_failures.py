@@ -7,11 +7,10 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-import typer
 
 from tests.unit.cli.conftest import Declare
 from trainctl.cli import invoke
-from trainctl.cli.session import session_of
+from trainctl.cli.session import CliSession
 from trainctl.errors import LockHeld, PartialApply, TrainctlError, UserInterrupt
 
 SECRET = "hf_planted_secret_value"
@@ -93,8 +92,8 @@ def test_a_crash_is_short_and_redacted(
 ) -> None:
     """Only debug shows the traceback, also without secrets."""
 
-    def command(ctx: typer.Context) -> int:
-        session_of(ctx).redactor.register(SECRET)
+    def command(session: CliSession) -> int:
+        session.redactor.register(SECRET)
         raise RuntimeError(f"token {SECRET} was refused")
 
     declare("fail", command)

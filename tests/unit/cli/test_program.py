@@ -8,14 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 
 from tests.support.projects.program import ROOT, trainctl
 from tests.unit.cli.conftest import Declare
 from trainctl import __version__
 from trainctl.cli.app import COMMANDS
 from trainctl.cli.invoke import invoke
-from trainctl.cli.session import session_of
+from trainctl.cli.session import CliSession
 
 
 def test_version() -> None:
@@ -92,8 +91,7 @@ def test_global_options_reach_the_command(
 ) -> None:
     """Before and after its name; -C ends with the command, and ``--state`` wins over ``TRAINCTL_STATE``."""
 
-    def command(ctx: typer.Context) -> int:
-        session = session_of(ctx)
+    def command(session: CliSession) -> int:
         places = [str(session.directory), str(Path.cwd())]
         session.output.json([*places, session.state_url, session.log_level])
         return 0

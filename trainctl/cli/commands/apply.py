@@ -7,13 +7,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated
 
-import typer
-
 from trainctl.apply.interrupt import Interrupt
 from trainctl.cli import options
-from trainctl.cli.logs import print_logs
 from trainctl.cli.options import (
+    NO_FLAGS,
     FormatOption,
+    OptionSelection,
     OutputFormat,
     PlanningFlags,
     argument,
@@ -27,7 +26,7 @@ from trainctl.cli.plan_execution import (
     plan_and_apply,
 )
 from trainctl.cli.plans import ApprovalFlags, load_plan
-from trainctl.cli.session import CliSession, session_of
+from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import PermissionDenied, UsageError, UserInterrupt
 from trainctl.model.events import Emit
@@ -44,7 +43,7 @@ from trainctl.views.terminal.progress import ProgressDisplay
 
 
 def apply_command(
-    ctx: typer.Context,
+    session: CliSession,
     planfile: options.PlanFileArgument = None,
     auto_approve: options.AutoApprove = False,
     wait: Annotated[
@@ -74,37 +73,24 @@ def apply_command(
         option("--lock-timeout DURATION", "Wait this long in total for locks [default: 0s]"),
     ] = None,
     format_: FormatOption = OutputFormat.TEXT,
-    destroy: options.Destroy = False,
-    refresh: options.Refresh = True,
-    refresh_only: options.RefreshOnly = False,
-    offline: options.Offline = False,
-    upgrade: options.Upgrade = False,
-    target: options.Targets = None,
-    exclude: options.Excludes = None,
-    replace: options.Replaces = None,
-    no_reuse: options.NoReuse = False,
-    set_: options.Settings = None,
-    var: options.Variables = None,
-    var_file: options.VarFiles = None,
-    trust: options.TrustFile = None,
-    policy: options.PolicyFile = None,
-    parallelism: options.Parallelism = 10,
+    flags: Annotated[
+        PlanningFlags,
+        OptionSelection(
+            "destroy refresh refresh_only offline upgrade targets excludes replaces no_reuse settings"
+            " variables var_files trust policy parallelism"
+        ),
+    ] = NO_FLAGS,
 ) -> int:
     """Create, update or replace resources to match the manifest.
 
     Shows the plan and asks for confirmation first. With PLANFILE, applies that plan without asking;
     options of the plan are then taken from the file.
     """
-    session = session_of(ctx)
     if lockfile not in (None, "readonly"):
         raise UsageError(f"--lockfile={lockfile}: must be readonly")
-    if lockfile and upgrade:
+    if lockfile and flags.upgrade:
         summary = "--upgrade and --lockfile=readonly can't be used together"
         raise UsageError(summary, "Remove one of the options.")
-    flags = PlanningFlags(
-        refresh, refresh_only, offline, upgrade, destroy, target, exclude, replace, (), var, var_file,
-        parallelism, trust=trust, policy=policy, reuse=not no_reuse, settings=set_,
-    )  # fmt: skip
     timeout = None if lock_timeout is None else duration("--lock-timeout", lock_timeout)
     execution_flags = ExecutionFlags(
         auto_approve,
@@ -163,28 +149,32 @@ def _apply_saved(
 
 
 def destroy_command(
-    ctx: typer.Context,
+    session: CliSession,
     auto_approve: options.AutoApprove = False,
     stop_running: options.StopRunning = False,
     delete_checkpoints: Annotated[
         bool, option("--delete-checkpoints", "Also delete checkpoints")
     ] = False,
     format_: FormatOption = OutputFormat.TEXT,
-    refresh: options.Refresh = True,
-    target: options.DestroyTargets = None,
-    exclude: options.DestroyExcludes = None,
-    var: options.Variables = None,
-    var_file: options.VarFiles = None,
-    trust: options.TrustFile = None,
-    policy: options.PolicyFile = None,
-    parallelism: options.Parallelism = 10,
+    flags: Annotated[
+        PlanningFlags,
+        OptionSelection(
+            "refresh targets excludes variables var_files trust policy parallelism",
+            targets=option(
+                "--target ADDRESS",
+                "Destroy only this resource and its dependents (repeatable)",
+                options.SCOPE,
+            ),
+            excludes=option(
+                "--exclude ADDRESS",
+                "Keep this resource and its dependencies (repeatable)",
+                options.SCOPE,
+            ),
+        ),
+    ] = NO_FLAGS,
 ) -> int:
     """Destroy all managed resources. Keeps the mirror and, by default, checkpoints."""
-    session = session_of(ctx)
-    flags = PlanningFlags(
-        refresh, destroy=True, targets=target, excludes=exclude, variables=var, var_files=var_file,
-        parallelism=parallelism, trust=trust, policy=policy, delete_checkpoints=delete_checkpoints,
-    )  # fmt: skip
+    flags = with_(flags, destroy=True, delete_checkpoints=delete_checkpoints)
     execution_flags = ExecutionFlags(auto_approve, stop_running, format=format_)
     execution_flags.require_approval(session)
     question = "Do you really want to destroy everything listed above?"
@@ -200,7 +190,7 @@ def destroy_command(
 
 
 def run_command(
-    ctx: typer.Context,
+    session: CliSession,
     address: Annotated[list[str], argument("ADDRESS", "Jobs, e.g. job.train")],
     follow: Annotated[
         bool, option("-f, --follow, --tail", "Stream new output until the run ends")
@@ -214,26 +204,19 @@ def run_command(
     auto_approve: options.AutoApprove = False,
     stop_running: options.StopRunning = False,
     format_: FormatOption = OutputFormat.TEXT,
-    set_: options.Settings = None,
-    var: options.Variables = None,
-    var_file: options.VarFiles = None,
-    trust: options.TrustFile = None,
-    policy: options.PolicyFile = None,
-    parallelism: options.Parallelism = 10,
+    flags: Annotated[
+        PlanningFlags, OptionSelection("settings variables var_files trust policy parallelism")
+    ] = NO_FLAGS,
 ) -> int:
     """Start a new run of one or more jobs with the current code, even if nothing changed."""
-    session = session_of(ctx)
-    if repeat is not None and (resume or set_ or len(address) > 1):
+    if repeat is not None and (resume or flags.settings or len(address) > 1):
         raise UsageError(
             "--run can't be used with --resume, --set or several jobs",
             "Name one job, and leave out the other option.",
         )
     jobs = tuple(job_address(word) for word in address)
-    shell_quoted = tuple(map(str, jobs))
-    flags = PlanningFlags(
-        targets=shell_quoted, runs=shell_quoted, resume=resume, repeat=repeat, variables=var, var_files=var_file,
-        parallelism=parallelism, trust=trust, policy=policy, settings=set_,
-    )  # fmt: skip
+    names = list(map(str, jobs))
+    flags = with_(flags, targets=names, runs=names, resume=resume, repeat=repeat)
     execution_flags = ExecutionFlags(
         auto_approve,
         stop_running,
@@ -258,6 +241,8 @@ def _follow(
     session: CliSession, workspace: Workspace, runs: list[JobRun], format_: OutputFormat
 ) -> int:
     """Print the logs of the runs until they end; Ctrl-C stops only the output."""
+    from trainctl.cli.commands.logs import print_logs
+
     code = 0
     for run in runs:
         try:
@@ -277,25 +262,24 @@ def _follow(
 
 
 def reconcile_command(
-    ctx: typer.Context,
+    session: CliSession,
     interval: Annotated[str, option("--interval DURATION", "Time between checks")] = "30s",
     once: Annotated[bool, option("--once", "Check once, for cron and CI")] = False,
     format_: FormatOption = OutputFormat.TEXT,
-    var: options.Variables = None,
-    var_file: options.VarFiles = None,
-    trust: options.TrustFile = None,
-    parallelism: options.Parallelism = 10,
+    flags: Annotated[
+        PlanningFlags, OptionSelection("variables var_files trust parallelism")
+    ] = NO_FLAGS,
 ) -> int:
     """Resume approved work that was blocked or interrupted, such as jobs that wait for nodes."""
-    session = session_of(ctx)
     seconds = duration("--interval", interval)
     if seconds <= 0:
         raise UsageError(f"--interval {interval}: must be positive", "Use for example 30s or 5m.")
-    flags = PlanningFlags(variables=var, var_files=var_file, parallelism=parallelism, trust=trust)
     output = session.output
 
     def run(emit: Emit, interrupt: Interrupt) -> int:
-        loop = ReconcileLoop(lambda: open_workspace(session, flags), emit, interrupt, parallelism)
+        loop = ReconcileLoop(
+            lambda: open_workspace(session, flags), emit, interrupt, flags.parallelism
+        )
         if once:
             return loop.run_once()
         loop.run_forever(seconds)

@@ -6,8 +6,6 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
-import typer
-
 from trainctl.base.units import format_bytes
 from trainctl.cli.options import (
     AutoApprove,
@@ -23,7 +21,7 @@ from trainctl.cli.options import (
     option,
     print_result,
 )
-from trainctl.cli.session import session_of
+from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, open_workspace, require_terminal
 from trainctl.errors import NodeUnreachable, UsageError
 from trainctl.inputs.environment import project_id
@@ -79,7 +77,7 @@ class SummaryFormat(StrEnum):
 
 
 def summarize_command(
-    ctx: typer.Context,
+    session: CliSession,
     project: ProjectArgument,
     cluster: ClusterOption = None,
     team: TeamOption = False,
@@ -92,7 +90,6 @@ def summarize_command(
     ] = SummaryFormat.TEXT,
 ) -> int:
     """Show the contents of a training cache."""
-    session = session_of(ctx)
     with open_workspace(session) as workspace:
         state = workspace.ledger.state()
         chosen = select_cache(state, project, cluster, team=team)
@@ -119,7 +116,7 @@ def summarize_command(
 
 
 def clear_command(
-    ctx: typer.Context,
+    session: CliSession,
     project: ProjectArgument,
     older_than: Annotated[
         str | None,
@@ -132,7 +129,6 @@ def clear_command(
     format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Delete files from a training cache, all or by age. Fails while a run uses the cache."""
-    session = session_of(ctx)
     age = None if older_than is None else duration("--older-than", older_than)
     if not (auto_approve or dry_run):
         require_terminal(session)
@@ -155,13 +151,12 @@ def clear_command(
 
 
 def verify_command(
-    ctx: typer.Context,
+    session: CliSession,
     cluster: ClusterArgument,
     node: NodesOption = None,
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Verify cached weights against their digests and delete corrupt copies."""
-    session = session_of(ctx)
     selection = CacheSelection(cluster, tuple(node or ()))
     with open_workspace(session) as workspace, ProgressDisplay(session.output) as progress:
         report = verify(
@@ -178,7 +173,7 @@ def verify_command(
 
 
 def evict_command(
-    ctx: typer.Context,
+    session: CliSession,
     cluster: ClusterArgument,
     listings: Annotated[
         list[str] | None, argument("LISTING", "Listing IDs or addresses of weights [default: all]")
@@ -188,7 +183,6 @@ def evict_command(
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Remove weights from node caches. Keeps weights that a live run uses."""
-    session = session_of(ctx)
     names = tuple(listings or ())
     with open_workspace(session) as workspace:
         report = evict(

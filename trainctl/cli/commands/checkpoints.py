@@ -8,13 +8,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from trainctl.cli import options
-from trainctl.cli.logs import report_unreachable
 from trainctl.cli.options import (
     FormatOption,
     OutputFormat,
+    PlanningFlags,
     RunOption,
     SortOrder,
     TableFormat,
@@ -24,8 +22,8 @@ from trainctl.cli.options import (
     option,
     print_result,
 )
-from trainctl.cli.session import session_of
-from trainctl.cli.workspaces import open_with_trust
+from trainctl.cli.session import CliSession
+from trainctl.cli.workspaces import open_with_trust, report_unreachable
 from trainctl.errors import UsageError
 from trainctl.inputs.serving import ServingEngine
 from trainctl.model.reports import Checkpoint
@@ -79,7 +77,7 @@ Kept = Annotated[bool, option("--kept", "Checkpoints of destroyed jobs")]
 
 
 def list_command(
-    ctx: typer.Context,
+    session: CliSession,
     address: Annotated[
         str | None, argument("ADDRESS", "Job, e.g. job.train [default with --kept: all]")
     ] = None,
@@ -99,11 +97,10 @@ def list_command(
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """List the checkpoints of a job, or of all jobs of a matrix."""
-    session = session_of(ctx)
     job = job_address(address) if address else None
     if job is None and (run or not kept):
         raise UsageError("no job named", "Name one, or use --kept.")
-    with open_with_trust(session, trust) as workspace:
+    with open_with_trust(session, PlanningFlags(trust=trust)) as workspace:
         state = kept_state(workspace) if kept else with_unrecorded_runs(workspace)
         all_kept = kept and run is None
         runs = (
@@ -125,7 +122,7 @@ def list_command(
 
 
 def download_command(
-    ctx: typer.Context,
+    session: CliSession,
     address: options.JobArgument,
     name: Annotated[
         str | None, option("--name CHECKPOINT", "Checkpoint name [default: latest complete]")
@@ -138,8 +135,7 @@ def download_command(
     trust: options.TrustFile = None,
 ) -> int:
     """Download a checkpoint; by default, the latest complete checkpoint."""
-    session = session_of(ctx)
-    with open_with_trust(session, trust) as workspace:
+    with open_with_trust(session, PlanningFlags(trust=trust)) as workspace:
         state = kept_state(workspace) if kept else with_unrecorded_runs(workspace)
         job_run = find_run(state, job_address(address), run)
         place, skipped_links, warning = download_checkpoint(
@@ -159,7 +155,7 @@ _LONGEST_DAYS = 7
 
 
 def url_command(
-    ctx: typer.Context,
+    session: CliSession,
     address: options.JobArgument,
     name: Annotated[
         str | None, option("--name CHECKPOINT", "Checkpoint name [default: all complete]")
@@ -170,13 +166,12 @@ def url_command(
     format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Print presigned URLs of the files of complete checkpoints, or their paths on nodes."""
-    session = session_of(ctx)
     seconds = int(duration("--expires", expires))
     if not 1 <= seconds <= _LONGEST_DAYS * 86_400:
         raise UsageError(
             f"--expires {expires}: must be between 1s and 7d", "Use for example 12h or 7d."
         )
-    with open_with_trust(session, trust) as workspace:
+    with open_with_trust(session, PlanningFlags(trust=trust)) as workspace:
         job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
         files = artifacts(workspace, job_run, name, seconds)
     if format_ is OutputFormat.JSON:
@@ -189,14 +184,13 @@ def url_command(
 
 
 def upload_command(
-    ctx: typer.Context,
+    session: CliSession,
     address: options.JobArgument,
     run: RunOption = None,
     trust: options.TrustFile = None,
 ) -> int:
     """Upload checkpoints that a finished or lost run left on its node."""
-    session = session_of(ctx)
-    with open_with_trust(session, trust) as workspace:
+    with open_with_trust(session, PlanningFlags(trust=trust)) as workspace:
         job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
         sync = upload_checkpoints(workspace, job_run)
     if not sync:
@@ -209,7 +203,7 @@ def upload_command(
 
 
 def deploy_command(
-    ctx: typer.Context,
+    session: CliSession,
     address: options.JobArgument,
     checkpoint: Annotated[
         str | None, option("--checkpoint NAME", "Checkpoint name [default: latest complete]")
@@ -232,8 +226,8 @@ def deploy_command(
     trust: options.TrustFile = None,
 ) -> int:
     """Write a directory with the weights of a checkpoint, and a manifest of a job that serves it."""
-    output = session_of(ctx).output
-    with open_with_trust(session_of(ctx), trust) as workspace:
+    output = session.output
+    with open_with_trust(session, PlanningFlags(trust=trust)) as workspace:
         job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
         rows = checkpoints_of(workspace, job_run).rows(brief=False, of=0)
         serving = prepare_serving(

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from trainctl.cli import options
-from trainctl.cli.options import TableFormat, TableFormatOption, duration, option, print_result
-from trainctl.cli.session import session_of
+from trainctl.cli.options import (
+    PlanningFlags,
+    TableFormat,
+    TableFormatOption,
+    duration,
+    option,
+    print_result,
+)
+from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_with_trust
 from trainctl.errors import UsageError
 from trainctl.model.delivery import MirrorSite
@@ -34,13 +39,12 @@ from trainctl.weights.mirrors import Mirror
 
 
 def list_command(
-    ctx: typer.Context,
+    session: CliSession,
     trust: options.TrustFile = None,
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """List mirrored sources with size, revision and users."""
-    session = session_of(ctx)
-    with open_with_trust(session, trust) as workspace:
+    with open_with_trust(session, PlanningFlags(trust=trust)) as workspace:
         inventory = workspace.declared_mirror.store.inventory()
     form = mirror_json(inventory)
     lines = mirror_lines(inventory, session.output.width)
@@ -52,7 +56,7 @@ def list_command(
 
 
 def verify_command(
-    ctx: typer.Context,
+    session: CliSession,
     repair: Annotated[
         bool, option("--repair", "Delete corrupt blobs; the next apply downloads them again")
     ] = False,
@@ -60,8 +64,10 @@ def verify_command(
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Verify all blobs in the mirror against their digests."""
-    session = session_of(ctx)
-    with open_with_trust(session, trust) as workspace, ProgressDisplay(session.output) as progress:
+    with (
+        open_with_trust(session, PlanningFlags(trust=trust)) as workspace,
+        ProgressDisplay(session.output) as progress,
+    ):
         report = workspace.declared_mirror.store.verify(
             repair,
             lambda done, total, files: progress.track("mirror", "verifying", done, total),
@@ -74,7 +80,7 @@ def verify_command(
 
 
 def gc_command(
-    ctx: typer.Context,
+    session: CliSession,
     dry_run: options.DryRun = False,
     drop_unused: Annotated[
         str | None,
@@ -90,9 +96,8 @@ def gc_command(
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Delete unreferenced blobs from the mirror. Safe during an apply, and safe to interrupt."""
-    session = session_of(ctx)
     unused = None if drop_unused is None else duration("--drop-unused", drop_unused)
-    with open_with_trust(session, trust) as workspace:
+    with open_with_trust(session, PlanningFlags(trust=trust)) as workspace:
         mirror = _mirror_at(workspace, url, endpoint_url) or workspace.declared_mirror
         report = mirror.store.gc(GcOptions(dry_run, unused), session.output.note)
     lines = gc_lines(report, session.output.width)

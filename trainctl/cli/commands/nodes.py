@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import typer
-
 from trainctl.cli.options import (
     AllStates,
     AutoApprove,
@@ -16,7 +14,7 @@ from trainctl.cli.options import (
     option,
     print_result,
 )
-from trainctl.cli.session import CliSession, session_of
+from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, open_workspace, query_all, require_terminal
 from trainctl.errors import UsageError
 from trainctl.operations.machines.nodes import (
@@ -44,7 +42,7 @@ from trainctl.views.nodes import (
 
 
 def list_command(
-    ctx: typer.Context,
+    session: CliSession,
     orphans: Annotated[
         bool, option("--orphans", "Machines in the account that the state doesn't have")
     ] = False,
@@ -53,7 +51,6 @@ def list_command(
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """List nodes with their GPUs, disk space, cached weights, runs, cost and idle time."""
-    session = session_of(ctx)
     if watch and (orphans or format_ is TableFormat.CSV):
         other = "--orphans" if orphans else "--format csv"
         raise UsageError(
@@ -96,12 +93,11 @@ def _watch(session: CliSession, workspace: Workspace, *, as_json: bool) -> None:
 
 
 def quarantine_command(
-    ctx: typer.Context,
+    session: CliSession,
     node: Annotated[str, argument("CLUSTER/NODE", "Node, e.g. lab/gpu-03")],
     reason: Annotated[str, option("--reason REASON", "Reason, shown by trainctl nodes")],
 ) -> int:
     """Give a node no new runs until it is released; live runs on it continue."""
-    session = session_of(ctx)
     with open_workspace(session) as workspace:
         found = quarantine(workspace, node, reason)
     session.output.print(
@@ -111,11 +107,10 @@ def quarantine_command(
 
 
 def release_command(
-    ctx: typer.Context,
+    session: CliSession,
     node: Annotated[str, argument("CLUSTER/NODE", "Node, e.g. lab/gpu-03")],
 ) -> int:
     """Give a quarantined node new runs again."""
-    session = session_of(ctx)
     with open_workspace(session) as workspace:
         found = release(workspace, node)
     session.output.print(f"{found.id} is released.")
@@ -123,12 +118,11 @@ def release_command(
 
 
 def forget_command(
-    ctx: typer.Context,
+    session: CliSession,
     node: Annotated[str, argument("CLUSTER/NODE", "Node, e.g. lab/gpu-03")],
     auto_approve: AutoApprove = False,
 ) -> int:
     """Remove a permanently lost node from the state, without touching it."""
-    session = session_of(ctx)
     if not auto_approve:
         require_terminal(session)
     with open_workspace(session) as workspace:
@@ -147,7 +141,7 @@ def forget_command(
 
 
 def reap_command(
-    ctx: typer.Context,
+    session: CliSession,
     lineages: Annotated[
         list[str] | None,
         option("--lineage ID", "End machines of a lost state instead (repeatable)"),
@@ -156,7 +150,6 @@ def reap_command(
     format_: TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """End machines that this state's applies created and that the state doesn't have any more."""
-    session = session_of(ctx)
     if not auto_approve:
         require_terminal(session)
     with open_workspace(session) as workspace:

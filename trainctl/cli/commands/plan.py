@@ -1,7 +1,8 @@
-"""``trainctl plan``, ``show``, ``graph`` and ``comment``."""
+"""``trainctl plan``, ``show``, ``graph``, ``comment`` and ``policy test``."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from contextlib import ExitStack
@@ -11,11 +12,19 @@ from io import StringIO
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from trainctl import __version__
 from trainctl.cli import options
-from trainctl.cli.options import PlanFormat, PlanFormatOption, PlanningFlags, option
+from trainctl.cli.options import (
+    NO_FLAGS,
+    FormatOption,
+    OptionSelection,
+    OutputFormat,
+    PlanFormat,
+    PlanFormatOption,
+    PlanningFlags,
+    option,
+    print_result,
+)
 from trainctl.cli.plans import (
     ApprovalFlags,
     load_plan,
@@ -26,20 +35,25 @@ from trainctl.cli.plans import (
     values_of,
     write_file,
 )
-from trainctl.cli.session import CliSession, session_of
+from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace
-from trainctl.errors import UsageError
+from trainctl.errors import PermissionDenied, UsageError
+from trainctl.model.json_codec import to_json
 from trainctl.operations.plan import approved_plan
+from trainctl.operations.review.policies import check_form, policy_problems
 from trainctl.operations.states.opening import location_at
 from trainctl.operations.survey.confinement import confined
 from trainctl.plan.values import OUTPUT_MARK
+from trainctl.views.plan.json import plan_json
+from trainctl.views.plan.tables import policy_lines
+from trainctl.views.problems import diagnostic_lines
 
 CHANGES = 2
 """The exit code of ``--detailed-exitcode`` if there are changes."""
 
 
 def plan_command(
-    ctx: typer.Context,
+    session: CliSession,
     out: Annotated[
         Path | None,
         option("--out FILE", 'Save the plan; apply it with "trainctl apply FILE"', options.OUTPUT),
@@ -53,46 +67,27 @@ def plan_command(
         bool, option("--detailed-exitcode", "Exit with 2 if there are changes", options.OUTPUT)
     ] = False,
     expect_check: options.ExpectCheck = False,
-    destroy: options.Destroy = False,
-    refresh: options.Refresh = True,
-    refresh_only: options.RefreshOnly = False,
-    offline: options.Offline = False,
-    upgrade: options.Upgrade = False,
-    untrusted: Annotated[
-        bool,
-        option("--untrusted", "Use no state, secret, program or private server", options.SCOPE),
-    ] = False,
-    concise: Annotated[
-        bool,
-        option("--concise", "Show only counts, destroyed and replaced resources", options.OUTPUT),
-    ] = False,
-    target: options.Targets = None,
-    exclude: options.Excludes = None,
-    replace: options.Replaces = None,
-    no_reuse: options.NoReuse = False,
-    set_: options.Settings = None,
-    var: options.Variables = None,
-    var_file: options.VarFiles = None,
-    trust: options.TrustFile = None,
-    policy: options.PolicyFile = None,
-    parallelism: options.Parallelism = 10,
+    flags: Annotated[
+        PlanningFlags,
+        OptionSelection(
+            "destroy refresh refresh_only offline upgrade untrusted concise targets excludes replaces"
+            " no_reuse settings variables var_files trust policy parallelism"
+        ),
+    ] = NO_FLAGS,
 ) -> int:
     """Preview the changes apply would make.
 
     Shows resources to create, replace or destroy, weights to transfer, estimated time and cost.
     """
-    session = session_of(ctx)
     if sign is not None and out is None:
         raise UsageError("--sign needs --out FILE", "Only saved plans are signed.")
-    if untrusted and (destroy or refresh_only or upgrade or replace or sign):
+    if flags.untrusted and (
+        flags.destroy or flags.refresh_only or flags.upgrade or flags.replaces or sign
+    ):
         summary = "--untrusted can't be used with --destroy, --refresh-only, --replace, --sign or --upgrade"
         raise UsageError(summary, "Such a plan sees no state, and is never applied.")
-    flags = PlanningFlags(
-        refresh, refresh_only, offline, upgrade, destroy, target, exclude, replace, (), var, var_file,
-        parallelism, trust=trust, policy=policy, reuse=not no_reuse, untrusted=untrusted, settings=set_,
-    )  # fmt: skip
     with ExitStack() as stack:
-        if untrusted:
+        if flags.untrusted:
             stack.enter_context(confined(session.directory, os.environ))
         workspace = stack.enter_context(open_workspace(session, flags))
         approved = ApprovalFlags(check=expect_check).digest(session, workspace.state_url)
@@ -101,14 +96,14 @@ def plan_command(
         if saved is not None:
             desired = workspace.desired
             state = location_at(workspace.state_url, desired.state)
-            keys = None if untrusted else workspace.state_keys
+            keys = None if flags.untrusted else workspace.state_keys
             save_plan(saved, plan, replace_(desired, state=state), keys, sign)
-        show_plan(session, plan, format_, concise=concise, saved=saved)
+        show_plan(session, plan, format_, concise=flags.concise, saved=saved)
         if not plan.usable:
             return plan.exit_code
         if approved is not None:
             approved_plan(workspace, plan, approved)
-    changes = plan.has_changes or (refresh_only and bool(plan.drift))
+    changes = plan.has_changes or (flags.refresh_only and bool(plan.drift))
     return CHANGES if detailed_exitcode and changes else 0
 
 
@@ -121,7 +116,7 @@ class GraphFormat(StrEnum):
 
 
 def graph_command(
-    ctx: typer.Context,
+    session: CliSession,
     planfile: options.PlanFileArgument = None,
     format_: Annotated[
         GraphFormat, option("--format FORMAT", "mermaid, dot or svg", options.OUTPUT)
@@ -133,7 +128,6 @@ def graph_command(
     """
     from trainctl.views.plan import pages
 
-    session = session_of(ctx)
     if planfile is not None:
         resources = pages.plan_graph(
             load_plan(planfile, lambda: open_workspace(session).state_keys).plan
@@ -148,7 +142,7 @@ def graph_command(
 
 
 def show_command(
-    ctx: typer.Context,
+    session: CliSession,
     planfile: options.PlanFileArgument = None,
     format_: PlanFormatOption = PlanFormat.TEXT,
     out: Annotated[
@@ -156,7 +150,6 @@ def show_command(
     ] = None,
 ) -> int:
     """Show a saved plan, or without PLANFILE the current state."""
-    session = session_of(ctx)
     if out is None:
         return _show(session, planfile, format_)
     terminal, text = session.output, StringIO()
@@ -197,7 +190,7 @@ def _show(session: CliSession, planfile: Path | None, format_: PlanFormat) -> in
 
 
 def comment_command(
-    ctx: typer.Context,
+    session: CliSession,
     planfile: options.PlanFileArgument = None,
     dry_run: Annotated[
         bool, option("--dry-run", "Print the comment instead of writing it")
@@ -208,10 +201,7 @@ def comment_command(
     provider: Annotated[
         str | None, option("--provider NAME", "github or gitlab [default: that of the CI job]")
     ] = None,
-    var: options.Variables = None,
-    var_file: options.VarFiles = None,
-    trust: options.TrustFile = None,
-    policy: options.PolicyFile = None,
+    flags: Annotated[PlanningFlags, OptionSelection("variables var_files trust policy")] = NO_FLAGS,
 ) -> int:
     """Write the plan as a comment and a check of the pull request of this CI job.
 
@@ -221,12 +211,10 @@ def comment_command(
     from trainctl.views.plan.json import PlanCounts
     from trainctl.views.plan.pages import plan_markdown
 
-    session = session_of(ctx)
     if planfile is not None:
         saved = load_plan(planfile, lambda: open_workspace(session).state_keys)
         plan, state_url = saved.plan, saved.desired.state_url or ""
     else:
-        flags = PlanningFlags(variables=var, var_files=var_file, trust=trust, policy=policy)
         with open_workspace(session, flags) as workspace:
             plan, state_url = plan_from_flags(workspace, flags), workspace.state_url
     name = publishing.review_name(session.directory, state_url)
@@ -244,3 +232,27 @@ def comment_command(
         title = str(PlanCounts.of(plan)) if plan.usable else "The plan has errors."
         session.output.prose(*publishing.publish_comment(server, name, plan, title, body))
     return code
+
+
+def test_command(
+    session: CliSession,
+    plan: Annotated[Path, option("--plan FILE", "Saved plan, or output of plan --format json")],
+    flags: Annotated[PlanningFlags, OptionSelection("policy trust")] = NO_FLAGS,
+    format_: FormatOption = OutputFormat.TEXT,
+) -> int:
+    """Check a saved plan against policies, also those of a file in the checkout."""
+    with open_workspace(session, PlanningFlags(trust=flags.trust)) as workspace:
+        try:
+            form = json.loads(plan.read_bytes())
+        except (OSError, ValueError):
+            form = None
+        if not (isinstance(form, dict) and "resource_changes" in form):
+            # reports files that can't be read, too
+            form = plan_json(load_plan(plan, lambda: workspace.state_keys).plan)
+        results = check_form(workspace, form, flags.policy)
+    output, printed = session.output, {"policies": [to_json(result) for result in results]}
+    print_result(output, format_, printed, policy_lines(results) or ["No policies."])
+    if format_ is OutputFormat.TEXT:
+        problems = [problem for result in results for problem in policy_problems(result)]
+        output.note(*diagnostic_lines(problems, output.error_style, output.error_width))
+    return PermissionDenied.exit_code if any(result.forbids for result in results) else 0

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import typer
-
 from trainctl.cli import options
 from trainctl.cli.options import (
     FormatOption,
@@ -19,7 +17,7 @@ from trainctl.cli.options import (
     option,
     print_result,
 )
-from trainctl.cli.session import CliSession, session_of
+from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, open_workspace, query_all
 from trainctl.errors import PartialApply, UsageError
 from trainctl.ledger.leases import OpenLease, open_leases
@@ -57,7 +55,7 @@ from trainctl.views.terminal.text import escape, pluralize, warning_text
 
 
 def status_command(
-    ctx: typer.Context,
+    session: CliSession,
     address: Annotated[
         str | None, argument("ADDRESS", "Job or matrix, e.g. job.train [default: all jobs]")
     ] = None,
@@ -67,7 +65,6 @@ def status_command(
     format_: FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Show the status of jobs and their latest runs."""
-    session = session_of(ctx)
     if every:
         if address is not None:
             raise UsageError("--all can't be used with a job", "Use one of them.")
@@ -183,7 +180,7 @@ def _print_jobs(
 
 
 def stop_command(
-    ctx: typer.Context,
+    session: CliSession,
     address: Annotated[
         str | None, argument("ADDRESS", "Job, or matrix to stop all of its runs")
     ] = None,
@@ -193,7 +190,6 @@ def stop_command(
     auto_approve: options.AutoApprove = False,
 ) -> int:
     """Stop a run. Sends SIGTERM, then SIGKILL after the grace period."""
-    session = session_of(ctx)
     if every == (address is not None) or (every and run):
         raise UsageError(
             "missing ADDRESS or --all", "Use trainctl stop ADDRESS or trainctl stop --all."
@@ -257,14 +253,13 @@ def _stop_line(run: JobRun, outcome: str) -> str:
 
 
 def download_command(
-    ctx: typer.Context,
+    session: CliSession,
     address: options.JobArgument,
     run: RunOption = None,
     target: options.OutputDirectory = Path(),
     archive: Annotated[bool, option("--no-unzip", "Save the archive PROJECT_JOB_RUN.tar")] = False,
 ) -> int:
     """Download the source code used by a run to the directory PROJECT_JOB_RUN."""
-    session = session_of(ctx)
     with open_workspace(session) as workspace:
         job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
         session.output.print(str(download_code(workspace, job_run, target, archive=archive)))

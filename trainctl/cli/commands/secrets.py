@@ -6,10 +6,10 @@ import getpass
 import os
 from typing import Annotated
 
-import typer
-
 from trainctl.cli import options
 from trainctl.cli.options import (
+    NO_FLAGS,
+    OptionSelection,
     PlanningFlags,
     TableFormat,
     TableFormatOption,
@@ -17,7 +17,7 @@ from trainctl.cli.options import (
     option,
     print_result,
 )
-from trainctl.cli.session import CliSession, session_of
+from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, open_with_trust
 from trainctl.errors import UsageError
 from trainctl.operations.runs.follow import runs_waiting_for_secrets, send_secrets
@@ -37,16 +37,12 @@ from trainctl.views.terminal.progress import ProgressDisplay
 
 
 def check_command(
-    ctx: typer.Context,
+    session: CliSession,
     format_: TableFormatOption = TableFormat.TEXT,
-    trust: options.TrustFile = None,
-    var: options.Variables = None,
-    var_file: options.VarFiles = None,
+    flags: Annotated[PlanningFlags, OptionSelection("trust variables var_files")] = NO_FLAGS,
 ) -> int:
     """Show sources, recipients and permissions of secrets. Sends no secret to a node."""
-    session = session_of(ctx)
-    flags = PlanningFlags(variables=var, var_files=var_file, trust=trust)
-    with open_with_trust(session, trust, flags) as workspace:
+    with open_with_trust(session, flags) as workspace:
         checks = check_secrets(workspace)
     output = session.output
     lines = secret_lines(checks, output.width)
@@ -63,7 +59,7 @@ def check_command(
 
 
 def push_command(
-    ctx: typer.Context,
+    session: CliSession,
     name: Annotated[
         str | None, argument("NAME", "Secret to store, as declared in the manifest")
     ] = None,
@@ -75,16 +71,12 @@ def push_command(
         ),
     ] = None,
     auto_approve: options.AutoApprove = False,
-    var: options.Variables = None,
-    var_file: options.VarFiles = None,
-    trust: options.TrustFile = None,
+    flags: Annotated[PlanningFlags, OptionSelection("variables var_files trust")] = NO_FLAGS,
 ) -> int:
     """Send secrets to runs that wait for them, e.g. after a reboot of the node.
 
     With NAME, first store its value where the manifest keeps it: a keyring or AWS Secrets Manager.
     """
-    session = session_of(ctx)
-    flags = PlanningFlags(variables=var, var_files=var_file, trust=trust)
 
     def confirm(place: str) -> bool:
         return auto_approve or _confirm_replacement(session, place)
@@ -93,7 +85,7 @@ def push_command(
         raise UsageError(
             "--from-env needs NAME", "Use trainctl secrets push NAME --from-env VARIABLE."
         )
-    with open_with_trust(session, trust, flags) as workspace:
+    with open_with_trust(session, flags) as workspace:
         if name is not None:
             spec = require_storable(workspace, name)
             pushed = push_secret(workspace, spec, _read_value(session, name, from_env), confirm)

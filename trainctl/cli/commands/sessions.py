@@ -7,11 +7,9 @@ import sys
 import time
 from typing import Annotated
 
-import typer
-
 from trainctl.cli import options
 from trainctl.cli.options import RunOption, argument, invalid_value, option
-from trainctl.cli.session import session_of
+from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import NodeUnreachable, UsageError
 from trainctl.operations.runs.lookup import (
@@ -33,7 +31,7 @@ RankOption = Annotated[int, option("--rank N", "Rank of the run")]
 
 
 def ssh_command(
-    ctx: typer.Context,
+    session: CliSession,
     address: Annotated[str | None, argument("ADDRESS", "Job, e.g. job.train")] = None,
     command: Annotated[
         list[str] | None,
@@ -51,7 +49,6 @@ def ssh_command(
     ] = False,
 ) -> int:
     """Open a shell in the environment of a run, or in the directory of an ended one."""
-    session = session_of(ctx)
     if address is None and not config:
         raise UsageError("missing ADDRESS", "Use trainctl ssh ADDRESS, or trainctl ssh --config.")
     with open_workspace(session) as workspace:
@@ -76,14 +73,13 @@ def ssh_command(
 
 
 def proxy_command(
-    ctx: typer.Context,
+    session: CliSession,
     address: options.JobArgument,
     port: Annotated[str, argument("PORT", "Port of the run, or LOCAL:PORT for another one here")],
     run: RunOption = None,
     rank: RankOption = 0,
 ) -> int:
     """Forward a local port to a port of a run until Ctrl-C, e.g. for TensorBoard or Jupyter."""
-    session = session_of(ctx)
     local, _, remote = port.rpartition(":")
     ports = [text for text in (local or remote, remote) if text.isdigit() and 0 < int(text) < 2**16]
     if len(ports) != 2:
@@ -106,13 +102,12 @@ def proxy_command(
 
 
 def extend_command(
-    ctx: typer.Context,
+    session: CliSession,
     address: options.JobArgument,
     run: RunOption = None,
     minutes: Annotated[int, option("--minutes N", "Minutes to add")] = 60,
 ) -> int:
     """Let a run keep its GPUs, mounts and files for longer after its commands have ended."""
-    session = session_of(ctx)
     with open_workspace(session) as workspace:
         job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
         until = extend_session(workspace, job_run, minutes)

@@ -7,21 +7,19 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import typer
-
 from trainctl import __version__
 from trainctl.cli.options import FormatOption, OutputFormat, print_result
-from trainctl.cli.session import session_of
+from trainctl.cli.session import CliSession
 
 
-def version_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:
+def version_command(session: CliSession, format_: FormatOption = OutputFormat.TEXT) -> int:
     """Print the version."""
     form = {
         "trainctl_version": __version__,
         "python_version": platform.python_version(),
         "platform": f"{platform.system()}-{platform.machine()}".lower(),
     }
-    print_result(session_of(ctx).output, format_, form, [f"trainctl {__version__}"])
+    print_result(session.output, format_, form, [f"trainctl {__version__}"])
     return 0
 
 
@@ -31,7 +29,7 @@ def _machines(capabilities: Mapping[str, Any]) -> str:
     return "creates machines" if capabilities["creates_machines"] else "existing machines"
 
 
-def providers_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:
+def providers_command(session: CliSession, format_: FormatOption = OutputFormat.TEXT) -> int:
     """List installed providers."""
     from trainctl.plugin_api import discovery
     from trainctl.views.terminal.text import table
@@ -45,7 +43,7 @@ def providers_command(ctx: typer.Context, format_: FormatOption = OutputFormat.T
         )
     lines = [(row["name"], row["version"], _machines(row)) for row in rows]
     print_result(
-        session_of(ctx).output,
+        session.output,
         format_,
         {"providers": rows},
         table(("PROVIDER", "VERSION", "MACHINES"), lines),

@@ -74,7 +74,7 @@ class NodeRun:
         self.held = self.directory / "held"
         """Exit code of commands that have ended, while their shell keeps the run's place."""
         self._reserve = self.directory / "reserve"
-        """Takes the disk space for recording the end while the run isn't over."""
+        """OptionSelection the disk space for recording the end while the run isn't over."""
         self.retains_secrets = False
         """Whether stored secrets outlive the start, as a batch system may start the run again."""
 

@@ -1,12 +1,12 @@
-"""``trainctl validate``, ``explain`` and ``schema``."""
+"""``trainctl init``, ``validate``, ``fmt``, ``explain`` and ``schema``."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
-
-import typer
 
 from trainctl.cli.options import (
     OUTPUT,
@@ -16,7 +16,7 @@ from trainctl.cli.options import (
     argument,
     option,
 )
-from trainctl.cli.session import CliSession, session_of
+from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import ManifestError, UsageError
 from trainctl.manifest.fields import fields, find, nearest_path
@@ -33,9 +33,42 @@ from trainctl.views.problems import (
 )
 
 
-def validate_command(ctx: typer.Context, format_: FormatOption = OutputFormat.TEXT) -> int:
+def init_command(
+    session: CliSession,
+    directory: Annotated[
+        Path, argument("DIR", "Directory of the project [default: current directory]")
+    ] = Path(),
+    example: Annotated[str | None, option("--example NAME", "Copy a complete example")] = None,
+    list_examples: Annotated[bool, option("--list-examples", "List the examples")] = False,
+) -> int:
+    """Create a project: a minimal manifest for this machine, or an example.
+
+    Files that exist are kept.
+    """
+    from trainctl.operations.init import EXAMPLES, write_example, write_minimal
+    from trainctl.views.terminal.text import table
+
+    output = session.output
+    if list_examples:
+        output.prose(*table(("EXAMPLE", "SHOWS"), list(EXAMPLES.items())))
+        return 0
+    if example is not None and example not in EXAMPLES:
+        raise UsageError(f"unknown example {example!r}", f"Use one of: {', '.join(EXAMPLES)}.")
+    if example is None:
+        result = write_minimal(directory, Path("~/.ssh/config").expanduser())
+    else:
+        result = write_example(example, directory)
+    place = "" if directory == Path() else f"-C {shlex.quote(str(directory))} "
+    for name in result.written:
+        output.prose(f"Wrote {directory / name}.")
+    for name in result.existing:
+        output.prose(f"Kept {directory / name}: it exists already.")
+    output.prose("", f"Next: edit {directory / 'trainctl.yaml'}, then run trainctl {place}plan.")
+    return 0
+
+
+def validate_command(session: CliSession, format_: FormatOption = OutputFormat.TEXT) -> int:
     """Check the manifest for errors. Doesn't read the state or use the network."""
-    session = session_of(ctx)
     output = session.output
     with open_workspace(session, PlanningFlags(offline=True)) as workspace:
         try:
@@ -71,6 +104,34 @@ def _mirror_overlaps(workspace: Workspace) -> Iterable[Diagnostic]:
     return mirror_overlaps(workspace)
 
 
+def fmt_command(
+    session: CliSession,
+    check: Annotated[
+        bool, option("--check", "Write nothing; exit with 1 if a file isn't formatted")
+    ] = False,
+    diff: Annotated[bool, option("--diff", "Show the differences")] = False,
+) -> int:
+    """Format the manifest: indentation, blank lines and line ends.
+
+    Comments and values stay. Prints the names of the files that aren't formatted, and writes them.
+    """
+    from difflib import unified_diff
+
+    from trainctl.operations.fmt import format_files  # imports YAML, which validate may not need
+
+    files = list(format_files(session.directory))
+    changed = [file for file in files if file.before != file.after]
+    for file in changed:
+        session.output.print(file.name)
+        if diff:
+            lines = file.before.splitlines(), file.after.splitlines()
+            for line in unified_diff(*lines, file.name, f"{file.name} (formatted)", lineterm=""):
+                session.output.print(line)
+        if not check:
+            (session.directory / file.name).write_bytes(file.after.encode())
+    return 1 if check and changed else 0
+
+
 class ExplainFormat(StrEnum):
     """Formats of explanations."""
 
@@ -79,7 +140,7 @@ class ExplainFormat(StrEnum):
 
 
 def explain_command(
-    ctx: typer.Context,
+    session: CliSession,
     name: Annotated[
         str | None, argument("FIELD|CODE", "Field, e.g. jobs.*.runtime, or error code")
     ] = None,
@@ -89,7 +150,6 @@ def explain_command(
     ] = ExplainFormat.TEXT,
 ) -> int:
     """Explain a manifest field, or the code of an error or warning."""
-    session = session_of(ctx)
     known = explanations()
     if all_ or name is None:
         _print_codes(session, in_full=all_, form=format_)
@@ -162,7 +222,7 @@ def _provider_list(names: Sequence[str]) -> str:
 
 
 def schema_command(
-    ctx: typer.Context,
+    session: CliSession,
     kind: Annotated[str, argument("KIND", "Document [default: manifest]")] = "manifest",
 ) -> int:
     """Print the JSON Schema of the manifest or of a JSON output."""
@@ -170,5 +230,5 @@ def schema_command(
 
     if kind not in names():
         raise UsageError(f"unknown schema {kind!r}", f"Use one of: {', '.join(names())}.")
-    session_of(ctx).output.json(schema(kind))
+    session.output.json(schema(kind))
     return 0
