@@ -129,12 +129,6 @@ def directory_name(directory: Path) -> str:
     return name if NAME.fullmatch(name) else "project"
 
 
-def _group_key(address: Address) -> tuple[int, str]:
-    """Sort key that keeps the jobs of a matrix in their order."""
-    kind, name, _ = address.rank()
-    return kind, name
-
-
 def _only_project(manifest: Manifest, root: ManifestNode, directory: Path) -> str | None:
     if _keys(root, "projects"):
         return None
@@ -163,7 +157,8 @@ def _desired(
     if any(problem.severity is Severity.ERROR for problem in problems):
         raise ManifestError(tuple(problems))
     used = _used(documents, manifest, resources)
-    ordered = {address: resources[address] for address in sorted(used, key=_group_key)}
+    in_order = sorted(used, key=lambda address: address.rank()[:2])  # matrices keep their order
+    ordered = {address: resources[address] for address in in_order}
     return DesiredState(
         directory=documents.directory,
         resources=ordered,
@@ -294,17 +289,12 @@ def _with_slug_keys(node: ManifestNode, kind: str, problems: list[Diagnostic]) -
             )
             continue
         written[name] = text
-        entries[name] = _with_name(entry, text) if name != text else entry
+        if name != text and isinstance(entry.value, dict) and "name" not in entry.entries:
+            named = {"name": scalar_node(text, entry.where), **entry.entries}
+            entry = mapping_node(named, entry.keys, entry.where)
+        entries[name] = entry
     keys = {name: node.key_position(text) for name, text in written.items()}
     return mapping_node(entries, keys, node.where)
-
-
-def _with_name(section: ManifestNode, text: str) -> ManifestNode:
-    """Return the section with this name, unless it has one or isn't a mapping."""
-    if not isinstance(section.value, dict) or "name" in section.entries:
-        return section
-    entries = {"name": scalar_node(text, section.where), **section.entries}
-    return mapping_node(entries, section.keys, section.where)
 
 
 def moves(manifest: Manifest, resources: Collection[Address], names: DeclaredNames) -> DesiredMoves:

@@ -61,7 +61,16 @@ class Expander:
             if name in root.entries:
                 expanded[name] = self._node(root.entries[name], (name,), only_variables)
         if "vars" in root.entries:
-            expanded["vars"] = self._check_variables(root.entries["vars"])
+            expanded["vars"] = root.entries["vars"]
+            for name, entry in root.entries["vars"].entries.items():
+                if isinstance(entry.value, str) and OPEN in entry.value:
+                    self._report_problem(
+                        ("vars", name),
+                        entry,
+                        "a variable can't refer to another variable",
+                        "Use a literal value.",
+                        code="unknown-reference",
+                    )
         scope = ExpressionScope(self._variables, self._only_project(expanded))
         for name, section in root.entries.items():
             if name not in expanded and name != "jobs":
@@ -80,18 +89,6 @@ class Expander:
         )
         name = project.entries.get("name") if project else None
         return name.value if name and isinstance(name.value, str) else default
-
-    def _check_variables(self, section: ManifestNode) -> ManifestNode:
-        for name, entry in section.entries.items():
-            if isinstance(entry.value, str) and OPEN in entry.value:
-                self._report_problem(
-                    ("vars", name),
-                    entry,
-                    "a variable can't refer to another variable",
-                    "Use a literal value.",
-                    code="unknown-reference",
-                )
-        return section
 
     def _jobs(
         self, section: ManifestNode, scope: ExpressionScope, weights: ManifestNode | None
@@ -146,7 +143,10 @@ class Expander:
         if not jobs:
             new_problems = self._problems[before:]
             reported = any(problem.severity is Severity.ERROR for problem in new_problems)
-            return {} if reported else {name: _only_matrix(matrix, job)}
+            commands = list_node([scalar_node("true", job.where)], job.where)
+            runtime = mapping_node({"start_commands": commands}, {}, job.where)
+            only = mapping_node({"matrix": matrix, "runtime": runtime}, job.keys, job.where)
+            return {} if reported else {name: only}
         self.instances.update({instance.tree_key: instance for instance in jobs})
         return {
             instance.tree_key: self._job(name, bare, scope, declared, instance.values)
@@ -324,12 +324,6 @@ def _paths(
         if isinstance(name, str) and name in declared:
             paths[name] = _path(declared[name])
     return paths
-
-
-def _only_matrix(matrix: ManifestNode, job: ManifestNode) -> ManifestNode:
-    commands = list_node([scalar_node("true", job.where)], job.where)
-    runtime = mapping_node({"start_commands": commands}, {}, job.where)
-    return mapping_node({"matrix": matrix, "runtime": runtime}, job.keys, job.where)
 
 
 def _path(weights: ManifestNode) -> str:

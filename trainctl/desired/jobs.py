@@ -191,7 +191,9 @@ class JobBuilder:
                 inline_count += 1
             resource = self._resources.get(address)
             if resource is not None:
-                yield _job_weights(resource)
+                spec = resource.weights_spec
+                mount = spec.mount_location or default_mount(spec.source)
+                yield converted(spec, JobWeights, address=address, mount_location=mount)
 
     def _add_inline(
         self, address: Address, entry: str | InlineWeights, path: ManifestPath
@@ -371,17 +373,6 @@ class JobBuilder:
         self._resources[address] = build_resource(
             address, provider, attributes, section, path, self._names, depends_on
         )
-
-
-def _job_weights(resource: DesiredResource) -> JobWeights:
-    weights = resource.weights_spec
-    return JobWeights(
-        resource.address,
-        weights.mount_location or default_mount(weights.source),
-        weights.source,
-        weights.allow_patterns,
-        weights.ignore_patterns,
-    )
 
 
 def _find_secrets(value: Any, path: ManifestPath) -> Iterator[tuple[str, ManifestPath]]:

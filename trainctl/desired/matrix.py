@@ -103,21 +103,16 @@ def _is_scalar(node: ManifestNode) -> bool:
 
 def _used_names(section: ManifestNode) -> set[str]:
     """Return the names used as ``matrix.NAME``."""
-    return {
-        reference.removeprefix("matrix.")
-        for text in _texts(section)
-        for match in PATTERN.finditer(text)
-        if (reference := Expression.parse(match[1]).reference).startswith("matrix.")
-    }
-
-
-def _texts(node: ManifestNode) -> Iterator[str]:
-    pending = [node]
+    names: set[str] = set()
+    pending = [section]
     while pending:
-        current = pending.pop()
-        if isinstance(current.value, str):
-            yield current.value
-        pending += [*current.entries.values(), *current.items]
+        node = pending.pop()
+        pending += [*node.entries.values(), *node.items]
+        for match in PATTERN.finditer(node.value) if isinstance(node.value, str) else ():
+            reference = Expression.parse(match[1]).reference
+            if reference.startswith("matrix."):
+                names.add(reference.removeprefix("matrix."))
+    return names
 
 
 def _inline_weights(
@@ -222,7 +217,10 @@ class _MatrixExpansion:
                 alone.append(values)
         return [
             *({**original, **extra} for original, extra in zip(originals, added, strict=True)),
-            *(_in_declared_order(values, lists) for values in alone),
+            *(
+                {name: values[name] for name in lists if name in values} | values
+                for values in alone
+            ),
         ]
 
     def _check_included(
@@ -314,8 +312,3 @@ def _contains(values: Values, part: Values) -> bool:
 def _comparable(value: Scalar) -> tuple[bool, Scalar]:
     """Return a key for comparison: true is not 1, but 1e-5 is 0.00001."""
     return isinstance(value, bool), value
-
-
-def _in_declared_order(values: Values, lists: Collection[str]) -> Values:
-    """Sort names in the order of the lists; others follow."""
-    return {**{name: values[name] for name in lists if name in values}, **values}

@@ -76,7 +76,10 @@ class DeclaredNames:
             return name
         if len(declared) == 1:
             return next(iter(declared))
-        if not self._is_given(path):
+        node: ManifestNode | None = self.text
+        for step in path:
+            node = node.entries.get(str(step)) if node else None
+        if node is None:  # else the value is invalid, and already reported
             self.report_problem(
                 f"{path_text(path)} is missing",
                 f"Set it to one of the {_SECTIONS[kind]}: {', '.join(sorted(declared)[:10])}.",
@@ -84,13 +87,6 @@ class DeclaredNames:
                 code="ambiguous-default",
             )
         return ""
-
-    def _is_given(self, path: Path) -> bool:
-        """Whether the text has a value there, which then is invalid and already reported."""
-        node: ManifestNode | None = self.text
-        for step in path:
-            node = node.entries.get(str(step)) if node else None
-        return node is not None
 
 
 _SECTIONS: Mapping[str, str] = {

@@ -104,8 +104,12 @@ def describe(
             f"{path_text(path)}: {context['summary']}", context["detail"], context["code"]
         )
     if kind == UNKNOWN_KEY:
-        place = _place_below(path[:-1], str(key))
-        above = None if place else _place_above(path[:-1], str(key))
+        below = [_nested_keys(section).get(str(key), ()) for section in _sections_at(path[:-1])]
+        places = {place for nested in below for place in nested}
+        place = places.pop() if len(places) == 1 else None
+        parents = (path[:length] for length in range(len(path) - 2, -1, -1))
+        nearest_first = (parent for parent in parents if key in known_keys(parent))
+        above = None if place else next(nearest_first, None)
         if key in _SDK_KEYS or (key == "name" and known_keys(path[:-1]) == ["secret"]):
             hint = _SDK_KEYS.get(str(key), "Use {secret: NAME}, and declare it under 'secrets'.")
         elif place:
@@ -127,7 +131,10 @@ def describe(
         hint = f"Add it: one of {', '.join(ORIGIN_KEYS)}." if is_origin else "Add it."
         return DiagnosticText(f"{path_text(path)} is missing", hint, "missing-key")
     if kind in _EXPECTED:
-        expected = _expected(errors)
+        types = [_EXPECTED[error["type"]] for error in errors if error["type"] in _EXPECTED]
+        if errors[0]["loc"] and errors[0]["loc"][-1] == OBJECT:
+            types = ["text", *types]
+        expected = " or ".join(dict.fromkeys(types))
         detail = _describe_value(path, node, expected)
         return DiagnosticText(f"{path_text(path)}: expected {expected}", detail, "wrong-type")
     return _of_value(kind, context, path, node)
@@ -136,20 +143,6 @@ def describe(
 def known_keys(path: Path) -> list[str]:
     """Return the valid keys of the section at a path."""
     return [name for section in _sections_at(path) for name in _fields(section)]
-
-
-def _place_below(path: Path, key: str) -> str | None:
-    """Return the only subsection of the section at a path that has this key."""
-    places = {
-        place for section in _sections_at(path) for place in _nested_keys(section).get(key, ())
-    }
-    return places.pop() if len(places) == 1 else None
-
-
-def _place_above(path: Path, key: str) -> Path | None:
-    """Return the nearest parent of the section at a path that has this key."""
-    parents = (path[:length] for length in range(len(path) - 1, -1, -1))
-    return next((parent for parent in parents if key in known_keys(parent)), None)
 
 
 @cache
@@ -200,13 +193,6 @@ def _sections(annotation: Any) -> set[Any]:
     if isinstance(annotation, type) and issubclass(annotation, CheckedSection):
         return {annotation}
     return {section for part in get_args(annotation) for section in _sections(part)}
-
-
-def _expected(errors: Sequence[Mapping[str, Any]]) -> str:
-    types = [_EXPECTED[error["type"]] for error in errors if error["type"] in _EXPECTED]
-    if errors[0]["loc"] and errors[0]["loc"][-1] == OBJECT:
-        types = ["text", *types]
-    return " or ".join(dict.fromkeys(types))
 
 
 def _describe_value(path: Path, node: ManifestNode | None, expected: str) -> str:
@@ -297,12 +283,21 @@ class CheckedManifest:
 
 def check(root: ManifestNode, reported: Collection[Position | None] = ()) -> CheckedManifest:
     """Validate a tree; skip problems at positions that are already ``reported``."""
-    problems = _both_projects(root)
+    problems: list[Diagnostic] = []
+    if {"project", "projects"} <= root.entries.keys():
+        where, advice = (
+            root.key_position("projects"),
+            "Keep one of them; use 'projects' for several projects.",
+        )
+        summary = "both 'project' and 'projects' are set"
+        problems.append(error(summary, advice, where=where, code="conflicting-projects"))
     for attempt in range(_ATTEMPTS):
         try:
             return CheckedManifest(manifest_type().validate_python(to_plain(root)), root, problems)
         except ValidationError as failure:
-            by_path = _by_path(root, failure)
+            by_path: dict[Path, list[Mapping[str, Any]]] = {}
+            for failed in failure.errors(include_url=False, include_input=False):
+                by_path.setdefault(_path(root, failed), []).append(failed)
         if attempt == 0:
             new = (_diagnostic(root, path, errors) for path, errors in by_path.items())
             problems += [problem for problem in new if problem.where not in reported]
@@ -389,26 +384,6 @@ def _credential(root: ManifestNode, path: Path) -> Diagnostic:
         where=node_place,
         code="credential",
     )
-
-
-def _both_projects(root: ManifestNode) -> list[Diagnostic]:
-    if not {"project", "projects"} <= root.entries.keys():
-        return []
-    return [
-        error(
-            "both 'project' and 'projects' are set",
-            "Keep one of them; use 'projects' for several projects.",
-            where=root.key_position("projects"),
-            code="conflicting-projects",
-        )
-    ]
-
-
-def _by_path(root: ManifestNode, failure: ValidationError) -> dict[Path, list[Mapping[str, Any]]]:
-    by_path: dict[Path, list[Mapping[str, Any]]] = {}
-    for problem in failure.errors(include_url=False, include_input=False):
-        by_path.setdefault(_path(root, problem), []).append(problem)
-    return by_path
 
 
 def _path(root: ManifestNode, problem: Mapping[str, Any]) -> Path:

@@ -53,25 +53,18 @@ def _is_in_hidden_block(above: Sequence[str], line: str) -> bool:
     bare = _QUOTED_OR_COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
     if _QUOTE.search(bare):
         return True
-    opened = _open_bracket(bare)
-    if opened is not None:
-        first = bare.count("\n", 0, opened)
+    opened: list[int] = []
+    for bracket in _BRACKET.finditer(bare):
+        if bracket[0] in "{[":
+            opened.append(bracket.start())
+        elif opened:
+            opened.pop()
+    if opened:
+        first = bare.count("\n", 0, opened[0])
         if any(map(_hides, above[first:])):
             return True
         above, line = above[:first], above[first]
     return any(map(_hides, _parents(above, line)))
-
-
-def _open_bracket(text: str) -> int | None:
-    """Return the position of the first bracket that isn't closed."""
-    depth, opened = 0, None
-    for bracket in _BRACKET.finditer(text):
-        if bracket[0] in "{[":
-            opened = bracket.start() if depth == 0 else opened
-            depth += 1
-        else:
-            depth = max(0, depth - 1)
-    return opened if depth else None
 
 
 def _parents(above: Sequence[str], line: str) -> Iterator[str]:

@@ -92,17 +92,13 @@ def _below(
         for key, below in form.get("properties", {}).items():
             yield (*steps, key), below, key in form.get("required", ())
             yield from _below((*steps, key), below, root, names)
-        for below in _any_key(form):
-            yield (*steps, ANY), below, False
-            yield from _below((*steps, ANY), below, root, names)
+        any_key = [*form.get("patternProperties", {}).values(), form.get("additionalProperties")]
+        for below in any_key:
+            if isinstance(below, Mapping):
+                yield (*steps, ANY), below, False
+                yield from _below((*steps, ANY), below, root, names)
         if isinstance(form.get("items"), Mapping):
             yield from _below(steps, form["items"], root, names)
-
-
-def _any_key(form: Schema) -> Iterator[Schema]:
-    yield from form.get("patternProperties", {}).values()
-    if isinstance(form.get("additionalProperties"), Mapping):
-        yield form["additionalProperties"]
 
 
 def _forms(

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from trainctl.base.units import parse_size
 from trainctl.errors import TrustError
@@ -56,7 +56,14 @@ def _text(path: Path) -> str:
     """Read the file; refuse it if other users could have written it."""
     try:
         with open_file(path) as file:
-            _check_writers(path, os.fstat(file.fileno()), path.resolve().parent)
+            status, directory = os.fstat(file.fileno()), path.resolve().parent
+            if status.st_uid not in (os.geteuid(), 0):
+                raise _unsafe(path, "it is owned by another user", "Create your own trust file.")
+            if status.st_mode & _OTHERS_WRITE:
+                raise _unsafe(path, "other users can write to it", f"Run: chmod go-w {path}")
+            above = directory.stat().st_mode
+            if above & _OTHERS_WRITE and not above & stat.S_ISVTX:
+                raise _unsafe(path, "other users can replace it", f"Run: chmod go-w {directory}")
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as problem:
         why = f"cannot read it: {problem.strerror}"
@@ -67,16 +74,6 @@ def _text(path: Path) -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise _unsafe(path, "it is not UTF-8 text", code="bad-encoding") from None
-
-
-def _check_writers(path: Path, status: os.stat_result, directory: Path) -> None:
-    if status.st_uid not in (os.geteuid(), 0):
-        raise _unsafe(path, "it is owned by another user", "Create your own trust file.")
-    if status.st_mode & _OTHERS_WRITE:
-        raise _unsafe(path, "other users can write to it", f"Run: chmod go-w {path}")
-    above = directory.stat().st_mode
-    if above & _OTHERS_WRITE and not above & stat.S_ISVTX:
-        raise _unsafe(path, "other users can replace it", f"Run: chmod go-w {directory}")
 
 
 def _unsafe(
@@ -132,8 +129,6 @@ def _parsed(parse: Callable[[str], Any], expected: str) -> Callable[[ManifestNod
 
 
 _host = _parsed(HostPattern.parse, "a host such as example.com, *.example.com or 10.0.0.1:9000")
-_size = _parsed(parse_size, 'a size such as "100GiB"')
-_level = _parsed(PolicyLevel, "advisory or mandatory")
 _day = _parsed(lambda text: date.fromisoformat(text).isoformat(), 'a date such as "2030-12-31"')
 
 
@@ -163,24 +158,16 @@ _ALLOW: _Keys = {
     "commands": _commands,
     "allow_paths_outside_project": _flag,
 }
+_READERS: Mapping[Any, Callable[[ManifestNode], Any]] = {
+    str | None: _text_of,
+    float | None: _amount,
+    tuple[str, ...] | None: _list_of(_text_of),
+    int | None: _parsed(parse_size, 'a size such as "100GiB"'),
+    bool | None: _flag,
+    PolicyLevel: _parsed(PolicyLevel, "advisory or mandatory"),
+}
 _POLICY: _Keys = {
-    "name": _text_of,
-    "max_hourly_cost": _amount,
-    "providers": _list_of(_text_of),
-    "regions": _list_of(_text_of),
-    "sources": _list_of(_text_of),
-    "max_gpus": _amount,
-    "max_gpu_hours": _amount,
-    "max_monthly_gpu_hours": _amount,
-    "max_upstream_bytes": _size,
-    "require_pins": _flag,
-    "images": _list_of(_text_of),
-    "registries": _list_of(_text_of),
-    "forbid_destroy": _list_of(_text_of),
-    "keep_checkpoints": _flag,
-    "rule": _text_of,
-    "level": _level,
-    "message": _text_of,
+    name: _READERS[kind] for name, kind in get_type_hints(PlanPolicy).items() if kind in _READERS
 }
 _WAIVER: _Keys = {"policy": _text_of, "until": _day, "reason": _text_of}
 _LABELS = frozenset({"secret", "name", "level", "message"})

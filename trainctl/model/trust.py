@@ -125,9 +125,6 @@ class PlanPolicy:
     providers: tuple[str, ...] | None = None
     regions: tuple[str, ...] | None = None
     sources: tuple[str, ...] | None = None
-    level: PolicyLevel = PolicyLevel.MANDATORY
-    message: str | None = None
-    rule: str | None = None
     max_gpus: float | None = None
     max_gpu_hours: float | None = None
     max_monthly_gpu_hours: float | None = None
@@ -140,6 +137,9 @@ class PlanPolicy:
     """Patterns of addresses."""
     keep_checkpoints: bool | None = None
     """Whether checkpoints without another copy may not be deleted."""
+    rule: str | None = None
+    level: PolicyLevel = PolicyLevel.MANDATORY
+    message: str | None = None
     waiver: PolicyWaiver | None = None
 
     @property

@@ -78,7 +78,7 @@ class CheckedSection:
         return core_schema.no_info_wrap_validator_function(checked, schema)
 
 
-def converted(section: CheckedSection, kind: Callable[..., T], **changes: Any) -> T:
+def converted(section: object, kind: Callable[..., T], **changes: Any) -> T:
     """Return a dataclass with the section's fields that it has, too, and with these changes."""
     own = {each.name for each in fields(cast("Any", section))}
     names = (each.name for each in fields(cast("Any", kind)) if each.init)
@@ -163,16 +163,13 @@ def _text_or_object(source: Any, handler: Any) -> Any:
 
     text, section = get_args(source)
     choices = {TEXT: handler.generate_schema(text), OBJECT: handler.generate_schema(section)}
-    return core_schema.tagged_union_schema(choices, discriminator=union_tag)
+    return core_schema.tagged_union_schema(
+        choices, discriminator=lambda value: TEXT if isinstance(value, str) else OBJECT
+    )
 
 
 TEXT_OR_OBJECT = _Check(_text_or_object)
 """Reads a union of text and a section; errors are those of the form that is written."""
-
-
-def union_tag(value: Any) -> str:
-    """Return the form of a value."""
-    return TEXT if isinstance(value, str) else OBJECT
 
 
 _SIZES = "Use for example 500GB, 2TB or 64Gi."
