@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from trainctl.base.units import format_bytes, parse_size
-from trainctl.ledger.state import RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
@@ -31,8 +30,10 @@ def outlives_its_jobs(inputs: PlanInputs, context: ResourceContext) -> bool:
 
 def keep_cache(context: ResourceContext) -> Change:
     """Plan a no-op for such a cache."""
-    change = context.remove(Action.NOOP, note="no job uses it; deleted with its project")
-    return replace(change, after=context.before, outputs_after=context.outputs)
+    note = "no job uses it; deleted with its project"
+    return context.remove(
+        Action.NOOP, note=note, after=context.before, outputs_after=context.outputs
+    )
 
 
 def describe_removals(inputs: PlanInputs, changes: Iterable[Change]) -> list[Change]:
@@ -44,15 +45,12 @@ def describe_removals(inputs: PlanInputs, changes: Iterable[Change]) -> list[Cha
         if change.address.kind is Kind.CACHE and change.action in _REMOVES_DIRECTORY
     }
     names = frozenset(f"{inputs.state.lineage}+{address.name}" for address in removals)
-    return [
-        _describe_removal(inputs, change, names) if change.address in removals else change
-        for change in changes
-    ]
-
-
-def _describe_removal(inputs: PlanInputs, change: Change, removed: frozenset[str]) -> Change:
-    notes = [_fate(facts, removed) for facts in inputs.caches.get(change.address, ())]
-    return replace(change, note="; ".join(filter(None, (*notes, change.note))))
+    for number, change in enumerate(changes):
+        if change.address in removals:
+            notes = [_fate(facts, names) for facts in inputs.caches.get(change.address, ())]
+            note = "; ".join(filter(None, (*notes, change.note)))
+            changes[number] = replace(change, note=note)
+    return changes
 
 
 def content_text(facts: CacheFacts) -> str:
@@ -78,8 +76,14 @@ def cache_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Di
         if config.enabled:
             yield from _cache_on_other_cluster(inputs, job, must_stay=config.require_cache_affinity)
             yield from _cache_per_node(inputs, job, changes)
-        if config.enable_legacy_hf_mount:
-            yield from _no_mount_at_home(inputs, job)
+        for placement in rank_placements(inputs, job) if config.enable_legacy_hf_mount else ():
+            if placement.facts and placement.facts.reported["mount"] == "link":
+                yield warning(
+                    f"~/.cache/huggingface can't be mounted on {placement.node}: HF_HOME is set to the cache directory instead",
+                    "Programs that ignore HF_HOME use the home directory there.",
+                    code="no-home-mount",
+                    address=str(job.address),
+                )
 
 
 def _fate(facts: CacheFacts, removed: frozenset[str]) -> str:
@@ -102,18 +106,14 @@ def _cache_full_warnings(inputs: PlanInputs, changes: Iterable[Change]) -> Itera
         excess = cache_full_warning(change.address, cache.size, facts) if facts else None
         if excess is None:
             continue
+        is_team = cache.scope == "team"
+        owner = f"PROJECT --team --cluster {cache.cluster}" if is_team else cache.project
         yield warning(
             excess,
-            f"Jobs continue. To free disk space, run: {_clear_command(cache)}.",
+            f"Jobs continue. To free disk space, run: trainctl cache clear {owner} --older-than 30d.",
             code="cache-too-full",
             address=str(change.address),
         )
-
-
-def _clear_command(cache: CacheSpec) -> str:
-    if cache.scope == "team":
-        return f"trainctl cache clear PROJECT --team --cluster {cache.cluster} --older-than 30d"
-    return f"trainctl cache clear {cache.project} --older-than 30d"
 
 
 def _cache_on_other_cluster(
@@ -121,7 +121,11 @@ def _cache_on_other_cluster(
 ) -> Iterator[Diagnostic]:
     """Report a job whose project has a filled cache only on another cluster."""
     project, cluster = job.job_spec.project, job.job_spec.cluster
-    caches = _caches_of(inputs, project)
+    caches = [
+        recorded
+        for address, recorded in sorted(inputs.state.resources.items())
+        if address.kind is Kind.CACHE and recorded.cache_spec.project == project
+    ]
     if not caches or any(cache.cache_spec.cluster == cluster for cache in caches):
         return
     cache = caches[0]
@@ -172,22 +176,3 @@ def _cache_per_node(
             code="cache-per-node",
             address=str(job.address),
         )
-
-
-def _caches_of(inputs: PlanInputs, project: str) -> list[RecordedResource]:
-    return [
-        recorded
-        for address, recorded in sorted(inputs.state.resources.items())
-        if address.kind is Kind.CACHE and recorded.cache_spec.project == project
-    ]
-
-
-def _no_mount_at_home(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
-    for placement in rank_placements(inputs, job):
-        if placement.facts and placement.facts.reported["mount"] == "link":
-            yield warning(
-                f"~/.cache/huggingface can't be mounted on {placement.node}: HF_HOME is set to the cache directory instead",
-                "Programs that ignore HF_HOME use the home directory there.",
-                code="no-home-mount",
-                address=str(job.address),
-            )

@@ -199,20 +199,19 @@ def keep_recorded(recorded: Any, desired: dict[str, Any], paths: Sequence[str]) 
     """Use the recorded values at these dotted paths if both values exist."""
     merged = plain(desired) if paths else desired
     for path in paths:
-        _keep_recorded_at(recorded, merged, path.split("."))
+        source: Any = recorded
+        target: Any = merged
+        *parts, last = path.split(".")
+        for part in parts:
+            source, target = _at(source, part), _at(target, part)
+        value = _at(source, last, missing=_MISSING)
+        if value is _MISSING:
+            continue
+        if isinstance(target, dict):
+            target[last] = value
+        elif isinstance(target, list) and _at(target, last, missing=_MISSING) is not _MISSING:
+            target[int(last)] = value
     return merged
-
-
-def _keep_recorded_at(recorded: Any, target: Any, parts: Sequence[str]) -> None:
-    for part in parts[:-1]:
-        recorded, target = _at(recorded, part), _at(target, part)
-    value = _at(recorded, parts[-1], missing=_MISSING)
-    if value is _MISSING:
-        return
-    if isinstance(target, dict):
-        target[parts[-1]] = value
-    elif isinstance(target, list) and _at(target, parts[-1], missing=_MISSING) is not _MISSING:
-        target[int(parts[-1])] = value
 
 
 def _at(value: Any, part: str, missing: Any = None) -> Any:

@@ -174,7 +174,9 @@ def cycle_errors(
         for context in contexts
         if context.address.kind is Kind.JOB
         and changes[context.address].action in _NEW_RUN
-        and not _has_usable_run(context.newest_run)
+        and not (
+            (run := context.newest_run) and (run.status.live or run.status is RunStatus.COMPLETED)
+        )
     }
     edges = {
         address: [needed for needed in changes[address].depends_on if needed in pending]
@@ -188,10 +190,6 @@ def cycle_errors(
             address=str(cycle[0]),
             code="dependency-cycle",
         )
-
-
-def _has_usable_run(run: RunRecord | None) -> bool:
-    return run is not None and (run.status.live or run.status is RunStatus.COMPLETED)
 
 
 def _unmet_dependency(change: Change, needed: ResourceContext | None, its: Change | None) -> str:

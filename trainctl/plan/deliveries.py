@@ -324,7 +324,10 @@ def _rank_rows(
     for weights in job.job_spec.weights:
         address = weights.address
         row = rows.get(address)
-        tiers = _tiers(placement.facts, row, address)
+        if placement.facts and address in placement.facts.tiers:
+            tiers: TierFacts | None = placement.facts.tiers[address]
+        else:
+            tiers = expected_tiers(row) if row else None
         route = choose_route(tiers, placement.facts, remote)
         sharing = remote.count if route.path == "peers" else job.job_spec.compute.node_count
         seconds = forecast(tiers, route.path, placement.facts, sharing)
@@ -350,15 +353,11 @@ def _mount(job: Change, placement: RankPlacement) -> str:
     return placement.facts.reported["mount"] if placement.facts else ""
 
 
-def _tiers(facts: NodeFacts | None, row: WeightsRow | None, address: Address) -> TierFacts | None:
-    if facts and address in facts.tiers:
-        return facts.tiers[address]
-    return expected_tiers(row) if row else None
-
-
 def _too_few_nodes(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
     cluster, count = job.job_spec.cluster_address, job.job_spec.compute.node_count
     names = None if cluster in inputs.scheduled else inputs.node_names.get(cluster)
+    ids = {f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())}
+    barred = {node: reason for node, reason in inputs.quarantined.items() if node in ids}
     if names is not None and count > len(names):
         have = f"{len(names)} node{'s' if len(names) != 1 else ''}"
         yield error(
@@ -367,7 +366,7 @@ def _too_few_nodes(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
             address=str(job.address),
             code="too-few-nodes",
         )
-    elif (barred := _barred_nodes(inputs, cluster)) and count > len(names or ()) - len(barred):
+    elif barred and count > len(names or ()) - len(barred):
         problem = quarantine_error(job.address, count, *next(iter(barred.items())))
         yield error(problem.summary, problem.detail, address=str(job.address), code=problem.code)
     elif names and len(inputs.rank_placements.get(job.address, ())) < count:
@@ -382,12 +381,6 @@ def _too_few_nodes(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
                 address=str(job.address),
                 code="waiting-for-node",
             )
-
-
-def _barred_nodes(inputs: PlanInputs, cluster: Address) -> dict[str, str]:
-    """Return the quarantined nodes of a cluster with their reasons."""
-    names = {f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())}
-    return {node: reason for node, reason in inputs.quarantined.items() if node in names}
 
 
 def _impossible_mounts(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:

@@ -14,7 +14,6 @@ from trainctl.model.specs.job_spec import Compute
 from trainctl.plan.changes import REMOVES
 from trainctl.plan.values import Change, NodeFacts, Plan, PlanInputs, RunForecast
 from trainctl.plan.weights import content_key
-from trainctl.plugin_api.machines import Offer
 
 if TYPE_CHECKING:
     from trainctl.base.protocol.host import FreeGpu
@@ -237,22 +236,17 @@ def _with_weights(
     facts = next((node for node in inputs.nodes.get(cluster, ()) if node.id == offer.node), None)
     if facts is None:
         return offer
-    weights = _without_duplicates(inputs, weights)
+    unique: dict[str, Address] = {}
+    for item in weights:  # a node stores weights with equal content once
+        known = inputs.weights.get(item)
+        key = content_key(known.resolved) if known and known.resolved else str(item)
+        unique.setdefault(key, item)
+    weights = list(unique.values())
     tiers = [facts.tiers[item] for item in weights if item in facts.tiers]
     claims = sum(facts.claims.get(item, 0) for item in weights)
     total = sum(tier.total for tier in tiers)
     space = SpaceAvailability.of(claims, total, facts.cached)
     return replace(offer, bytes_there=sum(tier.node for tier in tiers), space=space)
-
-
-def _without_duplicates(inputs: PlanInputs, weights: Sequence[Address]) -> list[Address]:
-    """Keep the first of weights with equal content, which a node stores once."""
-    unique: dict[str, Address] = {}
-    for item in weights:
-        facts = inputs.weights.get(item)
-        key = content_key(facts.resolved) if facts and facts.resolved else str(item)
-        unique.setdefault(key, item)
-    return list(unique.values())
 
 
 _FORECAST_RUNS = 10
@@ -271,15 +265,6 @@ def create_after_mirroring(inputs: PlanInputs, change: Change) -> Change:
         if mount.address in resources and change.address not in resources[mount.address].depends_on
     }
     return replace(change, waits_for=tuple(sorted(weights)))
-
-
-def needed_offers(
-    inputs: PlanInputs, changes: Iterable[Change]
-) -> dict[Address, tuple[Offer, ...]]:
-    """Return the offers of the clusters that the plan changes."""
-    idle = (*REMOVES, Action.NOOP, Action.READ)
-    acting = {change.address for change in changes if change.action not in idle}
-    return {address: offers for address, offers in inputs.offers.items() if address in acting}
 
 
 def _costs_money(inputs: PlanInputs, change: Change) -> bool:

@@ -259,8 +259,11 @@ def resumable_changes(plan: Plan, state: State) -> tuple[Change, ...]:
             approved_as=change_digest(_as_approved(change, approved, state)),
         )
         for change in plan.changes
-        if change.action in _NEEDS_APPROVAL and change.stops is None and _can_resume(change, state)
+        if change.action in _NEEDS_APPROVAL and change.stops is None
         for approved in [_approving_plan(change, state)]
+        if change.resumes is not None
+        or approved
+        or (is_lost_run_retry(change) and _may_retry(change, state))
     ]
     retried = [change for change in resumable if is_lost_run_retry(change)]
     clusters = {change.job_spec.cluster_address for change in retried}
@@ -269,7 +272,13 @@ def resumable_changes(plan: Plan, state: State) -> tuple[Change, ...]:
         by_address.get(change.address, change)
         for change in plan.changes
         if change.address in by_address
-        or (change.address in clusters and _creates_lost_machines(change, state))
+        or (
+            change.address in clusters
+            and change.reason is ActionReason.MISSING
+            and change.address in state.resources
+            and _values_digest(state.resources[change.address].attributes)
+            == _values_digest(change.after)
+        )
     )
 
 
@@ -278,23 +287,6 @@ def is_lost_run_retry(change: Change) -> bool:
     return change.reason is ActionReason.RUN_LOST and _values_digest(
         change.before
     ) == _values_digest(change.after)
-
-
-def _creates_lost_machines(change: Change, state: State) -> bool:
-    recorded = state.resources.get(change.address)
-    return (
-        change.reason is ActionReason.MISSING
-        and recorded is not None
-        and _values_digest(recorded.attributes) == _values_digest(change.after)
-    )
-
-
-def _can_resume(change: Change, state: State) -> bool:
-    if change.resumes is not None:
-        return True
-    if _approving_plan(change, state):
-        return True
-    return is_lost_run_retry(change) and _may_retry(change, state)
 
 
 def _approving_plan(change: Change, state: State) -> str:

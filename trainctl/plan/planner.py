@@ -48,11 +48,14 @@ def make_plan(inputs: PlanInputs) -> Plan:
     """Plan all changes. Problems are in the plan's diagnostics and never raised."""
     inputs = replace(inputs, options=expand_matrix_names(inputs))
     contexts = [resource_context(inputs, address) for address in select_addresses(inputs)]
-    changes = (
-        _record_observations(contexts)
-        if inputs.options.refresh_only
-        else _decide_all(inputs, contexts)
-    )
+    if inputs.options.refresh_only:
+        changes = [
+            context.remove(Action.NOOP, after=context.before, outputs_after=context.outputs)
+            for context in contexts
+            if context.recorded is not None
+        ]
+    else:
+        changes = _decide_all(inputs, contexts)
     changes = [_with_edit(inputs, change) for change in changes]
     changes = [placement.create_after_mirroring(inputs, change) for change in changes]
     changes = list(order_changes(changes, inputs.state.resources))
@@ -73,7 +76,12 @@ def make_plan(inputs: PlanInputs) -> Plan:
         weights=weights,
         deliveries=deliveries,
         images=image_rows(inputs, changes),
-        offers=placement.needed_offers(inputs, changes),
+        offers={
+            change.address: inputs.offers[change.address]
+            for change in changes
+            if change.address in inputs.offers
+            and change.action not in (*REMOVES, Action.NOOP, Action.READ)
+        },
         batch_systems=batch_rows(inputs, changes),
         resolved={
             address: facts.resolved
@@ -113,14 +121,6 @@ def _with_edit(inputs: PlanInputs, change: Change) -> Change:
     renames = inputs.edits.renames.items()
     previous = next((old for old, new in renames if new == change.address), None)
     return replace(change, edit=edit, previous=previous) if edit else change
-
-
-def _record_observations(contexts: Iterable[ResourceContext]) -> list[Change]:
-    return [
-        replace(context.remove(Action.NOOP), after=context.before, outputs_after=context.outputs)
-        for context in contexts
-        if context.recorded is not None
-    ]
 
 
 def _decide_all(inputs: PlanInputs, contexts: Iterable[ResourceContext]) -> list[Change]:

@@ -50,11 +50,6 @@ def _gpu_hours(form: Form) -> float:
     return sum(map(_hours, form["runs"]))
 
 
-def _upstream_bytes(form: Form) -> int:
-    rows = form["weights"]
-    return sum(_known(row["bytes_upstream"], f"the size of {row['address']} is") for row in rows)
-
-
 def _hours(run: Form) -> float:
     """Return the most GPU hours of a run: by its ``max_duration``, else as the longest of the earlier runs."""
     if run["gpus"] == 0:
@@ -156,7 +151,12 @@ LIMITS: Mapping[str, _Check] = {
         "{:.1f}".format,
     ),
     "max_upstream_bytes": _at_most(
-        _upstream_bytes, "the plan downloads {} from upstream", format_bytes
+        lambda form: sum(
+            _known(row["bytes_upstream"], f"the size of {row['address']} is")
+            for row in form["weights"]
+        ),
+        "the plan downloads {} from upstream",
+        format_bytes,
     ),
     "require_pins": _pins,
     "sources": _allowed(Kind.WEIGHTS, "source", lambda weights: plain_source(weights["source"])),

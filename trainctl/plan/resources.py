@@ -301,7 +301,9 @@ def plan_resource(context: ResourceContext, desired_values: DesiredValues) -> Ch
     if context.replace:
         return _make(context, desired_values, Action.REPLACE, ActionReason.BY_REQUEST)
     before, after = context.before, desired_values.after
-    fixed = _fixed_attributes(context)
+    fixed = _FIXED.get(context.address.kind, ())
+    if context.address.kind is Kind.CLUSTER:
+        fixed = (*fixed, *context.capabilities.replacement_settings)
     if paths := tuple((name,) for name in fixed if before.get(name) != after.get(name)):
         return _make(
             context, desired_values, Action.REPLACE, ActionReason.CANNOT_UPDATE, replace_paths=paths
@@ -309,13 +311,6 @@ def plan_resource(context: ResourceContext, desired_values: DesiredValues) -> Ch
     if before != after and _without_nulls(before) != _without_nulls(after):
         return _update(context, desired_values)
     return _plan_recreation(context, desired_values) or plan_noop(context, after)
-
-
-def _fixed_attributes(context: ResourceContext) -> tuple[str, ...]:
-    """Return the attributes that force a replacement, those of the provider included."""
-    fixed = _FIXED.get(context.address.kind, ())
-    is_cluster = context.address.kind is Kind.CLUSTER
-    return (*fixed, *context.capabilities.replacement_settings) if is_cluster else fixed
 
 
 def _plan_recreation(context: ResourceContext, desired_values: DesiredValues) -> Change | None:
@@ -334,7 +329,12 @@ def _plan_recreation(context: ResourceContext, desired_values: DesiredValues) ->
 
 def plan_noop(context: ResourceContext, after: dict[str, Any], **more: Any) -> Change:
     """Plan a no-op, or an update if lifecycle settings or dependencies changed."""
-    note = _record_note(context)
+    recorded, resource, note = context.recorded, context.resource, ""
+    if recorded is not None and resource is not None:
+        if recorded.lifecycle != context.lifecycle:
+            note = "only lifecycle settings are updated in the state"
+        elif set(recorded.depends_on) != set(resource.depends_on):
+            note = "only dependencies are updated in the state"
     action = Action.UPDATE if note else Action.NOOP
     more["note"] = ", ".join(part for part in (more.get("note"), note) if part)
     return context.make(action, after, outputs_after=context.outputs, **more)
@@ -342,16 +342,6 @@ def plan_noop(context: ResourceContext, after: dict[str, Any], **more: Any) -> C
 
 def _without_nulls(attributes: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in attributes.items() if value is not None}
-
-
-def _record_note(context: ResourceContext) -> str:
-    if context.recorded is None or context.resource is None:
-        return ""
-    if context.recorded.lifecycle != context.lifecycle:
-        return "only lifecycle settings are updated in the state"
-    if set(context.recorded.depends_on) != set(context.resource.depends_on):
-        return "only dependencies are updated in the state"
-    return ""
 
 
 def _update(context: ResourceContext, desired_values: DesiredValues) -> Change:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from trainctl.base.units import format_bytes
+from trainctl.model.json_codec import to_json
 from trainctl.model.reports import (
     CacheClearResult,
     CachedFile,
@@ -71,7 +71,17 @@ def cache_json(
         "total_files": usage.files if usage else 0,
         "total_size_bytes": size,
         "total_size_human_readable": decimal_size(size),
-        "files": [_file_json(entry) for entry in _sorted(usage, sort, descending)] if usage else [],
+        "files": [
+            {
+                "path": entry.path,
+                "size_bytes": entry.size,
+                "size_human_readable": decimal_size(entry.size),
+                "modified": format_timestamp(entry.modified),
+                "type": file_type(entry.mode),
+                "permissions": stat.filemode(entry.mode),
+            }
+            for entry in (_sorted(usage, sort, descending) if usage else ())
+        ],
         "cache": usage.address if usage else None,
         "node": usage.node if usage else None,
         "directory": usage.directory if usage else None,
@@ -101,7 +111,8 @@ def cache_lines(
     ]
     if not usage.entries:
         return head[:-1]
-    shown = _first_entries(usage, sort, descending)
+    pick = heapq.nlargest if descending else heapq.nsmallest
+    shown = pick(MOST_ROWS, usage.entries, key=_SORT_KEYS[sort])
     rows = [[escape(entry.path), *_cells(entry)] for entry in shown]
     headers = ["File Path", "Size", "Modified", "Type", "Permissions"]
     lines = table(
@@ -150,24 +161,8 @@ def _cells(entry: CachedFile) -> list[str]:
     ]
 
 
-def _file_json(entry: CachedFile) -> dict[str, Any]:
-    return {
-        "path": entry.path,
-        "size_bytes": entry.size,
-        "size_human_readable": decimal_size(entry.size),
-        "modified": format_timestamp(entry.modified),
-        "type": file_type(entry.mode),
-        "permissions": stat.filemode(entry.mode),
-    }
-
-
 def _sorted(usage: CacheUsage, sort: str, descending: bool) -> list[CachedFile]:
     return sorted(usage.entries, key=_SORT_KEYS[sort], reverse=descending)
-
-
-def _first_entries(usage: CacheUsage, sort: str, descending: bool) -> list[CachedFile]:
-    pick = heapq.nlargest if descending else heapq.nsmallest
-    return pick(MOST_ROWS, usage.entries, key=_SORT_KEYS[sort])
 
 
 EVICT_COLUMNS = ("node", "id", "source", "files", "bytes", "last_used", "leased_by", "outcome")
@@ -209,7 +204,10 @@ def unreachable_cache_lines(report: CacheReport) -> list[str]:
 
 def cache_rows(report: CacheReport, columns: Sequence[str]) -> list[dict[str, Any]]:
     """Return the listings with only these columns."""
-    return [{name: _listing_json(row)[name] for name in columns} for row in report.listings]
+    forms = (
+        {**to_json(row), "last_used": format_timestamp(row.last_used)} for row in report.listings
+    )
+    return [{name: form[name] for name in columns} for form in forms]
 
 
 def evict_lines(report: CacheReport, *, dry_run: bool, width: int | None = None) -> list[str]:
@@ -249,8 +247,3 @@ _SHRINKS = frozenset({"SOURCE", "USED BY", "DETAIL"})
 
 def _node_cells(row: CachedListingReport) -> list[str]:
     return [row.node, row.id[:12], escape(row.source), format_bytes(row.bytes)]
-
-
-def _listing_json(row: CachedListingReport) -> dict[str, Any]:
-    fields = {**asdict(row), "last_used": format_timestamp(row.last_used)}
-    return {**fields, "leased_by": list(row.leased_by), "corrupt_files": list(row.corrupt_files)}

@@ -15,7 +15,6 @@ from trainctl.model.events import Event, EventType
 from trainctl.views.problems import error_lines
 from trainctl.views.terminal.output import TerminalOutput
 from trainctl.views.terminal.progress import ProgressDisplay
-from trainctl.views.terminal.text import Style
 
 _PROGRESS_SECONDS = 1.0
 """Seconds between two progress events of one address."""
@@ -137,7 +136,9 @@ class TextEventPrinter:
         text = _event_text(event)
         with self._progress.suspended():
             if event.type is EventType.STEP_FAILED:
-                self._output.note(*_failure_lines(event, self._output.error_style))
+                detail, code = str(event.data.get("detail") or ""), event.data.get("code")
+                error = TrainctlError(event.message, detail, code=code)
+                self._output.note(*error_lines(error, str(event.address), self._output.error_style))
             elif event.type in _UNCOLORED_EVENTS:
                 self._output.note(text)
             else:
@@ -147,12 +148,6 @@ class TextEventPrinter:
     def _colored(self, event: Event, text: str) -> str:
         color = _COLORS.get(event.type)
         return self._output.style(text, color) if color else text
-
-
-def _failure_lines(event: Event, style: Style) -> list[str]:
-    data = event.data
-    error = TrainctlError(event.message, str(data.get("detail") or ""), code=data.get("code"))
-    return error_lines(error, str(event.address), style)
 
 
 def _event_text(event: Event) -> str:

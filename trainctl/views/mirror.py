@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
 from trainctl.base.units import format_bytes
+from trainctl.model.json_codec import to_json
 from trainctl.store import keys
 from trainctl.store.maintenance.gc import GcReport
 from trainctl.store.maintenance.inventory import InventoryRow, MirrorInventory
@@ -24,22 +24,21 @@ MIRROR_COLUMNS = (
 
 def mirror_json(inventory: MirrorInventory) -> dict[str, Any]:
     """Return the JSON of ``mirror list``."""
+    forms = (
+        {
+            **row._asdict(),
+            "last_used": format_timestamp(row.last_used),
+            "listing_status": _listing_status(row),
+        }
+        for row in inventory.rows
+    )
     return {
-        "sources": [_row_json(row) for row in inventory.rows],
+        "sources": [{name: form[name] for name in MIRROR_COLUMNS} for form in forms],
         "bytes_stored": sum(row.bytes_stored for row in inventory.rows),
         "bytes_saved": sum(row.bytes_saved for row in inventory.rows),
         "bytes_unfinished": inventory.unfinished,
         "bytes_unreferenced": inventory.unreferenced,
     }
-
-
-def _row_json(row: InventoryRow) -> dict[str, Any]:
-    form = {
-        **row._asdict(),
-        "last_used": format_timestamp(row.last_used),
-        "listing_status": _listing_status(row),
-    }
-    return {name: form[name] for name in MIRROR_COLUMNS}
 
 
 def mirror_lines(inventory: MirrorInventory, width: int | None = None) -> list[str]:
@@ -133,14 +132,15 @@ def mirror_verify_json(report: VerifyReport) -> dict[str, Any]:
         "ok": report.ok,
         "blobs": report.blobs,
         "bytes": report.bytes,
-        "findings": [finding_json(finding) for finding in report.findings],
+        "findings": [
+            {
+                "path": finding.key,
+                **{name: form[name] for name in FINDING_COLUMNS[1:]},
+            }
+            for finding in report.findings
+            for form in [to_json(finding)]
+        ],
     }
-
-
-def finding_json(finding: Finding) -> dict[str, Any]:
-    """Return the JSON of a finding."""
-    form = {"path": finding.key, **asdict(finding), "outcome": finding.outcome.value}
-    return {name: form[name] for name in FINDING_COLUMNS}
 
 
 def mirror_verify_lines(report: VerifyReport, width: int | None = None) -> list[str]:

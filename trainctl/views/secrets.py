@@ -50,17 +50,12 @@ def pushed_lines(pushed: SecretPush) -> list[str]:
     versions = f", version {pushed.after}" if pushed.after else ""
     if pushed.before:
         versions += f", replacing {pushed.before}"
+    old = pushed.spec.version or "0"
+    new = str(int(old) + 1) if old.isdecimal() else "another than " + old
     return [
         f"Stored secret {pushed.spec.name!r} in {pushed.place}{versions}.",
-        f"Runs get the new value when they start. To show the change in plans, set secrets.{pushed.spec.name}.version: {_version_hint(pushed)}",
+        f"Runs get the new value when they start. To show the change in plans, set secrets.{pushed.spec.name}.version: {new}",
     ]
-
-
-def _version_hint(pushed: SecretPush) -> str:
-    version = pushed.spec.version
-    if version is None:
-        return "1"
-    return str(int(version) + 1) if version.isdecimal() else "another than " + version
 
 
 def _cells(checks: Sequence[SecretCheck]) -> Iterator[list[str]]:

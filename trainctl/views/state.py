@@ -13,7 +13,6 @@ from trainctl.ledger.leases import OpenLease
 from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.ledger.usage import UsageRow
 from trainctl.model.address import Address, Kind
-from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.run import RunRecord
 from trainctl.plan.quarantine import quarantined
 from trainctl.views.plan.changes import added_rows, brief
@@ -186,27 +185,23 @@ def _relevant_rows(rows: Iterable[HistoryRow]) -> Iterator[HistoryRow]:
 
 
 def _transfer_text(row: HistoryRow) -> str:
-    """Format bytes mirrored or delivered."""
+    """Format bytes mirrored, or delivered in the time of the slowest rank."""
     record = row.mirrored
-    if record is None or not record.bytes:
-        return _delivery_text(row.deliveries)
-    text = f"{format_bytes(record.bytes)} in {format_duration(record.seconds)}"
-    return text + through_client_text(record.bytes_through_client)
-
-
-def _delivery_text(rows: Sequence[DeliveryRecord]) -> str:
-    """Format delivered bytes, and the time of the slowest rank."""
-    moved = [row for row in rows if row.moved]
+    if record is not None and record.bytes:
+        text = f"{format_bytes(record.bytes)} in {format_duration(record.seconds)}"
+        return text + through_client_text(record.bytes_through_client)
+    moved = [delivery for delivery in row.deliveries if delivery.moved]
     if not moved:
         return ""
-    by_rank = [[row for row in moved if row.rank == rank] for rank in {row.rank for row in moved}]
-    slowest = max(by_rank, key=lambda rows_of_rank: sum(row.seconds for row in rows_of_rank))
-    duration = format_duration(sum(row.seconds for row in slowest))
-    text = f"{format_bytes(sum(row.moved for row in moved))} in {duration}"
-    forecasts = [row.forecast_seconds for row in slowest if row.forecast_seconds is not None]
+    ranks = {delivery.rank for delivery in moved}
+    by_rank = [[each for each in moved if each.rank == rank] for rank in ranks]
+    slowest = max(by_rank, key=lambda of_rank: sum(each.seconds for each in of_rank))
+    duration = format_duration(sum(each.seconds for each in slowest))
+    text = f"{format_bytes(sum(each.moved for each in moved))} in {duration}"
+    forecasts = [each.forecast_seconds for each in slowest if each.forecast_seconds is not None]
     if len(forecasts) == len(slowest):
         text += f", forecast {format_duration(sum(forecasts))}"
-    return text + through_client_text(sum(row.bytes_through_client for row in moved))
+    return text + through_client_text(sum(each.bytes_through_client for each in moved))
 
 
 def summary(recorded: RecordedResource) -> str:

@@ -288,22 +288,17 @@ def _row(row: AttributeRow, name: str, size: int, page: PageStyle, mark: str) ->
     head = f"{_INDENT}{_symbol(row.symbol, page)} "
     if is_multiline(row.before) or is_multiline(row.after):
         return [f"{head}{name}:{mark}", *_block(row, page)]
-    values = _before_and_after(row)
-    if row.symbol != "~" or _fits_beside(name, size, values, page):
+    values = _value_text(row, row.after)
+    if row.before is not MISSING:
+        values = f"{_value_text(row, row.before)} -> {values or 'null'}"
+    width = len(_INDENT) + 2 + max(size, display_width(name)) + 3 + display_width(values)
+    if row.symbol != "~" or width <= page.width:
         return [f"{head}{pad(name, size)} = {values}{mark}"]
     return [
         f"{head}{name}:{mark}",
         _line("-", brief(row.before), page),
         _line("+", brief(row.after), page),
     ]
-
-
-def _before_and_after(row: AttributeRow) -> str:
-    after = _value_text(row, row.after)
-    if row.before is MISSING:
-        return after
-    before = _value_text(row, row.before)
-    return f"{before} -> null" if row.after is MISSING else f"{before} -> {after}"
 
 
 def _value_text(row: AttributeRow, value: Any) -> str:
@@ -316,12 +311,6 @@ def _remaining_text(name: str, before: Any) -> str:
 
 def _formatted_value(path: Path, value: Any) -> str:
     return format_bytes(value) if path == ("bytes",) and isinstance(value, int) else brief(value)
-
-
-def _fits_beside(name: str, size: int, values: str, page: PageStyle) -> bool:
-    return (
-        len(_INDENT) + 2 + max(size, display_width(name)) + 3 + display_width(values) <= page.width
-    )
 
 
 def _block(row: AttributeRow, page: PageStyle) -> list[str]:

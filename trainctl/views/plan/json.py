@@ -13,7 +13,7 @@ from trainctl.model.address import Address
 from trainctl.model.json_codec import to_json
 from trainctl.model.run import ReusedRun
 from trainctl.plan.planner import is_applyable, is_complete
-from trainctl.plan.values import AffectedRun, BatchRow, Change, DeliveryRow, Drift, Plan, WeightsRow
+from trainctl.plan.values import AffectedRun, Change, DeliveryRow, Drift, Plan
 from trainctl.views.plan.tables import lost_items
 from trainctl.views.terminal.text import format_timestamp
 
@@ -37,16 +37,26 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "summary": asdict(PlanCounts.of(plan)),
         "resource_changes": [_change(change) for change in plan.changes],
         "resource_drift": [_drift(drift, providers.get(drift.address, "")) for drift in plan.drift],
-        "weights": [_weights(line) for line in plan.weights],
+        "weights": [{**to_json(line), "path": line.path} for line in plan.weights],
         "deliveries": [_delivery(line) for line in plan.deliveries],
-        "images": [{**asdict(line), "job": str(line.job)} for line in plan.images],
+        "images": [to_json(line) for line in plan.images],
         "offers": [
             {"cluster": str(address), **offer.to_json()}
             for address, offers in plan.offers.items()
             for offer in offers
         ],
         "contents": [to_json(diff) for diff in plan.contents],
-        "batch_systems": [_batch_system(row) for row in plan.batch_systems],
+        "batch_systems": [
+            {
+                "cluster": row.cluster.name,
+                "partitions": [asdict(partition) for partition in row.partitions],
+                "jobs": [
+                    {"job": str(job), "start_at": format_timestamp(forecast.start)}
+                    for job, forecast in row.jobs
+                ],
+            }
+            for row in plan.batch_systems
+        ],
         "cost": {
             "hourly": plan.hourly_cost,
             "currency": "USD",
@@ -65,25 +75,10 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _batch_system(row: BatchRow) -> dict[str, Any]:
-    return {
-        "cluster": row.cluster.name,
-        "partitions": [asdict(partition) for partition in row.partitions],
-        "jobs": [
-            {"job": str(job), "start_at": format_timestamp(forecast.start)}
-            for job, forecast in row.jobs
-        ],
-    }
-
-
-def _actions(change: Change) -> list[str]:
-    """Return the actions; a job with earlier runs that reuses one is updated."""
-    is_update = change.action is Action.REUSE and change.before is not None
-    return (Action.UPDATE if is_update else change.action).json_actions
-
-
 def _change(change: Change) -> dict[str, Any]:
     unknown = dict(change.after_unknown)
+    # a job with earlier runs that reuses one is updated
+    is_update = change.action is Action.REUSE and change.before is not None
     is_import = bool(change.edit) and change.previous is None
     before = None if change.before is None else {**change.outputs, **change.before}
     after = None
@@ -94,7 +89,7 @@ def _change(change: Change) -> dict[str, Any]:
         **_resource(change.address, change.provider),
         "change": {
             **_values(change.action, before, after),
-            "actions": _actions(change),
+            "actions": (Action.UPDATE if is_update else change.action).json_actions,
             "after_unknown": unknown,
             "replace_paths": [list(path) for path in change.replace_paths],
             **({"importing": {"id": change.outputs["runs"][-1]["id"]}} if is_import else {}),
@@ -165,10 +160,6 @@ def _resource(address: Address, provider: str) -> dict[str, Any]:
         "index": address.key,
         "provider_name": provider,
     }
-
-
-def _weights(line: WeightsRow) -> dict[str, Any]:
-    return {**asdict(line), "address": str(line.address), "path": line.path}
 
 
 def _delivery(line: DeliveryRow) -> dict[str, Any]:

@@ -22,6 +22,11 @@ def verdict(plan: Plan) -> str:
     """Return runs, GPU hours, cost, bytes from upstream, policies and digest; empty without changes."""
     stops = sum(change.stops is not None for change in plan.changes)
     reused = sum(change.reuses is not None for change in plan.changes)
+    results = plan.policy_results
+    waived = sum(result.status is PolicyStatus.WAIVED for result in results)
+    policies = f"policies pass{f', {waived} waived' if waived else ''}" if results else ""
+    if failing := sum(result.forbids for result in results):
+        policies = pluralize(failing, "policy fails", "policies fail")
     facts = (
         pluralize(len(plan.runs), "new run") if plan.runs else "",
         f"stops {pluralize(stops, 'live run')}" if stops else "",
@@ -29,7 +34,7 @@ def verdict(plan: Plan) -> str:
         _gpu_hours(list(plan.runs.values())),
         _cost(plan),
         _upstream(plan),
-        _policies(plan),
+        policies,
         f"digest {plan.digest.removeprefix('sha256:')[:12]}",
     )
     text = ", ".join(filter(None, facts))
@@ -78,14 +83,6 @@ def _upstream(plan: Plan) -> str:
     if None in sizes:
         return f"at least {known} from upstream"
     return f"{known if any(sizes) else 'nothing'} from upstream" if sizes else ""
-
-
-def _policies(plan: Plan) -> str:
-    results = plan.policy_results
-    if failing := sum(result.forbids for result in results):
-        return f"{pluralize(failing, 'policy fails', 'policies fail')}"
-    waived = sum(result.status is PolicyStatus.WAIVED for result in results)
-    return f"policies pass{f', {waived} waived' if waived else ''}" if results else ""
 
 
 def policy_lines(results: Sequence[PolicyResult]) -> list[str]:
@@ -295,7 +292,7 @@ def images_table(lines: Sequence[ImageRow], page: PageStyle) -> list[str]:
         **_owner_columns(lines, jobs),
         "IMAGE": [escape(line.image) for line in lines],
         "ENGINE": [line.engine or _UNKNOWN for line in lines],
-        "DIGEST": [_short_digest(line) for line in lines],
+        "DIGEST": [(line.digest or "by name").removeprefix("sha256:")[:12] for line in lines],
         "STATUS": [_PRESENT[line.present] for line in lines],
     }
     table_lines = _rows(columns, page, frozenset({"RANK"}), ("ENGINE", "DIGEST"))
@@ -306,10 +303,6 @@ def images_table(lines: Sequence[ImageRow], page: PageStyle) -> list[str]:
         f"  {escape(image)} is known by name only: {escape(reason)}"
         for image, reason in reasons.items()
     ]
-
-
-def _short_digest(line: ImageRow) -> str:
-    return line.digest.removeprefix("sha256:")[:12] if line.digest else "by name"
 
 
 def _rows(
@@ -421,15 +414,12 @@ def _merge_zones(offers: Iterable[Offer]) -> list[tuple[str, Offer]]:
             merged[-1][0].append(offer.zone)
         else:
             merged.append(([offer.zone], alike))
-    return [(_zone_list(zones), offer) for zones, offer in merged]
-
-
-def _zone_list(zones: Sequence[str]) -> str:
-    first, *others = zones
-    if not first:
-        return "any"
-    short = [zone.removeprefix(first[:-1]) for zone in others]
-    return "/".join([first, *short])
+    return [
+        ("/".join([zone, *(other.removeprefix(zone[:-1]) for other in others)]), offer)
+        if zone
+        else ("any", offer)
+        for (zone, *others), offer in merged
+    ]
 
 
 def _price(price: float | None) -> str:

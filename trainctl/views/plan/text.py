@@ -332,8 +332,6 @@ def _unchanged_lines(changes: Iterable[Change], page: PageStyle) -> list[str]:
     """Return unchanged resources that have a note, such as ended runs."""
     noted = [change for change in changes if change.action is Action.NOOP and change.note]
     lines = [f"  {change.address}: {escape(change.note)}" for change in noted]
-    if not lines:
-        return []
     jobs = [
         change for change in noted if change.reason is not None and change.address.kind is Kind.JOB
     ]
@@ -351,17 +349,14 @@ def heading(plan: Plan, page: PageStyle) -> str:
         )
     if plan.has_changes:
         return page.style(str(PlanCounts.of(plan)), "bold")
-    return page.style("No changes. ", "bold") + _no_changes_text(plan)
-
-
-def _no_changes_text(plan: Plan) -> str:
+    why = "The resources match the manifest."
     if plan.options.destroy:
-        return "There is nothing to destroy."
-    if plan.options.refresh_only:
-        return "Applying would update the state." if plan.drift else "The state is up to date."
-    if any(change.reason for change in plan.changes):
-        return "No job is run again automatically."
-    return "The resources match the manifest."
+        why = "There is nothing to destroy."
+    elif plan.options.refresh_only:
+        why = "Applying would update the state." if plan.drift else "The state is up to date."
+    elif any(change.reason for change in plan.changes):
+        why = "No job is run again automatically."
+    return page.style("No changes. ", "bold") + why
 
 
 def content_lines(contents: Iterable[ContentDiff]) -> list[str]:
