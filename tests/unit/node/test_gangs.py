@@ -1,11 +1,10 @@
-"""Gangs: the coordinator's orders, the messages between supervisors, and the cause of a failure."""
+"""Gangs: the coordinator's orders, the exchange between supervisors, and the cause of a failure."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,15 +12,16 @@ from tests.support.cases import cases
 from tests.support.network.faulty_proxy import FaultyProxy
 from tests.support.node_program.nodes import wait_for
 from trainctl.base.network.listener import listen
-from trainctl.node.rendezvous.channel import (
-    AuthenticatedConnection,
-    DisconnectTimeouts,
-    HelperProcess,
-    ReliableChannel,
+from trainctl.node.rendezvous.coordinator import Coordinator, GangPolicy, GangTimeouts
+from trainctl.node.rendezvous.exchange import (
+    MAC_BYTES,
+    REQUEST,
+    GangClient,
+    GangServer,
+    opened,
+    sealed,
 )
-from trainctl.node.rendezvous.coordinator import Coordinator
-from trainctl.node.rendezvous.coordinator_connection import CoordinatorConnection
-from trainctl.node.rendezvous.coordinator_state import CoordinatorState, GangPolicy
+from trainctl.node.rendezvous.helper import Helper, HelperPipe, RankLink, coordinate
 from trainctl.node.rendezvous.worker_failures import judge_failure
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system.layout import Layout
@@ -30,7 +30,7 @@ STAGES = {
     "joining": ["here"],
     "queueing": ["ready"],
     "claiming": ["held"],
-    "laying out": ["prepared"],
+    "preparing": ["prepared"],
     "running": [],
 }
 REPORT = (
@@ -48,55 +48,62 @@ class Gang:
 
     def __init__(self, case: Mapping[str, Any]) -> None:
         self.size = case.get("size", 3)
+        self.hosts = case.get("hosts", "abc")
+        self.reached = case.get("reached", ["10.0.0.1", "10.0.1.1"])
         self.now = 0.0
         self.ports: list[int] = []
         policy = GangPolicy(self.size, ["10.0.0.1", "10.0.1.1"], **case.get("policy", {}))
-        self.state = CoordinatorState(policy, self._port, lambda: None, 42)
-        for rank, host in zip(range(self.size), case.get("hosts", "abc"), strict=False):
-            self.state.join(rank, host, case.get("reached", ["10.0.0.1", "10.0.1.1"]))
-        for stage, messages in STAGES.items():
+        self.coordinator = Coordinator(policy, self._port, lambda: None, 42)
+        for stage, words in STAGES.items():
             if stage == case["until"]:
                 break
-            for message in messages:
-                self.play({"from": "all", "is": message})
+            for word in words:
+                self.play({"from": "all", "is": word})
 
     def _port(self) -> int:
         self.ports.append(20000 + len(self.ports))
         return self.ports[-1]
 
     def play(self, step: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-        """Take a step; the orders that the last message or the time caused."""
+        """Take a step, each state twice; the orders that the last state or the time changed."""
         self.now += step.get("seconds", 0)
+        before = dict(self.coordinator.orders)
         if "lose" in step:
-            self.state.lose(step["lose"], "silence", self.now)
+            self.coordinator.lose(step["lose"], "silence", self.now)
         elif "unreachable" in step:
-            self.state.set_unreachable(set(step["unreachable"]))
+            self.coordinator.set_unreachable(set(step["unreachable"]))
         elif "from" in step:
-            message = {key: value for key, value in step.items() if key not in ("from", *_EXPECTED)}
-            if "status" in message:
-                message["status"] = f"TRAINING_JOB_{message['status']}"
             for rank in range(self.size) if step["from"] == "all" else [step["from"]]:
-                self.state.outbox = []
-                self.state.receive(rank, message, self.now)
+                before = dict(self.coordinator.orders)
+                for _ in range(2):
+                    self.coordinator.update(rank, self._state(rank, step), self.now)
         else:
-            self.state.tick(self.now)
-        orders, self.state.outbox = self.state.outbox, []
-        return orders
+            self.coordinator.tick(self.now)
+        orders = self.coordinator.orders
+        return [(rank, orders[rank]) for rank in orders if orders[rank] != before[rank]]
+
+    def _state(self, rank: int, step: Mapping[str, Any]) -> dict[str, Any]:
+        order = self.coordinator.orders[rank]
+        members = {key: value for key, value in step.items() if key not in ("from", *_EXPECTED)}
+        if "status" in members:
+            members["status"] = f"TRAINING_JOB_{members['status']}"
+        attempt = len(self.ports)
+        place = {"host": self.hosts[rank], "reached": self.reached, "instance": "first"}
+        return {**place, "round": order.get("round"), "attempt": attempt, **members}
 
 
 @pytest.mark.parametrize("case", cases("node/gangs"))
 def test_a_gang_follows_its_rules(case: Any) -> None:
     gang = Gang(case)
     for step in case["steps"]:
-        sent = gang.play(step)
-        orders = [(rank, order) for rank, order in sent if order["do"] != "wait"]
+        changed = gang.play(step)
+        orders = [(rank, order) for rank, order in changed if "why" not in order]
         if "then" in step:
             then = step["then"]
             expected = dict.fromkeys(range(gang.size), then["all"]) if "all" in then else then
             assert {rank: order["do"] for rank, order in orders} == expected, step
-            assert len(orders) == len(expected)
         if "waits" in step:
-            assert {order["why"] for _, order in sent} == {step["waits"]}
+            assert {order["why"] for _, order in changed} == {step["waits"]}
         if "cause" in step:
             causes = [order["cause"] for _, order in orders]
             assert [
@@ -129,98 +136,45 @@ def test_the_end_of_a_log_is_read_whatever_bytes_are_in_it(tmp_path: Path) -> No
     assert run.tail(1) == ""
 
 
-Pair = tuple[socket.socket, socket.socket]
-
-
-@pytest.fixture
-def sockets() -> Iterator[Pair]:
-    here, there = socket.socketpair()
-    with here, there:
-        yield here, there
-
-
-def greeted(
-    sockets: Pair, token: str = "secret", other: str = "secret"
-) -> tuple[AuthenticatedConnection, AuthenticatedConnection]:
-    server = AuthenticatedConnection(sockets[0], token, serves=True)
-    client = AuthenticatedConnection(sockets[1], other, serves=False)
-    server.flush()
-    client.flush()
-    client.receive()
-    server.receive()
-    return server, client
-
-
-def test_who_knows_the_token_is_heard_both_ways(sockets: Pair) -> None:
-    server, client = greeted(sockets)
-    client.send({"rank": 1})
-    client.send({"is": "here"})
-    assert server.receive() == [{"rank": 1}, {"is": "here"}]
-    server.send({"do": "go"})
-    assert client.receive() == [{"do": "go"}]
-
-
-def test_who_does_not_know_the_token_is_not_heard(sockets: Pair) -> None:
-    server, client = greeted(sockets, other="guess")
-    client.send({"rank": 1})
-    with pytest.raises(ConnectionError, match="not authentic"):
-        server.receive()
-
-
-def test_a_line_is_worth_nothing_twice(sockets: Pair) -> None:
-    server, client = greeted(sockets)
-    client.send({"is": "ended"})
-    line = sockets[0].recv(4096)
-    sockets[1].sendall(line + line)
-    with pytest.raises(ConnectionError, match="not authentic"):
-        server.receive()
-
-
-def test_nothing_is_lost_or_told_twice_over_broken_connections() -> None:
-    ours, theirs = ReliableChannel(), ReliableChannel()
-    lines = [ours.send_value({"number": number}) for number in range(4)]
-    assert [theirs.receive(line) for line in lines[:2]] == [{"number": 0}, {"number": 1}]
-    again = ours.unacknowledged(theirs.received_count)
-    assert [theirs.receive(line) for line in again] == [{"number": 2}, {"number": 3}]
-    assert not ours.all_acknowledged
-    ours.receive(theirs.heartbeat())
-    assert ours.all_acknowledged
-
-
 HERE = "127.0.0.1"
+TIMEOUTS = GangTimeouts({"disconnect_timeout": 20, "silence_timeout": 40})
 
 
-class Ends:
-    """A gang of two: what its supervisors have of it, and the network between their helpers."""
+class Supervisors:
+    """The supervisors of a gang of two, with their helpers and the network between these."""
 
     def __init__(self) -> None:
         listeners = listen([HERE])
-        limits = DisconnectTimeouts({"disconnect_timeout": 20, "silence_timeout": 40})
         self.network = FaultyProxy(f"http://{HERE}:{listeners[0].getsockname()[1]}")
-        rules = CoordinatorState(GangPolicy(2, [HERE]), lambda: 20000, lambda: None, 7)
-        coordinator = Coordinator(listeners, "secret", 1, rules, limits)
-        about = {"host": "b", "generation": 1}
-        link = CoordinatorConnection(1, about, [HERE], self.network.port, "secret", limits)
-        kept = [one.fileno() for one in listeners]
-        self._helpers = [
-            HelperProcess(lambda line: coordinator.work(line, "a"), kept),
-            HelperProcess(link.work),
+        coordinator = Coordinator(GangPolicy(2, [HERE]), lambda: 20000, lambda: None, 7)
+        self.states = [
+            {"rank": rank, "host": host, "generation": 1, "instance": "first", "is": "deploying"}
+            for rank, host in enumerate("ab")
         ]
+
+        def serve(line: HelperPipe) -> None:
+            server = GangServer(listeners, "secret", 1, coordinator, TIMEOUTS)
+            coordinate(line, self.states[0], server, TIMEOUTS)
+
+        def connect(line: HelperPipe) -> None:
+            exchange = client(self.network.port).exchange
+            RankLink(line, self.states[1], exchange, TIMEOUTS).run()
+
+        descriptors = [listener.fileno() for listener in listeners]
+        self._helpers = [Helper(serve, descriptors), Helper(connect)]
         for listener in listeners:
             listener.close()
-        self.lines = [one.line for one in self._helpers]
-        self.received: list[list[dict[str, Any]]] = [[], []]
+        self.orders: list[list[dict[str, Any]]] = [[], []]
 
-    def hears(self, rank: int, word: str) -> dict[str, Any]:
+    def report(self, rank: int, word: str, **members: Any) -> None:
+        self._helpers[rank].line.send({**self.states[rank], "is": word, **members})
 
-        def look() -> dict[str, Any] | None:
-            self.received[rank] += self.lines[rank].receive()
-            return next((one for one in self.received[rank] if one["do"] == word), None)
+    def wait_for(self, rank: int, action: str) -> dict[str, Any]:
+        def order() -> dict[str, Any] | None:
+            self.orders[rank] += filter(None, [self._helpers[rank].line.receive()])
+            return next((order for order in self.orders[rank] if order["do"] == action), None)
 
-        return wait_for(look)
-
-    def count(self, rank: int, word: str) -> int:
-        return sum(one["do"] == word for one in self.received[rank])
+        return wait_for(order)
 
     def close(self) -> None:
         self.network.close()
@@ -228,30 +182,79 @@ class Ends:
             helper.finish(0)
 
 
+def client(port: int, token: str = "secret") -> GangClient:
+    return GangClient([HERE], port, token, TIMEOUTS)
+
+
 @pytest.fixture
-def ends() -> Iterator[Ends]:
-    made = Ends()
-    yield made
-    made.close()
+def supervisors() -> Iterator[Supervisors]:
+    gang = Supervisors()
+    yield gang
+    gang.close()
 
 
-def test_cut_connections_lose_nothing_and_no_rank(ends: Ends) -> None:
-    for message, order in (
-        ("here", "queue"),
-        ("ready", "claim"),
-        ("held", "lay out"),
-        ("prepared", "go"),
+def test_cut_connections_lose_nothing_and_no_rank(supervisors: Supervisors) -> None:
+    for word, members, action in (
+        ("here", {}, "queue"),
+        ("ready", {"round": 1}, "claim"),
+        ("held", {"round": 1}, "prepare"),
+        ("prepared", {"attempt": 1}, "go"),
     ):
-        ends.network.cut()
-        ends.lines[0].send_value({"is": message})
-        if message == "held":
-            ends.hears(1, "claim")
-        ends.lines[1].send_value({"is": message})
-        for rank in range(1 if order == "claim" else 2):
-            ends.hears(rank, order)
+        supervisors.network.cut()
+        supervisors.report(0, word, **members)
+        if word == "held":
+            supervisors.wait_for(1, "claim")
+        supervisors.report(1, word, **members)
+        for rank in range(1 if action == "claim" else 2):
+            supervisors.wait_for(rank, action)
     for rank in range(2):
-        ends.lines[rank].send_value({"is": "ended", "status": "TRAINING_JOB_COMPLETED", "code": 0})
-    ends.network.cut()
+        end = {"status": "TRAINING_JOB_COMPLETED", "code": 0, "attempt": 1}
+        supervisors.report(rank, "ended", **end)
+    supervisors.network.cut()
 
-    assert [ends.hears(rank, "over")["cause"] for rank in range(2)] == [None, None]
-    assert [ends.count(1, word) for word in ("queue", "claim", "lay out", "go", "over")] == [1] * 5
+    assert [supervisors.wait_for(rank, "over")["cause"] for rank in range(2)] == [None, None]
+    actions = [order["do"] for order in supervisors.orders[1] if "why" not in order]
+    assert actions == ["queue", "claim", "prepare", "go", "over"]
+
+
+@pytest.fixture
+def server() -> Iterator[GangServer]:
+    coordinator = Coordinator(GangPolicy(2, [HERE]), lambda: 20000, lambda: None, 7)
+    made = GangServer(listen([HERE]), "secret", 1, coordinator, TIMEOUTS)
+    made.start()
+    yield made
+    made.stop()
+
+
+def message(number: int, word: str) -> dict[str, Any]:
+    state = {"rank": 1, "host": "b", "generation": 1, "instance": "first", "is": word}
+    return {"number": number, "known": 0, "wait": 0, "state": state}
+
+
+def port_of(server: GangServer) -> int:
+    return int(cast(Any, server.server_address)[1])
+
+
+def test_only_messages_with_the_token_are_answered(server: GangServer) -> None:
+    with pytest.raises(OSError, match="no address is reachable"):
+        client(port_of(server), "guess").exchange(message(1, "here"))
+    order = client(port_of(server)).exchange(message(1, "here"))["order"]
+    assert order["why"] == "waits for rank 0 of 2"
+
+
+def test_a_repeated_message_changes_nothing(server: GangServer) -> None:
+    answers = [
+        client(port_of(server)).exchange(message(*content))
+        for content in ((1, "here"), (2, "deploying"), (1, "here"))
+    ]
+    reasons = [answer["order"]["why"] for answer in answers]
+    assert reasons == ["waits for rank 0 of 2", *["waits for ranks 0, 1 of 2"] * 2]
+
+
+def test_an_answer_holds_for_its_message_only() -> None:
+    request = sealed(b"secret", REQUEST, {"number": 1})
+    answer = sealed(b"secret", request[:MAC_BYTES], {"order": {}})
+    assert opened(b"secret", REQUEST, request) == {"number": 1}
+    assert opened(b"secret", request[:MAC_BYTES], answer) == {"order": {}}
+    for context, data in ((answer[:MAC_BYTES], answer), (REQUEST, answer), (b"", request)):
+        assert opened(b"secret", context, data) is None

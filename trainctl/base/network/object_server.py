@@ -38,6 +38,7 @@ from typing import (  # fmt: skip
     Sequence,
     Set,
     Tuple,
+    Type,
     cast,
 )
 
@@ -103,75 +104,37 @@ class ObjectSource:
         return False
 
 
-class ObjectServer(ThreadingMixIn, BaseServer):
-    """Serves on those of the addresses that exist, at one of ``ports`` or any.
-
-    One thread per connection. Addresses that aren't ``private`` use ``tls``; Failure without it.
-    """
+class ListeningServer(ThreadingMixIn, BaseServer):
+    """HTTP server on several listeners, one thread per connection."""
 
     daemon_threads = True
 
     def __init__(
         self,
-        content: ObjectSource,
-        token: str,
-        addresses: Sequence[str] = ("127.0.0.1",),
-        *,
-        ports: Optional[range] = None,
-        tls: Optional[ssl.SSLContext] = None,
-        private: Callable[[str], bool] = is_private,
-        most_connections: int = _MAX_CONNECTIONS,
-        read_timeout: float = 30.0,
+        listeners: Sequence[socket.socket],
+        handler: Type[BaseHTTPRequestHandler],
+        most_connections: int,
+        read_timeout: float,
     ) -> None:
-        for address in addresses:
-            address_family(address)
-            if tls is None and not private(address):
-                raise Failure("request", f"cannot serve weights on {address} without TLS")
-        self.content = content
-        self.token = token
         self.read_timeout = read_timeout
-        self.ending = threading.Event()
-        self.even_streams = EvenStreams()
-        self.sent = 0
-        """Bytes of objects sent."""
-        self._tls = tls
-        self._private = private
         self._most = most_connections
         self._lock = threading.Lock()
         self._open: Set[socket.socket] = set()
-        self._listeners = {listener.fileno(): listener for listener in listen(addresses, ports)}
+        self._listeners = {listener.fileno(): listener for listener in listeners}
         self._ready = select.epoll()
         for descriptor in self._listeners:
             self._ready.register(descriptor, select.EPOLLIN)
-        self._bound = [listener.getsockname()[:2] for listener in self._listeners.values()]
-        super().__init__(self._bound[0], _ObjectRequestHandler)
-
-    @property
-    def urls(self) -> List[str]:
-        """The URLs it listens on, in the order of the addresses."""
-        return [
-            f"{'http' if self._private(host) else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
-            for host, port in self._bound
-        ]
-
-    @property
-    def port(self) -> int:
-        """The port, the same on all addresses."""
-        return int(self._bound[0][1])
+        self._bound = [listener.getsockname()[:2] for listener in listeners]
+        super().__init__(self._bound[0], handler)
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when a client has connected."""
         return self._ready.fileno()
 
     def get_request(self) -> Tuple[Any, Any]:
-        """Accept a connection; its own thread does the TLS handshake."""
+        """Accept a connection."""
         for listener, _ in self._ready.poll(0, 1):
-            connection, client = self._listeners[listener].accept()
-            if self._tls is not None and not self._private(connection.getsockname()[0]):
-                connection = self._tls.wrap_socket(
-                    connection, server_side=True, do_handshake_on_connect=False
-                )
-            return connection, client
+            return self._listeners[listener].accept()
         raise BlockingIOError  # the client has disconnected
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -196,11 +159,6 @@ class ObjectServer(ThreadingMixIn, BaseServer):
             request.shutdown(socket.SHUT_WR)
         request.close()
 
-    def count(self, length: int) -> None:
-        """Count bytes that were sent."""
-        with self._lock:
-            self.sent += length
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that disconnect or time out."""
         if not isinstance(sys.exc_info()[1], OSError):
@@ -208,7 +166,6 @@ class ObjectServer(ThreadingMixIn, BaseServer):
 
     def stop(self) -> None:
         """Stop listening and close all connections."""
-        self.ending.set()
         self.shutdown()
         self._ready.close()
         for listener in self._listeners.values():
@@ -219,6 +176,73 @@ class ObjectServer(ThreadingMixIn, BaseServer):
             with contextlib.suppress(OSError):
                 # the plain socket's: the state of TLS belongs to the connection's thread
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+
+class ObjectServer(ListeningServer):
+    """Serves on those of the addresses that exist, at one of ``ports`` or any.
+
+    Addresses that aren't ``private`` use ``tls``; Failure without it.
+    """
+
+    def __init__(
+        self,
+        content: ObjectSource,
+        token: str,
+        addresses: Sequence[str] = ("127.0.0.1",),
+        *,
+        ports: Optional[range] = None,
+        tls: Optional[ssl.SSLContext] = None,
+        private: Callable[[str], bool] = is_private,
+        most_connections: int = _MAX_CONNECTIONS,
+        read_timeout: float = 30.0,
+    ) -> None:
+        for address in addresses:
+            address_family(address)
+            if tls is None and not private(address):
+                raise Failure("request", f"cannot serve weights on {address} without TLS")
+        self.content = content
+        self.token = token
+        self.ending = threading.Event()
+        self.even_streams = EvenStreams()
+        self.sent = 0
+        """Bytes of objects sent."""
+        self._tls = tls
+        self._private = private
+        super().__init__(
+            listen(addresses, ports), _ObjectRequestHandler, most_connections, read_timeout
+        )
+
+    @property
+    def urls(self) -> List[str]:
+        """The URLs it listens on, in the order of the addresses."""
+        return [
+            f"{'http' if self._private(host) else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+            for host, port in self._bound
+        ]
+
+    @property
+    def port(self) -> int:
+        """The port, the same on all addresses."""
+        return int(self._bound[0][1])
+
+    def get_request(self) -> Tuple[Any, Any]:
+        """Accept a connection; its own thread does the TLS handshake."""
+        connection, client = super().get_request()
+        if self._tls is not None and not self._private(connection.getsockname()[0]):
+            connection = self._tls.wrap_socket(
+                connection, server_side=True, do_handshake_on_connect=False
+            )
+        return connection, client
+
+    def count(self, length: int) -> None:
+        """Count bytes that were sent."""
+        with self._lock:
+            self.sent += length
+
+    def stop(self) -> None:
+        """Stop listening and close all connections."""
+        self.ending.set()
+        super().stop()
 
 
 @contextlib.contextmanager

@@ -1,265 +1,377 @@
-"""Rank 0's helper process that connects all ranks, and the job's reserved port."""
+"""Decide what each rank of a gang does next, from the current state of all. See DESIGN.md, "Gangs".
+
+No I/O and no clock: ``now`` is the caller's time in seconds.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import select
-import socket
-import time
-from typing import Dict, List, Optional, Sequence
+import random
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Set
 
-from trainctl.base.network.listener import bind_first_free
-from trainctl.node.rendezvous.channel import (
-    AuthenticatedConnection,
-    DisconnectTimeouts,
-    HelperPipe,
-    ReliableChannel,
-    Value,
-)
-from trainctl.node.rendezvous.coordinator_state import CoordinatorState
+from trainctl.base.failure import Failure
+from trainctl.base.protocol.runs import GangSpec
+from trainctl.node.runs import record as runs
 
-_MAX_UNAUTHENTICATED = 64
-"""Limit of open connections that are not authenticated."""
+COLLECT_SECONDS = 5.0
+"""How long to wait for other exits if the first one looks like a consequence."""
 
-_AUTH_TIMEOUT = 10.0
-_FAREWELL_SECONDS = 10.0
+_CLAIM_SECONDS = 60.0
+"""Timeout of a rank's claim: a GPU driver may be slow."""
+
+_BACK_OFF_SECONDS = (1.0, 5.0)
+"""Range of the pause before claiming again, random so that two gangs don't collide forever."""
+
+_NO_OWN_ERROR = "It ended first, but each failed rank only reports broken connections"
+"""Added to the error if the first cause was not printed, for example because torchrun ended that worker."""
+
+_WAITS_PREFIX = "waits for "
+"""Prefix of a rank's reason, not repeated in reports to the other ranks."""
+
+Value = Dict[str, Any]
 
 
-class _RankConnection:
-    """The coordinator's connection to a rank."""
+class GangPolicy(NamedTuple):
+    """Settings of a gang; ``addresses`` of rank 0 by preference, ``slot`` if needed.
 
-    def __init__(self, now: float) -> None:
-        self.channel = ReliableChannel()
-        self.connection: Optional[AuthenticatedConnection] = None
-        self.received_at = self.closed_at = now
-        self.lost = False
+    ``end``: whether it completes when ``any`` rank, the ``leader`` or ``all`` have; the others are stopped
+    ``end_grace`` seconds later.
+    """
+
+    size: int
+    addresses: Sequence[str]
+    max_attempts: int = 1
+    delay_seconds: float = 0.0
+    slot: bool = False
+    end: str = "all"
+    end_grace: float = 0.0
+
+
+class GangTimeouts:
+    """Seconds until the other side counts as lost."""
+
+    def __init__(self, gang: Optional[GangSpec] = None) -> None:
+        gang = gang or GangSpec()
+        self.closed = gang.get("disconnect_timeout", 10.0)
+        self.silent = gang.get("silence_timeout", 60.0)
+        self.heartbeat = min(2.0, self.silent / 10)
+        """How long rank 0 holds a request while the order doesn't change."""
+        self.answer = self.silent / 4
+        """Longest wait for an answer, before another connection is tried."""
+        self.connect = min(3.0, self.answer)
 
 
 class Coordinator:
-    """Exchanges messages until the gang is over and all ranks know."""
+    """A gang from joining to its end: states of ranks go in, ``orders`` come out.
+
+    A state and an order replace the earlier ones of the rank; to repeat a state changes nothing.
+    """
 
     def __init__(
         self,
-        listeners: Sequence[socket.socket],
-        token: str,
-        generation: int,
-        state: CoordinatorState,
-        timeouts: DisconnectTimeouts,
+        policy: GangPolicy,
+        allocate: Callable[[], int],
+        release: Callable[[], None],
+        date: int,
     ) -> None:
-        self._listeners = listeners
-        self._token = token
-        self._generation = generation
-        self._state = state
-        self._timeouts = timeouts
-        self._unauthenticated: Dict[AuthenticatedConnection, float] = {}
-        self._ranks: Dict[int, _RankConnection] = {}
-        self._heartbeat_at = 0.0
-        self._over_at: Optional[float] = None
+        """``allocate`` and ``release`` the job's port; ``date``: position in queues."""
+        self._policy = policy
+        self._allocate = allocate
+        self._release = release
+        self._date = date
+        self._all = range(policy.size)
+        self._states: Dict[int, Value] = {}
+        self._leader = ""
+        self._stage = "joining"
+        self._round = 1
+        self._claim_sent_at = self._not_before = 0.0
+        self._attempt = 0
+        self._ended: Dict[int, Value] = {}
+        self._collect_until: Optional[float] = None
+        self._complete_at: Optional[float] = None
+        self._cause: Optional[Value] = None
+        self._final = False
+        self._unreachable: Set[int] = set()
+        self.version = 0
+        """Number of the last order."""
+        self.orders: Dict[int, Value] = {}
+        self._order_all({"do": "join"})
 
-    def work(self, line: HelperPipe, host: str) -> None:
-        """Main loop of the helper process."""
+    @property
+    def over(self) -> bool:
+        """Whether the outcome is decided."""
+        return self._stage == "over"
 
-        self._state.join(0, host, ())
-        while not self._is_done(line):
-            self._wait(line)
-            now = time.monotonic()
-            for value in line.receive():
-                self._state.receive(0, value, now)
-            self._accept(now)
-            self._read_unauthenticated(now)
-            self._read_ranks(now)
-            self._detect_lost_ranks(now)
-            self._state.tick(now)
-            self._send_outbox(line)
-            self._send_heartbeats(now)
+    def set_unreachable(self, ranks: Set[int]) -> None:
+        """Update the set of ranks that are unreachable at the moment."""
+        self._unreachable = ranks
 
-    def _is_done(self, line: HelperPipe) -> bool:
-        """Check that every reachable rank knows the end, or the supervisor has exited."""
-        if not line.open:
-            return True
-        if not self._state.over:
-            return False
-        self._over_at = self._over_at or time.monotonic()
-        ranks = [rank for rank in self._ranks.values() if not rank.lost]
-        is_acknowledged = all(rank.channel.all_acknowledged for rank in ranks)
-        return is_acknowledged or time.monotonic() - self._over_at > _FAREWELL_SECONDS
+    def update(self, rank: int, state: Value, now: float) -> None:
+        """Take note of a rank's current state."""
+        known = self._states.get(rank, state)
+        if self.over:
+            return
+        self._states[rank] = state
+        if known["instance"] != state["instance"] and self._attempt:
+            self.lose(rank, "its supervisor was restarted", now)
+        if "stop" in state:
+            self._stop(rank, state["stop"])
+        if state["is"] == "failed":
+            self._fail(rank, state, now)
+        elif state["is"] == "ended" and state["attempt"] == self._attempt:
+            self._end(rank, state, now)
+        self.tick(now)
 
-    def _wait(self, line: HelperPipe) -> None:
-        ranks = [rank.connection for rank in self._ranks.values() if rank.connection]
-        connections = [*self._unauthenticated, *ranks]
-        descriptors = [line.fileno(), *(listener.fileno() for listener in self._listeners)]
-        poll = select.poll()
-        for descriptor in descriptors:
-            poll.register(descriptor, select.POLLIN)
-        for connection in connections:
-            writes = select.POLLOUT if connection.unsent else 0
-            poll.register(connection.fileno(), select.POLLIN | writes)
-        poll.poll(min(0.5, self._timeouts.heartbeat) * 1000)
+    def lose(self, rank: int, reason: str, now: float) -> None:
+        """Handle the loss of a rank."""
+        self._fail(rank, {"status": runs.LOST, "error": f"was lost: {reason}"}, now)
 
-    def _accept(self, now: float) -> None:
-        for listener in self._listeners:
-            with contextlib.suppress(OSError):  # no connection, or closed again
-                accepted, _ = listener.accept()
-                if len(self._unauthenticated) >= _MAX_UNAUTHENTICATED:
-                    accepted.close()
-                else:
-                    connection = AuthenticatedConnection(accepted, self._token, serves=True)
-                    self._unauthenticated[connection] = now
-                    connection.flush()
+    def tick(self, now: float) -> None:
+        """Enter the next stage if all ranks have finished this one, or its time is over."""
+        if self._stage == "joining":
+            self._join()
+        elif self._stage == "slotting" and self._states[0]["is"] == "slotted":
+            self._queue()
+        elif self._stage == "queueing":
+            self._wait_until_ready(now)
+        elif self._stage == "claiming":
+            self._claim(now)
+        elif self._stage == "preparing":
+            if all(self._is(rank, "prepared", attempt=self._attempt) for rank in self._all):
+                self._start()
+        elif self._stage == "running":
+            self._tick_running(now)
+        elif self._stage == "pausing" and now >= self._not_before:
+            self._prepare_attempt()
 
-    def _read_unauthenticated(self, now: float) -> None:
-        for connection, since in list(self._unauthenticated.items()):
-            try:
-                values = connection.receive()
-                connection.flush()
-                if not values and now - since > _AUTH_TIMEOUT:
-                    raise ConnectionError("authentication timed out")
-            except OSError:
-                values = []
-                del self._unauthenticated[connection]
-                connection.close()
-            if values:
-                del self._unauthenticated[connection]
-                self._greet(connection, values[0], now)
+    def _tick_running(self, now: float) -> None:
+        if self._collect_until is not None:
+            missing = [rank for rank in self._unreachable if rank not in self._ended]
+            if now >= self._collect_until and not missing:
+                self._decide()
+        elif self._complete_at is not None and now >= self._complete_at:
+            self._complete()
 
-    def _greet(self, connection: AuthenticatedConnection, hello: Value, now: float) -> None:
-        """Handle the first message of an authenticated peer."""
-        rank = hello.get("rank")
-        try:
-            if hello.get("probe"):
-                connection.send({"welcome": True})
-                connection.close()
-            elif hello.get("generation") != self._generation:
-                connection.send({"refused": f"the gang is of generation {self._generation}"})
-                connection.close()
-            elif isinstance(rank, int):
-                self._connect(rank, connection, hello, now)
-        except OSError:
-            connection.close()
+    def _is(self, rank: int, word: str, **members: int) -> bool:
+        state = self._states[rank]
+        return state["is"] == word and all(state[name] == members[name] for name in members)
 
-    def _connect(
-        self, rank: int, connection: AuthenticatedConnection, hello: Value, now: float
-    ) -> None:
-        is_known = rank in self._ranks
-        peer = self._ranks.setdefault(rank, _RankConnection(now))
-        if peer.connection is not None:
-            peer.connection.close()
-        peer.connection, peer.received_at = connection, now
-        connection.send({"welcome": True, "heard": peer.channel.received_count})
-        for line in peer.channel.unacknowledged(int(hello.get("heard", 0))):
-            connection.send(line)
-        if not is_known:
-            reached: List[str] = [str(address) for address in hello.get("reached", ())]
-            self._state.join(rank, str(hello.get("host")), reached)
+    def _join(self) -> None:
+        here = [rank for rank in self._all if self._states.get(rank, {}).get("is") == "here"]
+        missing = [rank for rank in self._all if rank not in here]
+        if missing:
+            waits = f"waits for {_rank_names(missing)} of {self._policy.size}"
+            self._order_all({"do": "join", "why": waits})
+            return
+        reached = {rank: set(self._states[rank].get("reached", ())) for rank in self._all if rank}
+        common = [
+            address
+            for address in self._policy.addresses
+            if all(address in addresses for addresses in reached.values())
+        ]
+        if not common:
+            isolated = [rank for rank, addresses in reached.items() if not addresses]
+            names = _rank_names(isolated) if isolated else "all ranks"
+            error = f"no address of rank 0 is reachable from {names}"
+            tried = ", ".join(self._policy.addresses)
+            self._finish(_cause(0, runs.DEPLOY_FAILED, f"{error}: tried {tried}"))
+            return
+        self._leader = common[0]
+        if self._policy.slot:
+            self._stage = "slotting"
+            self._order_all({"do": "wait", "why": "waits for a slot of its sweep"})
+            self._order(0, {"do": "slot"})
+        else:
+            self._queue()
 
-    def _read_ranks(self, now: float) -> None:
-        for rank, peer in self._ranks.items():
-            if peer.connection is None:
+    def _queue(self) -> None:
+        self._stage = "queueing"
+        self._order_all({"do": "queue", "date": self._date, "round": self._round})
+
+    def _wait_until_ready(self, now: float) -> None:
+        waiting = [rank for rank in self._all if not self._is(rank, "ready", round=self._round)]
+        if not waiting and now >= self._not_before:
+            self._stage = "claiming"
+            self._claim(now)
+        for busy in waiting:
+            if self._is(busy, "busy", round=self._round):
+                reason = self._states[busy]["why"]
+                if reason.startswith(_WAITS_PREFIX):
+                    reason = reason[len(_WAITS_PREFIX) :]
+                for rank in self._all:
+                    if rank != busy:
+                        why = f"{_WAITS_PREFIX}rank {busy}: {reason}"
+                        self._order(rank, {**self.orders[rank], "why": why})
+                break
+
+    def _claim(self, now: float) -> None:
+        """Order claims one after another, host by host: the same order for all gangs."""
+        for rank in sorted(self._all, key=lambda rank: (self._states[rank]["host"], rank)):
+            if self._is(rank, "held", round=self._round):
                 continue
-            try:
-                for line in peer.connection.receive():
-                    peer.received_at = now
-                    value = peer.channel.receive(line)
-                    if value is not None:
-                        self._state.receive(rank, value, now)
-                peer.connection.flush()
-            except OSError:
-                self._disconnect(peer, now)
+            if self._is(rank, "refused", round=self._round):
+                self._release_claims(now)
+            elif self.orders[rank]["do"] != "claim":
+                self._claim_sent_at = now
+                claim = {"do": "claim", "date": self._date, "round": self._round}
+                self._order(rank, claim)
+            elif now - self._claim_sent_at > _CLAIM_SECONDS:
+                self._release_claims(now)
+            return
+        self._prepare_attempt()
 
-    def _disconnect(self, peer: _RankConnection, now: float) -> None:
-        if peer.connection is not None:
-            peer.connection.close()
-        peer.connection, peer.closed_at = None, now
+    def _release_claims(self, now: float) -> None:
+        """Release claims that others could use, and claim again after a pause."""
+        self._round += 1
+        self._not_before = now + random.uniform(*_BACK_OFF_SECONDS)  # noqa: S311 - no secret
+        self._queue()
 
-    def _detect_lost_ranks(self, now: float) -> None:
-        """Detect lost ranks: live ones reconnect at once, and a slow network only delays."""
-        unreachable = set()
-        for rank, peer in self._ranks.items():
-            silent = now - peer.received_at
-            if peer.connection is None or silent > 3 * self._timeouts.heartbeat:
-                unreachable.add(rank)
-            reason = ""
-            if peer.connection is None and now - peer.closed_at > self._timeouts.closed:
-                reason = (
-                    f"it disconnected and did not reconnect within {self._timeouts.closed:.0f} s"
-                )
-            elif silent > self._timeouts.silent:
-                reason = f"no message for {self._timeouts.silent:.0f} s"
-            if reason and not peer.lost:
-                peer.lost = True
-                self._state.lose(rank, reason, now)
-        self._state.set_unreachable(unreachable)
+    def _prepare_attempt(self) -> None:
+        last = self._cause
+        self._attempt += 1
+        self._stage = "preparing"
+        self._ended = {}
+        self._cause, self._collect_until, self._complete_at = None, None, None
+        try:
+            port = self._allocate()
+        except Failure as error:
+            text = f"{error.summary}. {error.detail}"
+            self._finish(_cause(0, runs.DEPLOY_FAILED, text))
+            return
+        order = {"do": "prepare", "attempt": self._attempt, "leader": self._leader, "port": port}
+        self._order_all({**order, "cause": last})
 
-    def _send_outbox(self, line: HelperPipe) -> None:
-        outbox, self._state.outbox = self._state.outbox, []
-        for rank, value in outbox:
-            if rank == 0:
-                line.send_value(value)
-            elif rank in self._ranks:
-                self._send(self._ranks[rank], self._ranks[rank].channel.send_value(value))
+    def _start(self) -> None:
+        loaded = [
+            [f"{run}: {name}" for run, name in self._states[rank].get("loaded", ())]
+            for rank in self._all
+        ]
+        other = next((rank for rank in self._all if loaded[rank] != loaded[0]), None)
+        if other is not None:
+            differs = _difference_text(loaded[other], loaded[0])
+            self._finish(_cause(other, runs.DEPLOY_FAILED, differs))
+            return
+        self._stage = "running"
+        self._release()
+        self._order_all({"do": "go", "attempt": self._attempt})
 
-    def _send_heartbeats(self, now: float) -> None:
-        if now - self._heartbeat_at >= self._timeouts.heartbeat:
-            self._heartbeat_at = now
-            for peer in self._ranks.values():
-                self._send(peer, peer.channel.heartbeat())
+    def _stop(self, rank: int, stop: Value) -> None:
+        self._final = True
+        cause = _cause(rank, runs.STOPPED, stop.get("error"))
+        if self._stage == "running":
+            self._cause = cause
+            self._end_others(stop.get("grace"))
+        elif self._stage != "ending":
+            self._finish(cause)
 
-    def _send(self, peer: _RankConnection, line: Value) -> None:
-        if peer.connection is not None:
-            try:
-                peer.connection.send(line)
-            except OSError:
-                self._disconnect(peer, time.monotonic())
+    def _fail(self, rank: int, state: Value, now: float) -> None:
+        """Handle a rank that could not start its commands, or is lost."""
+        if self.over:
+            return
+        self._final = True
+        if self._stage in ("running", "ending"):
+            self._end(rank, {**state, "code": None}, now)
+        else:
+            self._finish(_cause(rank, state["status"], state.get("error")))
+
+    def _end(self, rank: int, state: Value, now: float) -> None:
+        """Handle the end of a rank's commands."""
+        if rank in self._ended or self._stage not in ("running", "ending"):
+            return
+        self._ended[rank] = state
+        if state["status"] == runs.STOPPED and self._cause is None:
+            self._final = True
+            self._cause = _cause(rank, runs.STOPPED, state.get("error"))
+            self._end_others(state.get("grace"))
+        failed = self._failures
+        if self._stage == "running" and failed:
+            if not all(end["consequence"] for end in failed.values()):
+                self._decide()
+            elif self._collect_until is None:
+                self._collect_until = now + COLLECT_SECONDS
+        elif self._stage == "running" and self._complete_at is None and self._completes:
+            self._complete_at = now + self._policy.end_grace
+        if len(self._ended) == len(self._all):
+            if self._stage == "running" and failed:
+                self._decide()
+            self._conclude(now)
+
+    @property
+    def _completes(self) -> bool:
+        """Whether the ranks that have completed complete the gang."""
+        end = self._policy.end
+        return end == "any" or (end == "leader" and 0 in self._ended)
+
+    def _complete(self) -> None:
+        """Stop the ranks that remain after others have completed."""
+        rank = next(iter(self._ended))
+        self._cause, self._final = _cause(rank, runs.COMPLETED, None), True
+        self._end_others(None)
+
+    @property
+    def _failures(self) -> Dict[int, Value]:
+        """Ranks that failed on their own, in the order of the reports."""
+        return {
+            rank: {"consequence": False, **end}
+            for rank, end in self._ended.items()
+            if end["status"] not in (runs.COMPLETED, runs.STOPPED)
+        }
+
+    def _decide(self) -> None:
+        """Determine the root cause and stop the other ranks."""
+        failures = self._failures
+        causes = (rank for rank, end in failures.items() if not end["consequence"])
+        rank = next(causes, next(iter(failures)))
+        end = failures[rank]
+        error = end.get("error")
+        if end["consequence"] and len(failures) > 1:
+            error = f"{error}. {_NO_OWN_ERROR}"
+        self._cause = _cause(rank, end["status"], error, end.get("code"))
+        self._final = self._final or bool(end.get("expired"))
+        self._end_others(None)
+
+    def _end_others(self, grace: Optional[float]) -> None:
+        self._stage, self._collect_until = "ending", None
+        for rank in self._all:
+            if rank not in self._ended:
+                self._order(rank, {"do": "end", "grace": grace, "cause": self._cause})
+
+    def _conclude(self, now: float) -> None:
+        """Retry or finish, after the commands of all ranks have ended."""
+        may_retry = self._attempt < self._policy.max_attempts and not self._final
+        if self._cause is None or not may_retry:
+            self._finish(self._cause)
+            return
+        self._stage = "pausing"
+        self._not_before = now + self._policy.delay_seconds
+        self._order_all({"do": "again", "attempt": self._attempt + 1, "cause": self._cause})
+
+    def _finish(self, cause: Optional[Value]) -> None:
+        self._stage = "over"
+        self._release()
+        self._order_all({"do": "over", "cause": cause})
+
+    def _order_all(self, order: Value) -> None:
+        for rank in self._all:
+            self._order(rank, order)
+
+    def _order(self, rank: int, order: Value) -> None:
+        version = self.orders.get(rank, {}).get("version")
+        if {**order, "version": version} != self.orders.get(rank):
+            self.version += 1
+            self.orders[rank] = {**order, "version": self.version}
 
 
-_PORTS = range(20000, 30000)
-"""Below ephemeral ports (net.ipv4.ip_local_port_range, from 32768), so that none takes a released port."""
+def _cause(rank: int, status: str, error: Optional[str], code: Optional[int] = None) -> Value:
+    return {"rank": rank, "status": status, "exit_code": code, "error": error}
 
 
-class PortReservation:
-    """Reserves a port on all addresses of this host.
-
-    Listens with SO_REUSEADDR, so that recently closed connections (TIME_WAIT) don't block the port. Servers that set
-    the same option, as torch and Python do, can bind it after the release.
-    """
-
-    def __init__(self, ports: Optional[range] = None) -> None:
-        self._ports = _PORTS if ports is None else ports
-        self._held: Optional[socket.socket] = None
-
-    def allocate(self) -> int:
-        """Reserve a free port, a different one each time; Failure if there is none."""
-        self.release()
-        self._held = bind_first_free(self._ports, _listener)
-        return int(self._held.getsockname()[1])
-
-    def release(self) -> None:
-        """Release the port for the job."""
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+def _difference_text(actual: Sequence[str], expected: Sequence[str]) -> str:
+    """Error for ranks that would resume from different checkpoints."""
+    own, first = ", ".join(actual) or "nothing", ", ".join(expected) or "nothing"
+    return f"it would start from {own}, rank 0 from {first}: store checkpoints where all nodes see them"
 
 
-def _listener(port: int) -> socket.socket:
-    """Listen on IPv6 and IPv4 where possible, as the job may use either."""
-    try:
-        return _listener_for_family(socket.AF_INET6, "::", port)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise
-        return _listener_for_family(socket.AF_INET, "0.0.0.0", port)  # noqa: S104 - no connection is accepted
-
-
-def _listener_for_family(family: int, address: str, port: int) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address, port))
-        listener.listen(0)  # if two processes bind at once, only one can listen
-    except OSError:
-        listener.close()
-        raise
-    return listener
+def _rank_names(ranks: Sequence[int]) -> str:
+    """``rank 1``, ``ranks 1, 2``; long lists are truncated."""
+    first = ", ".join(str(rank) for rank in ranks[:8]) + (" \u2026" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) != 1 else ''} {first}"

@@ -14,17 +14,29 @@ from trainctl.base.network.listener import listen, parse_port_range
 from trainctl.base.protocol.runs import GangSpec, RunSpec
 from trainctl.base.system.processes import boot_id
 from trainctl.base.units import parse_duration
-from trainctl.node.rendezvous.channel import DisconnectTimeouts, HelperPipe, HelperProcess
-from trainctl.node.rendezvous.coordinator import Coordinator, PortReservation
-from trainctl.node.rendezvous.coordinator_connection import CoordinatorConnection
-from trainctl.node.rendezvous.coordinator_state import CoordinatorState, GangPolicy
-from trainctl.node.rendezvous.gang_allocation import GangAllocation
+from trainctl.node.rendezvous.coordinator import Coordinator, GangPolicy, GangTimeouts, Value
+from trainctl.node.rendezvous.helper import (
+    Helper,
+    HelperPipe,
+    PortReservation,
+    RankLink,
+    coordinate,
+)
 from trainctl.node.rendezvous.worker_failures import judge_failure
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import Attempt, AttemptEnd
 from trainctl.node.runs.job import declared_variables
 from trainctl.node.runs.record import NodeRun
-from trainctl.node.scheduling.allocation import Allocation, PendingFn
+from trainctl.node.scheduling.allocation import (
+    GPU_QUEUE,
+    POLL_SECONDS,
+    Allocation,
+    GpuRequest,
+    PendingFn,
+    QueueEntry,
+    RunQueue,
+)
+from trainctl.node.scheduling.claims import is_held, wait_for_release
 from trainctl.node.scheduling.rank_coordination import AttemptPolicy, RankCoordination, RunOutcome
 
 _POLL_SECONDS = 0.25
@@ -33,7 +45,7 @@ _FAREWELL_SECONDS = 15.0
 
 
 class GangMember(RankCoordination):
-    """A rank of a gang."""
+    """A rank of a gang: reports its state and follows the order of rank 0."""
 
     def __init__(
         self,
@@ -49,41 +61,51 @@ class GangMember(RankCoordination):
         self._rendezvous = rendezvous
         self._rank = int(spec["rank"])
         self._gang = spec["gang"] or GangSpec()
-        self._timeouts = DisconnectTimeouts(self._gang)
-        self._helper: Optional[HelperProcess] = None
-        self._layout: Dict[str, Any] = {}
-        self._over: Optional[Dict[str, Any]] = None
-        self._end: Optional[Dict[str, Any]] = None
-        self._is_stop_reported = False
+        self._timeouts = GangTimeouts(self._gang)
+        self._state: Value = {
+            "rank": self._rank,
+            "host": boot_id(),
+            "generation": int(spec["generation"]),
+            "instance": secrets.token_hex(8),
+            "is": "deploying",
+        }
+        self._helper: Optional[Helper] = None
+        self._layout: Value = {}
         self._began = False
+        self.order: Value = {"do": "join"}
+        """The current order of rank 0."""
 
     def join(self) -> None:
         """Start the helper: rank 0 listens, the others connect."""
-        self._helper = self._start_coordinator() if self._rank == 0 else self._start_connection()
+        self._helper = self._serve() if self._rank == 0 else self._connect()
 
-    def _start_coordinator(self) -> HelperProcess:
-        addresses = self._gang["addresses"]
+    def _serve(self) -> Helper:
+        spec, addresses = self._spec, self._gang["addresses"]
         ports = parse_port_range(self._gang.get("ports"))
         token, port_reservation = secrets.token_hex(32), PortReservation(ports)
-        retry = AttemptPolicy.of(self._spec)
-        listeners, runtime = listen(addresses, ports), self._spec["job"]["runtime"]
+        retry, runtime = AttemptPolicy.of(spec), spec["job"]["runtime"]
+        listeners = listen(addresses, ports)
         policy = GangPolicy(
-            int(self._spec["group_size"]),
+            int(spec["group_size"]),
             addresses,
             retry.max_attempts,
             retry.delay_seconds,
-            slot=bool(self._run.order.get("slots", self._spec.get("slots"))),
+            slot=bool(self._run.order.get("slots", spec.get("slots"))),
             end=runtime["gang_end"],
             end_grace=parse_duration(runtime["gang_end_grace"]),
         )
-        date = self._run.queued_ns
-        state = CoordinatorState(policy, port_reservation.allocate, port_reservation.release, date)
-        generation = int(self._spec["generation"])
-        coordinator = Coordinator(listeners, token, generation, state, self._timeouts)
-        helper = HelperProcess(
-            lambda line: coordinator.work(line, boot_id()),
-            [listener.fileno() for listener in listeners],
-        )
+        ports_of_job = (port_reservation.allocate, port_reservation.release)
+        coordinator = Coordinator(policy, *ports_of_job, self._run.queued_ns)
+
+        def work(line: HelperPipe) -> None:
+            from trainctl.node.rendezvous.exchange import GangServer  # not in supervisors: memory
+
+            server = GangServer(
+                listeners, token, self._state["generation"], coordinator, self._timeouts
+            )
+            coordinate(line, self._state, server, self._timeouts)
+
+        helper = Helper(work, [listener.fileno() for listener in listeners])
         # The other ranks are started with port and token.
         own = {"port": listeners[0].getsockname()[1], "token": token}
         write_json(self._run.gang, {**(self._rendezvous or {}), **own})
@@ -91,82 +113,85 @@ class GangMember(RankCoordination):
             listener.close()
         return helper
 
-    def _start_connection(self) -> HelperProcess:
+    def _connect(self) -> Helper:
         if self._rendezvous is None:
             raise Failure("request", "the rendezvous of rank 0 is required to start another rank")
-        hello = {"host": boot_id(), "generation": int(self._spec["generation"])}
-        addresses = self._gang["addresses"]
-        port, token = int(self._rendezvous["port"]), str(self._rendezvous["token"])
-        connection = CoordinatorConnection(
-            self._rank, hello, addresses, port, token, self._timeouts
-        )
-        return HelperProcess(connection.work)
+        addresses, port = self._gang["addresses"], int(self._rendezvous["port"])
+        token = str(self._rendezvous["token"])
+
+        def work(line: HelperPipe) -> None:
+            from trainctl.node.rendezvous.exchange import GangClient
+
+            client = GangClient(addresses, port, token, self._timeouts)
+            tried = ", ".join(f"{address}:{port}" for address in addresses)
+            RankLink(line, self._state, client.exchange, self._timeouts, tried).run()
+
+        return Helper(work)
 
     def allocation(self) -> Allocation:
         """All ranks wait together."""
         return GangAllocation(self._run, self._spec, self._pending, self)
 
     @property
-    def line(self) -> HelperPipe:
-        """Pipe to the helper; Failure before ``join``."""
+    def descriptor(self) -> int:
+        """Readable when there is another order."""
+        return self._line.fileno()
+
+    @property
+    def _line(self) -> HelperPipe:
         if self._helper is None:
             raise Failure("failed", "the gang was not joined")
         return self._helper.line
 
-    @property
-    def descriptor(self) -> int:
-        """Readable when there is a decision."""
-        return self.line.fileno()
+    def report(self, word: str, **members: Any) -> None:
+        """Make this the state of the rank."""
+        kept = ("rank", "host", "generation", "instance", "stop")
+        state = {name: self._state[name] for name in kept if name in self._state}
+        state.update(members, **{"is": word})
+        if state != self._state:
+            self._state = state
+            self._line.send(state)
 
-    def send_value(self, value: Dict[str, Any]) -> None:
-        """Send a message to the coordinator."""
-        self.line.send_value(value)
+    def refresh(self, seconds: float = 0.0) -> None:
+        """Wait for another order, and process what applies to every stage."""
+        order = self._line.receive(seconds)
+        if order is not None:
+            self.order = order
+            self._process(order)
+        if not self._line.open and not self.is_over:
+            error = "its helper was killed"
+            cause = {"rank": self._rank, "status": runs.LOST, "exit_code": None, "error": error}
+            self.order = {"do": "over", "cause": cause, "alone": True}
 
-    def receive(self, seconds: float = 0.0) -> List[Dict[str, Any]]:
-        """Wait for decisions, and process those that apply to every stage."""
-        values = self.line.receive(seconds)
-        for value in values:
-            self._process(value)
-        if not self.line.open and self._over is None:
-            cause = {"rank": self._rank, "status": runs.LOST, "exit_code": None}
-            self._over = {"cause": {**cause, "error": "its helper was killed"}, "alone": "lost"}
-        return values
-
-    def _process(self, value: Dict[str, Any]) -> None:
-        action = value.get("do")
-        if action == "over":
-            self._over = value
-        elif action == "end":
-            self._end = value
-            if value.get("grace") is not None:
-                path = self._run.directory / "stop.json"
-                with contextlib.suppress(OSError):  # the disk may be full
-                    write_json(path, {**(read_json(path) or {}), "grace_seconds": value["grace"]})
-        elif action == "lay out":
-            self._layout, self._end = value, None
-        elif action == "wait":
-            reason = str(value.get("why"))
-            if reason.startswith("waits for rank") and ":" not in reason:
-                self._deploying(reason)
+    def _process(self, order: Value) -> None:
+        if order["do"] == "end" and order["grace"] is not None:
+            path = self._run.directory / "stop.json"
+            with contextlib.suppress(OSError):  # the disk may be full
+                write_json(path, {**(read_json(path) or {}), "grace_seconds": order["grace"]})
+        elif order.get("why") and self._state["is"] in ("here", "ready"):
+            if order["do"] == "join":
+                self._deploying(order["why"])
             else:
-                self._pending(reason, None)
+                self._pending(order["why"], None)
 
     @property
     def is_over(self) -> bool:
         """Whether the gang's outcome is decided."""
-        return self._over is not None
+        return bool(self.order["do"] == "over")
 
-    def wait_for(self, *actions: str) -> Optional[Dict[str, Any]]:
-        """Wait for one of these decisions; None if the gang is over or stopping."""
+    def wait_for(self, *actions: str) -> bool:
+        """Wait until the order is one of these; False if the gang is over or stopping."""
         while not self.is_over and signal.SIGTERM not in signal.sigpending():
-            for value in self.receive(_POLL_SECONDS):
-                if value.get("do") in actions:
-                    return value
-        return None
+            if self.order["do"] in actions:
+                return True
+            self.refresh(_POLL_SECONDS)
+        return False
 
     def wait_for_layout(self) -> bool:
-        """The first layout arrives with the allocation."""
-        return not self.is_over and (bool(self._layout) or self.wait_for("lay out") is not None)
+        """Wait for the order to prepare an attempt."""
+        is_ordered = self.wait_for("prepare")
+        self._layout = self.order
+        return is_ordered
 
     @property
     def variables(self) -> Dict[str, str]:
@@ -186,19 +211,20 @@ class GangMember(RankCoordination):
 
     def wait_to_start(self) -> bool:
         """All ranks start together."""
-        self._layout = {}
         checkpoints = self._run.record.get("loaded") or ()
         loaded = sorted([checkpoint["run"], checkpoint["name"]] for checkpoint in checkpoints)
-        self.send_value({"is": "prepared", "loaded": loaded})
-        self._began = self.wait_for("go") is not None
+        self.report("prepared", attempt=self._layout["attempt"], loaded=loaded)
+        self._began = self.wait_for(
+            "go", "end"
+        )  # if another rank has failed at once, the order to end follows
         return self._began
 
     def chores(self, attempt: Attempt) -> List[Callable[[], None]]:
         """Stops this rank with the gang, and reports stop requests."""
 
         def tend() -> None:
-            self.receive()
-            if self._end is not None or self._over is not None:
+            self.refresh()
+            if self.order["do"] in ("end", "over"):
                 attempt.end()
             elif attempt.stopped:
                 self._report_stop()
@@ -213,38 +239,35 @@ class GangMember(RankCoordination):
         if own.status == runs.FAILED and not end.expired:
             consequence, line = judge_failure(self._run.tail(self._rank), end.code)
             own = own._replace(error=f"{own.error}: {line}" if line else own.error)
-        self.send_value(
-            {
-                "is": "ended",
-                "status": own.status,
-                "code": end.code,
-                "error": own.error,
-                "expired": end.expired,
-                "consequence": consequence,
-                "grace": self._grace,
-            }
+        self.report(
+            "ended",
+            attempt=self._layout["attempt"],
+            status=own.status,
+            code=end.code,
+            error=own.error,
+            expired=end.expired,
+            consequence=consequence,
+            grace=self._grace,
         )
-        value = self._wait_for_decision("again")
-        if value is None:
+        if not self._wait_for_decision("again", "prepare"):
             return self._final(own)
-        on_retry(cause_text(value["cause"]))
+        on_retry(cause_text(self.order["cause"]))
         return None
 
     def report_exit(self, own: RunOutcome) -> RunOutcome:
         """Waits for the others unless the gang is over."""
         if own.root_cause is not None or self._helper is None:
             return own
-        self.receive()
-        if self._over is None:
+        self.refresh()
+        if not self.is_over:
             if own.status == runs.STOPPED:
                 self._report_stop()
-            else:
-                self.send_value({"is": "failed", "error": own.error})
+            self.report("failed", status=own.status, error=own.error)
             self._wait_for_decision()
         return self._final(own)
 
     def close(self) -> None:
-        """Let the helper send its last messages, then end it."""
+        """Let the helper send the last state, then end it."""
         if self._helper is not None:
             self._helper.finish(_FAREWELL_SECONDS)
             with contextlib.suppress(FileNotFoundError):
@@ -256,35 +279,34 @@ class GangMember(RankCoordination):
         return stop_request.get("grace_seconds")
 
     def _report_stop(self) -> None:
-        if not self._is_stop_reported:
-            self._is_stop_reported = True
-            error = self._run.interruption
-            self.send_value({"is": "stop", "grace": self._grace, "error": error})
+        if "stop" not in self._state:
+            stop = {"grace": self._grace, "error": self._run.interruption}
+            self._state = {**self._state, "stop": stop}
+            self._line.send(self._state)
 
-    def _wait_for_decision(self, *actions: str) -> Optional[Dict[str, Any]]:
-        """Wait for a decision after the attempt's end; None once the gang is over."""
+    def _wait_for_decision(self, *actions: str) -> bool:
+        """Wait for one of these orders after the attempt's end; False once the gang is over."""
         deadline = time.monotonic() + _DECISION_SECONDS
         while not self.is_over and time.monotonic() < deadline:
-            for value in self.receive(_POLL_SECONDS):
-                if value.get("do") in actions:
-                    return value
+            if self.order["do"] in actions:
+                return True
             if signal.SIGTERM in signal.sigpending():
                 self._report_stop()
-        return None
+            self.refresh(_POLL_SECONDS)
+        return False
 
     def _final(self, own: RunOutcome) -> RunOutcome:
         """Outcome of this rank in view of the gang's."""
-        over = self._over or {}
-        cause = over.get("cause")
-        if over.get("alone") and own.status in (runs.COMPLETED, runs.FAILED):
+        cause, alone = self.order.get("cause"), self.order.get("alone")
+        if alone and own.status in (runs.COMPLETED, runs.FAILED):
             return own  # its commands had ended before rank 0 was lost
-        if not cause or (over.get("alone") and self._is_stop_reported):
+        if not cause or (alone and "stop" in self._state):
             return own  # the other ranks didn't receive the stop request
         status = str(cause.get("status") or runs.LOST)
         if status == runs.COMPLETED:  # this rank was stopped because that is enough
             return RunOutcome(runs.COMPLETED, own.exit_code) if own.status == runs.STOPPED else own
         cause = {**cause, "status": status}
-        if cause["rank"] == self._rank and not over.get("alone"):
+        if cause["rank"] == self._rank and not alone:
             return own._replace(root_cause=cause)
         if status == runs.STOPPED:
             return RunOutcome(runs.STOPPED, own.exit_code, root_cause=cause)
@@ -308,3 +330,79 @@ def cause_text(cause: Mapping[str, Any]) -> str:
         return f"{rank} {error}"
     verb = "failed" if cause.get("status") == runs.FAILED else "could not start"
     return f"{rank} {verb}: {error}"
+
+
+class GangAllocation(Allocation):
+    """One rank's allocation: claims GPUs when all ranks can."""
+
+    def __init__(self, run: NodeRun, spec: RunSpec, pending: PendingFn, gang: GangMember) -> None:
+        super().__init__(run, spec, pending)
+        self._gang = gang
+
+    def acquire(self) -> bool:
+        """Wait until all ranks hold their GPUs; rank 0 acquires the sweep's slot before."""
+        self._gang.report("here")
+        if not self._gang.wait_for("slot", "queue", "claim"):
+            return False
+        if self._gang.order["do"] == "slot":
+            if not self._acquire_slot():
+                return False
+            self._gang.report("slotted")
+            if not self._gang.wait_for("queue", "claim"):
+                return False
+        gpu_request = self._gpu_request()
+        if not gpu_request.count:
+            return self._claim_together(gpu_request, None)
+        priority = int(self._spec.get("priority") or 0)
+        queue = RunQueue(self._run.layout.root, GPU_QUEUE)
+        entry = QueueEntry(queue, self._run, priority, int(self._gang.order["date"]))
+        try:
+            return self._claim_together(gpu_request, entry)
+        finally:
+            entry.leave()
+
+    def _is_stopping(self) -> bool:
+        self._gang.refresh()
+        return self._gang.is_over or super()._is_stopping()
+
+    def _claim_together(self, gpu_request: GpuRequest, entry: Optional[QueueEntry]) -> bool:
+        """Stay in the queue and claim on request; True once all ranks have claimed."""
+        number, word = 0, ""
+        while not self._is_stopping():
+            claims: List[str] = []
+            order = self._gang.order
+            if order["do"] == "prepare":
+                return word == "held"
+            if order["round"] != number:  # some rank could not claim
+                self._gpu_claims.release()
+                self._gpus, number, word = [], order["round"], ""
+            if word not in ("held", "refused"):
+                ahead = entry.run_ahead() if entry else None
+                if order["do"] == "claim":
+                    word = "held" if not ahead and self._claim(gpu_request) else "refused"
+                    self._gang.report(word, round=number)
+                else:
+                    word = self._report_readiness(gpu_request, ahead, number, word)
+                    claims = [ahead] if ahead else gpu_request.claims
+            wait_for_release(filter(is_held, claims), POLL_SECONDS, self._gang.descriptor)
+        return False
+
+    def _report_readiness(
+        self, gpu_request: GpuRequest, ahead: Optional[str], number: int, word: str
+    ) -> str:
+        """Report whether this rank can claim now, else why not; ``word``: the last report."""
+        is_able = not gpu_request.count
+        if not (is_able or ahead):
+            # When ready, look for claims of other runs only: to look for processes starts a program.
+            is_able = gpu_request.unclaimed if word == "ready" else bool(gpu_request.free())
+        reason = gpu_request.description if ahead else gpu_request.waiting_reason
+        if is_able:
+            self._gang.report("ready", round=number)
+            return "ready"
+        self._gang.report("busy", round=number, why=reason)
+        self._pending(reason, GPU_QUEUE)
+        return "busy"
+
+    def _claim(self, gpu_request: GpuRequest) -> bool:
+        self._gpus = gpu_request.claim(self._gpu_claims) if gpu_request.count else []
+        return len(self._gpus) == gpu_request.count
