@@ -114,10 +114,6 @@ class TrainingCache:
         """``run`` (key) and ``name`` of the run that prepared it; empty if unknown."""
         return read_json(self._preparation(digest)) or {}
 
-    def invalidate_preparation(self) -> None:
-        """Require a new preparation, after files were removed."""
-        remove_tree(self.directory / METADATA_DIRECTORY / "prepared")
-
     def _file(self, owner: str) -> str:
         return f"{short_name(self.directory)}-{owner}" if owner else short_name(self.directory)
 
@@ -222,12 +218,6 @@ def store_summary(layout: Layout, cache: Path, usage: TrainingCacheUsage) -> Non
     """Store a cache's usage; ignores errors such as a full disk."""
     with contextlib.suppress(OSError):
         write_json(_summary(layout, cache), usage)
-
-
-def remove_summary(layout: Layout, cache: Path) -> None:
-    """Remove the stored usage."""
-    with contextlib.suppress(FileNotFoundError):
-        _summary(layout, cache).unlink()
 
 
 def _summary(layout: Layout, cache: Path) -> Path:
@@ -363,7 +353,8 @@ def remove_cache(request: protocol.CacheOwnerRequest, emit: Emit) -> protocol.Re
         others = cache.others(lineage, owner)
         freed = 0 if others else cache.remove()
     if not others:
-        remove_summary(layout, cache.directory)
+        with contextlib.suppress(FileNotFoundError):
+            _summary(layout, cache.directory).unlink()
     removed = not others and not cache.directory.exists()
     return {"directory": str(cache.directory), "bytes": freed, "removed": removed}
 
@@ -421,7 +412,7 @@ def clear_cache(request: protocol.ClearCacheRequest, emit: Emit) -> protocol.Cle
         cleaner = CacheCleaner(cache.directory, before, dry=dry)
         cleaner.run()
         if cleaner.files and not dry:
-            cache.invalidate_preparation()
+            remove_tree(cache.directory / METADATA_DIRECTORY / "prepared")
     finally:
         lock.release()
     if not dry:

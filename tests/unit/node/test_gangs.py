@@ -71,7 +71,7 @@ class Gang:
         if "lose" in step:
             self.coordinator.lose(step["lose"], "silence", self.now)
         elif "unreachable" in step:
-            self.coordinator.set_unreachable(set(step["unreachable"]))
+            self.coordinator.unreachable = set(step["unreachable"])
         elif "from" in step:
             for rank in range(self.size) if step["from"] == "all" else [step["from"]]:
                 before = dict(self.coordinator.orders)

@@ -76,7 +76,11 @@ def _remove(engine: str, directory: Path) -> bool:
 def _restore_ownership(record: Mapping[str, Any]) -> None:
     """Change the owner of files that root in the container wrote to the user."""
     user, group = os.geteuid(), os.getegid()
-    foreign = [path for path in record["ours"] if user != 0 and _has_foreign_files(path, user)]
+    foreign = [
+        path
+        for path in record["ours"]
+        if user != 0 and any(_owner(entry) not in (user, None) for entry in _entries(path))
+    ]
     if not foreign:
         return
     if record["engine"] == DOCKER:
@@ -91,10 +95,6 @@ def _restore_ownership(record: Mapping[str, Any]) -> None:
         run_program((*argv, "--entrypoint", "/bin/sh", record["image"], *chown), _CHOWN_SECONDS)
     else:
         run_program((record["engine"], "unshare", "chown", "-hR", "0:0", *foreign), _CHOWN_SECONDS)
-
-
-def _has_foreign_files(path: str, user: int) -> bool:
-    return any(_owner(entry) not in (user, None) for entry in _entries(path))
 
 
 def _owner(path: str) -> Optional[int]:

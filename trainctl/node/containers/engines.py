@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import threading
@@ -22,6 +23,7 @@ LABEL = "trainctl.run"
 
 CALL_SECONDS = 60.0
 _PROBE_SECONDS = 15.0
+_ERROR = re.compile("^(ERROR|Error): ")
 _HELP_PREFIXES = ("Run '", "See '", "Usage:")
 _PROBES = {
     PODMAN: (PODMAN, "info", "--format", "{{.Version.Version}} {{.Host.Security.Rootless}}"),
@@ -94,7 +96,9 @@ def probe_engine(name: str) -> Tuple[Optional[LocalEngine], str]:
     """Query an engine; if it doesn't work, None and the reason."""
     result = run_program(_PROBES[name], _PROBE_SECONDS)
     if result.code != 0:
-        return None, _unusable_text(name, result)
+        if result.code in (124, 126, 127):
+            return None, result.complaint
+        return None, f"{name}: {_ERROR.sub('', result.complaint)}"
     words = result.out.split()
     if name == APPTAINER:
         return LocalEngine(name, words[-1] if words else "", root_is_user=True), ""
@@ -120,15 +124,6 @@ def choose_engine(requested: Optional[str]) -> LocalEngine:
         f"no container engine works: {'; '.join(reasons)}",
         "Install podman, docker or apptainer on the node, or set runtime.engine: host.",
     )
-
-
-def _unusable_text(name: str, result: ProgramResult) -> str:
-    if result.code in (124, 126, 127):
-        return result.complaint
-    complaint = result.complaint
-    for prefix in ("ERROR: ", "Error: "):
-        complaint = complaint[len(prefix) :] if complaint.startswith(prefix) else complaint
-    return f"{name}: {complaint}"
 
 
 Emit = Callable[[Dict[str, Any]], None]

@@ -196,7 +196,9 @@ def pull_sif(
         result = run((APPTAINER, "pull", str(partial), f"docker://{reference}"), variables)
         if result.code == 0:
             digest = _sha256(partial)
-            record = {"digest": f"sha256:{digest}", "workdir": _workdir(partial)}
+            directories = (document.get("WorkingDir") for document in _objects(partial))
+            workdir = next((str(directory) for directory in directories if directory), "")
+            record = {"digest": f"sha256:{digest}", "workdir": workdir}
             partial.replace(make_directory(store.sif) / f"{digest}.sif")
             write_json(_record(layout, reference), record)
     return result
@@ -210,12 +212,6 @@ def _variables(
     if login is not None:
         variables.update(DOCKER_USERNAME=login.username, DOCKER_PASSWORD=login.password)
     return {f"APPTAINER_{name}": value for name, value in variables.items()}
-
-
-def _workdir(path: Path) -> str:
-    """WORKDIR of the image's OCI configuration; empty if unset."""
-    directories = (document.get("WorkingDir") for document in _objects(path))
-    return next((str(directory) for directory in directories if directory), "")
 
 
 def _objects(path: Path) -> Iterator[Dict[str, Any]]:

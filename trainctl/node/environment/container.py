@@ -98,7 +98,9 @@ def launch(
         forwards_term=engine == DOCKER,
         holding=holding,
     )
-    _write_programs(run, spec, first)
+    commands = shell_program(start_commands(spec), Path(str(WORK)), Path(str(STEP)))
+    for name, text in (("commands.sh", commands), ("first.sh", first)):
+        write_atomic(run.directory / name, text.encode(), durable=False)
     rdma = rdma_access(RDMA)
     container_spec = ContainerSpec(
         image=container["image"],
@@ -231,12 +233,6 @@ def _engine_command(engine: str, spec: ContainerSpec) -> Tuple[Tuple[str, ...], 
         argv = engines.apptainer_arguments(spec, root=os.geteuid() == 0)
         return argv, engines.apptainer_variables(spec)
     return engines.engine_arguments(engine, spec), {}
-
-
-def _write_programs(run: NodeRun, spec: RunSpec, first: str) -> None:
-    commands = shell_program(start_commands(spec), Path(str(WORK)), Path(str(STEP)))
-    for name, text in (("commands.sh", commands), ("first.sh", first)):
-        write_atomic(run.directory / name, text.encode(), durable=False)
 
 
 def _start_error_reader(run: NodeRun, log: Path) -> Callable[[], str]:

@@ -140,7 +140,7 @@ class _Sample:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.nice(19)
         history = self._run.directory / "metrics.jsonl"
-        before = _last_sample(history)
+        before = next(iter(_read(history, 2**16)[-1:]), None)
         container = container_processes(self._run.directory, (before or {}).get("container"))
         sample: Json = {"time": round(time.time(), 3), "container": container.record}
         sample.update(process_usage(self._supervisor, ended_seconds, container))
@@ -254,11 +254,6 @@ def _append(path: Path, sample: Json) -> None:
         write_atomic(path, b"".join(lines[:half:2] + lines[half:]))
 
 
-def _last_sample(path: Path) -> Optional[Json]:
-    samples = _read(path, 2**16)
-    return samples[-1] if samples else None
-
-
 def _read(path: Path, last_bytes: int = 0) -> List[Json]:
     """Samples in a file, or in its last bytes; skips truncated lines."""
     try:
@@ -307,9 +302,11 @@ def host_usage() -> Json:
     """Counters of the machine since boot, and memory."""
     memory = _parse_table(Path("/proc/meminfo"))
     received, sent = _network()
+    # user, nice, system, irq, softirq and steal, of all CPUs: proc(5)
+    times = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     return {
         "cpu_count": os.cpu_count() or 1,
-        "cpu_seconds": _busy_seconds(),
+        "cpu_seconds": round((sum(times[:3]) + sum(times[5:8])) / _TICKS, 2),
         "memory_total_bytes": memory.get("MemTotal", 0) * 1024,
         "memory_available_bytes": memory.get("MemAvailable", 0) * 1024,
         "network_received_bytes": received,
@@ -382,12 +379,6 @@ def _parse_table(path: Path) -> Dict[str, int]:
         if colon and words and words[0].isdigit():
             table[name] = int(words[0])
     return table
-
-
-def _busy_seconds() -> float:
-    """CPU time of user, nice, system, irq, softirq and steal, of all CPUs: proc(5)."""
-    fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-    return round((sum(fields[:3]) + sum(fields[5:8])) / _TICKS, 2)
 
 
 def _network() -> "tuple[int, int]":

@@ -90,7 +90,8 @@ class Coordinator:
         self._complete_at: Optional[float] = None
         self._cause: Optional[Value] = None
         self._final = False
-        self._unreachable: Set[int] = set()
+        self.unreachable: Set[int] = set()
+        """Ranks that are unreachable at the moment."""
         self.version = 0
         """Number of the last order."""
         self.orders: Dict[int, Value] = {}
@@ -100,10 +101,6 @@ class Coordinator:
     def over(self) -> bool:
         """Whether the outcome is decided."""
         return self._stage == "over"
-
-    def set_unreachable(self, ranks: Set[int]) -> None:
-        """Update the set of ranks that are unreachable at the moment."""
-        self._unreachable = ranks
 
     def update(self, rank: int, state: Value, now: float) -> None:
         """Take note of a rank's current state."""
@@ -145,7 +142,7 @@ class Coordinator:
 
     def _tick_running(self, now: float) -> None:
         if self._collect_until is not None:
-            missing = [rank for rank in self._unreachable if rank not in self._ended]
+            missing = [rank for rank in self.unreachable if rank not in self._ended]
             if now >= self._collect_until and not missing:
                 self._decide()
         elif self._complete_at is not None and now >= self._complete_at:
@@ -247,8 +244,10 @@ class Coordinator:
         ]
         other = next((rank for rank in self._all if loaded[rank] != loaded[0]), None)
         if other is not None:
-            differs = _difference_text(loaded[other], loaded[0])
-            self._finish(_cause(other, runs.DEPLOY_FAILED, differs))
+            own, first = (", ".join(loaded[rank]) or "nothing" for rank in (other, 0))
+            error = f"it would start from {own}, rank 0 from {first}"
+            remedy = "store checkpoints where all nodes see them"
+            self._finish(_cause(other, runs.DEPLOY_FAILED, f"{error}: {remedy}"))
             return
         self._stage = "running"
         self._release()
@@ -288,18 +287,13 @@ class Coordinator:
                 self._decide()
             elif self._collect_until is None:
                 self._collect_until = now + COLLECT_SECONDS
-        elif self._stage == "running" and self._complete_at is None and self._completes:
-            self._complete_at = now + self._policy.end_grace
+        elif self._stage == "running" and self._complete_at is None:
+            is_enough = {"any": True, "leader": 0 in self._ended, "all": False}[self._policy.end]
+            self._complete_at = now + self._policy.end_grace if is_enough else None
         if len(self._ended) == len(self._all):
             if self._stage == "running" and failed:
                 self._decide()
             self._conclude(now)
-
-    @property
-    def _completes(self) -> bool:
-        """Whether the ranks that have completed complete the gang."""
-        end = self._policy.end
-        return end == "any" or (end == "leader" and 0 in self._ended)
 
     def _complete(self) -> None:
         """Stop the ranks that remain after others have completed."""
@@ -363,12 +357,6 @@ class Coordinator:
 
 def _cause(rank: int, status: str, error: Optional[str], code: Optional[int] = None) -> Value:
     return {"rank": rank, "status": status, "exit_code": code, "error": error}
-
-
-def _difference_text(actual: Sequence[str], expected: Sequence[str]) -> str:
-    """Error for ranks that would resume from different checkpoints."""
-    own, first = ", ".join(actual) or "nothing", ", ".join(expected) or "nothing"
-    return f"it would start from {own}, rank 0 from {first}: store checkpoints where all nodes see them"
 
 
 def _rank_names(ranks: Sequence[int]) -> str:

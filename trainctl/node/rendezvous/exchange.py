@@ -113,7 +113,7 @@ class GangServer(ListeningServer):
                 if reason and not peer.lost:
                     peer.lost = True
                     self._coordinator.lose(rank, reason, now)
-            self._coordinator.set_unreachable(unreachable)
+            self._coordinator.unreachable = unreachable
             self._coordinator.tick(now)
 
     @property

@@ -232,7 +232,7 @@ class GangMember(RankCoordination):
         return [tend]
 
     def decide_outcome(
-        self, own: RunOutcome, end: AttemptEnd, number: int, on_retry: Callable[[str], None]
+        self, own: RunOutcome, end: AttemptEnd, number: int, record: Callable[..., None]
     ) -> Optional[RunOutcome]:
         """The coordinator decides when all ranks have ended."""
         consequence = False
@@ -251,7 +251,7 @@ class GangMember(RankCoordination):
         )
         if not self._wait_for_decision("again", "prepare"):
             return self._final(own)
-        on_retry(cause_text(self.order["cause"]))
+        record(error=cause_text(self.order["cause"]), retries=number)
         return None
 
     def report_exit(self, own: RunOutcome) -> RunOutcome:

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import PRIVATE_FILE, make_directory
@@ -71,7 +71,13 @@ class Allocation:
         """Environment variables that expose the GPUs to the job."""
         if granted := self._spec.get("batch"):
             return dict(granted["variables"])
-        return gpu_variables(self._gpus) if self._gpus else dict(self._hidden)
+        if not self._gpus:
+            return dict(self._hidden)
+        numbers = ",".join(str(gpu.number) for gpu in self._gpus)
+        variables = {"BT_NUM_GPUS": str(len(self._gpus))}
+        if self._gpus[0].vendor == AMD:
+            return {**variables, "HIP_VISIBLE_DEVICES": numbers}
+        return {**variables, "CUDA_VISIBLE_DEVICES": numbers, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
     @property
     def gpu_ids(self) -> List[str]:
@@ -303,15 +309,6 @@ def usable_gpus(declared: Optional[int], gpu_source: ListGpusFn = list_gpus) -> 
     if declared is not None and declared > len(reported):
         raise Failure("missing", f"{declared} GPUs declared, but the node has {len(reported)}")
     return reported[:declared]
-
-
-def gpu_variables(claimed: Sequence[GpuDevice]) -> Dict[str, str]:
-    """Variables that expose only the claimed GPUs to a job, by bus order."""
-    numbers = ",".join(str(gpu.number) for gpu in claimed)
-    variables = {"BT_NUM_GPUS": str(len(claimed))}
-    if claimed and claimed[0].vendor == AMD:
-        return {**variables, "HIP_VISIBLE_DEVICES": numbers}
-    return {**variables, "CUDA_VISIBLE_DEVICES": numbers, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 class GpuRequest:

@@ -71,16 +71,16 @@ class RankCoordination:
         return []
 
     def decide_outcome(
-        self, own: RunOutcome, end: AttemptEnd, number: int, on_retry: Callable[[str], None]
+        self, own: RunOutcome, end: AttemptEnd, number: int, record: Callable[..., None]
     ) -> Optional[RunOutcome]:
         """Decide after an attempt: the outcome, or None to retry.
 
-        Calls ``on_retry`` with the error before a retry.
+        ``record`` updates the run's record before a retry.
         """
         retry = AttemptPolicy.of(self._spec)
         if own.status != runs.FAILED or end.expired or number >= retry.max_attempts:
             return own
-        on_retry(own.error or "")
+        record(error=own.error or "", retries=number)
         if wait_for_stop(retry.delay_seconds):
             return RunOutcome(runs.STOPPED, end.code)
         return None

@@ -80,7 +80,10 @@ def run_rank(request: protocol.RunRankRequest, emit: Emit) -> protocol.RankRespo
     run_in_foreground(launch._replace(prepare=partial(_prepare, run, spec, wanted, request)))
     record = run.record
     status = str(record.get("status"))
-    if status == runs.STOPPED and _was_interrupted(run):
+    cause, is_expected = record.get("root_cause"), (run.directory / "stop.json").exists()
+    # neither trainctl nor another rank's failure stopped the run
+    is_interrupted = not is_expected and (not cause or cause["status"] == runs.STOPPED)
+    if status == runs.STOPPED and is_interrupted:
         waiting = "was interrupted, and may start again"
         run.write({**record, "status": runs.PENDING, "waiting": waiting, "ended_at": None})
         sys.exit(WAITING_EXIT_CODE)
@@ -90,13 +93,6 @@ def run_rank(request: protocol.RunRankRequest, emit: Emit) -> protocol.RankRespo
         code = int(record.get("exit_code") or 1)
         sys.exit(code if code > 0 else 128 - code)
     return {"status": status}
-
-
-def _was_interrupted(run: NodeRun) -> bool:
-    """Check that neither trainctl nor another rank's failure stopped the run."""
-    cause = run.record.get("root_cause")
-    is_expected = (run.directory / "stop.json").exists()
-    return not is_expected and (not cause or cause["status"] == runs.STOPPED)
 
 
 def expect_stop(request: protocol.ExpectStopRequest, emit: Emit) -> EmptyResponse:

@@ -60,7 +60,9 @@ def forget(request: LineageRequest, emit: Emit) -> ForgetResponse:
     freed += _remove_unused_code(layout, alone=alone) + _remove_unused_environments(
         layout, alone=alone
     )
-    return {"freed": freed, "empty": alone and _is_empty(layout)}
+    files = (path for path in (layout.root / "caches").rglob("*") if path.is_file())
+    is_empty = alone and not list_runs(layout) and next(files, None) is None
+    return {"freed": freed, "empty": is_empty}
 
 
 def forget_cache(request: LineageRequest, emit: Emit) -> ForgetCacheResponse:
@@ -146,10 +148,3 @@ def _remove_unused_environments(layout: Layout, *, alone: bool) -> int:
                 completion_marker.unlink()
                 freed += remove_tree(path)
     return freed
-
-
-def _is_empty(layout: Layout) -> bool:
-    """Check that there are no runs and no files in training caches."""
-    caches = layout.root / "caches"
-    has_files = any(path.is_file() for path in caches.rglob("*")) if caches.is_dir() else False
-    return not (list_runs(layout) or has_files)

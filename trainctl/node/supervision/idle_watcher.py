@@ -174,7 +174,9 @@ class RunInterrupter:
             self._record(self._reader.read())
         at = self._notices["taken_back"]
         for run in live if at is not None else ():
-            if run.key not in self._interrupted and _may_be_stopped(run):
+            # Without processes it uploads its checkpoints, which a signal would end.
+            is_running = run.record.get("status") != RUNNING or find_by_environment(run.mark)
+            if run.key not in self._interrupted and is_running:
                 self._interrupted.add(run.key)
                 _interrupt(run, at or 0.0)
 
@@ -183,11 +185,6 @@ class RunInterrupter:
             self._notices = notices
             with contextlib.suppress(OSError):
                 write_json(self._use.notices_path, notices)
-
-
-def _may_be_stopped(run: NodeRun) -> bool:
-    """Check for a run that has not ended: one without processes uploads its checkpoints, which a signal would end."""
-    return run.record.get("status") != RUNNING or bool(find_by_environment(run.mark))
 
 
 def _interrupt(run: NodeRun, at: float) -> None:

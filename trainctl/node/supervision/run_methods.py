@@ -111,7 +111,9 @@ def stop(request: protocol.StopRequest, emit: Emit) -> protocol.RunReport:
         with contextlib.suppress(OSError):  # a full disk doesn't prevent the stop
             write_json(run.directory / "stop.json", {"grace_seconds": request["grace_seconds"]})
     start = reported_at = time.monotonic()
-    grace, timeout = run.grace_seconds(spec), _stop_timeout(run, spec)
+    grace = run.grace_seconds(spec)
+    # the last checkpoint is uploaded after a stop that has time
+    timeout = grace + (upload_seconds(spec) if grace > 0 else 0.0) + _STOP_MARGIN_SECONDS
     signalled: Optional[Mapping[str, Any]] = None
     while time.monotonic() < start + timeout:
         status = status_of(run)
@@ -205,13 +207,6 @@ def status_of(run: NodeRun) -> protocol.RunReport:
     if status is None:
         raise Failure("missing", f"run {run.key} was removed meanwhile")
     return status
-
-
-def _stop_timeout(run: NodeRun, spec: RunSpec) -> float:
-    """Timeout of a stop: grace period plus upload of the last checkpoint."""
-    grace = run.grace_seconds(spec)
-    upload = upload_seconds(spec) if grace > 0 else 0.0
-    return grace + upload + _STOP_MARGIN_SECONDS
 
 
 def _forbid_start(run: NodeRun) -> bool:

@@ -222,12 +222,8 @@ class _Supervisor:
             if end is None or isinstance(end, RunOutcome):
                 return end
             end = self._place.result(end)
-
-            def record_retry(error: str, retries: int = number) -> None:
-                self._update_record(error=error, retries=retries)
-
             own = self._outcome(end, start_commands(self._request.spec))
-            outcome = self._peers.decide_outcome(own, end, number, record_retry)
+            outcome = self._peers.decide_outcome(own, end, number, self._update_record)
             if outcome is not None:
                 return outcome
         return RunOutcome(runs.STOPPED)

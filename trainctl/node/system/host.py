@@ -35,7 +35,10 @@ def logout_rules(root: Path = Path("/")) -> LogoutPolicy:
     if (root / "var/lib/systemd/linger" / user).exists():
         return {"survives": True, "why": f"{user} lingers", "fix": ""}
     fix = f"Run `loginctl enable-linger {user}` once."
-    if _below_user_manager(root):
+    groups = ""
+    with contextlib.suppress(OSError):
+        groups = (root / "proc/self/cgroup").read_text()
+    if f"user@{os.geteuid()}.service" in groups:
         why = "the session belongs to the user's service manager, which ends at logout"
         return {"survives": False, "why": why, "fix": fix}
     if _is_killed_on_logout(_settings(root), user):
@@ -68,14 +71,6 @@ def _user() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return str(os.geteuid())
-
-
-def _below_user_manager(root: Path) -> bool:
-    try:
-        text = (root / "proc/self/cgroup").read_text()
-    except OSError:
-        return False
-    return f"user@{os.geteuid()}.service" in text
 
 
 def _settings(root: Path) -> Dict[str, str]:
