@@ -16,7 +16,7 @@ from trainctl.base.system.processes import cpu_seconds, descendants, is_alive, p
 from trainctl.node.containers.engines import APPTAINER, DOCKER, LABEL, run_program
 
 _CHOWN_TARGET = "/given"
-_CHOWN_SECONDS = 600.0
+_CHOWN_SECONDS = 600.0  # datasets of millions of files
 
 
 def record_container(directory: Path, engine: str, image: str, ours: Sequence[str]) -> None:

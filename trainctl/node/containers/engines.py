@@ -22,7 +22,7 @@ LABEL = "trainctl.run"
 """Label of trainctl's containers; its value is the run's directory."""
 
 CALL_SECONDS = 60.0
-_PROBE_SECONDS = 15.0
+_PROBE_SECONDS = 15.0  # an engine may have to start its daemon first
 _ERROR = re.compile("^(ERROR|Error): ")
 _HELP_PREFIXES = ("Run '", "See '", "Usage:")
 _PROBES = {

@@ -1,6 +1,6 @@
 """Sample a run's usage in separate processes, which may hang.
 
-See DESIGN.md, "Logs and metrics".
+See runs/DESIGN.md, "Logs and metrics".
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _COST_RATIO = 200
 """Pause after a sample, in seconds per CPU second it took, divided by the number of CPUs: at most 0.5 % load."""
 _DISK_SECONDS = 10.0
 _DAY = 86400.0
-_GPU_SECONDS = 5.0
-_GPU_PAUSE = 600.0
+_GPU_SECONDS = 5.0  # nvidia-smi takes up to 3 s without the driver's persistence mode
+_GPU_PAUSE = 600.0  # after a timeout; a hanging driver leaves a process behind each time
 _MAX_SECONDS = 30.0
 _LAST_SECONDS = 2.0
 _POLL_SECONDS = 0.02

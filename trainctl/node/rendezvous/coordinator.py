@@ -1,4 +1,4 @@
-"""Decide what each rank of a gang does next, from the current state of all. See DESIGN.md, "Gangs".
+"""Decide what each rank of a gang does next, from the current state of all. See DESIGN.md.
 
 No I/O and no clock: ``now`` is the caller's time in seconds.
 """
@@ -42,7 +42,7 @@ class GangPolicy(NamedTuple):
     max_attempts: int = 1
     delay_seconds: float = 0.0
     slot: bool = False
-    end: str = "all"
+    end: str = "all"  # jobs have "any" by default: scripts of Baseten's ml-cookbook let all but one rank sleep
     end_grace: float = 0.0
 
 

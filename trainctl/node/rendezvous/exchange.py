@@ -31,7 +31,7 @@ _IDLE_SECONDS = 10.0
 _SPARE_CONNECTIONS = 64
 """Open connections beside two of each rank: probes, and ranks that connect again."""
 
-_TICK_SECONDS = 0.25
+_TICK_SECONDS = 0.25  # resolution of the coordinator's times, which are seconds
 
 
 class _Presence:

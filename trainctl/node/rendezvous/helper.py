@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainctl.node.rendezvous.exchange import GangServer  # only helpers import it
 
 _MAX_BYTES = 2**16
-_RETRY_SECONDS = 0.5
+_RETRY_SECONDS = 0.5  # short: rank 0 counts a rank without a connection as lost after 10 s
 _FAREWELL_SECONDS = 10.0
 """How long rank 0 waits for ranks that don't know the end yet."""
 

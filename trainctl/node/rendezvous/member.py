@@ -1,4 +1,4 @@
-"""A rank's member of its gang, used by its supervisor. See DESIGN.md, "Gangs"."""
+"""A rank's member of its gang, used by its supervisor. See DESIGN.md."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from trainctl.node.scheduling.allocation import (
 from trainctl.node.scheduling.claims import is_held, wait_for_release
 from trainctl.node.scheduling.rank_coordination import AttemptPolicy, RankCoordination, RunOutcome
 
-_POLL_SECONDS = 0.25
-_DECISION_SECONDS = 3600.0
-_FAREWELL_SECONDS = 15.0
+_POLL_SECONDS = 0.25  # an order ends the wait at once; only a stop request needs the poll
+_DECISION_SECONDS = 3600.0  # longer than any grace period; other ranks may upload checkpoints
+_FAREWELL_SECONDS = 15.0  # longer than rank 0 waits for the others
 
 
 class GangMember(RankCoordination):

@@ -65,7 +65,7 @@ class HeldPlace:
 
 _RESERVE_BYTES = 2**30
 _RESERVE_SHARE = 100
-_MEASURE_SECONDS = 2.0
+_MEASURE_SECONDS = 2.0  # the supervisor does nothing else meanwhile
 _GRACE_SECONDS = 10.0
 
 

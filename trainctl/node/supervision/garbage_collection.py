@@ -1,4 +1,4 @@
-"""Forget a lineage and remove unreferenced data, in the order of invariant 7."""
+"""Forget a lineage and remove unreferenced data, in the order of invariant 7 of cache/DESIGN.md."""
 
 from __future__ import annotations
 

@@ -35,15 +35,17 @@ _TICK_SECONDS = 2.0
 _MIN_TICK_SECONDS = 0.1
 _OVERDUE_SECONDS = 900.0
 """How long after its time limit, grace and upload a run keeps the machine."""
-_ROOT_MISSING_SECONDS = 60.0
-_RETRY_SECONDS = 60.0
+_ROOT_MISSING_SECONDS = (
+    60.0  # a destroy removes the directory just before it ends the machine itself
+)
+_RETRY_SECONDS = 60.0  # after a shutdown command that failed
 _COMMAND_SECONDS = 60.0
 _NOTICE_SHARE = 0.5
 """Share of the time until the machine is taken back that jobs get to exit; the rest is for uploads."""
 _IMDS = "http://169.254.169.254"
 _IMDS_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
-_IMDS_VALID_SECONDS = "21600"
-_IMDS_SECONDS = 1.0
+_IMDS_VALID_SECONDS = "21600"  # the longest that EC2 allows
+_IMDS_SECONDS = 1.0  # the service is on the machine's own host
 
 
 def execute(argv: Sequence[str]) -> None:

@@ -51,7 +51,7 @@ from trainctl.node.system.gpus import (
 )
 from trainctl.node.system.layout import Layout, check_absolute, layout_of
 
-_TOOL_SECONDS = 2.5
+_TOOL_SECONDS = 2.5  # all checks of a host take at most 3 s
 _MAX_NAMED = 2
 _GpuReport = Tuple[Optional[str], List[Finding]]
 _PORTS_SECONDS = 1.5

@@ -31,10 +31,10 @@ from trainctl.node.system.host import kill_marked, send_signal
 from trainctl.node.system.layout import Layout, layout_of
 
 Emit = Callable[[Dict[str, Any]], None]
-_STOP_MARGIN_SECONDS = 30.0
+_STOP_MARGIN_SECONDS = 30.0  # containers are removed and files chowned after the grace period
 _POLL_SECONDS = 0.05
 _REPORT_SECONDS = 1.0
-_MARK_MAX_AGE = 86400.0
+_MARK_MAX_AGE = 86400.0  # no start arrives later than that
 
 
 def status(request: protocol.StatusRequest, emit: Emit) -> protocol.StatusResponse:

@@ -1,4 +1,4 @@
-"""Supervisor: one detached process per rank of a run. See DESIGN.md, "Runs"."""
+"""Supervisor: one detached process per rank of a run. See runs/DESIGN.md."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ from trainctl.node.supervision.attempt_limits import DiskGuard, HeldPlace
 from trainctl.node.system.host import detach, kill_marked, leave_session
 from trainctl.node.training_caches import prepare_cache, update_summary
 
-_WRITE_ATTEMPTS = 60
-_REPORT_SECONDS = 2.0
-_EXIT_SECONDS = 10.0
+_WRITE_ATTEMPTS = 60  # a minute: other runs may free the disk meanwhile
+_REPORT_SECONDS = 2.0  # callers take silence for a broken connection
+_EXIT_SECONDS = 10.0  # the kernel frees the memory of a killed process first
 _EXIT_POLL_SECONDS = 0.01
 _RELEASED = b"."
 
