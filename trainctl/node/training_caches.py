@@ -15,7 +15,6 @@ from typing import (
     Dict,
     Iterator,
     List,
-    Mapping,
     NamedTuple,
     Optional,
     Set,
@@ -103,21 +102,13 @@ class TrainingCache:
 
     def is_prepared(self, digest: str) -> bool:
         """Check that commands with this digest have prepared its current content."""
-        return self._preparation(digest).exists()
-
-    def mark_prepared(self, digest: str, key: str, name: str) -> None:
-        """Record that a run prepared it; ``name`` describes the run."""
-        make_directory(self._preparation(digest).parent)
-        create_exclusive(self._preparation(digest), json.dumps({"run": key, "name": name}).encode())
-
-    def prepared_by(self, digest: str) -> Dict[str, Any]:
-        """``run`` (key) and ``name`` of the run that prepared it; empty if unknown."""
-        return read_json(self._preparation(digest)) or {}
+        return self.preparation(digest).exists()
 
     def _file(self, owner: str) -> str:
         return f"{short_name(self.directory)}-{owner}" if owner else short_name(self.directory)
 
-    def _preparation(self, digest: str) -> Path:
+    def preparation(self, digest: str) -> Path:
+        """File that names the run that has prepared it: ``{run, name}``."""
         return self.directory / METADATA_DIRECTORY / "prepared" / digest
 
     @property
@@ -304,25 +295,23 @@ def prepare_cache(
             return RunOutcome(runs.STOPPED)
     try:
         if cache.is_prepared(digest):
-            _record_preparer(run, rank, cache.prepared_by(digest))
+            preparer = read_json(cache.preparation(digest)) or {}
+            if preparer.get("run") != run.key:  # another run has the commands' log
+                path = run.prepared_by(rank)
+                make_directory(path.parent)
+                write_json(path, {"name": preparer.get("name") or "another run"})
             return None
         begin("prepares the training cache")
         outcome = execute(commands)
         if outcome is not None:
             return _with_last_lines(outcome, run, rank)
         name = f"run {spec['number']} ({spec['id']}) of {spec['address']}"
-        cache.mark_prepared(digest, run.key, name)
+        make_directory(cache.preparation(digest).parent)
+        made_by = json.dumps({"run": run.key, "name": name})
+        create_exclusive(cache.preparation(digest), made_by.encode())
     finally:
         lock.release()
     return None
-
-
-def _record_preparer(run: NodeRun, rank: int, preparer: Mapping[str, str]) -> None:
-    """Record which other run has the commands' log, in place of that log."""
-    if preparer.get("run") != run.key:
-        path = run.prepared_by(rank)
-        make_directory(path.parent)
-        write_json(path, {"name": preparer.get("name") or "another run"})
 
 
 def _with_last_lines(outcome: RunOutcome, run: NodeRun, rank: int) -> RunOutcome:
@@ -408,7 +397,15 @@ def clear_cache(request: protocol.ClearCacheRequest, emit: Emit) -> protocol.Cle
         raise Failure("busy", f"{cache.directory} is being prepared or cleared", "Try again later.")
     try:
         if not dry:
-            _check_unused(layout, cache.directory)
+            for run, spec in list_specs(layout):
+                status = run.status() if str(cache.directory) in spec["caches"] else None
+                if status and status["supervised"]:
+                    number = f"run {spec['number']} of {spec['address']}"
+                    raise Failure(
+                        "busy",
+                        f"the cache is in use by {number}",
+                        "Wait for the run to end, or stop it.",
+                    )
         cleaner = CacheCleaner(cache.directory, before, dry=dry)
         cleaner.run()
         if cleaner.files and not dry:
@@ -418,17 +415,6 @@ def clear_cache(request: protocol.ClearCacheRequest, emit: Emit) -> protocol.Cle
     if not dry:
         update_summary(layout, cache.directory)
     return {"files": cleaner.files, "bytes": cleaner.bytes, "left": cleaner.remaining}
-
-
-def _check_unused(layout: Layout, directory: Path) -> None:
-    for run, spec in list_specs(layout):
-        status = run.status() if str(directory) in spec["caches"] else None
-        if status and status["supervised"]:
-            raise Failure(
-                "busy",
-                f"the cache is in use by run {spec['number']} of {spec['address']}",
-                "Wait for the run to end, or stop it.",
-            )
 
 
 def _parse_request(request: protocol.CacheOwnerRequest) -> Tuple[Layout, TrainingCache, str, str]:

@@ -220,10 +220,10 @@ def test_cut_connections_lose_nothing_and_no_rank(supervisors: Supervisors) -> N
 @pytest.fixture
 def server() -> Iterator[GangServer]:
     coordinator = Coordinator(GangPolicy(2, [HERE]), lambda: 20000, lambda: None, 7)
-    made = GangServer(listen([HERE]), "secret", 1, coordinator, TIMEOUTS)
-    made.start()
-    yield made
-    made.stop()
+    gang_server = GangServer(listen([HERE]), "secret", 1, coordinator, TIMEOUTS)
+    gang_server.start()
+    yield gang_server
+    gang_server.stop()
 
 
 def message(number: int, word: str) -> dict[str, Any]:

@@ -192,7 +192,14 @@ def pull_sif(
     store = ImageStore(layout)
     with temporary_directory(store.top, _PULLING) as folder:
         partial = folder / "image.sif"
-        variables = _variables(make_directory(store.cache), folder, login)
+        # on the node's disk: home is often too small
+        variables = {
+            "APPTAINER_CACHEDIR": str(make_directory(store.cache)),
+            "APPTAINER_TMPDIR": str(folder),
+        }
+        if login is not None:
+            variables["APPTAINER_DOCKER_USERNAME"] = login.username
+            variables["APPTAINER_DOCKER_PASSWORD"] = login.password
         result = run((APPTAINER, "pull", str(partial), f"docker://{reference}"), variables)
         if result.code == 0:
             digest = _sha256(partial)
@@ -202,16 +209,6 @@ def pull_sif(
             partial.replace(make_directory(store.sif) / f"{digest}.sif")
             write_json(_record(layout, reference), record)
     return result
-
-
-def _variables(
-    cache: Path, temporary: Path, login: Optional[RegistryCredentials]
-) -> Dict[str, str]:
-    """Cache and temporary files on the node's disk: home is often too small."""
-    variables = {"CACHEDIR": str(cache), "TMPDIR": str(temporary)}
-    if login is not None:
-        variables.update(DOCKER_USERNAME=login.username, DOCKER_PASSWORD=login.password)
-    return {f"APPTAINER_{name}": value for name, value in variables.items()}
 
 
 def _objects(path: Path) -> Iterator[Dict[str, Any]]:

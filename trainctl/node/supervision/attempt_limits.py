@@ -83,17 +83,16 @@ class DiskGuard:
         """End the attempt if it must stop; call every second."""
         if attempt.stopped:
             return
-        self.reason = self._overuse() or self._full_disk()
+        used = _usage(self._run).get("checkpoints", 0) if self._limit else 0
+        if self._limit and used > self._limit:
+            allowed = f"volume_size_gib allows {format_bytes(self._limit)}"
+            self.reason = f"its checkpoints take {format_bytes(used)}, {allowed}"
+        else:
+            self.reason = self._full_disk()
         if self.reason:
             with contextlib.suppress(OSError):  # the disk may be full
                 self._run.interrupt(self.reason, _GRACE_SECONDS)
             attempt.end()
-
-    def _overuse(self) -> Optional[str]:
-        used = _usage(self._run).get("checkpoints", 0) if self._limit else 0
-        if not self._limit or used <= self._limit:
-            return None
-        return f"its checkpoints take {format_bytes(used)}, volume_size_gib allows {format_bytes(self._limit)}"
 
     def _full_disk(self) -> Optional[str]:
         for paths in ([self._run.work, self._run.scratch], self._checkpoints):

@@ -40,20 +40,15 @@ def idle_shutdown(
     use, settings = MachineUse(Layout(request["root"])), request["settings"]
     if use.settings != settings:
         use.store(settings)
-    _write_boot_script(use)
-    _watch(use, settings)
-    use.renew()
-    return use.report()
-
-
-def _write_boot_script(use: MachineUse) -> None:
-    """Write the script that starts the watcher after a boot, with the installed program."""
     program = next((word for word in sys.argv if word.endswith(".pyz")), "")
     argv = (sys.executable, "-I", "-S", program, "idle_shutdown")
     script = f"exec {' '.join(map(shlex.quote, argv))} < {shlex.quote(str(use.path))}\n"
     with contextlib.suppress(OSError):
-        if program:
+        if program:  # started after a boot
             write_atomic(use.layout.root / "at_boot", script.encode())
+    _watch(use, settings)
+    use.renew()
+    return use.report()
 
 
 def mark_use(root: str, *, counts: bool) -> None:

@@ -177,15 +177,13 @@ def _amd(seconds: float) -> List[GpuDevice]:
         for card, values in cards.items()
         if card.startswith("card") and card[4:].isdigit()
     }
-    return [_card(number, values) for number in values]
-
-
-def _card(number: int, cards: Mapping[int, Mapping[str, str]]) -> GpuDevice:
-    card = cards[number]
-    name = card.get("card series") or card.get("card model") or "AMD"
     keys = ("gpu use (%)", "vram total used memory (b)", "vram total memory (b)")
-    measured = [card.get(key, "") for key in keys]
-    return GpuDevice(number, _card_id(number, cards), name, AMD, *_in_units(measured, 1))
+    gpus = []
+    for number, card in values.items():
+        name = card.get("card series") or card.get("card model") or "AMD"
+        usage = _in_units([card.get(key, "") for key in keys], 1)
+        gpus.append(GpuDevice(number, _card_id(number, values), name, AMD, *usage))
+    return gpus
 
 
 def _in_units(

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Callable, Collection, Dict, Iterable, Iterator, List, Sequence, Tuple
+from typing import Callable, Collection, Dict, Iterable, List, Sequence
 
 from trainctl.base.protocol.host import LogoutPolicy
 from trainctl.base.system.processes import descendants, find_by_environment
@@ -75,22 +75,16 @@ def _user() -> str:
 
 def _settings(root: Path) -> Dict[str, str]:
     """Settings of logind; later files and lines override earlier ones."""
-    settings: Dict[str, str] = {}
-    for text in _configuration_texts(root):
-        settings.update(dict(_SETTING.findall(text)))
-    return settings
-
-
-def _configuration_texts(root: Path) -> Iterator[str]:
     main = [root / top.lstrip("/") / "logind.conf" for top in _CONFIGURATION]
     dropins: Dict[str, Path] = {}
     for top in _CONFIGURATION:
         for path in sorted((root / top.lstrip("/") / "logind.conf.d").glob("*.conf")):
             dropins[path.name] = path
-    ordered: Tuple[Path, ...] = (*main, *(dropins[name] for name in sorted(dropins)))
-    for path in ordered:
+    settings: Dict[str, str] = {}
+    for path in (*main, *(dropins[name] for name in sorted(dropins))):
         with contextlib.suppress(OSError):
-            yield path.read_text(errors="replace")
+            settings.update(dict(_SETTING.findall(path.read_text(errors="replace"))))
+    return settings
 
 
 def _is_killed_on_logout(settings: Dict[str, str], user: str) -> bool:
