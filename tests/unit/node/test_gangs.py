@@ -21,7 +21,7 @@ from trainctl.node.rendezvous.exchange import (
     opened,
     sealed,
 )
-from trainctl.node.rendezvous.helper import Helper, HelperPipe, RankLink, coordinate
+from trainctl.node.rendezvous.link import HelperPipe, HelperProcess, RankLink, coordinate
 from trainctl.node.rendezvous.worker_failures import judge_failure
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system.layout import Layout
@@ -161,7 +161,7 @@ class Supervisors:
             RankLink(line, self.states[1], exchange, TIMEOUTS).run()
 
         descriptors = [listener.fileno() for listener in listeners]
-        self._helpers = [Helper(serve, descriptors), Helper(connect)]
+        self._helpers = [HelperProcess(serve, descriptors), HelperProcess(connect)]
         for listener in listeners:
             listener.close()
         self.orders: list[list[dict[str, Any]]] = [[], []]

@@ -12,7 +12,7 @@ import pytest
 from trainctl.base.failure import Failure
 from trainctl.base.network.listener import listen, parse_port_range
 from trainctl.base.network.object_server import ObjectServer, ObjectSource, serve_in_thread
-from trainctl.node.rendezvous.helper import PortReservation
+from trainctl.node.rendezvous.link import PortReservation
 
 HERE = "127.0.0.1"
 

@@ -1,7 +1,7 @@
 """Coordination of a gang's ranks: join, allocate, start, fail and retry together.
 
 - ``member``: a rank's side, used by its supervisor, and its allocation of GPUs
-- ``helper``: the process that is in touch with rank 0 while the supervisor is busy
+- ``link``: the helper process that is in touch with rank 0 while the supervisor is busy
 - ``exchange``: states for orders over HTTP; rank 0 has the server
 - ``coordinator`` decides, without I/O; ``worker_failures`` judges how a rank failed
 """

@@ -29,7 +29,7 @@ _IDLE_SECONDS = 10.0
 """How long a connection may wait for its next request; ranks send one every two seconds."""
 
 _SPARE_CONNECTIONS = 64
-"""Open connections beside two of each rank: probes, and ranks that connect again."""
+"""Open connections in addition to two of each rank: probes, and ranks that connect again."""
 
 _TICK_SECONDS = 0.25  # resolution of the coordinator's times, which are seconds
 

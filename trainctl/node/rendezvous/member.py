@@ -15,9 +15,9 @@ from trainctl.base.protocol.runs import GangSpec, RunSpec
 from trainctl.base.system.processes import boot_id
 from trainctl.base.units import parse_duration
 from trainctl.node.rendezvous.coordinator import Coordinator, GangPolicy, GangTimeouts, Value
-from trainctl.node.rendezvous.helper import (
-    Helper,
+from trainctl.node.rendezvous.link import (
     HelperPipe,
+    HelperProcess,
     PortReservation,
     RankLink,
     coordinate,
@@ -69,7 +69,7 @@ class GangMember(RankCoordination):
             "instance": secrets.token_hex(8),
             "is": "deploying",
         }
-        self._helper: Optional[Helper] = None
+        self._helper: Optional[HelperProcess] = None
         self._layout: Value = {}
         self._began = False
         self.order: Value = {"do": "join"}
@@ -79,7 +79,7 @@ class GangMember(RankCoordination):
         """Start the helper: rank 0 listens, the others connect."""
         self._helper = self._serve() if self._rank == 0 else self._connect()
 
-    def _serve(self) -> Helper:
+    def _serve(self) -> HelperProcess:
         spec, addresses = self._spec, self._gang["addresses"]
         ports = parse_port_range(self._gang.get("ports"))
         token, port_reservation = secrets.token_hex(32), PortReservation(ports)
@@ -105,7 +105,7 @@ class GangMember(RankCoordination):
             )
             coordinate(line, self._state, server, self._timeouts)
 
-        helper = Helper(work, [listener.fileno() for listener in listeners])
+        helper = HelperProcess(work, [listener.fileno() for listener in listeners])
         # The other ranks are started with port and token.
         own = {"port": listeners[0].getsockname()[1], "token": token}
         write_json(self._run.gang, {**(self._rendezvous or {}), **own})
@@ -113,7 +113,7 @@ class GangMember(RankCoordination):
             listener.close()
         return helper
 
-    def _connect(self) -> Helper:
+    def _connect(self) -> HelperProcess:
         if self._rendezvous is None:
             raise Failure("request", "the rendezvous of rank 0 is required to start another rank")
         addresses, port = self._gang["addresses"], int(self._rendezvous["port"])
@@ -126,7 +126,7 @@ class GangMember(RankCoordination):
             tried = ", ".join(f"{address}:{port}" for address in addresses)
             RankLink(line, self._state, client.exchange, self._timeouts, tried).run()
 
-        return Helper(work)
+        return HelperProcess(work)
 
     def allocation(self) -> Allocation:
         """All ranks wait together."""

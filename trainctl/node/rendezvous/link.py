@@ -1,4 +1,4 @@
-"""A rank's helper process, which is in touch with rank 0 while the supervisor is busy; rank 0's has the server."""
+"""A rank's link to rank 0: a helper process, which is in touch while the supervisor is busy; rank 0's has the server."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class HelperPipe:
         self._end.close()
 
 
-class Helper:
+class HelperProcess:
     """The supervisor's side of its helper process, which runs ``work`` with the other end of ``line``."""
 
     def __init__(self, work: Callable[[HelperPipe], None], descriptors: Sequence[int] = ()) -> None:
