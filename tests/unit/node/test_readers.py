@@ -179,7 +179,7 @@ def test_missing_and_truncated_objects_are_named(
 
 
 class SignedDirectory(DirectoryObjects):
-    def sign(self, keys: Sequence[str], seconds: int) -> Sequence[str]:
+    def presigned(self, keys: Sequence[str], seconds: int) -> Sequence[str]:
         return [f"http://127.0.0.1/{key}" for key in keys]
 
 
