@@ -171,7 +171,24 @@ class AwsProvider:
         region = read_settings(cluster).region
         by_tag = [{"Name": "tag-key", "Values": [KEY]}]
         found = find_instances(self._account(region), by_tag)
-        return [machine_of(instance, region) for instance in found]
+        machines = []
+        for instance in found:
+            tags = tags_of(instance)
+            machine = Machine(
+                id=instance["InstanceId"],
+                cluster=tags.get(CLUSTER, ""),
+                node=tags.get(NODE, ""),
+                lineage=tags.get(LINEAGE, ""),
+                key=tags.get(KEY, ""),
+                state=state_of(instance),
+                type=instance["InstanceType"],
+                zone=instance["Placement"]["AvailabilityZone"],
+                launched_at=instance["LaunchTime"].timestamp(),
+                price_per_hour=_number(tags.get(PRICE, "")),
+                details={"region": region},
+            )
+            machines.append(machine)
+        return machines
 
     def end(self, machine: Machine) -> None:
         account = self._account(machine.details["region"])
@@ -320,24 +337,6 @@ def node_of(settings: AwsSettings, instance: Instance) -> Node:
         price_per_hour=_number(tags.get(PRICE, "")),
         shutdown=shutdown if settings.user == "root" else ("sudo", "-n", *shutdown),
         idle_timeout=settings.idle_timeout,
-    )
-
-
-def machine_of(instance: Instance, region: str) -> Machine:
-    """Return an instance as listings without a state show it."""
-    tags = tags_of(instance)
-    return Machine(
-        id=instance["InstanceId"],
-        cluster=tags.get(CLUSTER, ""),
-        node=tags.get(NODE, ""),
-        lineage=tags.get(LINEAGE, ""),
-        key=tags.get(KEY, ""),
-        state=state_of(instance),
-        type=instance["InstanceType"],
-        zone=instance["Placement"]["AvailabilityZone"],
-        launched_at=instance["LaunchTime"].timestamp(),
-        price_per_hour=_number(tags.get(PRICE, "")),
-        details={"region": region},
     )
 
 

@@ -102,12 +102,15 @@ class RunInstancesRequest:
         }
         price = {} if offer.price_per_hour is None else {PRICE: f"{offer.price_per_hour:g}"}
         own = {**tags, HOST_KEY: host.public, **price}
+        group = settings.placement_group
+        if group is True:
+            group = self._groups.ensure_placement_group()
         return {
             **launch_parameters(settings, offer),
             **self._image(),
             "UserData": user_data(settings.user, login, host, settings.boot_timeout),
             "NetworkInterfaces": self._interfaces(offer),
-            "Placement": {"GroupName": self._placement_group()} if settings.placement_group else {},
+            "Placement": {"GroupName": group} if group else {},
             "TagSpecifications": [
                 {"ResourceType": "instance", "Tags": tag_list(own)},
                 {"ResourceType": "volume", "Tags": tag_list(tags)},
@@ -151,10 +154,6 @@ class RunInstancesRequest:
             {**interface, **more, "NetworkCardIndex": card, "DeviceIndex": min(card, 1)}
             for card in range(cards)
         ]
-
-    def _placement_group(self) -> str:
-        group = self._settings.placement_group
-        return group if isinstance(group, str) else self._groups.ensure_placement_group()
 
 
 def launch_parameters(settings: AwsSettings, offer: Offer) -> dict[str, Any]:

@@ -117,7 +117,10 @@ class LocalProvider:
     def delete(self, node: Node) -> None:
         """The last key removes the directory, if no other lineage uses it."""
         root = Path(node.root)
-        _finish_interrupted_removals(root)
+        for remains in root.parent.glob(f".{root.name}.*.*"):  # of a process that died
+            pid = remains.name.removeprefix(f".{root.name}.").partition(".")[0]
+            if pid.isdigit() and not Path("/proc", pid).exists():
+                _remove(remains)
         with contextlib.suppress(FileNotFoundError):
             _marker(root, node.key).unlink()
         if not root.exists() or _in_use(root):
@@ -189,14 +192,6 @@ def _in_use(root: Path) -> bool:
         if directory.is_dir()
         for _ in directory.glob(pattern)
     )
-
-
-def _finish_interrupted_removals(root: Path) -> None:
-    """Remove the remains of removals whose process died."""
-    for pending_removal in root.parent.glob(f".{root.name}.*.*"):
-        pid = pending_removal.name.removeprefix(f".{root.name}.").partition(".")[0]
-        if pid.isdigit() and not Path("/proc", pid).exists():
-            _remove(pending_removal)
 
 
 def _remove(root: Path) -> None:

@@ -62,7 +62,9 @@ def remove_marker(request: Request) -> HostScriptResponse:
         if not (_is_needed(root) or path == data or path in data.parents):
             path.rename(pending_removal / path.name)
     for path in root.glob(f"{_REMOVING}*"):
-        _erase(path)
+        for directory, _, _ in os.walk(str(path)):  # whatever its modes
+            Path(directory).chmod(0o700)
+        shutil.rmtree(str(path), ignore_errors=True)
     for path in (data, root):
         _remove_empty(path)
     return {"removed": True}
@@ -110,13 +112,6 @@ def _remove_empty(path: Path) -> None:
         path.rmdir()
     except OSError:
         return
-
-
-def _erase(path: Path) -> None:
-    """Remove a directory, whatever its modes."""
-    for directory, _, _ in os.walk(str(path)):
-        Path(directory).chmod(0o700)
-    shutil.rmtree(str(path), ignore_errors=True)
 
 
 COMMANDS = {"make": create_marker, "marks": read_markers, "remove": remove_marker}

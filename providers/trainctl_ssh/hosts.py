@@ -311,7 +311,10 @@ def find_host_paths(transport: Transport, host: SshHost, node_label: str) -> Hos
             f"{node_label} has no home directory",
             printable_tail(output.stderr) or "Set HOME for this user on the host.",
         )
-    supported = [parts for parts in pythons if len(parts) == 3 and _is_supported_python(parts[0])]
+    known = [(re.match(r"(\d+)\.(\d+)", parts[0]), parts) for parts in pythons if len(parts) == 3]
+    supported = [
+        parts for match, parts in known if match and (int(match[1]), int(match[2])) >= (3, 8)
+    ]
     if not supported:
         raise _no_python_error(node_label, host, pythons)
     directory = host.dir.rstrip("/") or "~/.cache/trainctl"
@@ -329,11 +332,6 @@ def find_presence(transport: Transport, path: str, node_label: str) -> ResourceS
         raise NodeError(
             f"{node_label} cannot inspect its files", printable_tail(output.stderr)
         ) from None
-
-
-def _is_supported_python(version: str) -> bool:
-    match = re.match(r"(\d+)\.(\d+)", version)
-    return match is not None and (int(match[1]), int(match[2])) >= (3, 8)
 
 
 def _no_python_error(node_label: str, host: SshHost, pythons: list[list[str]]) -> NodeError:

@@ -199,7 +199,8 @@ class ParamikoConnection(SshConnection):
         client = paramiko.SSHClient()
         name = host if port == 22 else f"[{host}]:{port}"
         if login.host_key:
-            key = _parse_key(login.host_key)
+            kind, _, encoded = login.host_key.partition(" ")
+            key = paramiko.PKey.from_type_string(kind, base64.b64decode(encoded))
             client.get_host_keys().add(name, key.get_name(), key)
         else:
             for known in (*_known_hosts(config), Path("/etc/ssh/ssh_known_hosts")):
@@ -302,11 +303,6 @@ class _HostKeyPrompt(paramiko.MissingHostKeyPolicy):
 
 def _known_hosts(config: Mapping[str, Any]) -> list[Path]:
     return known_hosts_files(str(config.get("userknownhostsfile", "~/.ssh/known_hosts")))
-
-
-def _parse_key(text: str) -> paramiko.PKey:
-    kind, _, encoded = text.partition(" ")
-    return paramiko.PKey.from_type_string(kind, base64.b64decode(encoded))
 
 
 def _transport(client: paramiko.SSHClient) -> paramiko.Transport:
@@ -421,8 +417,12 @@ def relay(channel: paramiko.Channel, port: int) -> None:
                 data = end.recv(_READ_BYTES)
                 if data:
                     ends[end].sendall(data)
+                    continue
+                other = ends.pop(end)
+                if isinstance(other, paramiko.Channel):
+                    end_input(other)
                 else:
-                    _end_write(ends.pop(end))
+                    other.shutdown(socket.SHUT_WR)
 
 
 def end_input(channel: Any) -> None:
@@ -434,13 +434,6 @@ def end_input(channel: Any) -> None:
         message = channel._send_eof()
         if message is not None:
             channel.transport._send_user_message(message)
-
-
-def _end_write(end: _End) -> None:
-    if isinstance(end, paramiko.Channel):
-        end_input(end)
-    else:
-        end.shutdown(socket.SHUT_WR)
 
 
 _: type[Transport] = ParamikoTransport

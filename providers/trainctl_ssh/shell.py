@@ -27,7 +27,8 @@ def call_line(token: str, argv: Sequence[str], master: int) -> bytes:
     The first mark has the process group, the second the exit code. The group is killed when ``master``, the process of the
     connection, ends.
     """
-    words = " ".join(map(_quote, argv))
+    # quoted for POSIX sh, without newlines, which would end the line
+    words = " ".join('"$_tn"'.join(shlex.quote(part) for part in word.split("\n")) for word in argv)
     watch = f"while kill -0 {master}; do {_pause(_WATCH_SECONDS)}; done; kill -9 -$$"
     return os.fsencode(
         f'_tn=$(printf "\\nx"); _tn=${{_tn%x}}; set -- {words}; '
@@ -62,11 +63,6 @@ def _pause(seconds: int) -> str:
     return f"sleep {seconds} </dev/null >/dev/null 2>&1 & _ts=$!; wait $_ts"
 
 
-def _quote(word: str) -> str:
-    """Quote for POSIX sh, without a newline, which would end the line."""
-    return '"$_tn"'.join(shlex.quote(part) for part in word.split("\n"))
-
-
 class MarkedOutput:
     """Passes on output between two marks; keeps what precedes, for errors."""
 
@@ -87,8 +83,10 @@ class MarkedOutput:
     def _step(self) -> bool:
         at = self._rest.find(self._token)
         if at < 0:
-            at = len(self._rest) - self._partial_mark_size()
-            self._forward(at)
+            # the end may be the beginning of a mark
+            longest = min(len(self._token) - 1, len(self._rest))
+            sizes = (n for n in range(longest, 0, -1) if self._rest.endswith(self._token[:n]))
+            self._forward(len(self._rest) - next(sizes, 0))
             return False
         self._forward(at)
         line, newline, rest = self._rest.partition(b"\n")
@@ -101,11 +99,6 @@ class MarkedOutput:
         else:
             self.ended = mark[1:]
         return True
-
-    def _partial_mark_size(self) -> int:
-        longest = min(len(self._token) - 1, len(self._rest))
-        ends = (size for size in range(longest, 0, -1) if self._rest.endswith(self._token[:size]))
-        return next(ends, 0)
 
     def _forward(self, size: int) -> None:
         data, self._rest = self._rest[:size], self._rest[size:]

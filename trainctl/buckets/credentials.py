@@ -134,17 +134,13 @@ class _CredentialParser:
     def require(self, document: Mapping[str, object], name: str) -> str:
         value = self.text(document, name)
         if value is None:
-            near = self._similar_name(document, name)
-            raise self.error(f"lacks {name!r}" + (f" ({near!r} is ignored)" if near else ""))
+            # the name in another case, or without the platform's prefix
+            plain = {key: key.lower().replace("_", "").removeprefix("aws") for key in document}
+            wanted = name.replace("_", "").removeprefix("aws")
+            near = next((key for key in document if plain[key] == wanted and key != name), "")
+            hint = f" ({near!r} is ignored)" if near.isprintable() and 0 < len(near) < 40 else ""
+            raise self.error(f"lacks {name!r}{hint}")
         return value
-
-    def _similar_name(self, document: Mapping[str, object], name: str) -> str | None:
-        """Return a member with the name in another case or without the platform's prefix."""
-        plain = name.removeprefix("aws_").replace("_", "")
-        for key in document:
-            if key.lower().replace("_", "").removeprefix("aws") in (plain, name.replace("_", "")):
-                return key if key != name and key.isprintable() and len(key) < 40 else None
-        return None
 
 
 def _aws(text: str, parser: _CredentialParser) -> AwsKeys:

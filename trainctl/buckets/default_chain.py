@@ -65,7 +65,13 @@ def default_credential(
     origin = _find_origin(scheme, account, environ)
     if origin is not None:
         return origin[1]()
-    return _instance_credential(scheme) if runs_on_platform(scheme, environ) else None
+    if not runs_on_platform(scheme, environ):
+        return None
+    tokens = {"gs": logins.instance_google_token, "azure": logins.azure_token}
+    try:
+        return tokens.get(scheme, logins.default_aws_credential)("this machine's account")
+    except TrainctlError:  # without an account or the library
+        return None
 
 
 def default_credential_origin(
@@ -90,15 +96,6 @@ def runs_on_platform(scheme: str, environ: Mapping[str, str], dmi: Path = _DMI) 
         return (dmi / name).read_text().strip() == content
     except OSError:
         return False
-
-
-def _instance_credential(scheme: str) -> SourceCredential | None:
-    """Return the machine's credential; None without account or library."""
-    tokens = {"gs": logins.instance_google_token, "azure": logins.azure_token}
-    try:
-        return tokens.get(scheme, logins.default_aws_credential)("this machine's account")
-    except TrainctlError:
-        return None
 
 
 def _find_origin(scheme: str, account: str, environ: Mapping[str, str]) -> _Origin | None:

@@ -96,28 +96,22 @@ def parse_bucket_location(
     uri = parse_source(url)
     if uri.scheme not in SCHEMES:
         raise ValueError(f"{url!r} is not a bucket; use s3://, gs://, r2:// or azure://")
-    account, bucket = _account_and_bucket(uri.scheme, uri.location)
+    separator = {"r2": ".", "azure": "/"}.get(uri.scheme, "")
+    account, _, bucket = uri.location.partition(separator) if separator else ("", "", uri.location)
     default, source = _environment(uri.scheme, environ)
     endpoint = endpoint_url or default
     if endpoint is not None:
-        checked = _endpoint(endpoint, source if endpoint_url is None else "endpoint_url")
-        endpoint = _with_account(checked, account) if uri.scheme == "azure" else checked
+        endpoint = _endpoint(endpoint, source if endpoint_url is None else "endpoint_url")
+        parts = urlsplit(endpoint)
+        is_emulator = not parts.path and _EMULATORS.fullmatch(parts.hostname or "")
+        if uri.scheme == "azure" and is_emulator:  # the account is its first directory
+            endpoint = f"{endpoint}/{account}"
         if endpoint_url and (default is None or _normalize(default) != _normalize(endpoint_url)):
             source = None
     location = BucketLocation(uri.scheme, bucket, account, uri.path.strip("/"), endpoint, source)
     if default is None and endpoint is not None and location.is_own(endpoint):
         return replace(location, endpoint_source=PLATFORM)
     return location
-
-
-def _account_and_bucket(scheme: str, location: str) -> tuple[str, str]:
-    if scheme == "r2":
-        account, _, bucket = location.partition(".")
-        return account, bucket
-    if scheme == "azure":
-        account, _, container = location.partition("/")
-        return account, container
-    return "", location
 
 
 def _environment(scheme: str, environ: Mapping[str, str]) -> tuple[str | None, str | None]:
@@ -154,13 +148,6 @@ def _endpoint(text: str, setting: str | None) -> str:
             code="invalid-endpoint",
         )
     return _normalize(text)
-
-
-def _with_account(endpoint: str, account: str) -> str:
-    parts = urlsplit(endpoint)
-    if parts.path or not (_EMULATORS.fullmatch(parts.hostname or "")):
-        return endpoint
-    return f"{endpoint}/{account}"
 
 
 def _normalize(endpoint: str) -> str:

@@ -68,8 +68,8 @@ def token_errors(platform: str, origin: str) -> Iterator[None]:
 
 
 def _translate(error: Exception, platform: str, origin: str, advice: str) -> SourceError:
-    causes = list(_causes(error))
-    for cause in causes:
+    cause: BaseException | None = error
+    while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return SourceError(
                 f"{platform}'s certificate is not trusted ({cause.verify_message}), for {origin}",
@@ -81,6 +81,7 @@ def _translate(error: Exception, platform: str, origin: str, advice: str) -> Sou
                 f"{platform} is unreachable for {origin}",
                 "Check the network and, behind a proxy, HTTPS_PROXY.",
             )
+        cause = cause.__cause__ or cause.__context__
     name, said = type(error).__name__, ""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's
@@ -99,12 +100,6 @@ def no_credential_error(platform: str, origin: str) -> SourceDenied:
     return SourceDenied(
         f"no {platform} credential found for {origin}", advice, code="missing-secret"
     )
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def token_session(*, proxies: bool = True) -> Any:

@@ -131,7 +131,12 @@ class MetadataClient:
         with self._http.request(method, url, headers, follow=False) as response:
             if response.status == 404 and method == "HEAD":
                 return {}, b""
-            _check_region(response, region_of(location, access, self._environ))
+            # an error of HEAD has no body, but perhaps the region
+            region = response.headers.get("x-amz-bucket-region")
+            is_other = region not in (None, region_of(location, access, self._environ))
+            if response.status in (301, 400) and is_other:
+                error = f"<Code>PermanentRedirect</Code><Region>{region}</Region>"
+                raise UnexpectedResponse(f"non-2xx status code: {response.status}: {error}")
             return response.headers, _read_success(response)
 
     def _signature(
@@ -151,8 +156,10 @@ class MetadataClient:
         if isinstance(access, kinds.BearerToken):
             return access.token
         if self._token is None or is_expired(self._token):
-            is_google = isinstance(access, kinds.ServiceAccount)
-            self._token = _self_signed_token(access) if is_google else self._principal_token(access)
+            if isinstance(access, kinds.ServiceAccount):
+                self._token = _self_signed_token(access)
+            else:
+                self._token = self._principal_token(access)
         return self._token.token
 
     def _principal_token(self, access: kinds.AzurePrincipal) -> kinds.BearerToken:
@@ -164,14 +171,6 @@ class MetadataClient:
             document = json.loads(_read_success(response))
         lifetime = timedelta(seconds=int(document["expires_in"]))
         return kinds.BearerToken(document["access_token"], datetime.now(UTC) + lifetime)
-
-
-def _check_region(response: Response, region: str) -> None:
-    """Raise UnexpectedResponse if a header names another region; an error of HEAD has no body."""
-    actual = response.headers.get("x-amz-bucket-region")
-    if response.status in (301, 400) and actual not in (None, region):
-        error = f"<Code>PermanentRedirect</Code><Region>{actual}</Region>"
-        raise UnexpectedResponse(f"non-2xx status code: {response.status}: {error}")
 
 
 def _read_success(response: Response) -> bytes:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, quote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from trainctl.base.checkpoints.s3_client import PATH_STYLE_REFUSED
 from trainctl.base.http.refusals import RefusedRequest, request_error, server_message
@@ -148,7 +148,14 @@ def _s3(
     endpoint = endpoint_of(location, access, environ)
     auth: dict[str, Any] = {"skip_signature": True}
     if isinstance(access, AwsKeys):
-        auth = {"skip_signature": False, "credential_provider": partial(_aws_options, access)}
+        # as obstore's callbacks return it; ``Bucket`` renews it, with a new client
+        keys = {
+            "access_key_id": access.key_id,
+            "secret_access_key": access.secret,
+            "token": access.session,
+            "expires_at": None,
+        }
+        auth = {"skip_signature": False, "credential_provider": lambda: keys}
     if location.encryption:
         auth["server_side_encryption"] = location.encryption
     if location.kms_key:
@@ -247,16 +254,6 @@ def _azure_options(access: BucketCredential | None) -> dict[str, Any]:
 _CONNECT = {"s3": _s3, "r2": _s3, "gs": _gs, "azure": _azure}
 
 
-def _aws_options(access: AwsKeys) -> dict[str, Any]:
-    """Return a credential as obstore's callbacks do; ``Bucket`` renews it, with a new client."""
-    return {
-        "access_key_id": access.key_id,
-        "secret_access_key": access.secret,
-        "token": access.session,
-        "expires_at": None,
-    }
-
-
 def _bearer_options(access: BearerToken) -> dict[str, Any]:
     return {"token": access.token, "expires_at": None}
 
@@ -294,27 +291,20 @@ def _block_other_hosts(*servers: str) -> dict[str, str]:
     obstore can't disable redirects, so all other hosts get a proxy that doesn't exist. Empty if the environment sets a
     proxy for one of the servers, as there can be only one, or if a host name is not in plain form.
     """
-    parts = [urlsplit(server) for server in servers]
-    hosts = [part.hostname or "" for part in parts]
-    if any(map(_has_proxy, parts)) or not all(map(_is_plain, hosts)):
-        return {}
-    return {"proxy_url": f"http://{UNREACHABLE_PROXY}", "proxy_excludes": ",".join(hosts)}
-
-
-def _has_proxy(server: SplitResult) -> bool:
     import urllib.request
 
-    if urllib.request.proxy_bypass(server.netloc):
-        return False
-    return not {server.scheme, "all"}.isdisjoint(urllib.request.getproxies())
-
-
-def _is_plain(host: str) -> bool:
-    try:
-        ipaddress.IPv4Address(host)
-    except ValueError:
-        return _HOST_NAME.fullmatch(host) is not None
-    return True
+    hosts = []
+    for part in map(urlsplit, servers):
+        has_proxy = not {part.scheme, "all"}.isdisjoint(urllib.request.getproxies())
+        if has_proxy and not urllib.request.proxy_bypass(part.netloc):
+            return {}
+        hosts.append(part.hostname or "")
+        try:
+            ipaddress.IPv4Address(hosts[-1])
+        except ValueError:
+            if not _HOST_NAME.fullmatch(hosts[-1]):
+                return {}
+    return {"proxy_url": f"http://{UNREACHABLE_PROXY}", "proxy_excludes": ",".join(hosts)}
 
 
 def _read(name: str, location: str) -> bytes:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from trainctl.base.http.client import HttpClient
+from trainctl.base.http.connection import Headers
 from trainctl.base.http.refusals import ERROR_BYTES, server_message
-from trainctl.base.http.response import Headers
 from trainctl.base.network.http_errors import HttpError
 from trainctl.errors import SourceError
 from trainctl.model.specs.image import Image

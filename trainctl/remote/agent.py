@@ -123,7 +123,12 @@ class NodeAgent:
         silence = timeout or _SILENCE_SECONDS
         output = self._call_process(method.name, (line, ()), (), on_bytes, silence)
         if output.exit_code != 0:
-            raise self._raw_error(output)
+            lines = output.stderr.splitlines() or [b""]
+            try:
+                error = error_from(self._node.id, json.loads(lines[-1])["error"])
+            except (ValueError, KeyError, TypeError):
+                raise crash_error(self._node.id, output.exit_code, output.stderr) from None
+            raise error
 
     def command(self, method: str) -> tuple[str, ...]:
         """Return the command line that runs a method of the installed program; its request is read from stdin."""
@@ -229,13 +234,6 @@ class NodeAgent:
     def _python(self, program: str) -> tuple[str, ...]:
         """Run Python without site-packages: they are not needed and slow down every start."""
         return (self._node.python, "-I", "-S", "-c", program)
-
-    def _raw_error(self, output: CommandOutput) -> Exception:
-        lines = output.stderr.splitlines() or [b""]
-        try:
-            return error_from(self._node.id, json.loads(lines[-1])["error"])
-        except (ValueError, KeyError, TypeError):
-            return crash_error(self._node.id, output.exit_code, output.stderr)
 
 
 @functools.lru_cache(maxsize=1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import accumulate
 from pathlib import Path
 from types import CodeType
 
@@ -74,7 +75,7 @@ def program_archive(main: str, names: tuple[str, ...]) -> ProgramArchive:
     for name in names:
         package, _, module = name.partition(":")
         folder = package.replace(".", "/")
-        for parent in _parent_folders(folder):
+        for parent in accumulate(folder.split("/"), "{}/{}".format):
             members.setdefault(f"{parent}/__init__.py", "")
         if module:
             path = files(package) / f"{module}.py"
@@ -91,11 +92,6 @@ def _modules(package: Traversable, folder: str) -> Iterator[tuple[str, str]]:
             yield from _modules(path, f"{folder}/{path.name}")
         elif path.name.endswith(".py"):
             yield f"{folder}/{path.name}", path.read_text(encoding="utf-8")
-
-
-def _parent_folders(folder: str) -> list[str]:
-    parts = folder.split("/")
-    return ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
 def _pack(members: Mapping[str, str]) -> ProgramArchive:

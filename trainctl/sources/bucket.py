@@ -68,7 +68,7 @@ class BucketSource:
         infos = list(listed)
         parents = _parents(info.key for info in infos)
         found = (info for info in infos if info.size or info.key not in parents)
-        files = sort_files(_source_file(bucket, info) for info in found)
+        files = sort_files(_source_file(bucket.location, info) for info in found)
         if not files:
             raise SourceNotFound(
                 f"no objects found under {uri}", "Check the prefix and the bucket."
@@ -242,25 +242,22 @@ def _parents(keys: Iterable[str]) -> set[str]:
     return parents
 
 
-def _source_file(bucket: Bucket, info: ObjectInfo) -> SourceFile:
+def _source_file(location: BucketLocation, info: ObjectInfo) -> SourceFile:
+    """Return an object as a file, with the MD5 in an ETag of S3 and R2; multipart uploads have none there.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html. Elsewhere it is requested for large objects.
+    """
     if info.archived:
         return unusable_file(info.key, f"{ARCHIVED} ({info.archived})")
-    if info.etag:
-        checksum = _checksum(bucket.location, info.etag, info.size)
-        return SourceFile(info.key, info.size, f"etag:{info.etag}", checksum)
-    modified = datetime.fromtimestamp(info.modified, UTC)
-    return SourceFile(info.key, info.size, f"modified:{modified:%Y-%m-%dT%H:%M:%SZ}")
-
-
-def _checksum(location: BucketLocation, tag: str, size: int) -> str:
-    """Return the MD5 in an ETag of S3 and R2; none for multipart uploads.
-
-    https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html. Elsewhere request it for large objects.
-    """
-    if location.scheme not in _TAGGED:
-        return "md5:" if size >= CHUNK_BYTES else ""
-    match = None if location.bucket.endswith("--x-s3") else _MD5_TAG.fullmatch(tag)
-    return f"md5:{match[1]}" if match else ""
+    if not info.etag:
+        modified = datetime.fromtimestamp(info.modified, UTC)
+        return SourceFile(info.key, info.size, f"modified:{modified:%Y-%m-%dT%H:%M:%SZ}")
+    if location.scheme in _TAGGED:
+        match = None if location.bucket.endswith("--x-s3") else _MD5_TAG.fullmatch(info.etag)
+        checksum = f"md5:{match[1]}" if match else ""
+    else:
+        checksum = "md5:" if info.size >= CHUNK_BYTES else ""
+    return SourceFile(info.key, info.size, f"etag:{info.etag}", checksum)
 
 
 def _md5_of(headers: Mapping[str, str]) -> str:

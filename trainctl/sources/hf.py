@@ -263,8 +263,8 @@ class HubSource:
         with self._get(url, uri, {"Accept": "application/json"}, credential) as response:
             body = response.read(_MAX_RESPONSE_BYTES)
         try:
-            value = _json_of(body)
-        except ValueError:
+            value = json.loads(body)
+        except (ValueError, RecursionError):  # nested too deeply
             raise self._unexpected(uri, "not JSON") from None
         next_link = _NEXT.search(response.headers.get("Link") or "")
         if not next_link:
@@ -347,11 +347,3 @@ def parse_size_field(value: object) -> int:
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_SIZE:
         raise ValueError("invalid file size")
     return size
-
-
-def _json_of(body: bytes) -> Any:
-    """Parse a JSON body; ValueError if invalid."""
-    try:
-        return json.loads(body)
-    except RecursionError:
-        raise ValueError("JSON that is nested too deeply") from None

@@ -171,7 +171,9 @@ def _file_from_headers(
     if revision and revision.startswith(_DECLARED):
         return SourceFile(name, size, revision)
     _check_not_encoded(uri, name, response)
-    if _is_html(response) and not name.lower().endswith((".html", ".htm", ".xhtml")):
+    kind = (response.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
+    is_html = kind in ("text/html", "application/xhtml+xml")
+    if is_html and not name.lower().endswith((".html", ".htm", ".xhtml")):
         raise SourceError(
             f"{uri}: {host_of(urlsplit(response.url))} returned a web page",
             f"If you want the page, declare its sha256. {_DOWNLOAD_ADVICE}",
@@ -188,11 +190,6 @@ def _name_of(response: SourceResponse) -> str:
         name = name.encode("latin-1").decode()
     name = re.split(r"[/\\]", name)[-1]
     return name if is_file_name(name) else ""
-
-
-def _is_html(response: SourceResponse) -> bool:
-    kind = (response.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
-    return kind in ("text/html", "application/xhtml+xml")
 
 
 def _check_not_encoded(uri: str, name: str, response: SourceResponse) -> None:

@@ -220,7 +220,16 @@ def fall_back_to_locked(
     try:
         mirrored = mirrored_version(store, version, locked) if store else None
         if store is not None and mirrored is not None:
-            return mirrored, _moved_warning(locked, now, _list_differences(store, mirrored, now))
+            differences: list[str] = []
+            if isinstance(now, ResolvedSource):
+                (known,) = store.survey([now]).sources
+                digests = (digest for digest, _, _ in known.files)
+                files = (
+                    with_changes(file, validator=f"sha256:{digest}") if digest else file
+                    for file, digest in zip(now.files, digests, strict=True)
+                )
+                differences = describe_difference(mirrored.files, files)
+            return mirrored, _moved_warning(locked, now, differences)
     except (NodeError, StorageError) as failure:
         reason = f"The mirror is unreachable, so it is unknown whether it contains the locked version: {failure.summary}."
     if isinstance(now, TrainctlError):
@@ -273,23 +282,6 @@ def _counts_text(locked: LockEntry, now: ResolvedSource) -> str:
 def version_size_text(files: int, size: int) -> str:
     """Describe a version's files and bytes."""
     return f"{files} {'file' if files == 1 else 'files'} ({format_bytes(size)})"
-
-
-def _list_differences(
-    store: MirrorStore, mirrored: ResolvedSource, now: ResolvedSource | TrainctlError
-) -> list[str]:
-    """Describe the difference by file names."""
-    if isinstance(now, TrainctlError):
-        return []
-    (known,) = store.survey([now]).sources
-    pairs = zip(now.files, known.files, strict=True)
-    return describe_difference(
-        mirrored.files,
-        (
-            with_changes(file, validator=f"sha256:{digest}") if digest else file
-            for file, (digest, _, _) in pairs
-        ),
-    )
 
 
 def describe_difference(before: Iterable[SourceFile], now: Iterable[SourceFile]) -> list[str]:

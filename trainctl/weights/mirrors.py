@@ -163,8 +163,12 @@ class SourceUpstream:
 
     @contextmanager
     def open(self, file: SourceFile, offset: int) -> Iterator[Iterator[bytes]]:
+        def counted(data: bytes) -> bytes:
+            self._count(len(data))
+            return data
+
         with self._weights.open(self._resolved, file, offset, self._credential) as stream:
-            yield map(self._counted, stream)
+            yield map(counted, stream)
 
     @contextmanager
     def read_range(self, file: SourceFile, offset: int, length: int) -> Iterator[Fill | None]:
@@ -173,7 +177,13 @@ class SourceUpstream:
             return
         span = ByteRange(offset, length)
         with self._weights.read_range(self._resolved, file, span, self._credential) as fill:
-            yield fill and self._counting(fill)
+
+            def counted(view: memoryview) -> None:
+                if fill is not None:
+                    fill(view)
+                self._count(len(view))
+
+            yield counted if fill else None
 
     def checksum(self, file: SourceFile) -> str:
         if isinstance(self._weights, HeadSource):
@@ -187,17 +197,6 @@ class SourceUpstream:
     def presigned_url(self, file: SourceFile) -> str | None:
         """Return a URL by which a host may read the file; None without one."""
         return self._weights.presigned_url(self._resolved, file, self._credential)
-
-    def _counting(self, fill: Fill) -> Fill:
-        def counted(view: memoryview) -> None:
-            fill(view)
-            self._count(len(view))
-
-        return counted
-
-    def _counted(self, data: bytes) -> bytes:
-        self._count(len(data))
-        return data
 
     def _count(self, size: int) -> None:
         with self._lock:

@@ -138,13 +138,9 @@ def _match_name(path: str, at: set[int]) -> set[int]:
     return positions
 
 
-def _match_anything(path: str, at: set[int]) -> set[int]:
-    return set(range(min(at), len(path) + 1))
-
-
 _WILD: dict[str, _Step] = {
     "**/": _match_directories,
-    "**": _match_anything,
+    "**": lambda path, at: set(range(min(at), len(path) + 1)),
     "*": _match_name,
     "?": lambda path, at: {place + 1 for place in _match_character(path, at)},
 }

@@ -299,16 +299,16 @@ def _refuse_lfs_pointers(
     request: SourceRequest, files: Iterable[SourceFile], open_file: OpenFile, each: RetryFn
 ) -> None:
     """Raise SourceError for a pointer of Git LFS; from other machines one file of each suffix is read."""
-
-    def is_pointer(file: SourceFile) -> bool:
-        with open_file(file) as stream:
-            return next(stream, b"").startswith(LFS_POINTER)
-
     small = [file for file in files if file.size in _POINTER_SIZES]
     if request.uri.scheme != "file":
         small = [*{PurePosixPath(file.path).suffix: file for file in small}.values()][:_MOST_READ]
     for file in small:
-        if each(partial(is_pointer, file)):
+
+        def beginning(file: SourceFile = file) -> bytes:
+            with open_file(file) as stream:
+                return next(stream, b"")
+
+        if each(beginning).startswith(LFS_POINTER):
             raise SourceError(
                 f"{request.source}: {display_path(file.path)} is a Git LFS pointer, not the file",
                 "Run git lfs pull in the clone that it comes from (in CI: checkout with lfs: true), and copy the files again. Others can be excluded with ignore_patterns.",

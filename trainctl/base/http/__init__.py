@@ -7,7 +7,7 @@ Begin with ``client.HttpClient``. ``connection`` connects, also through proxies,
 from __future__ import annotations
 
 from trainctl.base.http.client import HttpClient, Response
-from trainctl.base.http.response import Headers
+from trainctl.base.http.connection import Headers
 from trainctl.base.network.http_errors import (
     HostThrottled,
     HttpError,

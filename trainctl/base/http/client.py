@@ -26,9 +26,8 @@ from typing import (  # fmt: skip
 )
 from urllib.parse import SplitResult, urlsplit
 
-from trainctl.base.http.connection import HttpConnection, Proxy, proxy_for
+from trainctl.base.http.connection import Headers, HttpConnection, Proxy, proxy_for
 from trainctl.base.http.limits import HostLimits
-from trainctl.base.http.response import Headers
 from trainctl.base.http.urls import Origin, host_of, origin_of, resolve_reference
 from trainctl.base.network.http_errors import (
     HttpError,
