@@ -48,7 +48,7 @@ from trainctl_aws.offers import NO_FACTS, make_offers, survey_market
 from trainctl_aws.request import BOOT_WAIT, LOGIN_MARKER
 from trainctl_aws.settings import AwsSettings, find_problems, read_settings, schema
 from trainctl_ssh import SshProvider
-from trainctl_ssh.hosts import HostPaths, SshHost, find_host_paths, node_login
+from trainctl_ssh.hosts import SshHost, find_host_paths, node_login
 
 _PARALLELISM = 16
 _LONGEST_PAUSE_SECONDS = 4.0
@@ -72,7 +72,7 @@ class AwsProvider:
         self._ssh = SshProvider()
         self._lock = threading.Lock()
         self._accounts: dict[str, AwsAccount] = {}
-        self._paths: dict[str, HostPaths] = {}
+        self._paths: dict[str, dict[str, Any]] = {}
         self._launches: Counter[tuple[str, str]] = Counter()
         self._offers: dict[AwsSettings, tuple[float, list[Offer]]] = {}
 
@@ -280,8 +280,7 @@ class AwsProvider:
                 transport.run(["sh", "-c", BOOT_WAIT, "sh", LOGIN_MARKER], timeout=600)
                 host = SshHost(node.name, node_login(node))
                 self._paths[name] = find_host_paths(transport, host, node.id)
-        paths = self._paths[name]
-        return replace(node, root=paths.root, data=paths.data, python=paths.python)
+        return replace(node, **self._paths[name])
 
 
 def planned_nodes(cluster: str, settings: AwsSettings) -> list[Node]:
@@ -292,10 +291,6 @@ def planned_nodes(cluster: str, settings: AwsSettings) -> list[Node]:
         Node(
             cluster=cluster,
             name=f"{cluster}-{number}",
-            address="",
-            root="",
-            data="",
-            python="",
             gpus=None if -1 in counts else min(counts, default=None),
             # Equal details would mean the same machine.
             details={"region": settings.region, "node": f"{cluster}-{number}"},
@@ -328,9 +323,6 @@ def node_of(settings: AwsSettings, instance: Instance) -> Node:
         cluster=tags.get(CLUSTER, ""),
         name=tags.get(NODE, ""),
         address=address,
-        root="",
-        data="",
-        python="",
         key=tags.get(KEY, ""),
         gpus=known.gpus if known else None,
         details=details,

@@ -21,6 +21,8 @@ from trainctl.plugin_api.provider import (
 from trainctl.remote.responses import printable_tail
 
 CONNECT_SECONDS = 10
+_LOGIN_SETTINGS = ("user", "port", "identity_file", "jump", "connect_timeout")
+"""Settings of a cluster that its hosts inherit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +233,9 @@ def cluster_hosts(cluster: ClusterSettings) -> Iterator[SshHost]:
         own = {**shared, **host}
         address = str(host.get("address") or host.get("name"))
         login = SshLogin(
-            address=address,
-            user=str(own.get("user") or ""),
-            port=own.get("port"),
-            identity_file=str(own.get("identity_file") or ""),
-            jump=str(own.get("jump") or ""),
+            address,
             host_key=" ".join(str(host.get("host_key") or "").split()[:2]),  # without its comment
-            connect_timeout=int(own.get("connect_timeout") or CONNECT_SECONDS),
+            **{name: own[name] for name in _LOGIN_SETTINGS if own.get(name)},
         )
         name = str(host.get("name") or address)
         yield SshHost(
@@ -286,17 +284,8 @@ case $said in *": No such file or directory" | *": Not a directory") echo missin
 """Only ENOENT and ENOTDIR mean missing; ``ls`` prints the C library's texts."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostPaths:
-    """Absolute paths on one host, see Node."""
-
-    root: str
-    data: str
-    python: str
-
-
-def find_host_paths(transport: Transport, host: SshHost, node_label: str) -> HostPaths:
-    """Query the host; NodeError without a supported Python."""
+def find_host_paths(transport: Transport, host: SshHost, node_label: str) -> dict[str, Any]:
+    """Return ``root``, ``data`` and ``python`` of a Node on the host; NodeError without a supported Python."""
     candidates = (host.python,) if host.python else _CANDIDATES
     output = transport.run(["sh", "-c", _DISCOVERY_SCRIPT, "sh", *candidates], timeout=_SECONDS)
     home, pythons = "", []
@@ -320,7 +309,7 @@ def find_host_paths(transport: Transport, host: SshHost, node_label: str) -> Hos
     directory = host.dir.rstrip("/") or "~/.cache/trainctl"
     root = home.rstrip("/") + directory[1:] if directory.startswith("~/") else directory
     data = f"{root}/data" if host.dir else f"{home.rstrip('/')}/.local/share/trainctl"
-    return HostPaths(root, data, supported[0][1])
+    return {"root": root, "data": data, "python": supported[0][1]}
 
 
 def find_presence(transport: Transport, path: str, node_label: str) -> ResourceStatus:

@@ -29,7 +29,6 @@ from trainctl.plugin_api.provider import (
 )
 from trainctl.remote.responses import printable_tail
 from trainctl_ssh.hosts import (
-    HostPaths,
     SshHost,
     SshLogin,
     cluster_hosts,
@@ -76,15 +75,13 @@ class SshProvider:
         return tuple(find_problems(cluster))
 
     def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
-        return [
-            _node(cluster, host, HostPaths("", "", host.python), "")
-            for host in cluster_hosts(cluster)
-        ]
+        return [_node(cluster, host) for host in cluster_hosts(cluster)]
 
     def locate(self, cluster: ClusterSettings, node: Node) -> Node:
         host = next(host for host in cluster_hosts(cluster) if host.name == node.name)
         with self._open(node) as transport:
-            return _node(cluster, host, find_host_paths(transport, host, node.id), node.key)
+            paths = find_host_paths(transport, host, node.id)
+        return replace(_node(cluster, host), key=node.key, **paths)
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """Keys share a host; each has its own marker."""
@@ -193,15 +190,12 @@ class SshProvider:
         return response
 
 
-def _node(cluster: ClusterSettings, host: SshHost, paths: HostPaths, key: str) -> Node:
+def _node(cluster: ClusterSettings, host: SshHost) -> Node:
     return Node(
         cluster=cluster.name,
         name=host.name,
         address=host.login.address,
-        root=paths.root,
-        data=paths.data,
-        python=paths.python,
-        key=key,
+        python=host.python,
         gpus=host.gpus,
         details=host.login.details,
         price_per_hour=host.price_per_hour,

@@ -49,10 +49,10 @@ class Node:
 
     cluster: str
     name: str
-    address: str
-    root: str
-    data: str
-    python: str
+    address: str = ""
+    root: str = ""
+    data: str = ""
+    python: str = ""
     key: str = ""
     gpus: int | None = 0
     """Number of GPUs that jobs may use; None means those reported by the machine."""

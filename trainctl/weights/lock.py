@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from dataclasses import replace as with_changes
 from heapq import merge
 from itertools import groupby
@@ -151,12 +151,13 @@ class LockFile:
     def _entry(self, number: int, row: Any) -> LockEntry:
         if not isinstance(row, dict):
             raise self._lock_error(None, f"entry {number} of sources is not an object")
-        for name, kinds in _FORM.items():
-            value = row.get(name, None if name in ("endpoint_url", "name") else ...)
+        for member in fields(LockEntry):
+            value = row.get(member.name, ... if member.default is MISSING else None)
             texts = value if isinstance(value, list) else ()
-            if not isinstance(value, kinds) or not all(isinstance(text, str) for text in texts):
-                how = "has the wrong type" if name in row else "is missing"
-                raise self._lock_error(None, f"entry {number} of sources: {name} {how}")
+            is_valid = isinstance(value, _JSON_TYPES[str(member.type)])
+            if not is_valid or not all(isinstance(text, str) for text in texts):
+                how = "has the wrong type" if member.name in row else "is missing"
+                raise self._lock_error(None, f"entry {number} of sources: {member.name} {how}")
         return LockEntry.from_json(row)
 
     def _lock_error(self, line: int | None, reason: str, advice: str = "") -> TrainctlError:
@@ -169,17 +170,13 @@ class LockFile:
         )
 
 
-_FORM: dict[str, type | tuple[type, ...]] = {
-    "source": str,
-    "allow_patterns": (list, NoneType),
-    "ignore_patterns": (list, NoneType),
-    "revision": str,
-    "pin": str,
-    "files": int,
-    "bytes": int,
-    "endpoint_url": (str, NoneType),
-    "name": (str, NoneType),
+_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "str": str,
+    "int": int,
+    "str | None": (str, NoneType),
+    "tuple[str, ...] | None": (list, NoneType),
 }
+"""Types of members in JSON, by those of ``LockEntry``."""
 _STYLE: dict[str, Any] = {"indent": 2, "sort_keys": True, "ensure_ascii": False}
 
 

@@ -26,7 +26,7 @@ from trainctl.plugin_api.provider import (
     Transport,
 )
 from trainctl_ssh import SshProvider
-from trainctl_ssh.hosts import HostPaths, SshHost, SshLogin, find_host_paths, find_presence, schema
+from trainctl_ssh.hosts import SshHost, SshLogin, find_host_paths, find_presence, schema
 
 
 def path_lines(version: str) -> bytes:
@@ -59,14 +59,14 @@ class Scripted:
 _: type[Transport] = Scripted
 
 
-def find_paths(version: str, directory: str = "") -> HostPaths:
+def find_paths(version: str, directory: str = "") -> dict[str, str]:
     host = SshHost("gpu-1", SshLogin("gpu-1"), dir=directory)
     return find_host_paths(Scripted(path_lines(version)), host, "lab/gpu-1")
 
 
 @pytest.mark.parametrize("version", ["3.8.0", "3.11.7"])
 def test_a_supported_python_is_used(version: str) -> None:
-    assert find_paths(version).python == "/usr/bin/python3"
+    assert find_paths(version)["python"] == "/usr/bin/python3"
 
 
 @pytest.mark.parametrize("version", ["2.7.18", "3.7.17"])
@@ -86,7 +86,7 @@ def test_an_older_python_is_an_error_that_names_it(version: str) -> None:
 )
 def test_a_declared_directory_has_root_and_data(directory: str, root: str, data: str) -> None:
     paths = find_paths("3.11.7", directory)
-    assert (paths.root, paths.data) == (root, data)
+    assert (paths["root"], paths["data"]) == (root, data)
 
 
 @pytest.mark.parametrize(
