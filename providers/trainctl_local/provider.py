@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,11 +22,10 @@ from trainctl.plugin_api.provider import (
     SettingsProblem,
     Transport,
 )
+from trainctl.remote.node_markers import create_marker, marker_name, remove_marker
 from trainctl.remote.processes import ProgramRunner, ProgramStreams
 
 _MAX_NODES = 64
-_PROVENANCE_FILE = "made"
-_ATTEMPTS = 5
 
 
 class LocalProvider:
@@ -80,21 +75,19 @@ class LocalProvider:
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """Keys share a directory; each has its own marker in it."""
         node = _node(cluster, name, key)
-        marker = _marker(Path(node.root), key)
-        text = json.dumps({"key": key, "cluster": cluster.name, "name": name}) + "\n"
+        text = {"key": key, "cluster": cluster.name, "name": name}
         try:
-            for _ in range(_ATTEMPTS):
-                marker.parent.mkdir(0o700, parents=True, exist_ok=True)
-                with contextlib.suppress(FileNotFoundError):  # removed by another process
-                    marker.write_text(text, encoding="utf-8")
-                if marker.exists():
-                    return node
+            response = create_marker({**_request(node), "text": text})
         except OSError as error:
             raise NodeError(
                 f"cannot create node {node.id}: {error.strerror}: {error.filename}",
                 "Make the directory writable, or set XDG_CACHE_HOME to another directory.",
             ) from error
-        raise NodeError(f"node {node.id} is deleted by another process as soon as it is created")
+        if not response["made"]:
+            raise NodeError(
+                f"node {node.id} is deleted by another process as soon as it is created"
+            )
+        return node
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
         for name in _existing_nodes(cluster):
@@ -116,26 +109,12 @@ class LocalProvider:
 
     def delete(self, node: Node) -> None:
         """The last key removes the directory, if no other lineage uses it."""
-        root = Path(node.root)
-        for remains in root.parent.glob(f".{root.name}.*.*"):  # of a process that died
-            pid = remains.name.removeprefix(f".{root.name}.").partition(".")[0]
-            if pid.isdigit() and not Path("/proc", pid).exists():
-                _remove(remains)
-        with contextlib.suppress(FileNotFoundError):
-            _marker(root, node.key).unlink()
-        if not root.exists() or _in_use(root):
-            return
-        pending_removal = root.with_name(f".{root.name}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
-            root.rename(pending_removal)
-        except FileNotFoundError:
-            return
-        if (
-            _in_use(pending_removal) and not root.exists()
-        ):  # a run was created between the check and the rename
-            pending_removal.rename(root)
-            return
-        _remove(pending_removal)
+            remove_marker(_request(node))
+        except OSError as error:
+            raise NodeError(
+                f"cannot remove node {node.id}: {error.strerror}: {error.filename}"
+            ) from error
 
     def transport(self, node: Node) -> Transport:
         return LocalTransport()
@@ -161,7 +140,11 @@ def _root(name: str) -> Path:
 
 
 def _marker(root: Path, key: str) -> Path:
-    return root / _PROVENANCE_FILE / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    return root / "made" / marker_name(key)
+
+
+def _request(node: Node) -> dict[str, str]:
+    return {"root": node.root, "data": node.data, "marker": marker_name(node.key)}
 
 
 def _existing_nodes(cluster: ClusterSettings) -> Iterator[str]:
@@ -174,31 +157,6 @@ def _existing_nodes(cluster: ClusterSettings) -> Iterator[str]:
 def _integer(cluster: ClusterSettings, name: str, default: int) -> int:
     value = cluster.settings.get(name, default)
     return value if isinstance(value, int) else default
-
-
-def _in_use(root: Path) -> bool:
-    """Return whether another key, a lineage's reference or a run is in the directory.
-
-    Tombstones of runs that never started don't count: the program that could start them is removed, too.
-    """
-    patterns = (
-        (root / _PROVENANCE_FILE, "[!.]*"),
-        (root / "cache" / "references", "[!.]*"),
-        (root / "runs", "[!.]*/spec.json"),
-    )
-    return any(
-        True
-        for directory, pattern in patterns
-        if directory.is_dir()
-        for _ in directory.glob(pattern)
-    )
-
-
-def _remove(root: Path) -> None:
-    for directory, _, _ in os.walk(root):
-        Path(directory).chmod(0o700)
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(root)
 
 
 class LocalTransport:

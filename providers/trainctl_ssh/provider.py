@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -27,6 +26,7 @@ from trainctl.plugin_api.provider import (
     Transport,
     never_confirm,
 )
+from trainctl.remote.node_markers import marker_name
 from trainctl.remote.responses import printable_tail
 from trainctl_ssh.hosts import (
     SshHost,
@@ -171,13 +171,13 @@ class SshProvider:
             transport.close()
 
     def _presence(self, node: Node) -> ResourceStatus:
-        marker = f"{node.root}/made/{_marker(node.key)}"
+        marker = f"{node.root}/made/{marker_name(node.key)}"
         with self._open(node) as transport:
             return find_presence(transport, marker, node.id)
 
     def _do(self, node: Node, method: str, **members: Any) -> dict[str, Any]:
-        request = {"root": node.root, "data": node.data, "marker": _marker(node.key), **members}
-        program = (files("trainctl_ssh") / "host_script.py").read_text(encoding="utf-8")
+        request = {"root": node.root, "data": node.data, "marker": marker_name(node.key), **members}
+        program = (files("trainctl.remote") / "node_markers.py").read_text(encoding="utf-8")
         argv = [node.python, "-I", "-c", program, method, json.dumps(request)]
         with self._open(node) as transport:
             output = transport.run(argv, timeout=_SECONDS)
@@ -201,10 +201,6 @@ def _node(cluster: ClusterSettings, host: SshHost) -> Node:
         price_per_hour=host.price_per_hour,
         ports=host.ports,
     )
-
-
-def _marker(key: str) -> str:
-    return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def _open_connection(

@@ -1,8 +1,9 @@
-"""Create and remove a node's marker on a host; run by ``python -I -c`` (3.8).
+"""Markers of the keys that share a node, on its machine; on hosts run by ``python -I -c`` (3.8).
 
 Arguments: a command and a request as JSON. Prints a line of JSON: the response, or ``error`` and ``path``.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -16,6 +17,11 @@ _NEEDED_PATHS = ("made", "cache/references")
 
 Request = Mapping[str, Any]
 HostScriptResponse = Dict[str, Any]
+
+
+def marker_name(key: str) -> str:
+    """Return the file name of a key's marker, the ``marker`` of a request."""
+    return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def create_marker(request: Request) -> HostScriptResponse:
