@@ -305,7 +305,18 @@ def find_host_paths(transport: Transport, host: SshHost, node_label: str) -> dic
         parts for match, parts in known if match and (int(match[1]), int(match[2])) >= (3, 8)
     ]
     if not supported:
-        raise _no_python_error(node_label, host, pythons)
+        versions = ", ".join(f"{parts[-1]} is {parts[0]}" for parts in pythons if len(parts) == 3)
+        if host.python:
+            raise NodeError(
+                f"{node_label}: {host.python} is not Python 3.8 or newer",
+                f"{versions or 'It does not run'}. Correct python of the host.",
+                code="unsupported-node-python",
+            )
+        raise NodeError(
+            f"{node_label} has no Python 3.8 or newer",
+            f"{versions or 'None was found'}. Tried {', '.join(_CANDIDATES)}. Set python of the host to its path.",
+            code="unsupported-node-python",
+        )
     directory = host.dir.rstrip("/") or "~/.cache/trainctl"
     root = home.rstrip("/") + directory[1:] if directory.startswith("~/") else directory
     data = f"{root}/data" if host.dir else f"{home.rstrip('/')}/.local/share/trainctl"
@@ -321,18 +332,3 @@ def find_presence(transport: Transport, path: str, node_label: str) -> ResourceS
         raise NodeError(
             f"{node_label} cannot inspect its files", printable_tail(output.stderr)
         ) from None
-
-
-def _no_python_error(node_label: str, host: SshHost, pythons: list[list[str]]) -> NodeError:
-    versions = ", ".join(f"{parts[-1]} is {parts[0]}" for parts in pythons if len(parts) == 3)
-    if host.python:
-        return NodeError(
-            f"{node_label}: {host.python} is not Python 3.8 or newer",
-            f"{versions or 'It does not run'}. Correct python of the host.",
-            code="unsupported-node-python",
-        )
-    return NodeError(
-        f"{node_label} has no Python 3.8 or newer",
-        f"{versions or 'None was found'}. Tried {', '.join(_CANDIDATES)}. Set python of the host to its path.",
-        code="unsupported-node-python",
-    )

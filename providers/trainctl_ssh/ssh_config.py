@@ -60,7 +60,9 @@ def _lines(path: Path) -> Iterator[str]:
         if match is None:
             continue
         keyword, place = match[1].lower(), f"{path}:{number}"
-        words = [match[2]] if keyword == "proxycommand" else _words(match[2])
+        words = [re.sub("[\"']", "", word) for word in _WORD.findall(match[2]) if word]
+        if keyword == "proxycommand":
+            words = [match[2]]
         if keyword == "include" and not in_section:
             for included in _included(words):
                 yield from _lines(included)
@@ -92,10 +94,6 @@ def _is_unsupported(keyword: str, words: list[str]) -> bool:
     if keyword == "port":
         return not words[0].isdecimal()
     return keyword in (*_SINGLE, "proxycommand") and any(map(_TOKENS.search, words))
-
-
-def _words(text: str) -> list[str]:
-    return [re.sub("[\"']", "", word) for word in _WORD.findall(text) if word]
 
 
 def _criteria(words: list[str]) -> tuple[list[str], str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from trainctl.buckets import logins
@@ -67,7 +68,10 @@ def default_credential(
         return origin[1]()
     if not runs_on_platform(scheme, environ):
         return None
-    tokens = {"gs": logins.instance_google_token, "azure": logins.azure_token}
+    tokens: dict[str, Callable[[str], SourceCredential]] = {
+        "gs": partial(logins.google_token, of_machine=True),
+        "azure": logins.azure_token,
+    }
     try:
         return tokens.get(scheme, logins.default_aws_credential)("this machine's account")
     except TrainctlError:  # without an account or the library
@@ -145,7 +149,7 @@ def _google_file(path: Path, origin: str) -> SourceCredential:
         ) from None
     if kind == "service_account":
         return SourceCredential(text, origin)
-    return logins.default_google_token(origin)
+    return logins.google_token(origin)
 
 
 def _azure(account: str, environ: Mapping[str, str]) -> _Origin | None:

@@ -298,27 +298,20 @@ def federated_token(
     return _google_token(make, f"service account {service_account}")
 
 
-def default_google_token(origin: str) -> SourceCredential:
-    """Return a token of the application default credentials."""
+def google_token(origin: str, *, of_machine: bool = False) -> SourceCredential:
+    """Return a token of the application default credentials, or of this machine's account by the metadata server."""
 
     def make() -> Any:
-        import google.auth
+        if not of_machine:
+            import google.auth
 
-        return google.auth.default(scopes=[_STORAGE])[0]
-
-    return _google_token(make, origin)
-
-
-def instance_google_token(origin: str) -> SourceCredential:
-    """Return a token of this machine's service account from the metadata server."""
-
-    def make() -> Any:
+            return google.auth.default(scopes=[_STORAGE])[0]
         from google.auth.compute_engine import Credentials
 
         credentials: Any = Credentials
         return credentials(scopes=[_STORAGE])
 
-    return _google_token(make, origin, proxies=False)
+    return _google_token(make, origin, proxies=not of_machine)
 
 
 class _IdentityTokenSupplier:

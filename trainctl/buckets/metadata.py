@@ -155,14 +155,11 @@ class MetadataClient:
         """Return an access token; that of an account or principal is used until it expires."""
         if isinstance(access, kinds.BearerToken):
             return access.token
-        if self._token is None or is_expired(self._token):
-            if isinstance(access, kinds.ServiceAccount):
-                self._token = _self_signed_token(access)
-            else:
-                self._token = self._principal_token(access)
-        return self._token.token
-
-    def _principal_token(self, access: kinds.AzurePrincipal) -> kinds.BearerToken:
+        if self._token is not None and not is_expired(self._token):
+            return self._token.token
+        if isinstance(access, kinds.ServiceAccount):
+            self._token = _self_signed_token(access)
+            return self._token.token
         url = f"{entra_authority(self._environ)}/{access.tenant}/oauth2/v2.0/token"
         form = {"grant_type": "client_credentials", "scope": "https://storage.azure.com/.default"}
         form |= {"client_id": access.client, "client_secret": access.secret}
@@ -170,7 +167,8 @@ class MetadataClient:
         with self._http.request("POST", url, headers, body=urlencode(form).encode()) as response:
             document = json.loads(_read_success(response))
         lifetime = timedelta(seconds=int(document["expires_in"]))
-        return kinds.BearerToken(document["access_token"], datetime.now(UTC) + lifetime)
+        self._token = kinds.BearerToken(document["access_token"], datetime.now(UTC) + lifetime)
+        return self._token.token
 
 
 def _read_success(response: Response) -> bytes:

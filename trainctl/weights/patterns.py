@@ -82,21 +82,12 @@ def compile_pattern(pattern: str) -> Matcher:
     text = pattern.replace("\\", "/")
     if text.endswith("/"):
         text += "**" if text.startswith("/") else "*"
-    if text.startswith("/"):
-        return _compile_anchored(text[1:])
-    return re.compile(fnmatch.translate(text)).match
-
-
-_TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|[^*?[]+|.", re.DOTALL)
-_Step = Callable[[str, set[int]], set[int]]
-"""Maps positions in a path before a token to positions after it."""
-
-
-def _compile_anchored(pattern: str) -> Matcher:
-    """Match by sets of positions; regular expressions could backtrack."""
-    steps = [_step(token) for token in _TOKEN.findall(pattern)]
+    if not text.startswith("/"):
+        return re.compile(fnmatch.translate(text)).match
+    steps = [_step(token) for token in _TOKEN.findall(text[1:])]
 
     def matches(path: str) -> bool:
+        """Match by sets of positions; regular expressions could backtrack."""
         at = {0}
         for step in steps:
             at = step(path, at)
@@ -105,6 +96,11 @@ def _compile_anchored(pattern: str) -> Matcher:
         return len(path) in at
 
     return matches
+
+
+_TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|[^*?[]+|.", re.DOTALL)
+_Step = Callable[[str, set[int]], set[int]]
+"""Maps positions in a path before a token to positions after it."""
 
 
 def _step(token: str) -> _Step:

@@ -234,7 +234,10 @@ class HttpClient:
         read_timeout: float,
     ) -> Tuple[HttpConnection, http.client.HTTPResponse]:
         """Send a request, on a new connection if the server closed the idle one."""
-        origin, proxy = origin_of(parts), self._proxy(parts)
+        origin = origin_of(parts)
+        if origin not in self._proxies:
+            self._proxies[origin] = proxy_for(parts) if self._use_proxies else None
+        proxy = self._proxies[origin]
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         if proxy and parts.scheme == "http":
             target = f"http://{host_of(parts)}{target}"
@@ -295,13 +298,6 @@ class HttpClient:
         from trainctl.base.network.tls import client_context
 
         return (self._make_tls or client_context)()
-
-    def _proxy(self, parts: SplitResult) -> Optional[Proxy]:
-        """Return the proxy for a host, looked up once."""
-        origin = origin_of(parts)
-        if origin not in self._proxies:
-            self._proxies[origin] = proxy_for(parts) if self._use_proxies else None
-        return self._proxies[origin]
 
     def _release(
         self, origin: Origin, connection: HttpConnection, raw: http.client.HTTPResponse
