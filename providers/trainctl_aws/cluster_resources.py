@@ -24,7 +24,7 @@ from trainctl_aws.account import (
 )
 from trainctl_aws.settings import AwsSettings
 
-_END_SECONDS = 900.0
+_END_SECONDS = 900.0  # large machines shut down for minutes
 _DETACH_SECONDS = 60.0
 _IN_USE_SECONDS = 120.0
 _PAUSE_SECONDS = 2.0

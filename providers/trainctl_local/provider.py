@@ -25,7 +25,7 @@ from trainctl.plugin_api.provider import (
 from trainctl.remote.node_markers import create_marker, marker_name, remove_marker
 from trainctl.remote.processes import ProgramRunner, ProgramStreams
 
-_MAX_NODES = 64
+_MAX_NODES = 64  # each is looked for in the file system
 
 
 class LocalProvider:

@@ -60,8 +60,8 @@ from trainctl_ssh import SshProvider
 
 _SECONDS = 5
 """How long a command of Slurm may take; its own timeout is 18 s and more."""
-_TIMED_OUT = 124
-_POLL_SECONDS = 5.0
+_TIMED_OUT = 124  # of timeout(1)
+_POLL_SECONDS = 5.0  # squeue loads the controller of all users
 _SOON_SECONDS = 0.5
 _SETTLING_SECONDS = 10.0
 """For how long after a submission or cancellation Slurm is asked more often."""

@@ -242,8 +242,8 @@ def append_known_host(line: str, known_hosts: Path) -> None:
         stream.write((b"" if last == b"\n" else b"\n") + text.encode())
 
 
-_MAX_SOCKET_PATH = 103 - 17 - len("/12345678")
-"""Socket paths are limited to 104 bytes (sys/un.h of macOS; 108 on Linux); ssh appends 17 for a temporary name."""
+_MAX_SOCKET_PATH = 107 - 17 - len("/12345678")
+"""Socket paths are limited to 107 bytes (unix(7)); ssh appends 17 for a temporary name."""
 PIN = "trainctl-pinned"
 """HostKeyAlias under which ``pinned_known_hosts`` writes a key."""
 

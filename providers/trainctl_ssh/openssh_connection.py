@@ -36,7 +36,7 @@ from trainctl_ssh.connection import (
 )
 from trainctl_ssh.hosts import SshLogin
 
-_PROMPT_SECONDS = 30
+_PROMPT_SECONDS = 30  # a control connection of the user's may hang
 _OPTIONS = (
     "BatchMode=yes",
     "LogLevel=ERROR",

@@ -42,13 +42,13 @@ from trainctl_ssh.ssh_config import proxy_of, read_ssh_config
 
 _End = paramiko.Channel | socket.socket
 _READ_BYTES = 2**16
-_ALIVE_SECONDS = 5
+_ALIVE_SECONDS = 5  # as ServerAliveInterval of the ssh program
 _CAUSES = {
     paramiko.AuthenticationException: DENIED,
     socket.gaierror: UNKNOWN_HOST,
     ConnectionRefusedError: CONNECTION_REFUSED,
 }
-_CUT_MILLISECONDS = 15_000
+_CUT_MILLISECONDS = 15_000  # as its ServerAliveCountMax times the interval
 _JUMP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[^]]+\]|[^:\[\]@/]+)(?::([0-9]+))?/?")
 _USER_TIMEOUT = 18
 """TCP_USER_TIMEOUT of linux/tcp.h: paramiko ignores unanswered keepalives, so the kernel detects them."""

@@ -43,7 +43,7 @@ from trainctl_ssh.openssh_connection import OpenSshConnection
 if TYPE_CHECKING:
     from trainctl_ssh.paramiko_connection import ParamikoConnection
 
-_PARALLELISM = 16
+_PARALLELISM = 16  # each is an ssh process on this machine
 _SECONDS = 120.0
 
 

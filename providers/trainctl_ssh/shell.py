@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from trainctl.plugin_api.provider import CommandOutput
 
 COMMAND = """exec sh -c 'IFS= read -r _tc; eval "$_tc"'"""
-_WATCH_SECONDS = 5
-_KEEPALIVE_SECONDS = 15
+_WATCH_SECONDS = 5  # a shell per command wakes up; shorter costs hosts more than it frees
+_KEEPALIVE_SECONDS = 15  # a byte without acknowledgement shows sshd that the client is cut off
 _ENDED = "trap 'kill $_ts 2>/dev/null; exit' TERM"
-_MAX_PREAMBLE = 2**16
+_MAX_PREAMBLE = 2**16  # start-up files may print anything
 
 
 def call_line(token: str, argv: Sequence[str], master: int) -> bytes:

@@ -20,7 +20,7 @@ from trainctl.errors import (
 T = TypeVar("T")
 MAX_PAUSE_SECONDS = 600.0
 """Longest wait that a server may request, in seconds."""
-_NOTICEABLE = 2.0
+_NOTICEABLE = 2.0  # shorter waits are over before they are read
 
 
 class RetryFn(Protocol):

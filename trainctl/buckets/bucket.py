@@ -61,7 +61,7 @@ STATE_SILENCE_SECONDS = 2.5
 STATE_RETRY = RetryPolicy(attempts=20, base=0.1, longest=1.0, patience=5.0, within=5.0)
 """Ends early enough that writing and two reads, each retried, end before a lease of 30 s."""
 BUFFER_BYTES = 2**20
-_MIN_YIELD_BYTES = 2**18
+_MIN_YIELD_BYTES = 2**18  # smaller buffers cost more to pass on than to copy
 _LIMIT_STEP = 2**24
 """Uploads of about the same size share a client and its connections."""
 _DELETED_AT_ONCE = 1000

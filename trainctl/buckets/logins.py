@@ -35,7 +35,7 @@ from trainctl.plugin_api.sources import SourceCredential
 
 SILENCE_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
-_MAX_BYTES = 2**20
+_MAX_BYTES = 2**20  # tokens have some kilobytes; more is another server
 _PACKAGES = {
     "AWS": ("boto3", "aws", "Check the role's trust policy, or log in: aws sso login."),
     "Google": ("google-auth", "gcp", "Check the account and its permissions, or log in again."),
@@ -175,7 +175,7 @@ def _github_token(url: str, token: str) -> str:
 
 
 _STS_AUDIENCE = "sts.amazonaws.com"
-_STS_ATTEMPTS = 3
+_STS_ATTEMPTS = 3  # a plan waits for logins, so it fails soon
 
 
 def default_aws_credential(origin: str) -> SourceCredential:

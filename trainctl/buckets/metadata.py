@@ -25,9 +25,9 @@ from trainctl.buckets.obstore_client import is_expired, object_url, region_of
 
 _ARCHIVED = {"GLACIER", "DEEP_ARCHIVE", "ARCHIVE_ACCESS", "DEEP_ARCHIVE_ACCESS", "Archive"}
 """Classes of S3, tiers of its Intelligent-Tiering and of Azure; all of Google's are readable."""
-_MAX_BYTES = 64 * 2**20
+_MAX_BYTES = 64 * 2**20  # a page has thousands of objects, whose keys have up to 3 kB when quoted
 _NO_BODY = hashlib.sha256(b"").hexdigest()
-_SIGNED_SECONDS = 300
+_SIGNED_SECONDS = 300  # a signature is used at once; clocks differ by minutes
 _GOOGLE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _FIELD = re.compile(r'<([\w-]+)( Encoded="true")?>([^<]*)</')
 _PREFIX = re.compile(r"^x-(amz|goog|ms-meta|ms)-|[-_]")

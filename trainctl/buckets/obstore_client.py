@@ -47,7 +47,7 @@ MIN_BYTES_PER_SECOND = 2**17
 """Slowest upload before it times out."""
 UNREACHABLE_PROXY = "127.0.0.1:0"
 """An address on which nothing can listen."""
-_CONNECT_SECONDS = 5.0
+_CONNECT_SECONDS = 5.0  # a server that is up answers within one round trip
 _NO_END = timedelta(days=30)
 _HOST_NAME = re.compile(r"([a-z0-9_-]+\.)*[a-z][a-z0-9-]*")
 _CERTIFICATES = (

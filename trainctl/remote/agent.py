@@ -28,9 +28,9 @@ from trainctl.remote.responses import (
 )
 from trainctl.remote.session import NodeSessions, SessionCall
 
-_SILENCE_SECONDS = 900.0
+_SILENCE_SECONDS = 900.0  # methods report progress; a sync of a slow disk may not
 _BUFFER_BYTES = 2**18
-_COMPRESSION = 1
+_COMPRESSION = 1  # higher levels take longer than they save
 _SESSION_BYTES = 2**20
 """Longer requests get a process of their own, as a session has no flow control."""
 

@@ -30,8 +30,8 @@ _KINDS: Mapping[str, type[TrainctlError]] = {
     "requirements": RequirementsError,
 }
 _CODES = {"checkpoints": "checkpoint-store", "ports": "no-free-port"}
-_MAX_LINE_BYTES = 64 * 2**20
-_TAIL_LINES = 12
+_MAX_LINE_BYTES = 64 * 2**20  # a response is one line, also that of a large listing
+_TAIL_LINES = 12  # a traceback's last frames and its message
 
 
 class ResponseParser:

@@ -17,7 +17,7 @@ from trainctl.remote.processes import InputFeed
 from trainctl.remote.responses import printable_tail
 
 METHOD = "session"
-_CONFIRM_SECONDS = 5.0
+_CONFIRM_SECONDS = 5.0  # killing a process group takes milliseconds; a dead link answers never
 
 _SessionFrame = tuple[Mapping[str, Any], bytes]
 

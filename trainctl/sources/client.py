@@ -32,7 +32,7 @@ _THROTTLE_STATUSES = (429, 503)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e]+"|[\x21\x23-\x7e]+')
 """Entity tags of RFC 9110, in ASCII; some servers omit the quotes."""
-_MAX_ETAG = 256
+_MAX_ETAG = 256  # validators are stored for each file of a mirror
 
 
 class SourceResponse:

@@ -21,7 +21,7 @@ from trainctl.model.source_uri import parse_source
 from trainctl.plugin_api.sources import SourceCredential
 
 _BUFFER_BYTES = 2**20
-_HASHING_THREADS = 4
+_HASHING_THREADS = 4  # hashlib releases the lock; more threads wait for the disk
 _SETTLED_NS = 2 * 10**9
 """A file modified more recently may change again without another time: it isn't remembered."""
 _EFFECTIVE = os.access in os.supports_effective_ids

@@ -18,7 +18,7 @@ from trainctl.base.checkpoints.layout import is_safetensors_temporary
 from trainctl.base.filesystem.safe_path import is_unusable
 from trainctl.base.listing import SourceFile, sort_files
 
-_MAX_COMPARED = 1000
+_MAX_COMPARED = 1000  # difflib compares with each
 _LITERAL = re.compile(r"[^*?\[]*")
 Matcher = Callable[[str], object]
 

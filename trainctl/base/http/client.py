@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 BUFFER_BYTES = 2**20
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 10
-_DRAINED_BYTES = 2**16
+_DRAINED_BYTES = 2**16  # reading more of an unwanted body takes longer than another connection
 """Longest body of a redirect that is read to reuse its connection."""
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHECK_NETWORK = "Check the network and, behind a proxy, HTTPS_PROXY."

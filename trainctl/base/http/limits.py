@@ -20,7 +20,7 @@ from trainctl.base.retry import MAX_PAUSE_SECONDS
 MAX_CONCURRENT = 32
 _DEFAULT_PAUSE = 1.0
 _NOTICEABLE = 1.0
-_MAX_WAIT = 1e9
+_MAX_WAIT = 1e9  # larger numbers overflow waits; every one is over the limit
 _RATE_LIMIT = re.compile(r";\s*r\s*=\s*(\d{1,9})\s*;\s*t\s*=\s*(\d{1,9})")
 
 

@@ -28,8 +28,8 @@ from trainctl.errors import (
     SourceUnreachable,
 )
 
-ERROR_BYTES = 2**14
-_MAX_MESSAGE = 300
+ERROR_BYTES = 2**14  # messages come first; error pages may be large
+_MAX_MESSAGE = 300  # some lines of a terminal
 _STATUS_WORDS = 3
 """Messages of so few words only repeat the status, such as ``Access Denied``."""
 _XML = re.compile(r"<(Details|Message)>([^<]+)</\1>")
