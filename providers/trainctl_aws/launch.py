@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from trainctl.errors import NodeError, NodeUnreachable, UserInterrupt
 from trainctl.plugin_api.machines import Offer
@@ -53,18 +52,6 @@ LAG_SECONDS = 60.0
 """How long a new instance may be missing from answers of EC2."""
 
 
-@dataclass(frozen=True, slots=True)
-class OfferFailure:
-    """An offer without capacity."""
-
-    offer: Offer
-    error: AwsError
-
-    def __str__(self) -> str:
-        zone = f" in {self.offer.zone}" if self.offer.zone else ""
-        return f"{self.offer.type}{zone}, {self.offer.availability}: {self.error.reason}"
-
-
 def wait(cluster: ClusterSettings, seconds: float) -> None:
     """Sleep; UserInterrupt if the user stops the apply."""
     if cluster.cancelled.wait(seconds):
@@ -92,7 +79,8 @@ class InstanceLauncher:
         self._parameters = RunInstancesRequest(
             account, cluster, settings, environ, name, key
         ).parameters
-        self._failures: list[OfferFailure] = []
+        self._failures: list[tuple[str, str, str]] = []
+        """Type of each offer without capacity, the reason, and both in words."""
 
     def launch(self, offers: Sequence[Offer]) -> Instance:
         """Launch with the first offer that has capacity; NodeError without any."""
@@ -128,8 +116,9 @@ class InstanceLauncher:
         except AwsError as error:
             if error.reason not in _CAPACITY:
                 raise
-            failure = OfferFailure(offer, error)
-            self._failures.append(failure)
+            zone = f" in {offer.zone}" if offer.zone else ""
+            failure = f"{offer.type}{zone}, {offer.availability}: {error.reason}"
+            self._failures.append((offer.type, error.reason, failure))
             if not rounds:
                 self._cluster.notify(f"{self._cluster.name}/{self._name}: no capacity: {failure}")
             return None
@@ -198,15 +187,15 @@ class InstanceLauncher:
                 "No zone has these instance types below max_price_per_hour. Change instance_types, zones or the limit.",
                 code="machine-capacity",
             )
-        tried = "\n".join(f"  {failure}" for failure in self._failures)
-        quotas = [failure for failure in self._failures if failure.error.reason in _QUOTA]
+        tried = "\n".join(f"  {failure}" for *_, failure in self._failures)
+        quotas = [name for name, reason, _ in self._failures if reason in _QUOTA]
         if not quotas:
             return NodeError(
                 f"no capacity for {node} in {self._account.region}",
                 f"Tried:\n{tried}\nAdd instance_types or zones, or set capacity_timeout to wait.",
                 code="machine-capacity",
             )
-        quota = quota_of(quotas[0].offer.type, spot=self._settings.spot)
+        quota = quota_of(quotas[0], spot=self._settings.spot)
         page = quota_page(self._account.region, quota)
         return NodeError(
             f"quota reached in {self._account.region}: {quota.name} ({quota.code})",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from glob import glob
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from trainctl_ssh.hosts import SshLogin
 
 _LINE = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.*)")
 _WORD = re.compile(r"""\s*(?:#.*|((?:"[^"]*"|'[^']*'|[^\s"'])+))""")
-_CRITERIA = {"host", "originalhost", "user", "localuser"}
 _SINGLE = {"hostname", "user", "port", "identityfile", "proxyjump", "canonicalizehostname"}
 _TOKENS = re.compile("%[^hprduLlC]")
 _REFUSED = "refused"
@@ -33,7 +30,7 @@ def read_ssh_config(path: Path, login: SshLogin) -> dict[str, Any]:
         lines += _lines(path) if path.exists() else ()
         config = paramiko.SSHConfig.from_file(StringIO("\n".join(lines)))
         settings: dict[str, Any] = config.lookup(login.address)
-    except (OSError, RecursionError, paramiko.ConfigParseError) as error:
+    except (OSError, paramiko.ConfigParseError) as error:
         settings = {_REFUSED: f"{path}: {error}"}
     if _REFUSED in settings:
         raise NodeUnreachable(
@@ -53,59 +50,28 @@ def proxy_of(settings: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield the settings of a file and of those that it includes, without comments."""
-    in_section = False
+    """Yield the settings of a file, without comments."""
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
         match = _LINE.fullmatch(line.strip())
         if match is None:
             continue
-        keyword, place = match[1].lower(), f"{path}:{number}"
+        keyword = match[1].lower()
         words = [re.sub("[\"']", "", word) for word in _WORD.findall(match[2]) if word]
         if keyword == "proxycommand":
             words = [match[2]]
-        if keyword == "include" and not in_section:
-            for included in _included(words):
-                yield from _lines(included)
-            yield "Host *"
-        elif keyword == "match":
-            known, unknown = _criteria(words)
-            yield f"Match {shlex.join(known or ['all'])}"
-            if unknown:
-                yield f"{_REFUSED} {place}: Match {unknown} is not supported"
-        elif _is_unsupported(keyword, words):
-            yield f"{_REFUSED} {place}: {match[0]!r} is not supported"
+        if keyword == "match":
+            yield "Match all"  # whether it matches is unknown
+        if _is_unsupported(keyword, words):
+            yield f"{_REFUSED} {path}:{number}: {match[0]!r} is not supported"
         else:
             yield f"{keyword} {shlex.join(words) if keyword == 'host' else ' '.join(words)}"
-        in_section = in_section or keyword in ("host", "match")
-
-
-def _included(words: list[str]) -> Iterator[Path]:
-    """Yield the files; as in OpenSSH, not directories, hidden files or those of unknown users."""
-    for word in words:
-        pattern = Path("~/.ssh").expanduser() / os.path.expanduser(word)  # noqa: PTH111 (keeps ~NAME)
-        yield from filter(Path.is_file, map(Path, sorted(glob(str(pattern)))))  # noqa: PTH207 (hidden)
 
 
 def _is_unsupported(keyword: str, words: list[str]) -> bool:
     if keyword in _SINGLE and len(words) != 1:
         return True
-    if keyword in ("include", "canonicalizehostname"):
+    if keyword in ("include", "match", "canonicalizehostname"):
         return words != ["no"]
     if keyword == "port":
         return not words[0].isdecimal()
     return keyword in (*_SINGLE, "proxycommand") and any(map(_TOKENS.search, words))
-
-
-def _criteria(words: list[str]) -> tuple[list[str], str]:
-    """Split those of a ``Match`` that paramiko knows from one that it doesn't."""
-    known, unknown, rest = [], "", iter(words)
-    for word in rest:
-        criterion = word.lower().removeprefix("!")
-        if criterion in _CRITERIA:
-            known += [word.lower(), next(rest, "")]
-        elif criterion in ("canonical", "final"):
-            known.append(word.lower())
-        elif criterion != "all":  # which paramiko refuses next to "final"
-            unknown = criterion
-            next(rest, None)
-    return known, unknown

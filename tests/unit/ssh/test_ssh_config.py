@@ -20,9 +20,6 @@ from trainctl_ssh.ssh_config import proxy_of, read_ssh_config
 def test_settings_are_those_of_ssh(case: dict[str, Any], tmp_path: Path) -> None:
     path, own = tmp_path / "config", case.get("options", {})
     path.write_text(case["config"].replace("{D}", str(tmp_path)))
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more/one").write_text(case.get("more", ""))
-    (tmp_path / "more/.hidden").write_text(case.get("hidden", ""))
     login = SshLogin("gpu", user=own.get("User", ""), jump=own.get("ProxyJump", ""))
     if "refused" in case:
         with pytest.raises(NodeUnreachable) as error:
