@@ -1,7 +1,7 @@
 """State logs in a directory, in a bucket and in memory.
 
-Begin with ``open_directory``. ``log`` implements the log over any object store, with snapshots and packs of its history;
-``bucket_log`` needs few requests; ``layout`` has names and formats of the objects. DESIGN.md lists the invariants.
+Begin with ``open_directory``. ``log`` implements the log over any object store, with snapshots and packs of its history, and has
+names and formats of the objects; ``bucket_log`` needs few requests. DESIGN.md lists the invariants.
 """
 
 from __future__ import annotations

@@ -11,18 +11,19 @@ from trainctl.base.json import JsonObject
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import StateError, StorageError
 from trainctl.plugin_api.state import LogSlice
-from trainctl_state.layout import (
+from trainctl_state.log import (
     LOG,
     PROBE,
+    READ_AT_ONCE,
     TAIL,
     Batch,
+    ObjectLog,
     batch_ids,
     decode,
     encode,
     key_of,
     validate_batch,
 )
-from trainctl_state.log import READ_AT_ONCE, ObjectLog
 
 TAIL_EVERY = 4
 """Positions between two writes of the tail, which bounds the requests of a reader."""

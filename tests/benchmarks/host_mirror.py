@@ -57,7 +57,7 @@ weights: {model: "hf://bench/model"}
 _APPLY = """
 import sys
 from trainctl.cli.main import main
-from trainctl.resources.mirror.source_urls import SourceUrlProvider
+from trainctl.resources.host_mirror import SourceUrlProvider
 
 asked = []
 

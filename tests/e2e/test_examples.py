@@ -11,7 +11,7 @@ import pytest
 from tests.support.machines.sshd import SshUser, require_sshd, sshds
 from tests.support.projects.project import ProjectHarness
 from tests.support.pytorch import pytorch
-from trainctl.operations.init import EXAMPLES
+from trainctl.operations.manifests.init import EXAMPLES
 
 HOSTS = "hosts: [gpu-01, gpu-02]"
 

@@ -34,7 +34,7 @@ from trainctl.base.network.object_server import (
 )
 from trainctl.node.system.blob_files import VERIFIED
 from trainctl.node.transfer.fetch_pool import to_hex, unit_lengths
-from trainctl.resources.mirror.node_server import new_certificate
+from trainctl.resources.mirror_access import new_certificate
 from trainctl.store import keys
 from trainctl.store.mirror_objects import MirrorObjectSource
 

@@ -64,7 +64,7 @@ MUTATIONS = [
         ("reducer.py", "replace(intent, released=True)", "intent"),
         ("leases.py", "return not self._knows(intent.id)", "return False"),
         ("leases.py", "if is_dead(intent.holder):", "if False:"),
-        ("leases.py", "now - lease.since >= lease.intent.lease_seconds", "now < lease.since"),
+        ("ledger.py", "now - lease.since >= lease.intent.lease_seconds", "now < lease.since"),
         ("commit.py", "if entry_id(entries[0]) in self._head.catch_up():", "if False:"),
     ),
     *_mutations(
@@ -201,8 +201,8 @@ MUTATIONS = [
     *_mutations(
         "trainctl/ledger",
         ("tests/unit/ledger",),
-        ("migration.py", 'if state.moved_to not in ("", new.url):', "if False:"),
-        ("migration.py", "if in_use and not state.moved_to:", "if False:"),
+        ("edits.py", 'if state.moved_to not in ("", new.url):', "if False:"),
+        ("edits.py", "if in_use and not state.moved_to:", "if False:"),
         ("edits.py", "if state.lineage and state.lineage != new.lineage:", "if False:"),
         ("edits.py", "if new.serial <= state.serial and state.lineage:", "if False:"),
     ),
@@ -228,9 +228,9 @@ MUTATIONS = [
     *_mutations(
         "trainctl",
         ("tests/unit/operations/test_review.py",),
-        ("review/server.py", 'if (item[place.body] or "").startswith(marker)', "if False"),
-        ("review/server.py", "if posts[0].text.strip() == body.strip():", "if False:"),
-        ("review/gitlab.py", 'if approval["user"]["username"] != request.author and', "if"),
+        ("review/servers.py", 'if (item[place.body] or "").startswith(marker)', "if False"),
+        ("review/servers.py", "if posts[0].text.strip() == body.strip():", "if False:"),
+        ("review/servers.py", 'if approval["user"]["username"] != request.author and', "if"),
     ),
     *_mutations(
         "trainctl",
@@ -241,14 +241,14 @@ MUTATIONS = [
             "if (value := measure(form)) < most:",
         ),
         ("plan/policies.py", 'and "@sha256:" not in image:', "and False:"),
-        ("operations/review/policies.py", "waiver.until >= today", "True"),
+        ("operations/policies.py", "waiver.until >= today", "True"),
     ),
     *_mutations(
-        "trainctl/operations/truss",
+        "trainctl/operations/manifests",
         ("tests/unit/operations/test_truss.py", "tests/unit/cli/test_import_truss.py"),
-        ("runtime.py", "elif looks_like_credential(command):", "elif False:"),
-        ("runtime.py", "if name.startswith(RESERVED_PREFIXES) or not", "if not"),
-        ("convert.py", 'if is_literal or pattern.startswith("/")', "if True"),
+        ("truss.py", "elif looks_like_credential(command):", "elif False:"),
+        ("truss.py", "if name.startswith(RESERVED_PREFIXES) or not", "if not"),
+        ("truss.py", 'if is_literal or pattern.startswith("/")', "if True"),
     ),
     *_mutations(
         "trainctl/node/metrics",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.projects.program import ROOT
-from trainctl.operations.init import EXAMPLES
+from trainctl.operations.manifests.init import EXAMPLES
 
 pytestmark = pytest.mark.integration
 

@@ -29,8 +29,7 @@ from trainctl.errors import (
     TrainctlError,
     UserInterrupt,
 )
-from trainctl.ledger.leases import LeaseRenewer
-from trainctl.ledger.ledger import IntentRequest, Ledger
+from trainctl.ledger.ledger import IntentRequest, LeaseRenewer, Ledger
 from trainctl.ledger.reducer import merge_outputs
 from trainctl.ledger.state import ORIGIN, Intent, RecordedResource
 from trainctl.model.action import Action, ActionReason

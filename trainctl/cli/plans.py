@@ -19,8 +19,8 @@ from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import addresses
 from trainctl.desired.values import DesiredState
 from trainctl.errors import StorageError, UsageError
-from trainctl.operations.machines.preconnect import connect_early
-from trainctl.operations.review.signatures import require_signature, sign, signature_of
+from trainctl.operations.preconnect import connect_early
+from trainctl.operations.review import require_signature, sign, signature_of
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import OUTPUT_MARK, Plan, PlanOptions
@@ -45,7 +45,7 @@ class ApprovalFlags:
             return self.expect
         if self.expect or (self.check and self.comment):
             raise UsageError("use only one of --expect, --expect-check and --expect-comment")
-        from trainctl.operations.review.publishing import (
+        from trainctl.operations.review import (
             approved_digest,
             review_name,
             review_server,

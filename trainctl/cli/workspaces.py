@@ -11,7 +11,6 @@ from trainctl.cli.session import CliSession
 from trainctl.desired.values import JobOverrides
 from trainctl.errors import NodeUnreachable, TrainctlError, UsageError
 from trainctl.model.address import Address, Kind
-from trainctl.operations.states.queries import query_states
 from trainctl.operations.workspace import Workspace, WorkspaceSettings
 from trainctl.views.terminal.text import escape, unreachable_lines, warning_text
 
@@ -77,6 +76,8 @@ def query_all(
     with open_workspace(session) as workspace:
         if not every:
             return {workspace.ledger.url: query(workspace)}, 0
+        from trainctl.operations.states import query_states  # most commands query one state
+
         replies = query_states(workspace, query)
     results: dict[str, T] = {}
     for url, reply in replies.items():

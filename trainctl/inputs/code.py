@@ -11,7 +11,7 @@ import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from trainctl.base.json import digest
 from trainctl.base.listing import LFS_POINTER
 from trainctl.errors import TrainctlError
 from trainctl.manifest.checkout import run_git
+from trainctl.model.specs.job_spec import CodeSpec
 from trainctl.plan.values import OUTPUT_MARK, CodeTree
 
 DEFAULT_EXCLUDES = (
@@ -333,20 +334,14 @@ def _leaves(root: Path, path: str, target: str) -> bool:
 
 def _blob_ids(root: Path, paths: list[str], *, use_git: bool) -> list[str]:
     output = run_git(root, "rev-parse", "--show-toplevel", "--show-prefix") if use_git else None
-    if output is None or not paths or any("\n" in path for path in paths):
+    # hash-object reads paths relative to the top of the work tree, a line each; a quote begins a quoted path.
+    top, prefix = (output or b"\n").split(b"\n")[:2]
+    names = [prefix + os.fsencode(path) for path in paths]
+    if not output or not paths or any(b"\n" in name or name[:1] == b'"' for name in names):
         return [_blob((root / path).read_bytes()) for path in paths]
-    # hash-object reads paths relative to the top of the work tree.
-    top, prefix = output.split(b"\n")[:2]
-    names = b"".join(_quote_for_git(prefix + os.fsencode(path)) + b"\n" for path in paths)
-    out = run_git(Path(os.fsdecode(top)), "hash-object", "--stdin-paths", stdin=names)
+    lines = b"".join(name + b"\n" for name in names)
+    out = run_git(Path(os.fsdecode(top)), "hash-object", "--stdin-paths", stdin=lines)
     return (out or b"").decode("ascii").split()
-
-
-def _quote_for_git(path: bytes) -> bytes:
-    """Quote a path for git's stdin if it starts with a quote."""
-    if not path.startswith(b'"'):
-        return path
-    return b'"' + path.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
 
 def _nfc(path: str) -> str:
@@ -356,3 +351,46 @@ def _nfc(path: str) -> str:
 def _blob(data: bytes) -> str:
     """Compute the git id: https://git-scm.com/book/en/v2/Git-Internals-Git-Objects."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def scan_code(directory: Path, code: CodeSpec, reserved: Sequence[Path] = ()) -> CodeSource:
+    """List the files of a job's code; those of external directories are in a directory of their name."""
+    root = (directory / code.path).resolve()
+    skipped = [_child(directory, path, root) for path in code.exclude_dirs]
+    source = scan(directory, code.path, reserved, skipped=skipped)
+    external: dict[str, Path] = {}
+    files, excluded = list(source.files), list(source.excluded)
+    for path in code.external_dirs:
+        place = (directory / path).resolve()
+        if place.is_relative_to(root):
+            continue  # already in the code
+        name = place.name
+        if name in external or ((root / name).exists() and name not in skipped):
+            raise _invalid(f"external_dirs: the code has {name!r} already", path)
+        inner = scan(directory, path, reserved)
+        external[name] = inner.root
+        files += [replace(file, path=f"{name}/{file.path}") for file in inner.files]
+        excluded += [f"{name}/{file}" for file in inner.excluded]
+    files.sort(key=lambda file: file.path)
+    return replace(source, files=tuple(files), excluded=tuple(excluded), external=external)
+
+
+def check_code(directory: Path, code: CodeSpec) -> None:
+    """Raise TrainctlError if a directory of the code can't be part of it; read no files."""
+    root = code_directory(directory, code.path)
+    for path in code.exclude_dirs:
+        _child(directory, path, root)
+    for path in code.external_dirs:
+        code_directory(directory, path)
+
+
+def _child(directory: Path, path: str, root: Path) -> str:
+    place = (directory / path).resolve()
+    if place.parent != root:
+        raise _invalid(f"exclude_dirs: {path} is not directly in the code directory", path)
+    return place.name
+
+
+def _invalid(summary: str, path: str) -> TrainctlError:
+    detail = f"Rename or remove {path}. To exclude other files, use .trainctlignore."
+    return TrainctlError(summary, detail, code="invalid-workspace")

@@ -55,13 +55,16 @@ def image_digest(image: Image, secrets: SecretResolver, client: HttpClient) -> s
             secrets.register(granted)
             sent = {"Authorization": granted}
             status, headers = _head(client, url, sent)
-        said = "" if status == _OK else _message(client, url, sent)
+        said = ""
+        if status != _OK:
+            with client.request("GET", url, secret_headers=sent, follow=False) as response:
+                said = server_message(response.headers, response.read(ERROR_BYTES))
     except HttpError as error:
         raise SourceError(error.reason) from None
     except ValueError as error:
         raise SourceError(f"{host}: {error}") from None
     if status != _OK:
-        raise SourceError(f"{host}: HTTP status {status}{said}")
+        raise SourceError(f"{host}: HTTP status {status}{': ' if said else ''}{said}")
     found = headers.get("Docker-Content-Digest") or ""
     if not _DIGEST.fullmatch(found):
         raise SourceError(f"{host}: it reports no digest")
@@ -98,12 +101,6 @@ def _head(client: HttpClient, url: str, secret: Mapping[str, str]) -> tuple[int,
     accept = {"Accept": ", ".join(_MEDIA_TYPES)}
     with client.request("HEAD", url, accept, secret_headers=secret, follow=False) as response:
         return response.status, response.headers
-
-
-def _message(client: HttpClient, url: str, secret: Mapping[str, str]) -> str:
-    with client.request("GET", url, secret_headers=secret, follow=False) as response:
-        said = server_message(response.headers, response.read(ERROR_BYTES))
-    return f": {said}" if said else ""
 
 
 def _login(image: Image, host: str, secrets: SecretResolver) -> str | None:

@@ -1,4 +1,4 @@
-"""Batched appends: one thread appends the entries of all waiting threads."""
+"""Batched appends: one thread writes the entries of all others."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class AppendRequest:
         self.alone = alone
         self.even_moved = even_moved
         self.done = False
-        self.error: TrainctlError | None = None
+        self.error: BaseException | None = None
         self.raw: list[dict[str, Any]] = []
-        self.woken = threading.Semaphore(0)
-        """Released when the request is done, and when its thread becomes the leader."""
+        self.ended = threading.Event()
+        """Set when the request is done."""
 
 
 class Committer:
-    """Appends batches in the leading thread; others sleep until done or leading."""
+    """Appends requests in batches, in a thread that runs while any wait."""
 
     def __init__(
         self, head: LogHead, redact: Redact, clock: Clock, header: Callable[[], EntryHeader]
@@ -72,20 +72,21 @@ class Committer:
         self._make_header = header
         self._lock = threading.Lock()
         self._waiting: list[AppendRequest] = []
-        self._leader: AppendRequest | None = None
+        self._writes = False
 
     def submit(self, request: AppendRequest) -> None:
         """Append the entries of the request, batched with others; sets ``raw``."""
         try:
             with self._lock:
                 self._waiting.append(request)
-                if self._leader is None:
-                    self._appoint()
-            while self._is_to_lead(request):
-                self._commit(self._take(request))
-                self._hand_over(request)
-        finally:
-            self._withdraw(request)
+                if not self._writes:
+                    threading.Thread(target=self._write, name="ledger", daemon=True).start()
+                    self._writes = True
+            request.ended.wait()
+        except BaseException:  # interrupted: the thread may have taken it, and appends it
+            with self._lock:
+                self._waiting = [waiting for waiting in self._waiting if waiting is not request]
+            raise
         if request.error is not None:
             raise request.error
 
@@ -93,59 +94,33 @@ class Committer:
         """Append the decided entries in a batch of their own."""
         self.submit(AppendRequest((), decide, alone=True))
 
-    def _is_to_lead(self, request: AppendRequest) -> bool:
-        """Wait until the request is done (False) or this thread leads (True)."""
-        request.woken.acquire()
-        return not request.done
+    def _write(self) -> None:
+        while batch := self._take():
+            try:
+                self._append(batch)
+                self._head.snapshot_if_due()  # before the threads continue, as the process may end
+            except BaseException as error:  # noqa: BLE001 (raised in the threads that wait)
+                for request in batch:
+                    if not request.done:  # a copy each, because receivers may set the address
+                        request.error = copy.copy(error)
+            for request in batch:
+                request.ended.set()
 
-    def _appoint(self) -> None:
-        """Wake the next leader: the thread that waits longest. Requires the lock."""
-        self._leader = next(iter(self._waiting), None)
-        if self._leader is not None:
-            self._leader.woken.release()
-
-    def _hand_over(self, request: AppendRequest) -> None:
-        with self._lock:
-            if self._leader is request:
-                self._appoint()
-
-    def _withdraw(self, request: AppendRequest) -> None:
-        """Remove the request of an interrupted thread."""
-        with self._lock:
-            self._waiting = [waiting for waiting in self._waiting if waiting is not request]
-        self._hand_over(request)
-
-    def _take(self, leader: AppendRequest) -> list[AppendRequest]:
-        """Take waiting requests with disjoint addresses, ``alone`` requests singly."""
+    def _take(self) -> list[AppendRequest]:
+        """Take waiting requests with disjoint addresses, ``alone`` requests singly; none: the thread ends."""
         batch: list[AppendRequest] = []
         addresses: set[Address] = set()
         with self._lock:
             remaining = []
             for request in self._waiting:
-                may_join = request is leader or not (request.alone or leader.alone)
+                may_join = not batch or not (request.alone or batch[0].alone)
                 if may_join and addresses.isdisjoint(request.addresses):
                     batch.append(request)
                     addresses |= request.addresses
                 else:
                     remaining.append(request)
-            self._waiting = remaining
+            self._waiting, self._writes = remaining, bool(batch)
         return batch
-
-    def _commit(self, batch: list[AppendRequest]) -> None:
-        try:
-            self._append(batch)
-        except TrainctlError as error:
-            for request in batch:
-                if not request.done:  # a copy each, because receivers may set the address
-                    request.error, request.done = copy.copy(error), True
-        finally:
-            # Requests are not done only if this thread is interrupted; others continue.
-            with self._lock:
-                self._waiting[:0] = [request for request in batch if not request.done]
-            for request in batch:
-                if request.done:
-                    request.woken.release()
-        self._head.snapshot_if_due()
 
     def _append(self, batch: list[AppendRequest]) -> None:
         self._decide_all(batch)
@@ -211,16 +186,13 @@ class Committer:
                 return True
             if self._head.reducer.position == position:
                 raise
-            return self._is_at(position, raw)
+            # Others appended after this position, and may have pruned it: does it have the batch?
+            try:
+                self._head.log.append(position, raw)
+            except AppendConflict:
+                return False
+            return True
         self._head.add(entries)
-        return True
-
-    def _is_at(self, position: int, raw: list[dict[str, Any]]) -> bool:
-        """Whether the batch is at a position that others appended after, and may have pruned."""
-        try:
-            self._head.log.append(position, raw)
-        except AppendConflict:
-            return False
         return True
 
 
@@ -295,7 +267,7 @@ FLUSH_ENTRIES = 500
 
 
 class LogHead:
-    """Position in a log and the state there; only for the leading thread."""
+    """Position in a log and the state there; only for the thread that writes."""
 
     def __init__(self, log: StateLog, clock: Clock) -> None:
         self.log = log

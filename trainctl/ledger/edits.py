@@ -1,17 +1,20 @@
-"""Changes of the state by hand, each in one append: rename, remove, push."""
+"""Changes of the state by hand: rename, remove, push, and move it to another place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from trainctl.errors import StateError, UsageError
+from trainctl.errors import AppendConflict, StateError, UsageError
 from trainctl.ledger.codec import state_from_json, state_to_json
-from trainctl.ledger.entries import CreatedEntry, Entry, OutcomeEntry, PushedEntry
+from trainctl.ledger.commit import moved_error
+from trainctl.ledger.entries import CreatedEntry, Entry, OutcomeEntry, PushedEntry, from_json
 from trainctl.ledger.leases import lock_held_error
 from trainctl.ledger.ledger import Ledger
 from trainctl.ledger.planned_edits import StateEdits
-from trainctl.ledger.reducer import FORGET
+from trainctl.ledger.reducer import FORGET, reduce_entries
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
 
@@ -105,4 +108,71 @@ def not_in_state_error(address: Address) -> UsageError:
 def _not_pushed_error(why: str, detail: str) -> StateError:
     return StateError(
         f"the state was not replaced: {why}", f"{detail} Nothing was changed.", code="push-refused"
+    )
+
+
+def migrate(old: Ledger, new: Ledger) -> int:
+    """Move the state from ``old`` to ``new``, which must be empty; return the number of entries.
+
+    First ``old`` refuses all further appends, then one append copies all entries. Repeating an interrupted move
+    completes it. Raises LockHeld if changes are in progress, StateError if ``new`` has another state.
+    """
+    in_use = bool(list(new.log.replay()))
+    state = old.move_to(new.url, lambda state: _check(state, old, new, in_use=in_use))
+    replayed = list(old.log.replay())
+    moves = (at for at, entry in enumerate(replayed) if entry.get("type") == "moved")
+    entries = replayed[: max(moves)]
+    if not in_use:
+        with suppress(AppendConflict):  # another process copied the same entries
+            new.log.append(0, entries)
+    copied = list(new.log.replay())[: len(entries)]
+    if reduce_entries(State(), map(from_json, copied)) != replace(state, position=0, moved_to=""):
+        raise _not_empty_error(new)
+    new.state()
+    new.flush()
+    return len(entries)
+
+
+def abort_migration(old: Ledger, open_new: Callable[[str], Ledger]) -> str:
+    """Undo a move, so that ``old`` is used again; return the URL of the other place.
+
+    A copy there gets a pointer back. Raises StateError if it was changed since.
+    """
+    url = old.state(even_moved=True).moved_to
+    if not url:
+        raise UsageError(f"the state at {old.url} has not moved", "Nothing was changed.")
+    new = open_new(url)
+
+    def check(state: State) -> None:
+        if state.position > 1 and not state.moved_to:
+            raise StateError(
+                f"the state at {url} was changed since the move",
+                "Use it, or move it back: trainctl --state URL state migrate OTHER_URL.",
+                code="state-not-empty",
+            )
+
+    if list(new.log.replay()):
+        new.move_to(old.url, check)
+    old.move_to("", lambda _: None)
+    return url
+
+
+def _check(state: State, old: Ledger, new: Ledger, *, in_use: bool) -> None:
+    """Raise an error if the state can't move."""
+    if old.url == new.url:
+        raise UsageError(f"the state is already at {new.url}", "Use another URL.")
+    if state.moved_to not in ("", new.url):
+        raise moved_error(state.moved_to)
+    if not state.lineage:
+        raise UsageError(f"there is no state at {old.url}", f"Write `state: {{url: {new.url}}}`.")
+    if in_use and not state.moved_to:
+        raise _not_empty_error(new)
+    refuse_open_intents(state, state.open_intents)
+
+
+def _not_empty_error(new: Ledger) -> StateError:
+    return StateError(
+        f"there is another state at {new.url}",
+        "Use a URL where no state is. Nothing was changed there.",
+        code="state-not-empty",
     )

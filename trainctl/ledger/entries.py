@@ -19,7 +19,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class EntryHeader:
-    """UUID, time by the writer's clock (Unix seconds), and writer of an entry; see ``provenance.py``."""
+    """UUID, time by the writer's clock (Unix seconds), and writer of an entry; see ``leases.py``."""
 
     id: str
     time: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -58,7 +58,10 @@ def history_rows(entries: Iterable[Entry], address: Address | None = None) -> li
     reducer, rows = StateReducer(), []
     reported: set[str | None] = set()
     entries = [*entries]
-    names = set() if address is None else set(map(str, _all_names(entries, address)))
+    names = set() if address is None else {str(address)}
+    for entry in reversed(entries) if names else ():
+        if isinstance(entry, RenamedEntry):  # also the earlier names of the address
+            names |= {str(old) for old, new in entry.addresses.items() if str(new) in names}
     for entry in entries:
         subject: Address | None = getattr(entry, "address", None)
         intent = reducer.open.get(subject) if subject is not None else None
@@ -134,14 +137,6 @@ def removed_resources(entries: Iterable[Entry]) -> State:
             removed[address] = replace(before[address], outputs=outputs)
     present = {a: item for a, item in reducer.resources.items() if a.kind is not Kind.JOB}
     return replace(reducer.state(), resources={**removed, **present}, forgotten={})
-
-
-def _all_names(entries: Sequence[Entry], address: Address) -> set[Address]:
-    names = {address}
-    for entry in reversed(entries):
-        if isinstance(entry, RenamedEntry):
-            names |= {old for old, new in entry.addresses.items() if new in names}
-    return names
 
 
 def _rows(entry: Entry, intent: Intent | None, reducer: StateReducer) -> list[HistoryRow]:

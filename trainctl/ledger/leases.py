@@ -2,23 +2,111 @@
 
 from __future__ import annotations
 
+import getpass
 import os
-import threading
+import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainctl.base.clock import Clock
 from trainctl.base.lease import Liveness
 from trainctl.base.system import processes
-from trainctl.errors import LockHeld, TrainctlError
-from trainctl.ledger.provenance import entry_author
+from trainctl.errors import LockHeld
 from trainctl.ledger.state import Intent, LeaseHolder, State
 
 if TYPE_CHECKING:
-    from trainctl.ledger.ledger import Ledger
+    pass
+
+
+_MAX_LENGTH = 256
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_SERVER = re.compile(r"https?://([\w.-]+)")
+_PIPELINE = re.compile(r"https?://[^\s@]{1,300}\d")
+
+
+@dataclass(frozen=True, slots=True)
+class EntryAuthor:
+    """Author of entries: ``user@host``, or the user that started a pipeline ``@`` its server.
+
+    ``commit`` is the one that the CI system names, else the head of the work tree of git that the process is in;
+    ``pipeline``, the URL of the CI run, is None outside of CI.
+    """
+
+    actor: str
+    commit: str | None = None
+    pipeline: str | None = None
+
+
+def entry_author(environ: Mapping[str, str]) -> EntryAuthor:
+    """Return the author by the variables of GitHub Actions and GitLab CI, else the user and host.
+
+    Anyone can set these variables: they are for display only. Values that are not printable, or longer than 256
+    characters, are ignored.
+    https://docs.github.com/en/actions/reference/workflows-and-actions/variables
+    https://docs.gitlab.com/ci/variables/predefined_variables/
+    """
+
+    def get(name: str) -> str:
+        value = environ.get(name, "").strip()
+        return value if len(value) <= _MAX_LENGTH and value.isprintable() else ""
+
+    if get("GITHUB_ACTIONS"):
+        user = get("GITHUB_TRIGGERING_ACTOR") or get("GITHUB_ACTOR")
+        server, commit = get("GITHUB_SERVER_URL"), get("GITHUB_SHA")
+        pipeline = f"{server}/{get('GITHUB_REPOSITORY')}/actions/runs/{get('GITHUB_RUN_ID')}"
+    elif get("GITLAB_CI"):
+        user, server = get("GITLAB_USER_LOGIN"), get("CI_SERVER_URL")
+        commit, pipeline = get("CI_COMMIT_SHA"), get("CI_JOB_URL")
+    else:
+        return EntryAuthor(_user_at_host(), _head_commit())
+    host = _SERVER.match(server)
+    return EntryAuthor(
+        f"{user}@{host[1]}" if user and host else _user_at_host(),
+        commit if _COMMIT.fullmatch(commit) else None,
+        pipeline if _PIPELINE.fullmatch(pipeline) else None,
+    )
+
+
+@cache
+def _user_at_host() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename}"
+
+
+@cache
+def _head_commit() -> str | None:
+    """Return the commit of the work tree of git; None if there is none. Read from files, as a program takes longer.
+
+    https://git-scm.com/docs/gitrepository-layout
+    """
+    here = Path.cwd()
+    git = next((d / ".git" for d in (here, *here.parents) if (d / ".git").exists()), None)
+    try:
+        if git is None:
+            return None
+        if git.is_file():  # of a linked work tree or a submodule
+            git = git.parent / git.read_text().removeprefix("gitdir:").strip()
+        head = (git / "HEAD").read_text().strip()
+        if head.startswith("ref: "):
+            link = git / "commondir"
+            head = _read_ref(git / link.read_text().strip() if link.exists() else git, head[5:])
+    except (OSError, UnicodeDecodeError):
+        return None
+    return head if _COMMIT.fullmatch(head) else None
+
+
+def _read_ref(git: Path, ref: str) -> str:
+    if (git / ref).exists():
+        return (git / ref).read_text().strip()
+    packed = (git / "packed-refs").read_text().splitlines()
+    return next((line.split()[0] for line in packed if line.endswith(f" {ref}")), "")
 
 
 def current_holder() -> LeaseHolder:
@@ -79,66 +167,3 @@ def lock_held_error(intent: Intent) -> LockHeld:
 
 def _clock_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-
-
-INTERVAL_SECONDS = 10.0
-TICK_SECONDS = 1.0
-
-
-class LeaseRenewer:
-    """Context manager that renews all leases of a ledger every ``interval`` seconds.
-
-    Calls ``lost`` from a thread if a lease was ended by others or could not be renewed in time: then its holder must
-    stop. One thread renews and may hang on a dead disk, so another watches the clock.
-    """
-
-    def __init__(
-        self, ledger: Ledger, lost: Callable[[], None], interval: float = INTERVAL_SECONDS
-    ) -> None:
-        self._ledger = ledger
-        self._lost = lost
-        self._interval = interval
-        self._stopped = threading.Event()
-        self._reported: set[str] = set()
-
-    def __enter__(self) -> Self:
-        for work in (self._renew, self._watch):
-            threading.Thread(target=work, name=f"lease{work.__name__}", daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-
-    @contextmanager
-    def holding(self, intent: Intent) -> Iterator[Intent]:
-        """Hold the lease in a block; without outcome, the intent stays open."""
-        try:
-            yield intent
-        finally:
-            self._ledger.leave_open(intent)
-
-    def check(self) -> None:
-        """Call ``lost`` once for each lease that could not be renewed in time."""
-        now = self._ledger.clock.elapsed()
-        expired = {
-            lease.intent.id
-            for lease in self._ledger.held()
-            if now - lease.since >= lease.intent.lease_seconds
-        }
-        if expired - self._reported:
-            self._reported |= expired
-            self._lost()
-
-    def _renew(self) -> None:
-        pause = self._interval
-        while not self._stopped.wait(pause):
-            pause = self._interval
-            try:
-                if self._ledger.renew():
-                    self._lost()
-            except TrainctlError:
-                pause = self._interval / 5  # _watch detects the expiry
-
-    def _watch(self) -> None:
-        while not self._stopped.wait(min(TICK_SECONDS, self._interval)):
-            self.check()

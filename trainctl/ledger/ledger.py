@@ -5,13 +5,20 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from trainctl.base.clock import Clock
 from trainctl.base.lease import STALE_SECONDS
-from trainctl.errors import AlreadyApplied, LockHeld, StalePlan, StateError, UsageError
+from trainctl.errors import (
+    AlreadyApplied,
+    LockHeld,
+    StalePlan,
+    StateError,
+    TrainctlError,
+    UsageError,
+)
 from trainctl.ledger.codec import intent_from_json
 from trainctl.ledger.commit import AppendRequest, Committer, LogHead
 from trainctl.ledger.entries import (
@@ -58,7 +65,7 @@ class IntentRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerLease:
+class HeldIntent:
     """A lease of this process, last renewed at ``since`` by ``clock.elapsed()``."""
 
     intent: Intent
@@ -79,28 +86,25 @@ class Ledger:
         *,
         holder: LeaseHolder | None = None,
     ) -> None:
-        self._clock = clock or Clock()
+        self.log = log
+        self.clock = clock or Clock()
+        """Clock of the leases."""
         self._holder = holder or current_holder()
-        self._head = LogHead(log, self._clock)
-        self._committer = Committer(self._head, redact, self._clock, self.header)
-        self._held: dict[str, LedgerLease] = {}
+        self._head = LogHead(log, self.clock)
+        self._committer = Committer(self._head, redact, self.clock, self.header)
+        self._held: dict[str, HeldIntent] = {}
         self._held_lock = threading.Lock()
-        self._monitor = LeaseMonitor(self._holder, self._clock, self._held.__contains__)
+        self._monitor = LeaseMonitor(self._holder, self.clock, self._held.__contains__)
 
     @property
     def url(self) -> str:
         """Location of the state, for messages."""
-        return self._head.log.url
+        return self.log.url
 
     @property
     def has_appended(self) -> bool:
         """Whether this process changed the state."""
         return self._head.has_appended
-
-    @property
-    def clock(self) -> Clock:
-        """Clock of the leases."""
-        return self._clock
 
     def require_lineage(self, lineage: str) -> None:
         """Create a new state with this lineage; later reads of another raise StalePlan."""
@@ -133,7 +137,7 @@ class Ledger:
     def header(self) -> EntryHeader:
         """Create the header of a new entry."""
         by = self._holder
-        return EntryHeader(str(uuid.uuid4()), self._clock.now(), by.actor, by.commit, by.pipeline)
+        return EntryHeader(str(uuid.uuid4()), self.clock.now(), by.actor, by.commit, by.pipeline)
 
     def begin(self, start: IntentRequest) -> Intent:
         """Lock an address and record an intent before a change.
@@ -141,7 +145,7 @@ class Ledger:
         Raises LockHeld if another process holds the lock, StalePlan if the address changed since version ``seen``, and
         AlreadyApplied if the same plan changed it.
         """
-        started = self._clock.elapsed()
+        started = self.clock.elapsed()
         intent = self._intent(start)
 
         def decide(reducer: StateReducer) -> list[Entry]:
@@ -149,7 +153,7 @@ class Ledger:
             return [replace(intent, key=_key(reducer, start))]
 
         with self._held_lock:
-            self._held[intent.id] = LedgerLease(intent, started)
+            self._held[intent.id] = HeldIntent(intent, started)
         request = AppendRequest((start.address,), decide)
         try:
             self._committer.submit(request)
@@ -269,7 +273,7 @@ class Ledger:
 
     def renew(self) -> tuple[Intent, ...]:
         """Renew all leases of this process in one append; return the lost ones."""
-        started = self._clock.elapsed()
+        started = self.clock.elapsed()
         intents = [lease.intent for lease in self.held()]
         if not intents:
             return ()
@@ -286,20 +290,15 @@ class Ledger:
         with self._held_lock:
             for intent in intents:
                 if intent.id in self._held and intent.id in alive:
-                    self._held[intent.id] = LedgerLease(intent, started)
+                    self._held[intent.id] = HeldIntent(intent, started)
                 elif self._held.pop(intent.id, None):
                     lost.append(intent)
         return tuple(lost)
 
-    def held(self) -> tuple[LedgerLease, ...]:
+    def held(self) -> tuple[HeldIntent, ...]:
         """Return the leases of this process without waiting."""
         with self._held_lock:
             return tuple(self._held.values())
-
-    @property
-    def log(self) -> StateLog:
-        """The log."""
-        return self._head.log
 
     def move_to(self, to: str, check: Callable[[State], None]) -> State:
         """Refuse all further appends, with the URL of the new place; '' permits them again.
@@ -327,7 +326,7 @@ class Ledger:
     def entries(self) -> Iterator[Entry]:
         """Return all entries; StateMoved if the state moved."""
         self.state()
-        return map(from_json, self._head.log.replay())
+        return map(from_json, self.log.replay())
 
     def _check(self, reducer: StateReducer, start: IntentRequest) -> None:
         holder = reducer.open.get(start.address)
@@ -345,7 +344,18 @@ class Ledger:
     def _end(self, intent: Intent, make: Callable[[EntryHeader], Entry]) -> None:
         def decide(reducer: StateReducer) -> list[Entry]:
             if reducer.open_by_id(intent.id) is None:
-                raise _lock_lost_error(intent, reducer.open.get(intent.address))
+                other = reducer.open.get(intent.address)
+                how = (
+                    f"taken over by {other.holder.actor}"
+                    if other
+                    else "released by another command"
+                )
+                raise LockHeld(
+                    f"the lock on {intent.address} was {how}",
+                    "Changes of this command to the resource are not recorded. Plan again.",
+                    address=str(intent.address),
+                    code="lease-lost",
+                )
             return [make(self.header())]
 
         self._committer.submit(AppendRequest((intent.address,), decide))
@@ -360,7 +370,7 @@ class Ledger:
             key=start.key,
             inputs=start.inputs,
             holder=self._holder,
-            time=self._clock.now(),
+            time=self.clock.now(),
             lease_seconds=STALE_SECONDS,
             plan=start.plan,
             reason=start.reason,
@@ -374,11 +384,64 @@ def _key(reducer: StateReducer, start: IntentRequest) -> str:
     return next((attempt.key for attempt in attempts if start.same(attempt)), start.key)
 
 
-def _lock_lost_error(intent: Intent, current: Intent | None) -> LockHeld:
-    how = f"taken over by {current.holder.actor}" if current else "released by another command"
-    return LockHeld(
-        f"the lock on {intent.address} was {how}",
-        "Changes of this command to the resource are not recorded. Plan again.",
-        address=str(intent.address),
-        code="lease-lost",
-    )
+INTERVAL_SECONDS = 10.0
+TICK_SECONDS = 1.0
+
+
+class LeaseRenewer:
+    """Context manager that renews all leases of a ledger every ``interval`` seconds.
+
+    Calls ``lost`` from a thread if a lease was ended by others or could not be renewed in time: then its holder must
+    stop. One thread renews and may hang on a dead disk, so another watches the clock.
+    """
+
+    def __init__(
+        self, ledger: Ledger, lost: Callable[[], None], interval: float = INTERVAL_SECONDS
+    ) -> None:
+        self._ledger = ledger
+        self._lost = lost
+        self._interval = interval
+        self._stopped = threading.Event()
+        self._reported: set[str] = set()
+
+    def __enter__(self) -> Self:
+        for work in (self._renew, self._watch):
+            threading.Thread(target=work, name=f"lease{work.__name__}", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+
+    @contextmanager
+    def holding(self, intent: Intent) -> Iterator[Intent]:
+        """Hold the lease in a block; without outcome, the intent stays open."""
+        try:
+            yield intent
+        finally:
+            self._ledger.leave_open(intent)
+
+    def check(self) -> None:
+        """Call ``lost`` once for each lease that could not be renewed in time."""
+        now = self._ledger.clock.elapsed()
+        expired = {
+            lease.intent.id
+            for lease in self._ledger.held()
+            if now - lease.since >= lease.intent.lease_seconds
+        }
+        if expired - self._reported:
+            self._reported |= expired
+            self._lost()
+
+    def _renew(self) -> None:
+        pause = self._interval
+        while not self._stopped.wait(pause):
+            pause = self._interval
+            try:
+                if self._ledger.renew():
+                    self._lost()
+            except TrainctlError:
+                pause = self._interval / 5  # _watch detects the expiry
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(min(TICK_SECONDS, self._interval)):
+            self.check()

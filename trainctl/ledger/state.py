@@ -20,7 +20,7 @@ class LeaseHolder:
     """The process that holds a lease, identified so that its death can be detected.
 
     ``machine`` and ``boot`` are ids of the machine and its boot, ``started`` is the start in clock ticks since boot
-    (``/proc/PID/stat``). ``actor``, ``commit`` and ``pipeline`` are those of ``provenance.py``.
+    (``/proc/PID/stat``). ``actor``, ``commit`` and ``pipeline`` are those of ``leases.py``.
     """
 
     machine: str

@@ -6,8 +6,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -15,26 +14,20 @@ from trainctl.base.filesystem.files import make_directory, read_json, write_json
 from trainctl.desired.values import DesiredState
 from trainctl.errors import UsageError
 from trainctl.model.address import Kind
-from trainctl.model.specs.resource import CacheSpec, CacheTier, DesiredResource
-from trainctl.model.trust import PlanPolicy, Trust
 
 
 def data_home(environ: Mapping[str, str]) -> Path:
     """Return the directory of the mirror and checkpoints."""
-    return _home(environ, "XDG_DATA_HOME", ".local/share")
+    return home(environ, "XDG_DATA_HOME", ".local/share")
 
 
 def cache_home(environ: Mapping[str, str]) -> Path:
     """Return the directory of files that may be deleted at any time."""
-    return _home(environ, "XDG_CACHE_HOME", ".cache")
+    return home(environ, "XDG_CACHE_HOME", ".cache")
 
 
-def config_home(environ: Mapping[str, str]) -> Path:
-    """Return the directory of the user's settings."""
-    return _home(environ, "XDG_CONFIG_HOME", ".config")
-
-
-def _home(environ: Mapping[str, str], variable: str, default: str) -> Path:
+def home(environ: Mapping[str, str], variable: str, default: str) -> Path:
+    """Return trainctl's directory below a base directory of the user."""
     base = environ.get(variable) or Path(environ.get("HOME", "~")).expanduser() / default
     return Path(base) / "trainctl"
 
@@ -48,7 +41,13 @@ def own_directories(
     caches = [
         Path(tier.dir)
         for resource in desired.resources.values()
-        for tier in _cache_settings(resource)
+        for tier in (
+            (resource.cache_spec,)
+            if resource.address.kind is Kind.CACHE
+            else (resource.cluster_spec.cache.node, resource.cluster_spec.cache.cluster)
+            if resource.address.kind is Kind.CLUSTER
+            else ()
+        )
         if tier and tier.dir
     ]
     defaults = (data_home(environ), cache_home(environ))
@@ -63,14 +62,6 @@ def output_files() -> tuple[Path, ...]:
             if stat.S_ISREG(os.fstat(number).st_mode):
                 files.append(Path(f"/proc/self/fd/{number}").readlink())
     return tuple(files)
-
-
-def _cache_settings(resource: DesiredResource) -> tuple[CacheSpec | CacheTier | None, ...]:
-    """Return the cache settings of a resource, which may name a directory."""
-    if resource.address.kind is Kind.CACHE:
-        return (resource.cache_spec,)
-    cache = resource.cluster_spec.cache if resource.address.kind is Kind.CLUSTER else None
-    return (cache.node, cache.cluster) if cache else ()
 
 
 _FILE = "file:///"
@@ -141,47 +132,3 @@ def directory_of(url: str, setting: str) -> Path:
 def _path(url: str) -> Path:
     """Return the path of a ``file:///`` URL, quoted or not."""
     return Path(unquote(url.removeprefix("file://")))
-
-
-def load_trust(
-    environ: Mapping[str, str], directory: Path, trust_file: Path | None, policy_file: Path | None
-) -> Trust:
-    """Read ``trust_file`` or the user's trust file; without one, allow nothing.
-
-    The policies of the user's file, of ``TRAINCTL_POLICY`` and of ``policy_file`` always apply. TrustError for an
-    unsafe or invalid file, or for policies in the checkout of the manifest.
-    """
-    trust = _load_permissions(environ, directory, trust_file)
-    top = directory.resolve()
-    top = next((path for path in (top, *top.parents) if os.path.lexists(path / ".git")), top)
-    for file in (environ.get("TRAINCTL_POLICY"), policy_file):
-        if file:
-            more = load_policies(Path(file), outside=top)
-            trust = replace(trust, policies=(*trust.policies, *more))
-    return trust
-
-
-def load_policies(path: Path, outside: Path | None = None) -> tuple[PlanPolicy, ...]:
-    """Read a file of policies and waivers; TrustError if it is unsafe or inside ``outside``."""
-    return _read_trust(path, outside, ("policy", "waiver")).policies
-
-
-def _load_permissions(
-    environ: Mapping[str, str], directory: Path, trust_file: Path | None
-) -> Trust:
-    default_file = config_home(environ) / "trust.toml"
-    chosen = _read_trust(trust_file) if trust_file is not None else None
-    if chosen is not None and trust_file and trust_file.resolve() == default_file.resolve():
-        return chosen
-    own = Trust(str(default_file))
-    if os.path.lexists(default_file):
-        own = _read_trust(default_file, directory)
-    if chosen is None:
-        return own
-    return replace(chosen, policies=(*own.policies, *chosen.policies))
-
-
-def _read_trust(path: Path, outside: Path | None = None, tables: Collection[str] = ()) -> Trust:
-    from trainctl.manifest.trust_file import read_trust  # slow to import
-
-    return read_trust(path, outside=outside, tables=tables)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from trainctl.errors import NodeError, StalePlan, TrainctlError
+from trainctl.errors import NodeError, StalePlan, StateError, TrainctlError
 from trainctl.inputs.code import changed_files
 from trainctl.ledger.history import plan_outcomes
-from trainctl.ledger.planned_edits import plan_edits
-from trainctl.ledger.state import RecordedResource, State
+from trainctl.ledger.planned_edits import NO_EDITS, StateEdits, plan_edits
+from trainctl.ledger.renaming import renames
+from trainctl.ledger.state import ORIGIN, RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic
-from trainctl.model.run import RunRecord
-from trainctl.operations.machines.preconnect import connect
+from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
+from trainctl.model.specs.job_spec import JobSpec
 from trainctl.operations.mirrors import is_present
-from trainctl.operations.review.policies import with_policies
+from trainctl.operations.policies import with_policies
+from trainctl.operations.preconnect import connect
 from trainctl.operations.runs.lookup import unrecorded_runs
 from trainctl.operations.runs.reuse import plan_with_reuse
-from trainctl.operations.secrets import trust_violations
-from trainctl.operations.states.moves import planned_edits
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.survey.checks import mirror_overlaps, secret_leaks, unsupported
 from trainctl.operations.survey.code import CodeSurveyResult, survey_code, survey_directory
@@ -36,6 +36,7 @@ from trainctl.operations.survey.providers import (
 )
 from trainctl.operations.survey.storage import MirrorSurveyResult, survey_caches, survey_mirror
 from trainctl.operations.survey.weights import WeightsSurveyResult, survey_weights
+from trainctl.operations.trust import trust_violations
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.changes import planned_addresses, summarize_changes
 from trainctl.plan.plan_file import SavedPlan, remaining, resumed, staleness
@@ -51,8 +52,8 @@ from trainctl.plan.values import (
 )
 from trainctl.plugin_api.machines import Offer
 from trainctl.plugin_api.provider import ResourceStatus
+from trainctl.resources.handlers import handlers
 from trainctl.resources.jobs import observe_jobs
-from trainctl.resources.registry import handlers
 from trainctl.resources.runs.run_control import RunControl
 from trainctl.weights.mirrors import is_remote
 
@@ -75,7 +76,10 @@ def create_plan(
         connect(workspace, state, survey)
 
     def is_queried(provider: str) -> bool:
-        return not options.destroy and _is_queried(workspace, provider, survey)
+        """Whether to query a provider's nodes; offline only local nodes."""
+        if options.destroy or not survey.refresh:
+            return False
+        return not survey.offline or workspace.agents.shares_disk(provider)
 
     with ThreadPoolExecutor(4, thread_name_prefix="survey") as pool:
         if online:
@@ -186,32 +190,23 @@ def _refresh_recorded(
     """Observe recorded resources outside the mirror, caches, unrecorded runs."""
     if not survey.refresh:
         return {}, {}, {}
-    visible = _local_state(workspace, state) if survey.offline else state
+    visible = state
+    if survey.offline:  # only what is on this machine
+        clusters = {
+            address.name
+            for address, item in state.resources.items()
+            if address.kind is Kind.CLUSTER and workspace.agents.shares_disk(item.provider)
+        }
+        local = {
+            address: item
+            for address, item in state.resources.items()
+            if (address.name if address.kind is Kind.CLUSTER else item.attributes.get("cluster"))
+            in (None, *clusters)
+        }
+        visible = replace(state, resources=local)
     observed = observe(workspace, visible, survey.parallelism)
     caches = survey_caches(workspace, visible, survey.parallelism)
     return observed, caches, unrecorded_runs(workspace, visible)
-
-
-def _is_queried(workspace: Workspace, provider: str, survey: SurveyOptions) -> bool:
-    """Whether to query a provider's nodes; offline only local nodes."""
-    return survey.refresh and (not survey.offline or workspace.agents.shares_disk(provider))
-
-
-def _local_state(workspace: Workspace, state: State) -> State:
-    """Return the state with only the resources on this machine."""
-    clusters = {
-        resource.address.name: workspace.agents.shares_disk(resource.provider)
-        for resource in state.resources.values()
-        if resource.address.kind is Kind.CLUSTER
-    }
-
-    def is_local(resource: RecordedResource) -> bool:
-        is_cluster = resource.address.kind is Kind.CLUSTER
-        name = resource.address.name if is_cluster else resource.attributes.get("cluster")
-        return name is None or clusters.get(str(name), False)
-
-    local = {address: item for address, item in state.resources.items() if is_local(item)}
-    return replace(state, resources=local)
 
 
 def refuse_stale(workspace: Workspace, saved: SavedPlan) -> Plan:
@@ -226,7 +221,17 @@ def refuse_stale(workspace: Workspace, saved: SavedPlan) -> Plan:
     workspace.ledger.require_lineage(saved.lineage)
     state = workspace.ledger.state()
     rest = remaining(saved.plan, state)
-    reasons = [*staleness(saved.plan, state), *_changed_code(workspace, rest)]
+    reasons = [*staleness(saved.plan, state)]
+    for change in rest.changes:
+        if change.address not in rest.code or change.action is Action.NOOP:
+            continue
+        code, planned = survey_directory(workspace, change.job_spec.code), rest.code[change.address]
+        if isinstance(code, TrainctlError):
+            reasons.append(f"{change.address}: {code.summary}")
+        elif code.tree.digest != planned.digest:
+            before = rest.code_files.get(planned.digest)
+            names = f": {changed_files(before, code.blobs)}" if before is not None else ""
+            reasons.append(f"{change.address}: its code has changed since the plan was made{names}")
     if reasons:
         raise StalePlan("the saved plan is stale", "\n".join([*reasons, "Plan again."]))
     return rest
@@ -255,20 +260,6 @@ def require_digest(plan: Plan, expected: str) -> None:
         )
 
 
-def _changed_code(workspace: Workspace, plan: Plan) -> Iterator[str]:
-    """Yield the jobs whose code differs from that of the plan."""
-    for change in plan.changes:
-        if change.address not in plan.code or change.action is Action.NOOP:
-            continue
-        code, planned = survey_directory(workspace, change.job_spec.code), plan.code[change.address]
-        if isinstance(code, TrainctlError):
-            yield f"{change.address}: {code.summary}"
-        elif code.tree.digest != planned.digest:
-            before = plan.code_files.get(planned.digest)
-            names = f": {changed_files(before, code.blobs)}" if before is not None else ""
-            yield f"{change.address}: its code has changed since the plan was made{names}"
-
-
 def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Address, Observation]:
     """Observe all recorded resources except weights."""
     kinds = handlers(workspace.services())
@@ -292,25 +283,85 @@ def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Addres
 
 def observe_mirrored(state: State, mirror: MirrorSurveyResult) -> dict[Address, Observation]:
     """Observe recorded weights by a survey of the mirror."""
-    weights = [
-        resource for resource in state.resources.values() if resource.address.kind is Kind.WEIGHTS
+    observed: dict[Address, Observation] = {}
+    for address, weights in state.resources.items():
+        if address.kind is not Kind.WEIGHTS:
+            continue
+        if mirror.problem is not None:
+            detail = mirror.problem.summary
+            observed[address] = Observation(ResourceStatus.UNREACHABLE, detail=detail)
+            continue
+        recorded = mirror.site and mirror.site.of(weights.outputs)
+        moved = (
+            recorded if recorded and mirror.site and mirror.site.differs_from(recorded) else None
+        )
+        # A directory that isn't here is on another machine, where the same project is applied.
+        if moved and is_present(moved.url):
+            observed[address] = Observation(ResourceStatus.PRESENT, other_mirror=str(moved))
+        elif mirror.queried and weights.outputs.get("listing") in mirror.listings:
+            observed[address] = Observation(ResourceStatus.PRESENT)
+        elif mirror.queried:
+            detail = f"the mirror was {moved}" if moved else ""
+            observed[address] = Observation(ResourceStatus.MISSING, detail=detail)
+    return observed
+
+
+_PLACE = ("url", "endpoint_url", "secret", "prefix")
+
+
+def planned_edits(workspace: Workspace, state: State, options: PlanOptions) -> StateEdits:
+    """Return what the manifest renames and imports and the state doesn't have yet.
+
+    Raises StateError if both names of a resource are in the state, NodeError if a run can't be read.
+    """
+    if options.destroy or options.refresh_only or not options.edits_state:
+        return NO_EDITS
+    desired = workspace.desired
+    names = renames(state, desired.moves.renamed.items(), desired.resources)
+    imports = [
+        adopt_run(workspace, state, job, *text.rsplit("/", 1))
+        for job, text in desired.moves.imported.items()
+        if job not in state.resources and job not in names.values()
     ]
-    observations = {item.address: _observe_mirrored_weights(item, mirror) for item in weights}
-    return {address: value for address, value in observations.items() if value is not None}
+    return StateEdits(names, tuple(imports))
 
 
-def _observe_mirrored_weights(
-    weights: RecordedResource, mirror: MirrorSurveyResult
-) -> Observation | None:
-    if mirror.problem is not None:
-        return Observation(ResourceStatus.UNREACHABLE, detail=mirror.problem.summary)
-    recorded = mirror.site and mirror.site.of(weights.outputs)
-    moved = mirror.site is not None and recorded is not None and mirror.site.differs_from(recorded)
-    # A directory that isn't here is on another machine, where the same project is applied.
-    if recorded and moved and is_present(recorded.url):
-        return Observation(ResourceStatus.PRESENT, other_mirror=str(recorded))
-    if not mirror.queried:
-        return None
-    if weights.outputs.get("listing") in mirror.listings:
-        return Observation(ResourceStatus.PRESENT)
-    return Observation(ResourceStatus.MISSING, detail=f"the mirror was {recorded}" if moved else "")
+def adopt_run(
+    workspace: Workspace, state: State, job: Address, node_id: str, run: str
+) -> RecordedResource:
+    """Return the record of a declared job with an existing run; NodeError if it can't be read."""
+    desired = workspace.desired.resources[job]
+    cluster = Address(Kind.CLUSTER, node_id.partition("/")[0])
+    if cluster not in state.resources:
+        raise StateError(
+            f"{job} can't be imported: {cluster} is not in the state",
+            f"Import it first: trainctl import {cluster}.",
+            address=str(job),
+            code="not-in-state",
+        )
+    control = RunControl(workspace.agents, state.resources.get)
+    found = control.find_run(node_id, run)
+    attributes = found["run_inputs"]["attributes"]
+    record = RunRecord(
+        run_id(found["key"]),
+        found["number"],
+        found["key"],
+        found["generation"],
+        ranks=tuple(
+            RankRecord(rank, node, RunStatus.CREATED) for rank, node in enumerate(found["nodes"])
+        ),
+        created_at=found["created_at"],
+        code=(attributes.get("code") or {}).get("digest"),
+        store={name: found["store"].get(name) for name in _PLACE},
+        max_duration_seconds=JobSpec.from_attributes(attributes).max_duration_seconds,
+    )
+    origin = {} if found["address"] == str(job) else {ORIGIN: found["address"]}
+    return RecordedResource(
+        job,
+        desired.provider,
+        attributes,
+        {**origin, "runs": [control.status(record).to_json()]},
+        desired.depends_on,
+        desired.lifecycle,
+        key=record.key,
+    )

@@ -35,7 +35,7 @@ class Reconciler:
     emit: Emit
     interrupt: Interrupt
     parallelism: int = 10
-    _last_reported: dict[Address | None, str] = field(default_factory=dict)
+    last_reported: dict[Address | None, str] = field(default_factory=dict)
 
     def resume_ready(
         self, workspace: Workspace, among: Collection[Address] | None = None
@@ -47,8 +47,14 @@ class Reconciler:
             for change in self._ready(workspace, plan)
             if among is None or change.address in among
         ]
-        starts, unknown = self._resume_starts(workspace, chosen)
-        chosen = [change for change in chosen if change.address not in unknown]
+        starts: dict[Address, RerunRequest] = {}
+        for change in filter(is_lost_run_retry, [*chosen]):
+            try:  # from its newest checkpoint
+                starts |= resume_starts(workspace, [change.address], lost=True)
+            except TrainctlError as error:
+                self.report(change.address, error.summary, EventType.DIAGNOSTIC)
+                if error.code != "checkpoint-not-found":
+                    chosen.remove(change)
         if starts:
             plan = self._plan(workspace, starts)
             approved_in = {change.address: change.approved_in for change in chosen}
@@ -69,13 +75,9 @@ class Reconciler:
 
     def report(self, address: Address | None, text: str, kind: EventType) -> None:
         """Report a problem unless it was reported last; None: no single address."""
-        if self._last_reported.get(address) != text:
-            self._last_reported[address] = text
+        if self.last_reported.get(address) != text:
+            self.last_reported[address] = text
             self.emit(Event(kind, text, address))
-
-    def clear_general_problem(self) -> None:
-        """Forget the general problem after a successful pass."""
-        self._last_reported.pop(None, None)
 
     def _plan(
         self, workspace: Workspace, starts: Mapping[Address, RerunRequest] | None = None
@@ -110,22 +112,6 @@ class Reconciler:
             else:
                 ready.append(change)
         return ready
-
-    def _resume_starts(
-        self, workspace: Workspace, chosen: list[Change]
-    ) -> tuple[dict[Address, RerunRequest], set[Address]]:
-        """Return starts from checkpoints for lost runs, and the unknown ones."""
-        starts: dict[Address, RerunRequest] = {}
-        unknown: set[Address] = set()
-        for change in chosen:
-            if is_lost_run_retry(change):
-                try:
-                    starts |= resume_starts(workspace, [change.address], lost=True)
-                except TrainctlError as error:
-                    self.report(change.address, error.summary, EventType.DIAGNOSTIC)
-                    if error.code != "checkpoint-not-found":
-                        unknown.add(change.address)
-        return starts, unknown
 
 
 def follow_apply(
@@ -180,12 +166,14 @@ def jobs_to_follow(workspace: Workspace, plan: Plan, result: ApplyResult) -> lis
 
 def live_started_jobs(workspace: Workspace, result: ApplyResult) -> list[Address]:
     """Return the jobs whose new runs are still live."""
-    state = workspace.ledger.state()
-    jobs = [
-        change.address for change in result.done if change.action in (Action.CREATE, Action.REPLACE)
+    resources = workspace.ledger.state().resources
+    return [
+        change.address
+        for change in result.done
+        if change.action in (Action.CREATE, Action.REPLACE)
+        and (runs := runs_of(resources.get(change.address)))
+        and runs[-1].status.live
     ]
-    runs = {address: runs_of(state.resources.get(address)) for address in jobs}
-    return [address for address, of_job in runs.items() if of_job and of_job[-1].status.live]
 
 
 def exit_code(result: ApplyResult, followed: Iterable[JobRun]) -> int:
@@ -223,20 +211,21 @@ class ReconcileLoop:
         """Record the status of runs, resume ready work, return the exit code."""
         try:
             with self._open() as workspace:
-                self._record_runs(workspace)
+                runs = [
+                    run for run in newest_runs(workspace.ledger.state()) if run.record.status.live
+                ]
+                refreshed = refresh_runs(workspace, runs)
+                for before, (run, problem) in zip(runs, refreshed, strict=True):
+                    if problem is not None:
+                        text = problem.summary
+                        self._reconciler.report(run.job.address, text, EventType.DIAGNOSTIC)
+                    elif run.record.status is not before.record.status:
+                        self._emit(run_event(run))
+                waiting = filter_waiting(run for run, _ in refreshed)
+                send_secrets(workspace, waiting, self._emit)
                 result = self._reconciler.resume_ready(workspace)
-            self._reconciler.clear_general_problem()
+            self._reconciler.last_reported.pop(None, None)  # the next general problem is new
         except TrainctlError as error:
             self._reconciler.report(None, error.summary, EventType.DIAGNOSTIC)
             return error.exit_code
         return result.exit_code if result else 0
-
-    def _record_runs(self, workspace: Workspace) -> None:
-        runs = [run for run in newest_runs(workspace.ledger.state()) if run.record.status.live]
-        refreshed = refresh_runs(workspace, runs)
-        for before, (run, problem) in zip(runs, refreshed, strict=True):
-            if problem is not None:
-                self._reconciler.report(run.job.address, problem.summary, EventType.DIAGNOSTIC)
-            elif run.record.status is not before.record.status:
-                self._emit(run_event(run))
-        send_secrets(workspace, filter_waiting(run for run, _ in refreshed), self._emit)

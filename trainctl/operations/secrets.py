@@ -1,4 +1,4 @@
-"""Check secrets against trust, and store them."""
+"""Check secrets, and store them."""
 
 from __future__ import annotations
 
@@ -8,51 +8,10 @@ from collections.abc import Callable
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import PermissionDenied, TrainctlError, TrustError, UsageError
 from trainctl.model.diagnostics import Diagnostic, did_you_mean, of_error
+from trainctl.operations.trust import read_denial, sending_violations
 from trainctl.operations.workspace import Workspace
 from trainctl.secrets.destinations import SecretUse, secret_uses
-from trainctl.secrets.sources import SecretCheck, SecretPush, SecretUseCheck
-from trainctl.secrets.stores import SECRET_STORES
-
-
-def trust_violations(workspace: Workspace) -> list[Diagnostic]:
-    """Return an error for each secret that trust forbids to read or send."""
-    violations: dict[Diagnostic, None] = {}  # a set in order
-    secrets: dict[str, None] = {}
-    for use in secret_uses(workspace.desired, workspace.settings.environ):
-        secrets[use.secret] = None
-        violations |= dict.fromkeys(_not_sent(workspace, use))
-    for name in secrets:
-        denial = _not_read(workspace, name)
-        if denial is not None:
-            violations[of_error(denial, where=workspace.desired.secrets[name].where)] = None
-    try:
-        workspace.checkpoints.require_trust()
-    except PermissionDenied as denial:
-        violations[of_error(denial, "checkpoints")] = None
-    return list(violations)
-
-
-def _not_sent(workspace: Workspace, use: SecretUse) -> list[Diagnostic]:
-    """Return why a secret may not be sent; empty if it may."""
-    try:
-        if use.to is not None:
-            workspace.trust.require_host(use.secret, use.to)
-    except PermissionDenied as denial:
-        return [of_error(denial, use.by, use.resource.where if use.resource else None)]
-    return []
-
-
-def _not_read(workspace: Workspace, secret: str) -> PermissionDenied | None:
-    """Return why a secret may not be read; None if it may."""
-    try:
-        workspace.secrets.check_allowed(secret)
-    except PermissionDenied as denial:
-        return denial
-    except TrustError:
-        raise
-    except TrainctlError:  # a missing program is reported when it is run
-        return None
-    return None
+from trainctl.secrets.sources import SECRET_STORES, SecretCheck, SecretPush, SecretUseCheck
 
 
 def check_secrets(workspace: Workspace) -> list[SecretCheck]:
@@ -76,28 +35,23 @@ def _check_secret(workspace: Workspace, spec: SecretSpec, uses: list[SecretUse])
     """Check one secret; raise TrustError for an invalid trust file."""
     problems: dict[Diagnostic, None] = {}
     rows = []
-    may_be_read = _not_read(workspace, spec.name) is None
+    may_be_read = read_denial(workspace, spec.name) is None
     for use in uses:
-        violations = _not_sent(workspace, use)
+        violations = sending_violations(workspace, use)
         rows.append(SecretUseCheck(use, may_be_read and not violations))
         problems |= dict.fromkeys(violations)
     readable = False
     try:
         workspace.secrets.value(spec.name)
-        _require_valid_credential(workspace, rows)
+        for row in rows:  # is it a valid credential?
+            if row.allowed and row.use.purpose == "source" and row.use.resource is not None:
+                workspace.secrets.declared_credential(row.use.resource.weights_spec)
         readable = True
     except TrustError:
         raise
     except TrainctlError as failure:
         problems[of_error(failure, where=spec.where)] = None
     return SecretCheck(spec, readable, tuple(rows), tuple(problems))
-
-
-def _require_valid_credential(workspace: Workspace, rows: list[SecretUseCheck]) -> None:
-    """Raise TrainctlError if the value is not a valid source credential."""
-    for row in rows:
-        if row.allowed and row.use.purpose == "source" and row.use.resource is not None:
-            workspace.secrets.declared_credential(row.use.resource.weights_spec)
 
 
 def require_storable(workspace: Workspace, name: str) -> SecretSpec:

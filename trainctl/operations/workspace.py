@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainctl.base.json import JsonObject
 from trainctl.desired.cache import open_cache
 from trainctl.desired.values import (
     VARIABLE_PREFIX,
@@ -36,7 +35,6 @@ from trainctl.operations.directories import (
     default_state_url,
     directory_of,
     environment_url,
-    load_trust,
     output_files,
     own_directories,
     record_used_state,
@@ -52,8 +50,7 @@ if TYPE_CHECKING:
     from trainctl.ledger.ledger import Ledger
     from trainctl.manifest.files import PinnedFile
     from trainctl.plan.values import Plan
-    from trainctl.resources.agents import Agents
-    from trainctl.resources.registry import Services
+    from trainctl.resources.agents import Agents, Services
     from trainctl.secrets.resolver import SecretResolver
     from trainctl.weights.mirrors import Mirror
 
@@ -125,7 +122,10 @@ class Workspace:
             cache_home(settings.environ),
             settings.directory,
             files,
-            {**_environment_variables(settings.environ), **settings.variables},
+            {
+                **{n: v for n, v in settings.environ.items() if n.startswith(VARIABLE_PREFIX)},
+                **settings.variables,
+            },
             discovery.plugin_packages(discovery.PROVIDERS),
         )
         desired = cache.load(files)
@@ -139,19 +139,22 @@ class Workspace:
         from trainctl.desired.build import build
         from trainctl.manifest.read import read
 
+        providers = discovery.plugin_names(discovery.PROVIDERS)
         return build(
             read(self.settings.directory, files, self._fetch),
             variables=self.settings.variables,
             overrides=self.settings.overrides,
             var_files=self.settings.var_files,
             environ=self.settings.environ,
-            provider_schema=self._provider_schema,
+            provider_schema=lambda name: (
+                self.provider(name).schema() if name in providers else None
+            ),
             provider_check=lambda name, cluster: self.provider(name).check(cluster),
-            providers=discovery.plugin_names(discovery.PROVIDERS),
+            providers=providers,
         )
 
     def _fetch(self, file: PinnedFile) -> Path:
-        from trainctl.operations.states.extended_files import fetch
+        from trainctl.operations.manifests.extended_files import fetch
 
         settings = self.settings
         if settings.untrusted:
@@ -175,13 +178,13 @@ class Workspace:
     def ledger_at(self, url: str) -> Ledger:
         """Open the state of a URL, once."""
         from trainctl.ledger.ledger import Ledger
-        from trainctl.operations.states import opening
+        from trainctl.operations import states
 
         if url not in self._ledgers:
-            log = opening.open_state(url, *self.state_access, self.settings.environ)
+            log = states.open_state(url, *self.state_access, self.settings.environ)
             if self.state_keys is not None:
                 endpoint = self.desired.state.endpoint_url
-                log = opening.encrypted(log, self.state_keys, endpoint, self.settings.environ)
+                log = states.encrypted(log, self.state_keys, endpoint, self.settings.environ)
             with self._lock:
                 self._ledgers.setdefault(url, Ledger(log, self.settings.redactor.redact))
         return self._ledgers[url]
@@ -198,9 +201,9 @@ class Workspace:
 
     def list_states(self, prefix: str) -> list[str]:
         """Return the URLs of the states in and below a directory or a prefix of a bucket."""
-        from trainctl.operations.states import opening
+        from trainctl.operations import states
 
-        return opening.list_states(prefix, *self.state_access, self.settings.environ)
+        return states.list_states(prefix, *self.state_access, self.settings.environ)
 
     @property
     def state_access(self) -> tuple[StoreLocation, SecretResolver]:
@@ -264,7 +267,7 @@ class Workspace:
             return mirrors.bucket_mirror(location, self.secrets, self.settings.environ, self.retry)
         if not mirrors.is_on_host(url):
             return mirrors.directory_mirror(directory_of(url, "mirror"), self.retry)
-        from trainctl.resources.mirror.host_store import HostMirror
+        from trainctl.resources.host_mirror import HostMirror
 
         return HostMirror(
             self.agents,
@@ -297,6 +300,8 @@ class Workspace:
     @cached_property
     def trust(self) -> Trust:
         """The user's trust and all policies; TrustError for an unsafe or invalid trust file."""
+        from trainctl.operations.trust import load_trust
+
         settings = self.settings
         return load_trust(
             settings.environ, settings.directory, settings.trust_file, settings.policy_file
@@ -333,8 +338,7 @@ class Workspace:
 
     def services(self, *, delete_checkpoints: bool = False) -> Services:
         """Return the services for handlers."""
-        from trainctl.resources.agents import ProjectContext
-        from trainctl.resources.registry import Services
+        from trainctl.resources.agents import ProjectContext, Services
 
         projects = sorted(
             resource.name for resource in self.desired.resources if resource.kind is Kind.PROJECT
@@ -351,8 +355,8 @@ class Workspace:
             self.secrets,
             context,
             self.checkpoints,
+            self.mirror_at,
             delete_checkpoints,
-            mirror_at=self.mirror_at,
         )
 
     @cached_property
@@ -380,11 +384,6 @@ class Workspace:
                 self._stack.callback(provider.close)
             return self._providers[name]
 
-    def _provider_schema(self, name: str) -> JsonObject | None:
-        if name not in discovery.plugin_names(discovery.PROVIDERS):
-            return None
-        return self.provider(name).schema()
-
     @cached_property
     def _state_url(self) -> str | None:
         """The declared URL; None if the manifest is invalid.
@@ -397,7 +396,3 @@ class Workspace:
             return self.desired.state_url
         except (ManifestError, UsageError, StorageError):
             return None
-
-
-def _environment_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in environ.items() if name.startswith(VARIABLE_PREFIX)}

@@ -6,9 +6,9 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +24,13 @@ from trainctl.remote.processes import InputFeed
 from trainctl.remote.session import NodeSessions
 
 if TYPE_CHECKING:  # what most commands don't need isn't loaded
-    from trainctl.weights.mirrors import HostMirrorLocation
+    from trainctl.inputs.checkpoints import CheckpointAccess
+    from trainctl.model.address import Address
+    from trainctl.model.delivery import MirrorSite
+    from trainctl.plan.placement import PlannedRun
+    from trainctl.secrets.resolver import SecretResolver
+    from trainctl.weights.lock import LockEntry
+    from trainctl.weights.mirrors import HostMirrorLocation, Mirror
 
 _CLOSE_SECONDS = 2.0
 """How long to wait for calls to end on the nodes before closing their connections."""
@@ -181,6 +187,29 @@ def unprovisioned_nodes(cluster: RecordedResource) -> tuple[Node, ...]:
 def node_named(cluster: RecordedResource, node_id: str) -> Node | None:
     """Return the node of a cluster with an id, ``cluster/name``."""
     return next((node for node in nodes_of(cluster) if node.id == node_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Shared dependencies of the handlers."""
+
+    providers: Providers
+    agents: Agents
+    mirror: Mirror
+    secrets: SecretResolver
+    context: ProjectContext
+    checkpoints: CheckpointAccess
+    mirror_at: Callable[[MirrorSite], Mirror]
+    """Open a recorded mirror that is no longer the manifest's."""
+    delete_checkpoints: bool = False
+    planned: Mapping[Address, PlannedRun] = field(default_factory=dict)
+    """The planned placement of new runs."""
+    ending: Set[Address] = frozenset()
+    """Clusters that the plan deletes or replaces."""
+    lock: Callable[[LockEntry], None] = lambda _: None
+    """Called with the resolved version of a source once it is mirrored."""
+    quarantine: Callable[[Address, str, str], None] = lambda *_: None
+    """Quarantine a node: address of its cluster, node id, reason."""
 
 
 _HEARTBEAT_SECONDS = 0.2

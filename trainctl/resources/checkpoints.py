@@ -100,22 +100,53 @@ class CheckpointClient:
 
     def _collect_here(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:
         """List the known checkpoints, and the error of each rank that has unknown ones."""
-        complete = self._in_bucket(brief=brief) if self.in_bucket else []
+        complete: list[Row] = []
+        if self.in_bucket:
+            with _translated_errors(), self._open_store() as run_store:
+                complete = run_store.manifests()
+            if brief:
+                complete = [{**item, "files": len(item["files"])} for item in complete]
         rows = [self._row(manifest, None, None) for manifest in complete]
         uploaded = {(manifest["rank"], manifest["name"]) for manifest in complete}
-        responses, errors = self._query_all(brief=brief)
+        responses: dict[int, protocol.CheckpointsResponse] = {}
+        errors: dict[int, NodeError] = {}
+
+        def query(rank: RankRecord) -> None:
+            try:
+                responses[rank.rank] = self.query(
+                    *self._control.node_of_rank(self.run, rank.rank), brief=brief
+                )
+            except (NodeUnreachable, UnknownOnNode) as error:
+                errors[rank.rank] = error
+
+        each(query, self.run.ranks, _AT_ONCE)  # so that timeouts don't add up
         unknown: dict[int, NodeUnreachable] = {}
         for rank in self.run.ranks:
             response = responses.get(rank.rank)
             if response is not None:
                 rank_rows = self._rows_of_rank(rank, response)
-            else:
-                rank_rows = self._seen_by_others(rank.rank, responses)
+            else:  # what nodes of other ranks see in its store
+                visible = {
+                    str(manifest["name"]): manifest
+                    for other in responses.values()
+                    for manifest in other["complete"]
+                    if manifest["rank"] == rank.rank
+                }
+                rank_rows = [self._row(manifest, None, None) for manifest in visible.values()]
                 error = errors[rank.rank]
                 if isinstance(error, NodeUnreachable) and not self.in_bucket and not rank_rows:
                     unknown[rank.rank] = error
             rows += [row for row in rank_rows if (row["rank"], row["name"]) not in uploaded]
-        return _merge_rank_states(rows), unknown
+        # All ranks of a checkpoint have the state of an incomplete rank, if any.
+        missing = {row["name"]: row["state"] for row in rows if row["state"] != "complete"}
+        if len({row["rank"] for row in rows if row["name"] != "."}) > 1:
+            rows = [
+                {**row, "state": missing.get(row["name"], row["state"])}
+                if row["name"] != "."
+                else row
+                for row in rows
+            ]
+        return rows, unknown
 
     def _rows_of_rank(self, rank: RankRecord, response: protocol.CheckpointsResponse) -> list[Row]:
         """List the checkpoints of a rank on its own node."""
@@ -128,18 +159,6 @@ class CheckpointClient:
             if checkpoint["rank"] == rank.rank and checkpoint["name"] not in names and listed:
                 rows.append(self._row(checkpoint, state, rank.node))
         return rows
-
-    def _seen_by_others(
-        self, rank: int, responses: Mapping[int, protocol.CheckpointsResponse]
-    ) -> list[Row]:
-        """List the checkpoints of a rank that other ranks' nodes see in its store."""
-        visible = {
-            str(manifest["name"]): manifest
-            for response in responses.values()
-            for manifest in response["complete"]
-            if manifest["rank"] == rank
-        }
-        return [self._row(manifest, None, None) for manifest in visible.values()]
 
     def listing(self, row: Row, on_event: OnEvent) -> tuple[NodeAgent, Node, str, Listing]:
         """Verify a checkpoint on its node; return the node, the store's directory there and the files by key."""
@@ -176,24 +195,16 @@ class CheckpointClient:
         remaining = [rank, *(others if self.place["url"] else ())]
         while remaining:
             try:
-                self._read_through(remaining.pop(0), objects, take)
+                agent, node = self._control.node_of_rank(self.run, remaining.pop(0))
+                request = protocol.ReadObjectsRequest(
+                    data=node.data, prefix=self.prefix, place=self.place, objects=[*objects]
+                )
+                agent.read(protocol.READ_OBJECTS, request, take)
             except (NodeUnreachable, UnknownOnNode):
                 if received or not remaining:
                     raise
             else:
                 return
-
-    def _read_through(
-        self,
-        rank: int,
-        objects: Sequence[protocol.CheckpointObjectRange],
-        on_bytes: Callable[[bytes], None],
-    ) -> None:
-        agent, node = self._control.node_of_rank(self.run, rank)
-        request = protocol.ReadObjectsRequest(
-            data=node.data, prefix=self.prefix, place=self.place, objects=[*objects]
-        )
-        agent.read(protocol.READ_OBJECTS, request, on_bytes)
 
     @contextmanager
     def leased(self, rank: int, name: str) -> Iterator[None]:
@@ -252,30 +263,6 @@ class CheckpointClient:
             )
             agent.call(protocol.REMOVE_CHECKPOINTS, request)
 
-    def _query_all(
-        self, *, brief: bool
-    ) -> tuple[dict[int, protocol.CheckpointsResponse], dict[int, NodeError]]:
-        """Query all ranks' nodes in parallel, so that timeouts don't add up."""
-
-        def query(rank: RankRecord) -> protocol.CheckpointsResponse | NodeError:
-            try:
-                return self._query(rank.rank, brief=brief)
-            except (NodeUnreachable, UnknownOnNode) as error:
-                return error
-
-        responses: dict[int, protocol.CheckpointsResponse] = {}
-        errors: dict[int, NodeError] = {}
-        replies = each(query, self.run.ranks, _AT_ONCE)
-        for rank, reply in zip(self.run.ranks, replies, strict=True):
-            if isinstance(reply, NodeError):
-                errors[rank.rank] = reply
-            else:
-                responses[rank.rank] = reply
-        return responses, errors
-
-    def _query(self, rank: int, *, brief: bool) -> protocol.CheckpointsResponse:
-        return self.query(*self._control.node_of_rank(self.run, rank), brief=brief)
-
     def query(
         self, agent: NodeAgent, node: Node, *, brief: bool = True
     ) -> protocol.CheckpointsResponse:
@@ -292,13 +279,6 @@ class CheckpointClient:
             place=None if self.in_bucket else self.place,
             brief=brief,
         )
-
-    def _in_bucket(self, *, brief: bool) -> list[Row]:
-        with _translated_errors(), self._open_store() as run_store:
-            manifests = run_store.manifests()
-        if not brief:
-            return manifests
-        return [{**manifest, "files": len(manifest["files"])} for manifest in manifests]
 
     @contextmanager
     def _open_store(self) -> Iterator[RunCheckpoints]:
@@ -323,18 +303,6 @@ class CheckpointClient:
 
 def _has_complete(rows: Sequence[Row]) -> bool:
     return any(row["state"] == "complete" for row in rows)
-
-
-def _merge_rank_states(rows: list[Row]) -> list[Row]:
-    """Give all ranks of a checkpoint the state of an incomplete rank, if any."""
-    missing = {row["name"]: row["state"] for row in rows if row["state"] != "complete"}
-    ranks = {row["rank"] for row in rows if row["name"] != "."}
-    if len(ranks) < 2:
-        return rows
-    return [
-        {**row, "state": missing.get(row["name"], row["state"])} if row["name"] != "." else row
-        for row in rows
-    ]
 
 
 @contextmanager

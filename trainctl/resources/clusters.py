@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +17,13 @@ from trainctl.base.protocol.weights import FORGET, FORGET_CACHE
 from trainctl.base.units import parse_size
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.inputs.environment import team_cache
-from trainctl.ledger.state import Intent, Lookup, RecordedResource
+from trainctl.ledger.state import Intent, Lookup, RecordedResource, State
 from trainctl.model.action import Action
+from trainctl.model.address import Kind
 from trainctl.model.specs.resource import CacheTier, ClusterSpec
 from trainctl.plan.quarantine import CREATED, OUTPUT
 from trainctl.plan.values import Observation
+from trainctl.plugin_api.machines import Machine
 from trainctl.plugin_api.provider import (
     IDLE_TIMEOUT_SECONDS,
     ClusterSettings,
@@ -61,23 +63,6 @@ def _tier(cache: CacheTier | None) -> TierConfig:
 AT_ONCE = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ProvisionedNodes:
-    """Created and unreachable nodes; those with a key may have been created."""
-
-    nodes: tuple[Node, ...]
-    unreachable: tuple[Node, ...]
-
-    def to_outputs(self) -> dict[str, Any]:
-        """Return the outputs to record in the state."""
-        unreachable = (
-            {"unreachable": [node.to_json() for node in self.unreachable]}
-            if self.unreachable
-            else {}
-        )
-        return {"nodes": [node.to_json() for node in self.nodes], **unreachable}
-
-
 def idle_shutdown_request(node: Node) -> IdleShutdownRequest:
     """Return the request that has a machine end itself when it is idle."""
     timeout = IDLE_TIMEOUT_SECONDS if node.idle_timeout is None else node.idle_timeout
@@ -112,23 +97,27 @@ class NodeProvisioner:
             {node.name: node for node in unprovisioned_nodes(recorded)} if recorded else {}
         )
 
-    def make(self) -> ProvisionedNodes:
-        """Create the reachable nodes; StepFailed if all are unreachable."""
+    def make(self) -> tuple[list[Node], list[Node]]:
+        """Create the reachable nodes; return them and the unreachable ones. StepFailed if all are unreachable.
+
+        Unreachable nodes with a key may have been created.
+        """
         results = each(self._node, self._provider.plan(self._cluster), AT_ONCE)
         skipped = [result for result in results if isinstance(result, _SkippedNode)]
-        provisioned = ProvisionedNodes(
-            tuple(node for node in results if isinstance(node, Node)),
-            tuple(result.node for result in skipped),
-        )
-        if not provisioned.nodes and skipped:
-            raise StepFailed(skipped[0].error, provisioned.to_outputs())
-        for result in skipped:
-            self._step.progress(f"without {result.node.id}, which is unreachable", 0, 0)
-        return provisioned
+        nodes = [node for node in results if isinstance(node, Node)]
+        unreachable = [result.node for result in skipped]
+        if not nodes and skipped:
+            raise StepFailed(skipped[0].error, node_outputs([], unreachable))
+        for node in unreachable:
+            self._step.progress(f"without {node.id}, which is unreachable", 0, 0)
+        return nodes, unreachable
 
     def _node(self, planned: Node) -> Node | _SkippedNode:
-        before = self._before.get(planned.name)
-        attempted_key = self._attempted_key(planned)
+        before, attempted = self._before.get(planned.name), self._attempted.get(planned.name)
+        # The key that an earlier attempt may have created the node with, or ''.
+        attempted_key = self._new_key(planned.name) if self._step.resumed else ""
+        if attempted is not None and attempted.key and same_machine(attempted, planned):
+            attempted_key = attempted.key
         if self._provider.capabilities.creates_machines:
             return self._machine(planned, before, attempted_key)
         try:
@@ -137,7 +126,11 @@ class NodeProvisioner:
             if before is not None and same_machine(before, planned):
                 return before
             return _SkippedNode(replace(planned, key=attempted_key), error)
-        key = self._key(located, before) if before else attempted_key or self._new_key(planned.name)
+        key = attempted_key or self._new_key(planned.name)
+        if before:  # another key would create a second node
+            status = self._provider.read(replace(located, key=before.key))
+            is_present = status is ResourceStatus.PRESENT
+            key = before.key if is_present else self._new_key(planned.name)
         return self._create(planned, key)
 
     def _machine(
@@ -162,18 +155,6 @@ class NodeProvisioner:
         except NodeUnreachable as error:
             return _SkippedNode(replace(planned, key=key), error)
         return node
-
-    def _key(self, located: Node, before: Node) -> str:
-        """Return the existing node's key: another key would create a second node."""
-        status = self._provider.read(replace(located, key=before.key))
-        return before.key if status is ResourceStatus.PRESENT else self._new_key(located.name)
-
-    def _attempted_key(self, planned: Node) -> str:
-        """Return the key that an earlier attempt may have created the node with, or ''."""
-        attempted = self._attempted.get(planned.name)
-        if attempted is not None and attempted.key and same_machine(attempted, planned):
-            return attempted.key
-        return self._new_key(planned.name) if self._step.resumed else ""
 
     def _new_key(self, name: str) -> str:
         return f"{self._step.key}/{name}"
@@ -214,14 +195,17 @@ def kept_outputs(
     before = recorded.outputs if recorded else {}
     times = before.get(CREATED) or {}
     # Recorded nodes without a time were imported: their age is unknown.
-    known = {node.key for node in nodes_of(recorded)} if recorded else set()
-    created = {
-        node.key: times.get(node.key, now)
-        for node in nodes
-        if node.key in times or node.key not in known
-    }
-    quarantine = {OUTPUT: before[OUTPUT]} if before.get(OUTPUT) else {}
-    return {CREATED: created, **quarantine} if created else quarantine
+    known = {node.key for node in nodes_of(recorded)} - times.keys() if recorded else set()
+    created = {node.key: times.get(node.key, now) for node in nodes if node.key not in known}
+    kept = {CREATED: created, OUTPUT: before.get(OUTPUT)}
+    return {name: value for name, value in kept.items() if value}
+
+
+def node_outputs(nodes: Iterable[Node], unreachable: Iterable[Node]) -> dict[str, Any]:
+    """Return the outputs of a cluster about its created nodes, and those that were unreachable."""
+    documents = [node.to_json() for node in unreachable]
+    skipped = {"unreachable": documents} if documents else {}
+    return {"nodes": [node.to_json() for node in nodes], **skipped}
 
 
 _OBSERVED = frozenset({ResourceStatus.PRESENT, ResourceStatus.MISSING})
@@ -255,13 +239,16 @@ class ClusterHandler:
         recorded = step.recorded
         if recorded is not None and (step.action is Action.REPLACE or recorded.provider != name):
             recorded = None
-        provisioned = NodeProvisioner(step, cluster, provider, self._agents, recorded).make()
+        provisioner = NodeProvisioner(step, cluster, provider, self._agents, recorded)
+        nodes, unreachable = provisioner.make()
         if step.recorded is not None and step.action is not Action.REPLACE:
-            keys = {node.key for node in (*provisioned.nodes, *provisioned.unreachable)}
-            self._remove_others(step, step.recorded, keys)
-            self._release_old_cache(step, step.recorded, provisioned.nodes)
-        kept = kept_outputs(recorded, provisioned.nodes, time.time())
-        return {**provisioned.to_outputs(), **kept}
+            self._remove_others(step, step.recorded, {node.key for node in (*nodes, *unreachable)})
+            before = step.recorded.cluster_spec
+            moved = _cache_directories(before) != _cache_directories(step.cluster_spec)
+            for node in nodes if moved else ():  # drop references to caches in previous directories
+                request = LineageRequest(**cache_target(node, before), lineage=self._lineage)
+                self._agents.of(step.recorded.provider, node).call(FORGET_CACHE, request)
+        return node_outputs(nodes, unreachable) | kept_outputs(recorded, nodes, time.time())
 
     def delete(self, step: ApplyStep) -> None:
         """Delete everything of this state from the nodes; leave everything else there."""
@@ -316,7 +303,14 @@ class ClusterHandler:
 
         def remove(node: Node) -> NodeError | None:
             try:
-                existing = _existing_node(provider, cluster, node)
+                existing: Node | None = node
+                if not node.root:  # unrecorded paths: its machine may never have been created
+                    creates = provider.capabilities.creates_machines
+                    existing = (
+                        provider.find(cluster, node.key)
+                        if creates
+                        else provider.locate(cluster, node)
+                    )
                 if existing is None:
                     return None
                 if not self._remove(recorded.provider, existing, recorded.cluster_spec):
@@ -330,18 +324,6 @@ class ClusterHandler:
         errors = [error for node in nodes if (error := remove(node)) is not None]
         if errors:
             raise errors[0]
-
-    def _release_old_cache(
-        self, step: ApplyStep, recorded: RecordedResource, nodes: Sequence[Node]
-    ) -> None:
-        """Drop references to caches in previous directories."""
-        if _cache_directories(recorded.cluster_spec) == _cache_directories(step.cluster_spec):
-            return
-        for node in nodes:
-            request = LineageRequest(
-                **cache_target(node, recorded.cluster_spec), lineage=self._lineage
-            )
-            self._agents.of(recorded.provider, node).call(FORGET_CACHE, request)
 
     def _remove(self, provider_name: str, node: Node, cluster: ClusterSpec) -> bool:
         """Clean up and delete a node; return False if its machine was deleted without cleanup."""
@@ -376,15 +358,6 @@ class ClusterHandler:
         agent.call(FORGET, LineageRequest(**cache_target(node, cluster), lineage=self._lineage))
 
 
-def _existing_node(provider: Provider, cluster: ClusterSettings, node: Node) -> Node | None:
-    """Return a recorded node with its paths; None if its machine was never created."""
-    if node.root:
-        return node
-    if provider.capabilities.creates_machines:
-        return provider.find(cluster, node.key)
-    return provider.locate(cluster, node)
-
-
 def _cache_directories(cluster: ClusterSpec) -> tuple[str | None, str | None]:
     """Return the weights cache directories of each node, and of all nodes together."""
     shared = shared_settings(cluster)
@@ -394,3 +367,45 @@ def _cache_directories(cluster: ClusterSpec) -> tuple[str | None, str | None]:
 def provider_cluster(name: str, cluster: ClusterSpec) -> ClusterSettings:
     """Return the settings of a cluster in the provider's form."""
     return ClusterSettings(name, cluster.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanedMachine:
+    """A machine with its provider's name, and its cost since launch, None if unknown.
+
+    ``of_this_state``: whether an apply with this state created it. ``error``: why it could not be ended.
+    """
+
+    provider: str
+    machine: Machine
+    of_this_state: bool
+    cost: float | None = None
+    ended: bool = False
+    error: str = ""
+
+
+def is_orphaned(state: State, machine: Machine) -> bool:
+    """Whether no node has the machine, and no apply that is running or was interrupted created it.
+
+    The next apply uses or deletes the machines of an interrupted one.
+    """
+    attempts = (
+        intent
+        for address in (*state.open_intents, *state.orphaned_intents)
+        for intent in state.attempts(address)
+    )
+    is_attempted = any(machine.key.startswith(f"{intent.key}/") for intent in attempts)
+    keys = {
+        node.key
+        for address, cluster in state.resources.items()
+        if address.kind is Kind.CLUSTER
+        for node in (*nodes_of(cluster), *unprovisioned_nodes(cluster))
+    }
+    return machine.key not in keys and not is_attempted
+
+
+def cost_since_launch(machine: Machine, now: float) -> float | None:
+    """Return the cost until now in Unix seconds; None if launch or price is unknown."""
+    if machine.launched_at is None or machine.price_per_hour is None:
+        return None
+    return max(0.0, now - machine.launched_at) / 3600 * machine.price_per_hour

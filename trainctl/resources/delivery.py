@@ -27,8 +27,7 @@ from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import ProjectContext
 from trainctl.resources.clusters import cache_target, shared_settings
-from trainctl.resources.mirror.access import MirrorAccess, NodeMirrorCall
-from trainctl.resources.mirror.node_server import PeerServers
+from trainctl.resources.mirror_access import MirrorAccess, NodeMirrorCall, PeerServers
 from trainctl.store.store import MirrorStore
 
 
@@ -115,7 +114,16 @@ class Delivery:
                 pool.submit(self._store.renew, self._context.lineage, address)
                 for address in listings
             ]
-            loaded = {address: self._listing(listing) for address, listing in listings.items()}
+            loaded: dict[str, Listing] = {}
+            for address, listing_id in listings.items():
+                listing = self._store.load_listing(listing_id)
+                if listing is None:
+                    raise StorageError(
+                        f"listing {listing_id[:12]} not found in the mirror",
+                        "Plan and apply again to mirror it.",
+                        code="mirror-corrupt",
+                    )
+                loaded[address] = listing
             for renewal in renewals:
                 renewal.result()
         return loaded
@@ -166,17 +174,25 @@ class Delivery:
                     stack.enter_context(
                         self._mirror.of(assignment.provider, assignment.node, assignment.agent)
                     ),
-                    self._peer_options(assignment, announced),
+                    {"node": assignment.node.id, "peers": list(announced.values())}
+                    if assignment.node.id in announced
+                    else {},
                 )
                 for rank, assignment in enumerate(assignments)
             ]
+
+            def deliver(delivery: _NodeDelivery) -> tuple[DeliveryRecord, ...]:
+                try:
+                    return self._deliver_to(step, delivery, progress)
+                except BaseException:
+                    if peers:  # none waits for its chunks
+                        peers.leave(delivery.assignment.node.id)
+                    raise
+
             if len(deliveries) == 1:
-                return self._deliver_to(step, deliveries[0], progress)
+                return deliver(deliveries[0])
             with ThreadPoolExecutor(len(deliveries), thread_name_prefix="deliver") as pool:
-                futures = [
-                    pool.submit(self._deliver_among, peers, step, delivery, progress)
-                    for delivery in deliveries
-                ]
+                futures = [pool.submit(deliver, delivery) for delivery in deliveries]
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise _first_error(errors)
@@ -198,27 +214,6 @@ class Delivery:
     def _is_near(self, assignment: RankAssignment) -> bool:
         return self._mirror.is_near(assignment.provider, assignment.node)
 
-    def _peer_options(
-        self, assignment: RankAssignment, announced: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        if assignment.node.id not in announced:
-            return {}
-        return {"node": assignment.node.id, "peers": list(announced.values())}
-
-    def _deliver_among(
-        self,
-        peers: PeerServers | None,
-        step: ApplyStep,
-        delivery: _NodeDelivery,
-        progress: DeliveryProgress,
-    ) -> tuple[DeliveryRecord, ...]:
-        try:
-            return self._deliver_to(step, delivery, progress)
-        except BaseException:
-            if peers:
-                peers.leave(delivery.assignment.node.id)
-            raise
-
     def _deliver_to(
         self, step: ApplyStep, delivery: _NodeDelivery, progress: DeliveryProgress
     ) -> tuple[DeliveryRecord, ...]:
@@ -239,37 +234,25 @@ class Delivery:
             on_event = progress.of(delivery.rank, address)
             response = delivery.mirror(DELIVER, request, on_event, listing)
             progress.finish(delivery.rank, address)
-            node, route = delivery.assignment.node.id, self._route(delivery)
+            is_near = self._is_near(delivery.assignment)
+            route = "mirror-to-node" if is_near else self._mirror.far
+            if shared_settings(delivery.assignment.cluster):
+                route = "shared-cache"
+            elif delivery.options.get("peers"):
+                route = "peers"
+            node = delivery.assignment.node.id
             record = DeliveryRecord.of(delivery.rank, node, address, response, route)
-            forecast = step.forecasts.get((delivery.rank, address), TransferForecast()).seconds
-            through_client = self._bytes_through_client(delivery, record)
+            is_relayed = self._mirror.far == THROUGH_CLIENT and not is_near
             records.append(
-                replace(record, forecast_seconds=forecast, bytes_through_client=through_client)
+                replace(
+                    record,
+                    forecast_seconds=step.forecasts.get(
+                        (delivery.rank, address), TransferForecast()
+                    ).seconds,
+                    bytes_through_client=record.bytes_by_tier[MIRROR] if is_relayed else 0,
+                )
             )
         return tuple(records)
-
-    def _bytes_through_client(self, delivery: _NodeDelivery, record: DeliveryRecord) -> int:
-        through_client = self._mirror.far == THROUGH_CLIENT
-        if not through_client or self._is_near(delivery.assignment):
-            return 0
-        return record.bytes_by_tier[MIRROR]
-
-    def _route(self, delivery: _NodeDelivery) -> str:
-        if shared_settings(delivery.assignment.cluster):
-            return "shared-cache"
-        if delivery.options.get("peers"):
-            return "peers"
-        return "mirror-to-node" if self._is_near(delivery.assignment) else self._mirror.far
-
-    def _listing(self, listing_id: str) -> Listing:
-        listing = self._store.load_listing(listing_id)
-        if listing is None:
-            raise StorageError(
-                f"listing {listing_id[:12]} not found in the mirror",
-                "Plan and apply again to mirror it.",
-                code="mirror-corrupt",
-            )
-        return listing
 
 
 def _first_error(errors: Sequence[BaseException]) -> BaseException:
@@ -277,31 +260,29 @@ def _first_error(errors: Sequence[BaseException]) -> BaseException:
     expected = [error for error in errors if isinstance(error, TrainctlError)]
     if len(expected) < len(errors):
         return next(error for error in errors if error not in expected)
-    expected.sort(key=_error_rank)
+    # An unknown outcome comes before a failure, a failure before a wait.
+    expected.sort(
+        key=lambda error: (
+            isinstance(error, InsufficientSpace)
+            - isinstance(error, NodeUnreachable | UserInterrupt)
+        )
+    )
     for other in expected[1:]:
         if other.summary != expected[0].summary:
             expected[0].detail = f"{expected[0].detail} Also: {other.summary}.".strip()
     return expected[0]
 
 
-def _error_rank(error: TrainctlError) -> int:
-    """Rank errors: an unknown outcome before a failure, a failure before a wait."""
-    if isinstance(error, NodeUnreachable | UserInterrupt):
-        return 0
-    return 2 if isinstance(error, InsufficientSpace) else 1
-
-
 def listings_of(step: ApplyStep) -> dict[str, str]:
     """Return a job's listing ids by weights address; TrainctlError if missing."""
-    return {str(item.address): _listing_id(step, item.address) for item in step.job_spec.weights}
-
-
-def _listing_id(step: ApplyStep, address: Address) -> str:
-    listing = step.needed(address).outputs.get("listing")
-    if not listing:
-        raise TrainctlError(
-            f"{address} is not mirrored yet",
-            f"Apply the weights first: --target {address}.",
-            code="not-applied-yet",
-        )
-    return str(listing)
+    listings = {}
+    for item in step.job_spec.weights:
+        listing = step.needed(item.address).outputs.get("listing")
+        if not listing:
+            raise TrainctlError(
+                f"{item.address} is not mirrored yet",
+                f"Apply the weights first: --target {item.address}.",
+                code="not-applied-yet",
+            )
+        listings[str(item.address)] = str(listing)
+    return listings

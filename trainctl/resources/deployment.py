@@ -21,23 +21,19 @@ from trainctl.base.protocol.host import ADDRESSES, BUILD_ENVIRONMENT, Environmen
 from trainctl.base.protocol.method import RootRequest
 from trainctl.base.protocol.runs import CheckpointStoreSpec, DeploymentSpec, GangSpec, StartRequest
 from trainctl.errors import InsufficientSpace, NodeError, NodeUnreachable, StalePlan, TrainctlError
-from trainctl.inputs.checkpoints import CheckpointAccess
-from trainctl.inputs.code import CodeSource, pack
+from trainctl.inputs.code import CodeSource, pack, scan_code
 from trainctl.inputs.environment import run_paths
-from trainctl.inputs.workspace_code import scan_code
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import DeliveryRecord, MirroringRecord
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.plan.placement import PlannedRun
-from trainctl.resources.agents import Agents, ProjectContext, nodes_of
+from trainctl.resources.agents import Services, nodes_of
 from trainctl.resources.caches import directory_on, ensure_cache_on
 from trainctl.resources.clusters import cache_settings
 from trainctl.resources.delivery import Delivery, RankAssignment, listings_of
 from trainctl.resources.loading import CheckpointLoader
-from trainctl.resources.mirror.access import mirror_access
-from trainctl.resources.placement import RunPlacer, leader_addresses
-from trainctl.resources.preflight import PreflightChecker, Quarantine
+from trainctl.resources.mirror_access import mirror_access
+from trainctl.resources.placement import PreflightChecker, RunPlacer, leader_addresses
 from trainctl.resources.runs.batch_runs import BatchCluster, rank_node
 from trainctl.resources.runs.blocking_runs import (
     BlockingRuns,
@@ -56,8 +52,6 @@ from trainctl.resources.runs.launch import (
 )
 from trainctl.resources.runs.previous_runs import RunStart
 from trainctl.resources.runs.run_control import RunControl
-from trainctl.secrets.resolver import SecretResolver
-from trainctl.weights.mirrors import Mirror
 
 _RECHECK_SECONDS = 30.0
 """A gang that took longer to stage is checked again before its start."""
@@ -74,29 +68,20 @@ class _PreflightFailed(Exception):
 class Deployment:
     """Deploys the runs of one apply; thread-safe."""
 
-    def __init__(
-        self,
-        agents: Agents,
-        mirror: Mirror,
-        secrets: SecretResolver,
-        context: ProjectContext,
-        checkpoints: CheckpointAccess,
-        planned: Mapping[Address, PlannedRun],
-        quarantine: Quarantine,
-    ) -> None:
-        self._agents = agents
-        self._secrets = secrets
-        self._context = context
-        self._checkpoints = checkpoints
-        self._deliver_from = partial(Delivery, mirror.store, context)
-        self._delivery = self._deliver_from(mirror_access(agents, mirror, secrets.register))
-        self._placer = RunPlacer(agents, mirror.store, planned)
-        self._planned_runs = planned
-        self._preflight = PreflightChecker(agents, quarantine)
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._agents = services.agents
+        self._secrets = services.secrets
+        self._context = services.context
+        self._deliver_from = partial(Delivery, services.mirror.store, services.context)
+        access = mirror_access(services.agents, services.mirror, services.secrets.register)
+        self._delivery = self._deliver_from(access)
+        self._placer = RunPlacer(services.agents, services.mirror.store, services.planned)
+        self._preflight = PreflightChecker(services.agents, services.quarantine)
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self._apply = uuid.uuid4().hex
-        self._queue_positions = {address: index for index, address in enumerate(planned)}
+        self._queue_positions = {address: index for index, address in enumerate(services.planned)}
         self._reordered: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
     def deploy(self, start: RunStart, run: RunRecord, replaced: ReplacedRun) -> RunRecord:
@@ -116,7 +101,7 @@ class Deployment:
         replaced.stop()
         control = RunControl(self._agents, step.lookup)
         loader = CheckpointLoader(
-            step, control, self._checkpoints, self._deliver_from, self._secrets.register
+            step, control, self._services.checkpoints, self._deliver_from, self._secrets.register
         )
         run = loader.add_checkpoints(run, list(zip(ranks, requests, strict=True)))
         batch = BatchCluster.of(self._agents, self._cluster(step))
@@ -152,7 +137,11 @@ class Deployment:
         step = start.step
         self._checkpoint_secrets(step, run)  # fail before any transfer
         listings = listings_of(step)
-        blocking = self._find_blocking_runs(step)
+        control = RunControl(self._agents, step.lookup)
+        nodes = possible_nodes(self._cluster(step), step.job_spec)
+        blocking = find_blocking_runs(control, step.lookup, step.depends_on, nodes)
+        if blocking.blocked_reason:
+            raise DeferredStep(blocking.blocked_reason, "Apply again when it has completed.")
         ranks = self._place(step, run, list(listings.values()), blocking, replaced, failed)
         start_time = time.monotonic()
         with ThreadPoolExecutor(2, thread_name_prefix="listings") as pool:
@@ -193,16 +182,6 @@ class Deployment:
         )
         step.stop_if_cancelled()
         return run, ranks, self._requests(step, run, prepared, listings, blocking)
-
-    def _find_blocking_runs(self, step: ApplyStep) -> BlockingRuns:
-        """Return the runs to wait for; DeferredStep if no node can wait for them."""
-        nodes = possible_nodes(self._cluster(step), step.job_spec)
-        blocking = find_blocking_runs(
-            RunControl(self._agents, step.lookup), step.lookup, step.depends_on, nodes
-        )
-        if blocking.blocked_reason:
-            raise DeferredStep(blocking.blocked_reason, "Apply again when it has completed.")
-        return blocking
 
     def _deliver(
         self,
@@ -311,9 +290,31 @@ class Deployment:
     def _prepare_rank(self, start: RunStart, rank: PlacedRank) -> PreparedRank:
         """Prepare code, environment and image on a rank's node."""
         step = start.step
-        archive = self._ship_code(start, rank)
-        venv = self._environment(step, rank)
-        planned = self._planned_runs.get(step.address)
+        digest = step.job_spec.code.digest or ""
+
+        def archive() -> AbstractContextManager[Iterator[bytes]]:
+            if start.repeated_run is not None:
+                control = RunControl(self._agents, step.lookup)
+                return fetch_code(control, start.repeated_run, digest)
+            return self._packed(step)
+
+        with self._lock:  # once per node
+            lock = self._locks.setdefault((rank.node.id, digest), threading.Lock())
+        with lock:
+            archive_digest = send_code(
+                rank.agent, rank.node.root, digest, self._context.lineage, archive
+            )
+        requirements, venv = step.job_spec.runtime.requirements, None
+        if requirements:
+            request = EnvironmentRequest(
+                root=rank.node.root, code=digest, requirements=requirements
+            )
+            venv = rank.agent.call(
+                BUILD_ENVIRONMENT,
+                request,
+                on_event=lambda _: step.progress(f"installing {requirements}", 0, 0),
+            )["venv"]
+        planned = self._services.planned.get(step.address)
         image = pull_image(
             step,
             rank.agent,
@@ -322,22 +323,7 @@ class Deployment:
             self._secrets,
             planned.image_digest if planned else None,
         )
-        return PreparedRank(rank, archive, venv, image)
-
-    def _ship_code(self, start: RunStart, rank: PlacedRank) -> str:
-        """Upload the code once per node, and return the sha256 of its archive there."""
-        step, repeated = start.step, start.repeated_run
-        digest = step.job_spec.code.digest or ""
-
-        def archive() -> AbstractContextManager[Iterator[bytes]]:
-            if repeated is not None:
-                return fetch_code(RunControl(self._agents, step.lookup), repeated, digest)
-            return self._packed(step)
-
-        with self._lock:
-            lock = self._locks.setdefault((rank.node.id, digest), threading.Lock())
-        with lock:
-            return send_code(rank.agent, rank.node.root, digest, self._context.lineage, archive)
+        return PreparedRank(rank, archive_digest, venv, image)
 
     @contextmanager
     def _packed(self, step: ApplyStep) -> Iterator[Iterator[bytes]]:
@@ -349,35 +335,24 @@ class Deployment:
         planned = step.job_spec.code
         code = scan_code(self._context.directory, planned, self._context.excluded_paths)
         if code.tree.digest != planned.digest:
+            times = {}
+            for file in code.files:
+                with suppress(OSError):  # deleted meanwhile
+                    times[file.path] = code.locate(file.path).lstat().st_mtime
+            newest = max(times, key=times.__getitem__, default="no file")
             raise StalePlan(
                 "the code has changed since the plan was made",
-                f"Last modified: {_newest(code)}. Plan again; exclude files that are not code with .trainctlignore.",
+                f"Last modified: {newest}. Plan again; exclude files that are not code with .trainctlignore.",
                 address=str(step.address),
             )
         return code
-
-    def _environment(self, step: ApplyStep, rank: PlacedRank) -> str | None:
-        """Build the job's Python environment on the node, if it has requirements."""
-        requirements = step.job_spec.runtime.requirements
-        if not requirements:
-            return None
-
-        def on_event(event: Mapping[str, Any]) -> None:
-            step.progress(f"installing {requirements}", 0, 0)
-
-        request = EnvironmentRequest(
-            root=rank.node.root,
-            code=step.job_spec.code.digest or "",
-            requirements=requirements,
-        )
-        return rank.agent.call(BUILD_ENVIRONMENT, request, on_event=on_event)["venv"]
 
     def _checkpoint_secrets(self, step: ApplyStep, run: RunRecord) -> Mapping[str, str]:
         """Return the credentials of the checkpoint store if the run uses it."""
         runtime = step.job_spec.runtime
         if not runtime.checkpointing_config.enabled and not runtime.loads:
             return {}
-        return self._checkpoints.values(run.store or {})
+        return self._services.checkpoints.values(run.store or {})
 
     def _requests(
         self,
@@ -389,7 +364,11 @@ class Deployment:
     ) -> list[StartRequest]:
         """Return the request that starts each rank."""
         batch = BatchCluster.of(self._agents, self._cluster(step)) is not None
-        gang = self._gang(prepared[0].rank) if len(prepared) > 1 else None
+        gang: GangSpec | None = None
+        if len(prepared) > 1:  # addresses of rank 0, preferred first, and the ports open there
+            leader, node = prepared[0].rank.agent, prepared[0].rank.node
+            addresses = leader.call(ADDRESSES, RootRequest(root=node.root))["addresses"]
+            gang = {"addresses": leader_addresses(node, addresses), "ports": node.ports}
         names = sorted(set(step.job_spec.runtime.secret_environment.values()))
         values = {name: self._secrets.value(name) for name in names}
         values |= self._checkpoint_secrets(step, run)
@@ -400,7 +379,7 @@ class Deployment:
                 "turn": {"apply": self._apply, "index": self._queue_positions.get(step.address, 0)},
                 "cache": cache_settings(rank.rank.assignment.cluster)["dir"],
                 "store": cast("CheckpointStoreSpec", run.store or {}),
-                "checkpoints": self._checkpoints.settings,
+                "checkpoints": self._services.checkpoints.settings,
                 "load": [],
                 "gang": gang,
                 "container": rank.image.container if rank.image else None,
@@ -410,21 +389,6 @@ class Deployment:
             node = rank.rank.node
             requests.append({"root": node.root, "data": node.data, "run": spec, "secrets": values})
         return requests
-
-    def _gang(self, leader: PlacedRank) -> GangSpec:
-        """Return the addresses of rank 0, preferred first, and the ports open there."""
-        node = leader.node
-        addresses = leader.agent.call(ADDRESSES, RootRequest(root=node.root))["addresses"]
-        return {"addresses": leader_addresses(node, addresses), "ports": node.ports}
-
-
-def _newest(code: CodeSource) -> str:
-    """Return the path of the file modified last."""
-    times = {}
-    for file in code.files:
-        with suppress(OSError):  # deleted meanwhile
-            times[file.path] = code.locate(file.path).lstat().st_mtime
-    return max(times, key=times.__getitem__, default="no file")
 
 
 def _mirrored(step: ApplyStep, listings: Iterable[str]) -> Iterator[dict[str, Any]]:

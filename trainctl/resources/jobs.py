@@ -23,16 +23,14 @@ from trainctl.errors import (
     TrainctlError,
     UserInterrupt,
 )
-from trainctl.inputs.checkpoints import CheckpointAccess
-from trainctl.ledger.provenance import entry_author
+from trainctl.ledger.leases import entry_author
 from trainctl.ledger.state import Intent, Lookup, RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord, RunStatus, run_id
-from trainctl.plan.placement import PlannedRun
 from trainctl.plan.values import Change, Observation
 from trainctl.plugin_api.provider import ResourceStatus
-from trainctl.resources.agents import Agents, ProjectContext, nodes_of
+from trainctl.resources.agents import Agents, Services, nodes_of
 from trainctl.resources.checkpoints import CheckpointClient, checkpoint_store_error
 from trainctl.resources.clusters import cache_target
 from trainctl.resources.placement import taken_back_reason, unreachable_nodes_reason
@@ -46,12 +44,9 @@ from trainctl.resources.runs.blocking_runs import (
 from trainctl.resources.runs.launch import queue_order
 from trainctl.resources.runs.previous_runs import find_attempted_runs, prepare_start
 from trainctl.resources.runs.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
-from trainctl.secrets.resolver import SecretResolver
-from trainctl.weights.mirrors import Mirror
 
 if TYPE_CHECKING:
     from trainctl.resources.deployment import Deployment
-    from trainctl.resources.preflight import Quarantine
 
 _NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
 
@@ -59,40 +54,16 @@ _NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
 class JobHandler:
     """Starts, updates, observes and deletes the runs of jobs."""
 
-    def __init__(
-        self,
-        agents: Agents,
-        mirror: Mirror,
-        secrets: SecretResolver,
-        context: ProjectContext,
-        checkpoints: CheckpointAccess,
-        planned: Mapping[Address, PlannedRun],
-        quarantine: Quarantine,
-        *,
-        delete_checkpoints: bool = False,
-    ) -> None:
-        self._agents = agents
-        self._mirror = mirror
-        self._context = context
-        self._checkpoints = checkpoints
-        self._planned = planned
-        self._quarantine = quarantine
-        self._delete_checkpoints = delete_checkpoints
-        self._secrets = secrets
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._agents = services.agents
+        self._checkpoints = services.checkpoints
 
     @cached_property
     def _deployment(self) -> Deployment:
         from trainctl.resources.deployment import Deployment  # slow to import
 
-        return Deployment(
-            self._agents,
-            self._mirror,
-            self._secrets,
-            self._context,
-            self._checkpoints,
-            self._planned,
-            self._quarantine,
-        )
+        return Deployment(self._services)
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
         """Start a new run; for an update, set only the queue order of a live run.
@@ -116,7 +87,7 @@ class JobHandler:
         store = self._checkpoints.place(step.lookup, step.address, step.job_spec.project, run)
         run = replace(run, store=store)
         try:
-            start = prepare_start(control, self._mirror.store, step, earlier)
+            start = prepare_start(control, self._services.mirror.store, step, earlier)
             run = self._deployment.deploy(start, start.mark(run), replaced)
         except (NodeUnreachable, UserInterrupt):
             raise  # it may have started: the intent stays open for the next apply
@@ -143,36 +114,30 @@ class JobHandler:
             number = step.reuses.number if owns else len(others) + 1
             return _outputs(*others, replace(step.reuses, number=number))
         if earlier and earlier[-1].status.live:
-            self._reorder(step, earlier[-1])
+            batch = BatchCluster.of(self._agents, step.needed(step.job_spec.cluster_address))
+            if batch is not None:
+                slot = self._deployment.slot(step)
+                batch.reorder(step.address, step.job_spec, earlier[-1], slot)
+            else:
+                order = queue_order(step.address, step.job_spec, self._services.context.lineage)
+                RunControl(self._agents, step.lookup).set_queue_order(earlier[-1], order)
         return _outputs(*earlier)
-
-    def _reorder(self, step: ApplyStep, run: RunRecord) -> None:
-        """Change the queue order of a live run."""
-        batch = BatchCluster.of(self._agents, step.needed(step.job_spec.cluster_address))
-        if batch is not None:
-            batch.reorder(step.address, step.job_spec, run, self._deployment.slot(step))
-            return
-        order = queue_order(step.address, step.job_spec, self._context.lineage)
-        RunControl(self._agents, step.lookup).set_queue_order(run, order)
 
     def delete(self, step: ApplyStep) -> None:
         """Stop live runs and delete the directory of every own run; checkpoints only on request."""
+        control = RunControl(self._agents, step.lookup)
         for run in (run for run in runs_of(step.recorded) if run.reused_from is None):
             try:
-                self._delete(step, run)
+                if is_active(run):
+                    control.stop(run)
+                control.remove(run)
+                if self._services.delete_checkpoints:
+                    CheckpointClient(control, self._checkpoints, run).remove()
             except NodeUnreachable as error:
                 nodes = sorted({rank.node for rank in run.ranks})
                 node = nodes[0] if len(nodes) == 1 else f"NODE, one of {', '.join(nodes)}"
                 fix = f"Try again when the node is reachable. If it is permanently gone: trainctl nodes forget {node}."
                 raise NodeUnreachable(error.summary, f"{error.detail}\n{fix}".lstrip()) from error
-
-    def _delete(self, step: ApplyStep, run: RunRecord) -> None:
-        control = RunControl(self._agents, step.lookup)
-        if is_active(run):
-            control.stop(run)
-        control.remove(run)
-        if self._delete_checkpoints:
-            CheckpointClient(control, self._checkpoints, run).remove()
 
     def undo(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Stop the run that an interrupted attempt may have started.
@@ -190,7 +155,10 @@ class JobHandler:
         run = attempted.run
         if run is not None and run.status.live:
             if not may_stop(run.id):
-                raise _would_stop_error(run)
+                raise LiveRunConflict(
+                    f"run {run.number} ({run.id}) is live, started by an interrupted apply",
+                    "Use --stop-running to stop it, or restore its configuration: apply then resumes it.",
+                )
             run = RunControl(self._agents, lookup).stop(run)
         keep = run is not None and run.started_at is not None
         for node in nodes_of(cluster):
@@ -247,13 +215,6 @@ def observe_jobs(
 
 def _was_lost_before_start(run: RunRecord) -> bool:
     return run.status is RunStatus.LOST and run.started_at is None
-
-
-def _would_stop_error(run: RunRecord) -> LiveRunConflict:
-    return LiveRunConflict(
-        f"run {run.number} ({run.id}) is live, started by an interrupted apply",
-        "Use --stop-running to stop it, or restore its configuration: apply then resumes it.",
-    )
 
 
 def _outputs(*runs: RunRecord) -> dict[str, Any]:

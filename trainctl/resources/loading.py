@@ -18,8 +18,7 @@ from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.run import RunRecord
 from trainctl.resources.checkpoints import CheckpointClient, Row
 from trainctl.resources.delivery import Delivery
-from trainctl.resources.mirror.access import MirrorAccess, NodeFilesAccess
-from trainctl.resources.mirror.node_server import NodeServer
+from trainctl.resources.mirror_access import MirrorAccess, NodeFilesAccess, NodeServer
 from trainctl.resources.runs.launch import PlacedRank
 from trainctl.resources.runs.run_control import RunControl
 

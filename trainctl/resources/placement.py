@@ -1,19 +1,35 @@
-"""Query the free resources of nodes and assign nodes to a run."""
+"""Choose the nodes of a run, and check them before it starts."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence, Set
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
+from secrets import token_hex
 
+from trainctl.apply.step import ApplyStep
 from trainctl.base.listing import ListedFile
 from trainctl.base.parallel import each
 from trainctl.base.protocol.host import (
+    ERROR,
+    FAULT,
     FREE_RESOURCES,
     INSPECT,
+    PREFLIGHT,
+    PREFLIGHT_PORTS,
+    WARNING,
+    Finding,
     FreeResourcesRequest,
     InspectNodeRequest,
+    PortOfRank,
+    PreflightPortsRequest,
+    PreflightPortsResponse,
+    PreflightRequest,
+    PreflightResponse,
+    make_finding,
 )
 from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
@@ -22,7 +38,7 @@ from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
 from trainctl.model.specs.job_spec import Compute
 from trainctl.plan.placement import NodeOffer, PlannedRun, SpaceAvailability, assign_nodes, reserve
-from trainctl.plan.quarantine import quarantine_error, quarantined
+from trainctl.plan.quarantine import entries, quarantine_error, quarantined
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import Agents, nodes_of, unprovisioned_nodes
 from trainctl.resources.clusters import cache_target
@@ -31,7 +47,6 @@ from trainctl.store.store import MirrorStore
 
 _AT_ONCE = 16
 _NO_PLAN: Mapping[Address, PlannedRun] = {}
-_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +55,6 @@ class _NodeReply:
 
     offer: NodeOffer
     live: frozenset[str]
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _PlacedRun:
-    """A run placed by this process."""
-
-    job: Address
-    key: str
-    compute: Compute
     nodes: tuple[str, ...]
 
 
@@ -66,7 +71,8 @@ class RunPlacer:
         self._store = store
         self._planned = planned
         self._lock = threading.Lock()
-        self._placed_runs: list[_PlacedRun] = []
+        self._placed: dict[str, tuple[Address, PlannedRun]] = {}
+        """Runs placed by this process, by key."""
 
     def place_run(
         self,
@@ -101,7 +107,11 @@ class RunPlacer:
         if before and all(node in by_id for node in before):
             return tuple(by_id[node] for node in before)
         if resumed and len(replies) < len(nodes):
-            raise _maybe_started_error(nodes, reachable)
+            missing = [node.id for node in nodes if node.id not in reachable]
+            raise NodeUnreachable(
+                f"an earlier attempt may have started it on {', '.join(missing)}, which is unreachable",
+                f"Apply again when the node is reachable. If it is permanently gone: trainctl nodes forget {missing[0]}.",
+            )
         among = [node.id for node in nodes if among is None or node.id in among]
         allowed = [
             reply
@@ -114,23 +124,23 @@ class RunPlacer:
                 for node in barred:
                     raise quarantine_error(job, compute.node_count, node, barred[node].reason)
                 raise _too_few_nodes_error(cluster, compute, reachable)
-            self._placed_runs.append(_PlacedRun(job, key, compute, chosen))
+            self._placed[key] = job, PlannedRun(compute, frozenset(chosen))
         return tuple(by_id[node] for node in chosen)
 
     def withdraw(self, key: str) -> None:
         """Free the resources reserved for a run, to place it again."""
         with self._lock:
-            self._placed_runs = [run for run in self._placed_runs if run.key != key]
+            self._placed.pop(key, None)
 
     def _remaining_offer(self, job: Address, reply: _NodeReply) -> NodeOffer:
         """Subtract the resources of placed runs not yet live, and of planned runs."""
-        offer = reply.offer
-        for placed_run in self._placed_runs:
-            if offer.node in placed_run.nodes and placed_run.key not in reply.live:
-                offer = reserve(offer, placed_run.compute)
-        placed = {job, *(placed_run.job for placed_run in self._placed_runs)}
+        offer, placed_jobs = reply.offer, {job}
+        for key, (placed_job, placed) in self._placed.items():
+            placed_jobs.add(placed_job)
+            if offer.node in placed.nodes and key not in reply.live:
+                offer = reserve(offer, placed.compute)
         for address, planned in self._planned.items():
-            if address not in placed and offer.node in planned.nodes:
+            if address not in placed_jobs and offer.node in planned.nodes:
                 offer = reserve(offer, planned.compute)
         own = self._planned.get(job)
         return replace(offer, planned=own is not None and offer.node in own.nodes)
@@ -145,7 +155,8 @@ class RunPlacer:
         listings: Sequence[str],
     ) -> list[_NodeReply]:
         """Return the replies of reachable nodes; raise the first error if there are none."""
-        files = self._files(listings)
+        loaded = [(listing_id, self._store.load_listing(listing_id)) for listing_id in listings]
+        files = {listing_id: listing.files for listing_id, listing in loaded if listing is not None}
         digests = sorted({file.sha256 for some in files.values() for file in some})
 
         def query(node: Node) -> _NodeReply | NodeError:
@@ -168,14 +179,15 @@ class RunPlacer:
             except NodeError as error:
                 return error
             cached = response["cached"] or CacheQueryResponse(trees=[], blobs=[])
+            bytes_there, space = _cached_bytes(files, cached)
             offer = NodeOffer(
                 node.id,
                 response["gpus"],
                 len(response["live"]),
-                _cached_bytes(files, cached),
+                bytes_there,
                 response["cpus"],
                 response["memory"],
-                _space_for(files, cached),
+                space,
             )
             return _NodeReply(offer, frozenset(response["live"]), tuple(response["nodes"] or ()))
 
@@ -185,35 +197,25 @@ class RunPlacer:
             raise next(result for result in results if isinstance(result, NodeError))
         return replies
 
-    def _files(self, listings: Sequence[str]) -> dict[str, Sequence[ListedFile]]:
-        loaded = [(listing_id, self._store.load_listing(listing_id)) for listing_id in listings]
-        return {listing_id: listing.files for listing_id, listing in loaded if listing is not None}
 
-
-def _cached_bytes(files: Mapping[str, Sequence[ListedFile]], cached: CacheQueryResponse) -> int:
-    """Return the bytes of the listings' files in the node's cache."""
-    trees, blobs = frozenset(cached["trees"]), frozenset(cached["blobs"])
-    return sum(
-        file.size
-        for listing, some in files.items()
-        for file in some
-        if listing in trees or file.sha256 in blobs
-    )
-
-
-def _space_for(
+def _cached_bytes(
     files: Mapping[str, Sequence[ListedFile]], cached: CacheQueryResponse
-) -> SpaceAvailability:
-    """Return whether the node's cache has space for the listings, now or later."""
-    held, leased = frozenset(cached.get("leases", ())), frozenset(cached.get("leased", ()))
-    missing = sum(
-        file.size
-        for listing, some in files.items()
-        for file in some
-        if listing not in held and file.sha256 not in leased
-    )
+) -> tuple[int, SpaceAvailability]:
+    """Return the listings' bytes in the node's cache, and whether it has space for them, now or later."""
+
+    def size(listings: Collection[str], blobs: Collection[str]) -> int:
+        trees, digests = frozenset(listings), frozenset(blobs)
+        present = (
+            file.size
+            for listing, some in files.items()
+            for file in some
+            if listing in trees or file.sha256 in digests
+        )
+        return sum(present)
+
     total = sum(file.size for some in files.values() for file in some)
-    return SpaceAvailability.of(missing, total, cached)
+    missing = total - size(cached.get("leases", ()), cached.get("leased", ()))
+    return size(cached["trees"], cached["blobs"]), SpaceAvailability.of(missing, total, cached)
 
 
 def unreachable_nodes_reason(agents: Agents, cluster: RecordedResource, node_count: int) -> str:
@@ -268,7 +270,7 @@ def taken_back_reason(agents: Agents, cluster: RecordedResource, node_count: int
 def leader_addresses(node: Node, reported: Sequence[str]) -> list[str]:
     """Return a node's IP addresses: the declared one, then those it reports."""
     if node.address == "local":
-        return [_LOOPBACK]
+        return ["127.0.0.1"]
     declared = [node.address] if _is_ip_address(node.address) else []
     return list(dict.fromkeys([*declared, *filter(_is_ip_address, reported)]))
 
@@ -279,14 +281,6 @@ def _is_ip_address(address: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _maybe_started_error(nodes: Sequence[Node], reachable: Set[str]) -> NodeUnreachable:
-    missing = [node.id for node in nodes if node.id not in reachable]
-    return NodeUnreachable(
-        f"an earlier attempt may have started it on {', '.join(missing)}, which is unreachable",
-        f"Apply again when the node is reachable. If it is permanently gone: trainctl nodes forget {missing[0]}.",
-    )
 
 
 def _too_few_nodes_error(
@@ -307,3 +301,188 @@ def _too_few_nodes_error(
         "Lower compute.node_count or compute.accelerator.",
         code="too-few-nodes",
     )
+
+
+_PROBE_BYTES = 64 * 2**20
+_MAX_SKEW_SECONDS = 30.0
+_FRESH_SECONDS = 20.0
+
+Quarantine = Callable[[Address, str, str], None]
+"""Quarantine a node: address of its cluster, node id, reason."""
+
+
+class PreflightChecker:
+    """Checks nodes in parallel; quarantines those with faults."""
+
+    def __init__(self, agents: Agents, quarantine: Quarantine) -> None:
+        self._agents = agents
+        self._quarantine = quarantine
+        self._passed: dict[tuple[object, ...], float] = {}
+        """When nodes passed which check, so that runs of a sweep don't repeat it."""
+
+    def check(
+        self,
+        step: ApplyStep,
+        key: str,
+        cluster: RecordedResource,
+        nodes: Sequence[Node],
+        listings: Sequence[str],
+    ) -> dict[str, NodeError]:
+        """Return an error for each node, by id, that the run must avoid; notify of warnings.
+
+        Nodes on which the run has started are not checked.
+        """
+        compute, now = step.job_spec.compute, time.monotonic()
+        volume = step.job_spec.runtime.checkpointing_config.volume_size_gib
+        host = (compute.gpus, compute.gpu_kind, step.job_spec.in_container, volume)
+        kind = (*host, *sorted(listings))
+        checks = [(node.id, *kind) for node in nodes]
+        if len(nodes) == 1 and now - self._passed.get(checks[0], -_FRESH_SECONDS) < _FRESH_SECONDS:
+            return {}
+        reports = each(
+            lambda node: self._query(step, key, cluster, node, listings), nodes, _AT_ONCE
+        )
+        if any(report["started"] for report in reports):
+            return {}
+        findings = {
+            node.id: report["findings"] for node, report in zip(nodes, reports, strict=True)
+        }
+        failed = any(
+            finding["level"] != WARNING for each_ in findings.values() for finding in each_
+        )
+        if len(nodes) > 1 and not failed:
+            drivers = [report["driver"] for report in reports]
+            _add_differences("driver", "driver is", nodes, drivers, findings)
+            self._check_ports(cluster, nodes, reports, findings)
+        errors = self._errors(step, cluster, findings)
+        self._passed.update(dict.fromkeys(checks if not errors else (), now))
+        return errors
+
+    def _query(
+        self,
+        step: ApplyStep,
+        key: str,
+        cluster: RecordedResource,
+        node: Node,
+        listings: Sequence[str],
+    ) -> PreflightResponse:
+        """Query a node; add a finding if its clock differs."""
+        compute = step.job_spec.compute
+        sizes = (step.needed(item.address).weights_spec.bytes for item in step.job_spec.weights)
+        size = sum(_PROBE_BYTES if size is None else size for size in sizes)
+        sent_at = time.time()
+        request = PreflightRequest(
+            **cache_target(node, cluster.cluster_spec),
+            data=node.data,
+            key=key,
+            gpus={"count": compute.gpus, "kind": compute.gpu_kind, "declared": node.gpus},
+            in_container=step.job_spec.in_container,
+            listings=[*listings],
+            probe_bytes=min(_PROBE_BYTES, size),
+            checkpoint_bytes=step.job_spec.runtime.checkpointing_config.volume_bytes or 0,
+            ports=node.ports if compute.node_count > 1 else None,
+        )
+        agent = self._agents.of(cluster.provider, node)
+        response = agent.call(PREFLIGHT, request, timeout=QUERY_SECONDS)
+        now = response["time"]
+        skew = max(sent_at - now, now - time.time())  # before or after both ends of the call
+        if skew > _MAX_SKEW_SECONDS:
+            summary = f"its clock is {skew:.0f} s {'behind' if now < sent_at else 'ahead'}"
+            remedy = "Run chrony or ntpd: TLS and presigned URLs fail."
+            response["findings"].append(make_finding("clock", WARNING, summary, remedy))
+        return response
+
+    def _check_ports(
+        self,
+        cluster: RecordedResource,
+        nodes: Sequence[Node],
+        reports: Sequence[PreflightResponse],
+        findings: Mapping[str, list[Finding]],
+    ) -> None:
+        """Have each node connect to all others; blame those with the most failed connections."""
+        token, hosts = token_hex(8), []
+        for node, report in zip(nodes, reports, strict=True):
+            addresses = leader_addresses(node, report["addresses"])
+            hosts.append(PortOfRank(addresses=addresses, port=report["port"] or 0))
+
+        def connect(rank: int) -> PreflightPortsResponse:
+            node = nodes[rank]
+            request = PreflightPortsRequest(root=node.root, rank=rank, token=token, hosts=hosts)
+            agent = self._agents.of(cluster.provider, node)
+            return agent.call(PREFLIGHT_PORTS, request, timeout=QUERY_SECONDS)
+
+        responses, pairs = _failed_pairs(connect, len(nodes))
+        if pairs:  # one call may have begun too late
+            responses, pairs = _failed_pairs(connect, len(nodes))
+        while pairs:
+            counts = Counter(rank for pair in pairs for rank in pair)
+            worst = max(counts, key=lambda rank: (counts[rank], rank))
+            findings[nodes[worst].id].append(_unreached(worst, pairs, nodes, hosts))
+            pairs = {pair for pair in pairs if worst not in pair}
+        mtus = [response["mtu"] for response in responses]
+        _add_differences("mtu", "interface has MTU", nodes, mtus, findings)
+
+    def _errors(
+        self, step: ApplyStep, cluster: RecordedResource, findings: Mapping[str, list[Finding]]
+    ) -> dict[str, NodeError]:
+        accepted = {
+            node: entry.reason for node, entry in entries(cluster).items() if entry.released
+        }
+        errors: dict[str, NodeError] = {}
+        for node, found in findings.items():
+            for finding in found:
+                text, remedy = finding["summary"], finding["remedy"]
+                if finding["level"] == WARNING or accepted.get(node) == text:
+                    step.notify(f"warning: node {node}: {text}. {remedy}")
+                    continue
+                if finding["level"] == FAULT:
+                    self._quarantine(cluster.address, node, text)
+                    remedy += f" To use the node again: trainctl nodes release {node}."
+                error = NodeError(f"node {node}: {text}", remedy, code="preflight-failed")
+                if finding["check"] == "port":
+                    error.code = "no-free-port"
+                errors.setdefault(node, error)
+        return errors
+
+
+def _add_differences(
+    check: str,
+    subject: str,
+    nodes: Sequence[Node],
+    values: Sequence[object],
+    findings: Mapping[str, list[Finding]],
+) -> None:
+    """Add a warning for each node with another value than the first node's, if both are known."""
+    for node, value in zip(nodes, values, strict=True):
+        if values[0] and value and value != values[0]:
+            summary = f"its {subject} {value}, that of {nodes[0].id} {values[0]}"
+            remedy = f"Use the same {check.upper() if check == 'mtu' else check} on all nodes."
+            findings[node.id].append(make_finding(check, WARNING, summary, remedy))
+
+
+def _failed_pairs(
+    connect: Callable[[int], PreflightPortsResponse], count: int
+) -> tuple[list[PreflightPortsResponse], set[tuple[int, int]]]:
+    """Have all ranks connect; return the responses, and pairs of ranks without a connection."""
+    responses = each(connect, range(count), count)
+    return responses, {
+        (rank, to)
+        for rank, found in enumerate(responses)
+        for to in found["unreached"]
+        if not responses[to]["problem"]  # it can't listen, as its port was taken meanwhile
+    }
+
+
+def _unreached(
+    rank: int, pairs: set[tuple[int, int]], nodes: Sequence[Node], hosts: Sequence[PortOfRank]
+) -> Finding:
+    """Return the finding of a node whose connections fail, from it or to it."""
+    source, target = min(pair for pair in pairs if rank in pair)
+    host, port = nodes[target], hosts[target]["port"]
+    tried = ", ".join(hosts[target]["addresses"]) or "no address"
+    name = host.id if source == rank else "it"
+    by = "it" if source == rank else nodes[source].id
+    ports = host.ports or "all ports"
+    remedy = f"Open {ports} of {host.id} in its firewall, or set ports: and address: of the host."
+    summary = f"{by} cannot connect to {name} at port {port} ({tried})"
+    return make_finding("ports", ERROR, summary, remedy)

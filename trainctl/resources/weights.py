@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from trainctl.plan.values import Observation
 from trainctl.plan.weights import content_key
 from trainctl.plugin_api.provider import ResourceStatus
 from trainctl.plugin_api.sources import SourceCredential
-from trainctl.resources.agents import ProjectContext
+from trainctl.resources.agents import Services
 from trainctl.secrets.bucket_credentials import explaining_denials
 from trainctl.secrets.resolver import SecretResolver
 from trainctl.sources import source_for
@@ -40,7 +40,7 @@ from trainctl.weights.lock import (
     mirrored_version,
     version_from_lock,
 )
-from trainctl.weights.mirrors import Mirror, SourceUpstream, is_remote, site_of
+from trainctl.weights.mirrors import SourceUpstream, is_remote, site_of
 from trainctl.weights.resolution import SourceRequest, resolve, resolve_from_lock
 
 _POLL_SECONDS = 0.2
@@ -49,22 +49,12 @@ _POLL_SECONDS = 0.2
 class WeightsHandler:
     """Copies the sources of weights into the mirror and keeps a reference to each."""
 
-    def __init__(
-        self,
-        mirror: Mirror,
-        secrets: SecretResolver,
-        context: ProjectContext,
-        lock: Callable[[LockEntry], None] = lambda _: None,
-        mirror_at: Callable[[MirrorSite], Mirror] | None = None,
-    ) -> None:
-        """``lock`` gets mirrored versions; ``mirror_at`` opens a recorded mirror."""
-        self._mirror = mirror
-        self._secrets = secrets
-        self._context = context
-        self._lock = lock
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._mirror = services.mirror
+        self._context = services.context
         self._guard = threading.Lock()
         self._content_locks: dict[str, threading.Lock] = {}
-        self._mirror_at = mirror_at
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
         """Copy missing files into the mirror, verified; an error names the file."""
@@ -82,18 +72,13 @@ class WeightsHandler:
             owner=self._context.owner,
             project=self._context.project,
         )
-        with self._content_lock(step, content_key(resolved)):
-            return self._mirrored(step, resolved, reference)
-
-    @contextlib.contextmanager
-    def _content_lock(self, step: ApplyStep, content: str) -> Iterator[None]:
-        """Serialize copies of the same files, so that their bytes are counted once."""
+        # One copy of the same files at a time, so that their bytes are counted once.
         with self._guard:
-            lock = self._content_locks.setdefault(content, threading.Lock())
+            lock = self._content_locks.setdefault(content_key(resolved), threading.Lock())
         while not lock.acquire(timeout=_POLL_SECONDS):
             step.stop_if_cancelled()
         try:
-            yield
+            return self._mirrored(step, resolved, reference)
         finally:
             lock.release()
 
@@ -103,7 +88,9 @@ class WeightsHandler:
         store = self._mirror.store
         (before,) = store.survey([resolved]).sources
         # A complete source needs no credential.
-        credential = None if before.listing else credential_of(step.weights_spec, self._secrets)
+        credential = (
+            None if before.listing else credential_of(step.weights_spec, self._services.secrets)
+        )
         source = source_for(parse_source(resolved.source).scheme)
         upstream = SourceUpstream(source, resolved, credential)
         start_time = time.monotonic()
@@ -126,10 +113,14 @@ class WeightsHandler:
         try:
             listing = ingest()
         except (SourceMismatch, SourceNotFound) as error:
-            current = self._resolve_now(step, credential)
-            if current is None or current.pin == resolved.pin:
+            request = source_request_of(step.weights_spec, self._context.directory)
+            if request.uri.has_commits or request.sha256:  # immutable
                 raise
-            raise self._source_changed(step, resolved, current) from error
+            with contextlib.suppress(SourceError):
+                current = resolve(request, credential, cancelled=step.cancelled).resolved
+                if current.pin != resolved.pin:
+                    raise self._source_changed(step, resolved, current) from error
+            raise
         if self._drop_old_reference(step):
             # The old URL may be the same mirror, and the reference the one written above.
             listing = ingest()
@@ -139,7 +130,9 @@ class WeightsHandler:
             "files": len(resolved.files),
             "bytes": resolved.size,
         }
-        self._lock(lock_entry(replace(step.weights_spec, **version), self._context.directory))
+        self._services.lock(
+            lock_entry(replace(step.weights_spec, **version), self._context.directory)
+        )
         return {
             **version,
             "listing": listing.id,
@@ -157,7 +150,7 @@ class WeightsHandler:
         planned = lock_entry(step.weights_spec, directory) if step.weights_spec.pin else None
         request = source_request_of(step.weights_spec, directory)
         try:
-            credential = credential_of(step.weights_spec, self._secrets)
+            credential = credential_of(step.weights_spec, self._services.secrets)
         except TrainctlError as error:
             return resolve_from_lock(request, error, locked=planned, store=store).resolved
         uri = request.uri
@@ -171,18 +164,6 @@ class WeightsHandler:
         with explaining_denials(credential):
             found = resolve(request, credential, locked=planned, cancelled=step.cancelled).resolved
             return found if found.is_measured else _measured(step, found, credential)
-
-    def _resolve_now(
-        self, step: ApplyStep, credential: SourceCredential | None
-    ) -> ResolvedSource | None:
-        """Resolve the current version; None if unknown, or if revisions are immutable."""
-        request = source_request_of(step.weights_spec, self._context.directory)
-        if request.uri.has_commits or request.sha256:
-            return None
-        try:
-            return resolve(request, credential, cancelled=step.cancelled).resolved
-        except SourceError:
-            return None
 
     def _source_changed(
         self, step: ApplyStep, planned: ResolvedSource | None, current: ResolvedSource
@@ -206,7 +187,7 @@ class WeightsHandler:
     def _drop_old_reference(self, step: ApplyStep) -> bool:
         """Drop the reference in the previous mirror, if any; return whether it existed."""
         outputs = step.recorded.outputs if step.recorded else {}
-        if not outputs.get("mirror") or self._mirror_at is None:
+        if not outputs.get("mirror"):
             return False
         before = MirrorSite("").of(outputs)
         try:
@@ -214,7 +195,7 @@ class WeightsHandler:
             before = here.of(outputs)
             if before == here:
                 return False
-            return self._mirror_at(before).store.drop_reference(
+            return self._services.mirror_at(before).store.drop_reference(
                 self._context.lineage, _origin(step)
             )
         except UnknownOnNode:

@@ -77,28 +77,22 @@ class SecretUse:
 def secret_uses(desired: DesiredState, environ: Mapping[str, str]) -> Iterator[SecretUse]:
     """Yield all uses of secrets in the manifest."""
     for resource in desired.resources.values():
+        by = str(resource.address)
         if resource.address.kind is Kind.WEIGHTS:
-            yield from _source_uses(resource, environ)
+            weights = resource.weights_spec
+            if weights.auth and weights.auth.auth_secret_name:
+                to = source_destination(weights, environ)
+                yield SecretUse(weights.auth.auth_secret_name, by, "source", to, resource=resource)
         elif resource.address.kind is Kind.JOB:
-            yield from _job_uses(resource)
+            job = resource.job_spec
+            for name in sorted(set(job.runtime.secret_environment.values())):
+                yield SecretUse(name, by, "environment", cluster=job.cluster, resource=resource)
+            auth = job.image.docker_auth if job.image else None
+            if auth:
+                for name in auth.secrets:
+                    to = registry_destination(auth)
+                    yield SecretUse(name, by, "registry", to, resource=resource)
     for name, location in (("checkpoints", desired.checkpoints), ("mirror", desired.mirror)):
         if location.secret is not None and location.url is not None:
             to = bucket_destination(location.url, location.endpoint_url, environ)
             yield SecretUse(location.secret, name, name, to)
-
-
-def _source_uses(resource: DesiredResource, environ: Mapping[str, str]) -> Iterator[SecretUse]:
-    weights = resource.weights_spec
-    if weights.auth and weights.auth.auth_secret_name:
-        to, name = source_destination(weights, environ), weights.auth.auth_secret_name
-        yield SecretUse(name, str(resource.address), "source", to, resource=resource)
-
-
-def _job_uses(resource: DesiredResource) -> Iterator[SecretUse]:
-    job, by = resource.job_spec, str(resource.address)
-    for name in sorted(set(job.runtime.secret_environment.values())):
-        yield SecretUse(name, by, "environment", cluster=job.cluster, resource=resource)
-    auth = job.image.docker_auth if job.image else None
-    if auth:
-        for name in auth.secrets:
-            yield SecretUse(name, by, "registry", registry_destination(auth), resource=resource)

@@ -27,8 +27,14 @@ from trainctl.secrets.bucket_credentials import (
 )
 from trainctl.secrets.destinations import registry_destination, source_destination
 from trainctl.secrets.registries import registry_login
-from trainctl.secrets.sources import SecretSources, check_allowed, is_local, read, secret_path
-from trainctl.secrets.stores import missing_error
+from trainctl.secrets.sources import (
+    SecretSources,
+    check_allowed,
+    is_local,
+    missing_error,
+    read,
+    secret_path,
+)
 
 MIN_MASKED_LENGTH = 8
 """Shorter values can't be masked without masking ordinary words."""

@@ -10,7 +10,7 @@ from trainctl.model.reports import NodeReport, NodeUsage, format_run
 from trainctl.views.terminal.text import escape, format_timestamp, table
 
 if TYPE_CHECKING:
-    from trainctl.resources.orphans import OrphanedMachine
+    from trainctl.resources.clusters import OrphanedMachine
 
 
 COLUMNS = (

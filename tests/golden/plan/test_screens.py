@@ -24,7 +24,7 @@ from trainctl.model.action import Action
 from trainctl.model.run import RunStatus
 from trainctl.model.specs.checks import JobLifecycle
 from trainctl.model.trust import PlanPolicy, PolicyWaiver
-from trainctl.operations.review.policies import check_policies
+from trainctl.operations.policies import check_policies
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import CodeTree, Observation, Plan, PlanInputs, PlanOptions, WeightsFacts
 from trainctl.plugin_api.provider import ResourceStatus

@@ -12,7 +12,7 @@ from tests.golden.screens import text
 from tests.unit.views.test_json_forms import problems
 from trainctl.model.reports import CacheClearResult, CachedFile, CacheUsage, NodeReport, NodeUsage
 from trainctl.plugin_api.machines import Machine
-from trainctl.resources.orphans import OrphanedMachine, cost_since_launch
+from trainctl.resources.clusters import OrphanedMachine, cost_since_launch
 from trainctl.views.caches import cache_csv, cache_json, cache_lines
 from trainctl.views.nodes import (
     MACHINE_COLUMNS,

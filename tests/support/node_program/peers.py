@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from tests.support.node_program.nodes import MirrorFixture, NodeHarness, sent_as
 from tests.support.servers.blob_server import mirror_location, serve_mirror
 from trainctl.base.network.object_server import ObjectServer
-from trainctl.resources.mirror.node_server import Certificate, new_certificate
+from trainctl.resources.mirror_access import Certificate, new_certificate
 
 TOKEN = "a-token-of-peers-in-tests"
 _HEARTBEAT_SECONDS = 10.0

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from tests.support.node_program.nodes import MirrorFixture
 from trainctl.base.network.object_server import ObjectServer, serve_in_thread
 from trainctl.base.network.tls import server_context
-from trainctl.resources.mirror.node_server import Certificate
+from trainctl.resources.mirror_access import Certificate
 from trainctl.store.mirror_objects import MirrorObjectSource
 
 

@@ -15,7 +15,7 @@ from tests.support.install_cache import install_once
 from tests.support.projects.program import ROOT, trainctl
 
 VERSION = "0.18.36"
-"""The version of the SDK whose fields ``operations.truss`` knows."""
+"""The version of the SDK whose fields ``operations.manifests.truss`` knows."""
 GOLDEN = ROOT / "tests/golden/truss/dumps.json"
 CONFIGS = ROOT / "tests/support/projects/truss_configs.py"
 FROM_DUMP = ("import", "truss", "--from-json", "dump.json")

@@ -17,10 +17,10 @@ from tests.support.storage.ledgers import SFT, begin, ledger_on, record
 from trainctl.encryption.keys import EncryptionKeys
 from trainctl.encryption.sealed_log import SealedLog
 from trainctl.errors import StateError
+from trainctl.ledger.edits import migrate
 from trainctl.ledger.ledger import Ledger
-from trainctl.ledger.migration import migrate
 from trainctl.model.specs.location import StateKey
-from trainctl.operations.states.opening import rekey
+from trainctl.operations.states import rekey
 from trainctl.plugin_api.state import StateLog
 from trainctl.store.backends.memory import MemoryObjects
 from trainctl_state import BucketLog, ObjectLog

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import by_text
 from trainctl.inputs.environment import (
     JOB_VARIABLES,
+    HostRequirements,
     RunPaths,
     checkpoint_directory,
     directory_links,
     environment,
     file_name,
+    host_requirements,
     run_paths,
     weights_variable,
 )
@@ -133,3 +136,32 @@ def test_one_of_many_has_places_of_its_own() -> None:
     assert re.fullmatch(r"sweep-[0-9a-f]{8}", file_name(one))
     assert file_name(one) != file_name(other)
     assert str(checkpoint_directory(NODE, RUN)) == "/data/checkpoints/demo/sft/3-abc1234"
+
+
+FILES = {"train.py": "-", "run.sh": "x", "noexec.sh": "-", "sub/run.py": "-"}
+
+
+def needs(*commands: str, **more: Any) -> HostRequirements:
+    """Of a job with the code above."""
+    runtime = {"start_commands": commands, "environment_variables": more.pop("variables", {})}
+    return host_requirements(JobSpec.from_attributes({"runtime": runtime, **more}), FILES)
+
+
+@pytest.mark.parametrize(("command", "program"), by_text("jobs/programs"))
+def test_the_program_of_the_first_command(command: str, program: str) -> None:
+    """It is known if it is plainly written; whatever can't be read for certain is not reported."""
+    assert needs(command) == HostRequirements(program)
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ("python gone.py", "gone.py"),
+        ("sh sub/gone.sh", "sub/gone.sh"),
+        ("./gone.sh", "gone.sh"),
+        ("./noexec.sh", "noexec.sh"),
+    ],
+)
+def test_a_script_that_is_not_in_the_code(command: str, script: str) -> None:
+    """It is named, as is one that may not be executed."""
+    assert script in needs(command).problem

@@ -14,7 +14,7 @@ from trainctl.errors import TrustError
 from trainctl.manifest.trust_file import read_trust
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.trust import AllowEntry, HostPattern, PlanPolicy, PolicyWaiver
-from trainctl.operations.directories import load_policies
+from trainctl.operations.trust import load_policies
 from trainctl_schemas import schema
 
 VALID = """\

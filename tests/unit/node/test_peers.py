@@ -15,7 +15,7 @@ from tests.support.node_program.peers import TOKEN, PeerGroup, result_of
 from tests.support.servers.blob_server import send_request
 from trainctl.base.listing import CHUNK_BYTES
 from trainctl.base.network.object_server import ObjectServer, OpenObject, serve_in_thread
-from trainctl.resources.mirror.node_server import new_certificate
+from trainctl.resources.mirror_access import new_certificate
 from trainctl.store import keys
 from trainctl.store.mirror_objects import MirrorObjectSource
 

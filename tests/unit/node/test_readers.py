@@ -32,7 +32,7 @@ from trainctl.node.transfer import http_reader
 from trainctl.node.transfer.fetch_pool import units_of
 from trainctl.node.transfer.http_reader import BucketReader, ServerReader, SignedUrls
 from trainctl.node.transfer.object_readers import DirectoryReader, MirrorReader
-from trainctl.resources.mirror.access import ObjectUrlSigner
+from trainctl.resources.mirror_access import ObjectUrlSigner
 from trainctl.store import keys
 from trainctl.store.backends.directory import DirectoryObjects
 from trainctl.store.mirror_objects import MirrorObjectSource

@@ -16,7 +16,7 @@ from trainctl.operations.directories import (
     environments_url,
     split_environment,
 )
-from trainctl.operations.states.opening import list_states
+from trainctl.operations.states import list_states
 
 
 def test_the_data_home_follows_xdg() -> None:

@@ -16,7 +16,7 @@ from tests.support.servers.certificate_authority import authority
 from trainctl.errors import PermissionDenied, SourceError, StorageError
 from trainctl.manifest.files import PinnedFile
 from trainctl.model.trust import AllowEntry, HostPattern, Trust, default_trust
-from trainctl.operations.states.extended_files import fetch
+from trainctl.operations.manifests.extended_files import fetch
 
 pytestmark = pytest.mark.integration
 CONTENT = b"vars: {steps: 5}\n"

@@ -15,7 +15,7 @@ from tests.support.cases import cases
 from trainctl.errors import ManifestError, TrainctlError
 from trainctl.manifest.read import parse_mapping
 from trainctl.manifest.tree import to_plain
-from trainctl.operations.fmt import format_files, format_text
+from trainctl.operations.manifests.fmt import format_files, format_text
 
 
 @pytest.mark.parametrize("case", cases("operations/fmt"))

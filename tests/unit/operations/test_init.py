@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.operations.init import EXAMPLES, write_example, write_minimal
+from trainctl.operations.manifests.init import EXAMPLES, write_example, write_minimal
 
 
 def manifest(directory: Path, *config: str) -> str:

@@ -12,7 +12,7 @@ from tests.support.servers.reviews import BOT, ReviewStub, review_stub
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import StalePlan, TrainctlError
 from trainctl.model.diagnostics import Diagnostic, Severity
-from trainctl.operations.review.publishing import (
+from trainctl.operations.review import (
     ReviewServers,
     approved_digest,
     comment_text,
@@ -20,8 +20,7 @@ from trainctl.operations.review.publishing import (
     publish_issue,
 )
 from trainctl.plan.values import Plan
-from trainctl.review.github import GitHub
-from trainctl.review.gitlab import GitLab
+from trainctl.review.servers import GitHub, GitLab
 
 pytestmark = pytest.mark.integration
 NAME = "trainctl demo 0a1b2c"

@@ -17,7 +17,7 @@ from trainctl.desired.values import DesiredState
 from trainctl.manifest.read import read
 from trainctl.manifest.writer import to_toml, to_yaml
 from trainctl.model.imported_manifest import ImportedManifest, ImportOutcome
-from trainctl.operations.truss.convert import ImportTarget, convert
+from trainctl.operations.manifests.truss import ImportTarget, convert
 
 DUMPS: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "golden/truss/dumps.json").read_text()

@@ -11,7 +11,7 @@ import pytest
 from tests.support.cases import by_text
 from trainctl.model.json_codec import from_json, to_json
 from trainctl.model.trust import PlanPolicy, PolicyLevel, PolicyResult, PolicyWaiver
-from trainctl.operations.review.policies import check_policies, evaluate_rules, policy_problems
+from trainctl.operations.policies import check_policies, evaluate_rules, policy_problems
 from trainctl.plan.changes import policies_digest
 from trainctl.plan.policies import LIMITS, UnknownFact, limit_violations
 
@@ -154,7 +154,7 @@ RULES = {
 
 def test_rules_that_are_not_true_forbid_unless_advisory(monkeypatch: pytest.MonkeyPatch) -> None:
     patient = partial(evaluate_rules, seconds=300)
-    monkeypatch.setattr("trainctl.operations.review.policies.evaluate_rules", patient)
+    monkeypatch.setattr("trainctl.operations.policies.evaluate_rules", patient)
     rules = [
         PlanPolicy("here", "ours", rule=text, level=level)
         for level in (PolicyLevel.ADVISORY, PolicyLevel.MANDATORY)

@@ -21,8 +21,7 @@ from trainctl.plugin_api.discovery import load_provider
 from trainctl.plugin_api.provider import Capabilities, ClusterSettings
 from trainctl.resources.agents import Agents, ProjectContext
 from trainctl.resources.delivery import Delivery, RankAssignment
-from trainctl.resources.mirror.access import DirectoryMirrorAccess
-from trainctl.resources.mirror.node_server import PeerServers
+from trainctl.resources.mirror_access import DirectoryMirrorAccess, PeerServers
 
 pytestmark = pytest.mark.integration
 

@@ -17,7 +17,7 @@ from trainctl.errors import SourceDenied, SourceNotFound
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory
-from trainctl.resources.mirror.host_store import HostStore
+from trainctl.resources.host_mirror import HostStore
 from trainctl.sources.hf import HubSource
 from trainctl.store import references
 from trainctl.store.backends.directory import DirectoryObjects

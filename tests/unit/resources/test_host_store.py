@@ -23,7 +23,7 @@ from trainctl.errors import LockHeld, UnknownOnNode
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory
 from trainctl.resources.agents import Agents
-from trainctl.resources.mirror.host_store import HostMirror, HostStore
+from trainctl.resources.host_mirror import HostMirror, HostStore
 from trainctl.store import keys
 from trainctl.store.backends.directory import DirectoryObjects
 from trainctl.store.maintenance.exclusive_access import hold_exclusive_access

@@ -15,7 +15,7 @@ from trainctl.model.specs.job_spec import JobSpec
 from trainctl.plan.quarantine import QuarantineEntry
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import Agents
-from trainctl.resources.preflight import PreflightChecker
+from trainctl.resources.placement import PreflightChecker
 
 CLUSTER = Address.parse("cluster.lab")
 NODES = [

@@ -15,7 +15,7 @@ from tests.support.storage.mirrors import immediate_retry
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import SourceError
 from trainctl.remote.agent import NodeAgent
-from trainctl.resources.mirror.source_urls import SourceUrlProvider
+from trainctl.resources.host_mirror import SourceUrlProvider
 
 FILES = {"small": b"bytes of a small file", "signed": b"x"}
 SOURCE = ResolvedSource(

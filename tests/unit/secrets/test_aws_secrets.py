@@ -16,7 +16,7 @@ from trainctl.errors import SecretUnavailable, TrainctlError
 from trainctl.model.redaction import Redactor
 from trainctl.model.trust import Trust
 from trainctl.secrets.resolver import SecretResolver
-from trainctl.secrets.stores import SECRET_STORES
+from trainctl.secrets.sources import SECRET_STORES
 
 pytestmark = pytest.mark.integration
 

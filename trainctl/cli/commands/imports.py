@@ -14,17 +14,16 @@ from trainctl.cli.plans import show_plan
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import addresses, open_workspace
 from trainctl.errors import UsageError
-from trainctl.inputs.workspace_code import check_code
+from trainctl.inputs.code import check_code
 from trainctl.ledger.edits import edit
 from trainctl.ledger.planned_edits import StateEdits
 from trainctl.manifest.files import manifest_files
 from trainctl.manifest.writer import to_toml, to_yaml
 from trainctl.model.address import Address, Kind
-from trainctl.operations.plan import create_plan
-from trainctl.operations.states.moves import adopt_run
+from trainctl.operations.manifests.truss import ImportTarget, convert, note_refusals
+from trainctl.operations.manifests.truss_config import parse_dump, read_config
+from trainctl.operations.plan import adopt_run, create_plan
 from trainctl.operations.survey import SurveyOptions
-from trainctl.operations.truss.convert import ImportTarget, convert, note_refusals
-from trainctl.operations.truss.reader import parse_dump, read_config
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import PlanOptions
 from trainctl.views.state import summary

@@ -45,7 +45,7 @@ def init_command(
 
     Files that exist are kept.
     """
-    from trainctl.operations.init import EXAMPLES, write_example, write_minimal
+    from trainctl.operations.manifests.init import EXAMPLES, write_example, write_minimal
     from trainctl.views.terminal.text import table
 
     output = session.output
@@ -117,7 +117,7 @@ def fmt_command(
     """
     from difflib import unified_diff
 
-    from trainctl.operations.fmt import format_files  # imports YAML, which validate may not need
+    from trainctl.operations.manifests.fmt import format_files
 
     files = list(format_files(session.directory))
     changed = [file for file in files if file.before != file.after]

@@ -17,17 +17,20 @@ from trainctl.cli.options import (
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, open_workspace, query_all, require_terminal
 from trainctl.errors import UsageError
-from trainctl.operations.machines.nodes import (
+from trainctl.operations.nodes import (
+    end_machines,
+    find_orphans,
     forget,
     live_runs_on,
+    quarantine,
     recorded_node,
+    release,
     report_nodes,
+    unlisted_providers,
     watch_nodes,
 )
-from trainctl.operations.machines.orphans import end_machines, find_orphans, unlisted_providers
-from trainctl.operations.machines.quarantine import quarantine, release
 from trainctl.operations.workspace import Workspace
-from trainctl.resources.orphans import OrphanedMachine
+from trainctl.resources.clusters import OrphanedMachine
 from trainctl.views.nodes import (
     COLUMNS,
     MACHINE_COLUMNS,

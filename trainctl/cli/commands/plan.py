@@ -40,8 +40,8 @@ from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import PermissionDenied, UsageError
 from trainctl.model.json_codec import to_json
 from trainctl.operations.plan import approved_plan
-from trainctl.operations.review.policies import check_form, policy_problems
-from trainctl.operations.states.opening import location_at
+from trainctl.operations.policies import check_form, policy_problems
+from trainctl.operations.states import location_at
 from trainctl.operations.survey.confinement import confined
 from trainctl.plan.values import OUTPUT_MARK
 from trainctl.views.plan.json import plan_json
@@ -207,7 +207,7 @@ def comment_command(
 
     Updates its own comment, and removes it if there is nothing to do. Without PLANFILE, plans first.
     """
-    from trainctl.operations.review import publishing
+    from trainctl.operations import review
     from trainctl.views.plan.json import PlanCounts
     from trainctl.views.plan.pages import plan_markdown
 
@@ -217,20 +217,20 @@ def comment_command(
     else:
         with open_workspace(session, flags) as workspace:
             plan, state_url = plan_from_flags(workspace, flags), workspace.state_url
-    name = publishing.review_name(session.directory, state_url)
+    name = review.review_name(session.directory, state_url)
     with values_of(planfile):
         text = "\n".join(plan_markdown(plan, now=time.time(), rest=rest_command(planfile)))
-    body = session.redactor.redact(publishing.comment_text(name, plan.digest, text))
+    body = session.redactor.redact(review.comment_text(name, plan.digest, text))
     code = 0 if plan.usable else plan.exit_code
     if dry_run:
         session.output.print(body)
         return code
-    server = publishing.review_server(os.environ, session.redactor, session.output.note, provider)
+    server = review.review_server(os.environ, session.redactor, session.output.note, provider)
     if issue:
-        session.output.prose(publishing.publish_issue(server, name, plan, body))
+        session.output.prose(review.publish_issue(server, name, plan, body))
     else:
         title = str(PlanCounts.of(plan)) if plan.usable else "The plan has errors."
-        session.output.prose(*publishing.publish_comment(server, name, plan, title, body))
+        session.output.prose(*review.publish_comment(server, name, plan, title, body))
     return code
 
 

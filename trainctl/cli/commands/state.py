@@ -27,15 +27,14 @@ from trainctl.cli.workspaces import addresses, open_workspace, query_all
 from trainctl.errors import ManifestError, StateError, UsageError
 from trainctl.ledger import edits
 from trainctl.ledger.codec import state_to_json
-from trainctl.ledger.edits import not_in_state_error
+from trainctl.ledger.edits import abort_migration, migrate, not_in_state_error
 from trainctl.ledger.history import state_at
 from trainctl.ledger.leases import open_leases
-from trainctl.ledger.migration import abort_migration, migrate
 from trainctl.ledger.planned_edits import StateEdits
 from trainctl.ledger.renaming import renames
 from trainctl.ledger.usage import run_usage, usage_rows
 from trainctl.model.address import Address
-from trainctl.operations.states.opening import rekey
+from trainctl.operations.states import rekey
 from trainctl.views.state import (
     LEASE_COLUMNS,
     USAGE_COLUMNS,

@@ -17,7 +17,7 @@ from trainctl.model.reports import Checkpoint
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.resource import DesiredResource
 from trainctl.operations.plan import create_plan, observe, observe_mirrored
-from trainctl.operations.review.policies import with_policies
+from trainctl.operations.policies import with_policies
 from trainctl.operations.runs.checkpoints import checkpoint_from, complete_rows
 from trainctl.operations.runs.lookup import JobRun, find_run, run_control, with_unrecorded_runs
 from trainctl.operations.survey import SurveyOptions

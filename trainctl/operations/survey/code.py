@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trainctl.errors import TrainctlError
-from trainctl.inputs.code import CodeSource
-from trainctl.inputs.host_requirements import HostRequirements, host_requirements
-from trainctl.inputs.workspace_code import scan_code
+from trainctl.inputs.code import CodeSource, scan_code
+from trainctl.inputs.environment import HostRequirements, host_requirements
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, of_error, warning
 from trainctl.model.specs.job_spec import CodeSpec

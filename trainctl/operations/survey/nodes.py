@@ -16,7 +16,7 @@ from trainctl.base.protocol.host import (
     MissingHostRequirements,
 )
 from trainctl.errors import NodeError, TrainctlError
-from trainctl.inputs.host_requirements import HostRequirements
+from trainctl.inputs.environment import HostRequirements
 from trainctl.ledger.state import State
 from trainctl.manifest.checkout import is_from_checkout
 from trainctl.model.address import Address, Kind

@@ -12,7 +12,7 @@ from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Severity, of_error, warning
 from trainctl.model.specs.resource import WeightsSpec
-from trainctl.operations.review.policies import with_policies
+from trainctl.operations.policies import with_policies
 from trainctl.operations.survey.checks import unsupported
 from trainctl.operations.survey.code import survey_code
 from trainctl.operations.survey.confinement import unconfined

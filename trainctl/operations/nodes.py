@@ -1,16 +1,17 @@
-"""List the nodes of clusters, their cost and idle time, and remove a lost node from the state."""
+"""Nodes of clusters: list, forget, quarantine and release them; list and end orphaned machines."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from trainctl.base.parallel import each
 from trainctl.base.protocol.host import INSPECT, InspectNodeRequest
 from trainctl.errors import NodeError, TrainctlError, UsageError
-from trainctl.ledger.ledger import IntentRequest
+from trainctl.ledger.leases import current_holder
+from trainctl.ledger.ledger import IntentRequest, Ledger
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
@@ -18,14 +19,30 @@ from trainctl.model.reports import NodeReport, NodeUsage, format_run
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.resource import ClusterSpec
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.quarantine import CREATED, quarantined, quarantined_nodes
-from trainctl.plugin_api.provider import Node, ResourceStatus
-from trainctl.resources.agents import nodes_of, unprovisioned_nodes
-from trainctl.resources.clusters import cache_target, provider_cluster
+from trainctl.plan.quarantine import (
+    CREATED,
+    OUTPUT,
+    QuarantineEntry,
+    entries,
+    lost_nodes,
+    quarantined,
+    quarantined_nodes,
+)
+from trainctl.plugin_api.machines import ListsMachines, Machine
+from trainctl.plugin_api.provider import ClusterSettings, Node, ResourceStatus
+from trainctl.resources.agents import node_named, nodes_of, unprovisioned_nodes
+from trainctl.resources.clusters import (
+    OrphanedMachine,
+    cache_target,
+    cost_since_launch,
+    is_orphaned,
+    provider_cluster,
+)
 from trainctl.resources.runs.batch_runs import BatchCluster
 from trainctl.resources.runs.run_control import QUERY_SECONDS, runs_of
 
 _AT_ONCE = 16
+"""How many nodes or machines are called at the same time."""
 _STATUS_DETAILS = {
     ResourceStatus.MISSING: "It was deleted. Apply creates it again.",
     ResourceStatus.FORBIDDEN: "It exists, but this user has no read access.",
@@ -34,24 +51,21 @@ _STATUS_DETAILS = {
 WATCH_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class _NodeEntry:
-    """A recorded or planned node, with its provider and cluster."""
-
-    provider: str
-    node: Node
-    cluster: ClusterSpec
-
-
-def inspect_nodes(workspace: Workspace) -> list[NodeReport]:
-    """Inspect every recorded and declared node, by cluster and rank."""
+def report_nodes(workspace: Workspace) -> list[NodeReport]:
+    """Inspect every recorded and declared node, by cluster and rank; add usage from the state."""
     state = workspace.ledger.state()
-    runs = _live_runs(state)
-    entries = list(_list_nodes(workspace, state))
-    reports = each(lambda entry: _inspect(workspace, entry), entries, _AT_ONCE)
+    runs, usage = _live_runs(state), node_usage(state, time.time())
+    nodes = list(_list_nodes(workspace, state))
+    reports = each(lambda node: _inspect(workspace, *node), nodes, _AT_ONCE)
     reports += _batch_machines(workspace, state)
     return [
-        replace(report, runs=runs.get(report.id, ()), lineage=state.lineage) for report in reports
+        replace(
+            report,
+            runs=runs.get(report.id, ()),
+            lineage=state.lineage,
+            usage=usage.get(report.id, NodeUsage()),
+        )
+        for report in reports
     ]
 
 
@@ -125,17 +139,18 @@ def _clusters(state: State) -> list[RecordedResource]:
     return [cluster for address, cluster in state.resources.items() if address.kind is Kind.CLUSTER]
 
 
-def _list_nodes(workspace: Workspace, state: State) -> Iterator[_NodeEntry]:
+def _list_nodes(workspace: Workspace, state: State) -> Iterator[tuple[str, Node, ClusterSpec]]:
+    """Yield recorded and planned nodes with their providers and clusters."""
     recorded = {cluster.address: cluster for cluster in _clusters(state)}
     for cluster in recorded.values():
         for node in nodes_of(cluster):
-            yield _NodeEntry(cluster.provider, node, cluster.cluster_spec)
+            yield cluster.provider, node, cluster.cluster_spec
     for address, resource in declared_clusters(workspace).items():
         names = {node.name for node in nodes_of(recorded[address])} if address in recorded else ()
         settings = provider_cluster(address.name, resource.cluster_spec)
         for node in workspace.provider(resource.provider).plan(settings):
             if node.name not in names:
-                yield _NodeEntry(resource.provider, node, resource.cluster_spec)
+                yield resource.provider, node, resource.cluster_spec
 
 
 def declared_clusters(workspace: Workspace) -> Mapping[Address, Any]:
@@ -149,12 +164,13 @@ def declared_clusters(workspace: Workspace) -> Mapping[Address, Any]:
     }
 
 
-def _inspect(workspace: Workspace, entry: _NodeEntry) -> NodeReport:
-    node, cluster = entry.node, entry.cluster
+def _inspect(
+    workspace: Workspace, provider_name: str, node: Node, cluster: ClusterSpec
+) -> NodeReport:
     limit = cache_target(node, cluster)["cache"]["size"]
     report = NodeReport(node.cluster, node.name, node.address, "planned", limit=limit)
     try:
-        provider = workspace.provider(entry.provider)
+        provider = workspace.provider(provider_name)
         if not node.key and provider.capabilities.creates_machines:
             return report
         if not node.key:
@@ -168,7 +184,7 @@ def _inspect(workspace: Workspace, entry: _NodeEntry) -> NodeReport:
                 provider.locate(provider_cluster(node.cluster, cluster), node)  # raises the reason
                 return report
         request = InspectNodeRequest(**cache_target(node, cluster), gpus=node.gpus)
-        agent = workspace.agents.ephemeral_agent(entry.provider, node)
+        agent = workspace.agents.ephemeral_agent(provider_name, node)
         return replace(report, found=agent.call(INSPECT, request, timeout=QUERY_SECONDS))
     except NodeError as error:
         if report.status not in (ResourceStatus.UNREACHABLE, ResourceStatus.FORBIDDEN):
@@ -196,13 +212,6 @@ def _live_runs(state: State) -> dict[str, tuple[Mapping[str, Any], ...]]:
     return by_node
 
 
-def report_nodes(workspace: Workspace) -> list[NodeReport]:
-    """Inspect all nodes; add quarantine, cost and idle time from the state."""
-    reports = inspect_nodes(workspace)
-    usage = node_usage(workspace.ledger.state(), time.time())
-    return [replace(report, usage=usage.get(report.id, NodeUsage())) for report in reports]
-
-
 def watch_nodes(
     workspace: Workspace, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[list[NodeReport]]:
@@ -223,29 +232,125 @@ def node_usage(state: State, now: float) -> dict[str, NodeUsage]:
     usage: dict[str, NodeUsage] = {}
     for address, cluster in state.resources.items():
         for node in nodes_of(cluster) if address.kind is Kind.CLUSTER else ():
-            usage[node.id] = _usage_of(cluster, node, runs.get(node.id, ()), lost.get(node.id), now)
+            created_at = (cluster.outputs.get(CREATED) or {}).get(node.key)
+            price = node.price_per_hour
+            price = cluster.cluster_spec.price_per_hour if price is None else price
+            on_node = runs.get(node.id, ())
+            ends = [run.ended_at for run in on_node if run.ended_at is not None]
+            is_idle = ends and not any(run.status.live for run in on_node)
+            entry = quarantined(cluster).get(node.id)
+            usage[node.id] = NodeUsage(
+                lost.get(node.id),
+                entry.since if entry else None,
+                entry.by if entry else None,
+                created_at,
+                price,
+                max(0.0, now - created_at) / 3600 * price
+                if created_at and price is not None
+                else None,
+                max(ends) if is_idle else None,
+            )
     return usage
 
 
-def _usage_of(
-    cluster: RecordedResource,
-    node: Node,
-    runs: Sequence[RunRecord],
-    reason: str | None,
-    now: float,
-) -> NodeUsage:
-    created_at = (cluster.outputs.get(CREATED) or {}).get(node.key)
-    price = node.price_per_hour
-    price = cluster.cluster_spec.price_per_hour if price is None else price
-    ends = [run.ended_at for run in runs if run.ended_at is not None]
-    is_idle = ends and not any(run.status.live for run in runs)
+def find_orphans(workspace: Workspace, lineages: Sequence[str] = ()) -> list[OrphanedMachine]:
+    """List machines that the state doesn't have, by provider and launch.
+
+    Those of other states are included, as such a state may be lost. ``lineages`` selects some; '' is this state's.
+    """
+    found: dict[tuple[str, str], Machine] = {}
+    for name, cluster in _provider_clusters(workspace):
+        provider = workspace.provider(name)
+        if isinstance(provider, ListsMachines):
+            found |= {(name, machine.id): machine for machine in provider.machines(cluster)}
+    # Read the state last: an apply records the key of a machine before it creates it.
+    state, now = workspace.ledger.state(), time.time()
+    selected = {lineage or state.lineage for lineage in lineages}
+    orphans = [
+        OrphanedMachine(
+            name, machine, machine.lineage == state.lineage, cost_since_launch(machine, now)
+        )
+        for (name, _), machine in found.items()
+        if is_orphaned(state, machine) and (not selected or machine.lineage in selected)
+    ]
+    return sorted(orphans, key=lambda orphan: (orphan.provider, orphan.machine.launched_at or 0.0))
+
+
+def unlisted_providers(workspace: Workspace) -> list[str]:
+    """Return the providers of the state and manifest that create machines and can't list them."""
+    names = {name for name, _ in _provider_clusters(workspace)}
+    providers = {name: workspace.provider(name) for name in sorted(names)}
+    return [
+        name
+        for name, provider in providers.items()
+        if provider.capabilities.creates_machines and not isinstance(provider, ListsMachines)
+    ]
+
+
+def end_machines(workspace: Workspace, orphans: Sequence[OrphanedMachine]) -> list[OrphanedMachine]:
+    """Delete the machines; return them with the error of each that could not be deleted."""
+
+    def end(orphan: OrphanedMachine) -> OrphanedMachine:
+        provider = workspace.provider(orphan.provider)
+        try:
+            if isinstance(provider, ListsMachines):
+                provider.end(orphan.machine)
+        except NodeError as error:
+            return replace(orphan, error=error.summary)
+        return replace(orphan, ended=True)
+
+    return each(end, orphans, _AT_ONCE)
+
+
+def _provider_clusters(workspace: Workspace) -> Iterator[tuple[str, ClusterSettings]]:
+    """Return the providers and settings of all recorded and declared clusters."""
+    clusters = _clusters(workspace.ledger.state())
+    for item in (*clusters, *declared_clusters(workspace).values()):
+        yield item.provider, provider_cluster(item.address.name, item.cluster_spec)
+
+
+def quarantine(workspace: Workspace, name: str, reason: str) -> Node:
+    """Quarantine a node (``CLUSTER/NODE``); live runs on it continue."""
+    if not reason.strip():
+        raise UsageError("--reason is empty", "Name the reason, e.g. --reason 'ECC errors'.")
+    cluster, node = recorded_node(workspace.ledger.state(), name)
+    record_quarantine(workspace.ledger, cluster.address, node.id, " ".join(reason.split()))
+    return node
+
+
+def release(workspace: Workspace, name: str) -> Node:
+    """Release a quarantined node; UsageError if it isn't quarantined."""
+    quarantine_lost_nodes(workspace.ledger)
+    cluster, node = recorded_node(workspace.ledger.state(), name)
     entry = quarantined(cluster).get(node.id)
-    return NodeUsage(
-        reason,
-        entry.since if entry else None,
-        entry.by if entry else None,
-        created_at,
-        price,
-        max(0.0, now - created_at) / 3600 * price if created_at and price is not None else None,
-        max(ends) if is_idle else None,
-    )
+    if entry is None:
+        raise UsageError(f"node {name} is not quarantined", "List nodes: trainctl nodes.")
+    _record(workspace.ledger, cluster, node, replace(entry, released=time.time()))
+    return node
+
+
+def record_quarantine(ledger: Ledger, address: Address, node_id: str, reason: str) -> None:
+    """Record that a node is quarantined; nothing if it is not in the state."""
+    cluster = ledger.recorded(address)
+    node = node_named(cluster, node_id) if cluster else None
+    if cluster is not None and node is not None:
+        actor = current_holder().actor
+        _record(ledger, cluster, node, QuarantineEntry(reason, time.time(), actor, node.key))
+
+
+def quarantine_lost_nodes(ledger: Ledger) -> Mapping[str, str]:
+    """Quarantine nodes that the last runs on them lost; return their reasons by id."""
+    lost = lost_nodes(ledger.state())
+    for node, reason in lost.items():
+        record_quarantine(ledger, Address(Kind.CLUSTER, node.partition("/")[0]), node, reason)
+    return lost
+
+
+def _record(ledger: Ledger, cluster: RecordedResource, node: Node, entry: QuarantineEntry) -> None:
+    known = {name.partition("/")[2]: value for name, value in entries(cluster).items()}
+    recorded = {name: value.to_json() for name, value in {**known, node.name: entry}.items()}
+    ledger.observe(cluster.address, {OUTPUT: recorded})
+    event = f"quarantined: {entry.reason}"
+    if entry.released is not None:
+        event = "released from quarantine"
+    ledger.note(f"{node.id} {event}", cluster.address)

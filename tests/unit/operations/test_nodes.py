@@ -13,8 +13,8 @@ from trainctl.ledger.ledger import IntentRequest, Ledger
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.operations.machines.nodes import node_usage
-from trainctl.operations.machines.quarantine import (
+from trainctl.operations.nodes import (
+    node_usage,
     quarantine,
     quarantine_lost_nodes,
     record_quarantine,

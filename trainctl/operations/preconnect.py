@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from itertools import islice
 
 from trainctl.errors import TrainctlError
-from trainctl.ledger.state import RecordedResource, State
+from trainctl.ledger.state import State
 from trainctl.model.address import Kind
 from trainctl.operations.directories import default_state_url, directory_of
 from trainctl.operations.survey import SurveyOptions
@@ -37,41 +36,28 @@ def connect(workspace: Workspace, state: State, options: SurveyOptions) -> None:
     """
     if options.offline or not options.refresh:
         return
-    nodes = (
-        (cluster.provider, node)
-        for cluster in _clusters_in_use(workspace, state)
-        for node in nodes_of(cluster)
-    )
-    with contextlib.suppress(TrainctlError):
-        for provider, node in islice(nodes, options.parallelism):
-            workspace.agents.ephemeral_agent(provider, node).open()
-        _connect_to_mirrors(workspace, state)
-
-
-def _connect_to_mirrors(workspace: Workspace, state: State) -> None:
-    """Connect to the hosts of recorded mirrors."""
     from trainctl.operations.mirrors import is_on_host, locate_host
 
-    urls = {
-        str(resource.outputs.get("mirror", ""))
-        for address, resource in state.resources.items()
-        if address.kind is Kind.WEIGHTS
-    }
-    for url in sorted(filter(is_on_host, urls)):
-        place = locate_host(url, None, workspace.provider, state.resources.get)
-        workspace.agents.ephemeral_agent(place.provider, place.node).open()
-
-
-def _clusters_in_use(workspace: Workspace, state: State) -> Iterator[RecordedResource]:
-    """Yield clusters that jobs or caches use, or whose nodes need a login."""
-    resources = state.resources
     used = {
         item.attributes.get("cluster")
-        for name, item in resources.items()
-        if name.kind in _NODE_USERS
+        for address, item in state.resources.items()
+        if address.kind in _NODE_USERS
     }
-    for name, resource in resources.items():
-        if name.kind is Kind.CLUSTER and (
-            name.name in used or not workspace.agents.shares_disk(resource.provider)
-        ):
-            yield resource
+    urls = {
+        str(item.outputs.get("mirror", ""))
+        for address, item in state.resources.items()
+        if address.kind is Kind.WEIGHTS
+    }
+    with contextlib.suppress(TrainctlError):
+        nodes = (
+            (cluster.provider, node)
+            for address, cluster in state.resources.items()
+            if address.kind is Kind.CLUSTER
+            and (address.name in used or not workspace.agents.shares_disk(cluster.provider))
+            for node in nodes_of(cluster)
+        )
+        for provider, node in islice(nodes, options.parallelism):
+            workspace.agents.ephemeral_agent(provider, node).open()
+        for url in sorted(filter(is_on_host, urls)):
+            place = locate_host(url, None, workspace.provider, state.resources.get)
+            workspace.agents.ephemeral_agent(place.provider, place.node).open()

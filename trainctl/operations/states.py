@@ -1,4 +1,4 @@
-"""Open and list states: in a directory, in a bucket, or of another plugin."""
+"""States: open, list, encrypt and query them, in a directory, in a bucket, or of another plugin."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from trainctl.base.parallel import each
+from trainctl.desired.values import DesiredState
 from trainctl.encryption.sealed_log import PositionMemory
-from trainctl.errors import UsageError
+from trainctl.errors import StateMoved, TrainctlError, UsageError
+from trainctl.manifest.files import manifest_files
 from trainctl.model.specs.location import StoreLocation
-from trainctl.operations.directories import ENVIRONMENTS, data_home, directory_of
+from trainctl.operations.directories import ENVIRONMENTS, data_home, directory_of, used_states
 from trainctl.operations.mirrors import BucketAccess, is_in_bucket
+from trainctl.operations.workspace import Workspace
 from trainctl.plugin_api import discovery
 from trainctl.plugin_api.state import FIRST_BATCH, StateLog
 
@@ -23,6 +27,7 @@ if TYPE_CHECKING:  # slow to import
     from trainctl.encryption.sealed_log import SealedLog
     from trainctl.ledger.ledger import Ledger
     from trainctl.secrets.resolver import SecretResolver
+
 
 LISTED_LEVELS = 4
 """Levels of directories below a prefix in which states are found."""
@@ -133,3 +138,49 @@ def _objects(
         encryption=(location.server_side_encryption, location.kms_key_id),
         refusal=access.refusal,
     )
+
+
+_AT_ONCE = 8
+T = TypeVar("T")
+
+
+def query_states(
+    workspace: Workspace, query: Callable[[Workspace], T]
+) -> dict[str, T | TrainctlError]:
+    """Query every state below ``--state``; without it, those that this user has changed.
+
+    Returns results and errors by URL, without states that moved. A state is opened with the
+    manifest that this user changed it with, else with the credentials of this one.
+    """
+    settings = workspace.settings
+    known = used_states(settings.environ)
+    if settings.state_url:
+        urls = workspace.list_states(settings.state_url)
+    else:
+        if manifest_files(settings.directory):
+            known = {workspace.ledger.url: str(settings.directory), **known}
+        urls = list(known)
+
+    declared, secrets = workspace.state_access
+
+    def of_state(url: str) -> T | TrainctlError:
+        directory, desired = Path(known.get(url, "")), None
+        if url not in known or not directory.is_dir():
+            directory = settings.directory
+            desired = DesiredState(directory, {}, secrets.specs, state=declared)
+        at = replace(
+            settings,
+            directory=directory,
+            state_url=url,
+            environment=None,
+            variables={},
+            var_files=(),
+        )
+        try:
+            with Workspace(at, desired, workspace.notify) as opened:
+                return query(opened)
+        except TrainctlError as problem:
+            return problem
+
+    replies = zip(urls, each(of_state, urls, _AT_ONCE), strict=True)
+    return {url: reply for url, reply in replies if not isinstance(reply, StateMoved)}

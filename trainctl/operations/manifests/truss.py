@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os.path
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,11 @@ from trainctl.desired.build import build
 from trainctl.errors import ManifestError, TrainctlError
 from trainctl.manifest.read import read
 from trainctl.model.address import slug
+from trainctl.model.credentials import HIDDEN, looks_like_credential
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.imported_manifest import ImportedManifest, ImportOutcome
 from trainctl.model.specs.job_spec import NO_ACCELERATOR, CodeSpec
-from trainctl.operations.truss.runtime import runtime_section
-from trainctl.operations.truss.section import ConfigSection
+from trainctl.model.specs.runtime import RESERVED_PREFIXES, VARIABLE
 
 _DEFAULT_MEMORY = "2Gi"
 _CPUS_PER_GPU = 16
@@ -122,7 +123,15 @@ def _job(
         result.carried["name"] = name
     if name and name != result.job:
         section["name"] = name
-    section |= _place(result, target)
+    text = "In a git repository, the files that git doesn't ignore; .truss_ignore is read, too."
+    result.comment(text, "code")
+    if target.cluster or target.hosts:
+        section["cluster"] = target.cluster or _HOSTS
+    else:
+        text = (
+            "Runs on this machine. For others: clusters: {lab: {provider: ssh, hosts: [gpu-01]}}."
+        )
+        result.comment(text)
     workspace = _workspace(result, job.section("workspace"), target)
     if "workspace_root" not in workspace:
         section["code"] = os.path.relpath(target.source, target.directory)
@@ -144,18 +153,6 @@ def _job(
         text = "The working directory is always $BT_WORKING_DIR: /b10/workspace in a container."
         result.note(ImportOutcome.CHANGED, "enable_baseten_workdir", text, "runtime")
     return section
-
-
-def _place(result: ImportedManifest, target: ImportTarget) -> dict[str, Any]:
-    """Return the cluster."""
-    text = "In a git repository, the files that git doesn't ignore; .truss_ignore is read, too."
-    result.comment(text, "code")
-    cluster = target.cluster or (_HOSTS if target.hosts else None)
-    if cluster:
-        return {"cluster": cluster}
-    text = "Runs on this machine. For others: clusters: {lab: {provider: ssh, hosts: [gpu-01]}}."
-    result.comment(text)
-    return {}
 
 
 def _workspace(
@@ -234,24 +231,19 @@ def _compute(
     if cpus <= 1 or memory == _DEFAULT_MEMORY:
         text = "The SDK's defaults, cpu_count 1 and memory 2Gi, would be limits here: left out."
         result.comment(text, "compute")
-    section = _instance_cpus(result, section["accelerator"], target) | section
+    accelerator = section["accelerator"]
+    if accelerator != NO_ACCELERATOR and target.cluster and not target.hosts:
+        # As on the service's instance, if the cluster may be one of Slurm.
+        text = "As on the service. Without it, Slurm gives one processor; hosts give all of theirs."
+        result.comments.setdefault(("jobs", result.job, "compute", "cpu_count"), text)
+        count = int(accelerator.partition(":")[2] or 1)
+        section = {"cpu_count": _CPUS_PER_GPU * count} | section
     model = compute.take("availability_model", "dedicated")
     if model != "dedicated":
         section["availability_model"] = model
         result.carried["compute.availability_model"] = model
     compute.finish(result)
     return section
-
-
-def _instance_cpus(
-    result: ImportedManifest, accelerator: str, target: ImportTarget
-) -> dict[str, Any]:
-    """Return the processors of the service's instance if the cluster may be one of Slurm."""
-    if accelerator == NO_ACCELERATOR or not target.cluster or target.hosts:
-        return {}
-    text = "As on the service. Without it, Slurm gives one processor; hosts give all of theirs."
-    result.comments.setdefault(("jobs", result.job, "compute", "cpu_count"), text)
-    return {"cpu_count": _CPUS_PER_GPU * int(accelerator.partition(":")[2] or 1)}
 
 
 def _accelerator(value: Any) -> str:
@@ -296,7 +288,13 @@ def weights_section(result: ImportedManifest, number: int, value: Any) -> dict[s
         section["endpoint_url"] = _COREWEAVE_ENDPOINT
         text = "CoreWeave's object storage is read by its S3 interface."
         result.note(ImportOutcome.CHANGED, f"{weights.name}.source", text, *at)
-    section |= _weights_auth(result, weights)
+    auth = {key: item for key, item in weights.take("auth", {}).items() if item is not None}
+    secret = weights.take("auth_secret_name") or auth.get("auth_secret_name")
+    if secret:
+        named = {"auth_secret_name": result.secret(secret)}
+        section |= {"auth": auth | named} if auth else named
+    elif auth:
+        section["auth"] = auth
     for key in ("allow_patterns", "ignore_patterns"):
         patterns = weights.take(key, [])
         if patterns:
@@ -308,17 +306,161 @@ def weights_section(result: ImportedManifest, number: int, value: Any) -> dict[s
     return section
 
 
-def _weights_auth(result: ImportedManifest, weights: ConfigSection) -> dict[str, Any]:
-    auth = {key: item for key, item in weights.take("auth", {}).items() if item is not None}
-    secret = weights.take("auth_secret_name") or auth.get("auth_secret_name")
-    if secret and not auth:
-        return {"auth_secret_name": result.secret(secret)}
-    if secret:
-        auth["auth_secret_name"] = result.secret(secret)
-    return {"auth": auth} if auth else {}
-
-
 def _anchor(pattern: str) -> str:
     """Return a pattern with the same meaning here, where ``*`` matches ``/`` unless a pattern starts with ``/``."""
     is_literal = not set("*?[") & set(pattern)
     return pattern if is_literal or pattern.startswith("/") else f"/{pattern}"
+
+
+_EXPRESSION = "${{"
+_COMMANDS = ("runtime", "start_commands")
+_VARIABLES = ("runtime", "environment_variables")
+
+
+def runtime_section(
+    result: ImportedManifest, runtime: ConfigSection, project: str
+) -> dict[str, Any]:
+    """Convert the section; ``project`` is the project's name as written."""
+    section: dict[str, Any] = {"start_commands": _commands(result, runtime)}
+    variables = _environment(result, runtime.section("environment_variables"))
+    if variables:
+        section["environment_variables"] = variables
+        result.carried["runtime.environment_variables"] = ", ".join(variables)
+    legacy = {"enabled": True, "enable_legacy_hf_mount": True}
+    enabled, cache = runtime.take("enable_cache"), runtime.take("cache_config")
+    for key, config in (
+        ("cache_config", cache or (legacy if enabled else None)),
+        ("checkpointing_config", runtime.take("checkpointing_config")),
+    ):
+        values = {name: value for name, value in (config or {}).items() if value is not None}
+        if values.get("enabled"):
+            defaults = {"enable_legacy_hf_mount": False, "require_cache_affinity": True}
+            section[key] = {
+                name: value for name, value in values.items() if defaults.get(name) != value
+            }
+            others = [
+                f"{name} {value}" for name, value in section[key].items() if name != "enabled"
+            ]
+            result.carried[f"runtime.{key}"] = ", ".join(["enabled", *others])
+    loading = _load_config(result, runtime.section("load_checkpoint_config"), project)
+    if loading:
+        section["load_checkpoint_config"] = loading
+    runtime.finish(result)
+    return section
+
+
+def _commands(result: ImportedManifest, runtime: ConfigSection) -> list[str]:
+    commands = [command for command in runtime.take("start_commands", []) if command.strip()]
+    for number, command in enumerate(commands):
+        problem = None
+        if _EXPRESSION in command:
+            problem = f"'{_EXPRESSION}' starts an expression of trainctl."
+        elif looks_like_credential(command):
+            problem = "It contains a credential: declare a secret, and use its variable."
+        if problem:
+            name = f"runtime.start_commands[{number}]"
+            result.note(ImportOutcome.DIFFERENT, name, problem, *_COMMANDS)
+    if not commands:
+        text = "There is no command; the service would start the image's own."
+        result.note(ImportOutcome.DIFFERENT, "runtime.start_commands", text, *_COMMANDS)
+        return ["true"]
+    first = commands[0].strip().splitlines()[0]
+    shown = HIDDEN if looks_like_credential(first) else first
+    more = f" and {len(commands) - 1} more" if len(commands) > 1 else ""
+    result.carried["runtime.start_commands"] = f"{shown}{more}"
+    return commands
+
+
+def _environment(result: ImportedManifest, variables: ConfigSection) -> dict[str, Any]:
+    section: dict[str, Any] = {}
+    for name, value in variables.rest.items():
+        field = f"{variables.name}.{name}"
+        if name.startswith(RESERVED_PREFIXES) or not re.fullmatch(VARIABLE, name):
+            text = "The name is reserved or invalid: use another one."
+            result.note(ImportOutcome.DIFFERENT, field, text, "runtime")
+        elif isinstance(value, Mapping):
+            section[name] = {"secret": result.secret(value["name"])}
+        elif looks_like_credential(value):
+            section[name] = {"secret": result.secret(name)}
+            text = f"The value is a credential: set {name} in the environment of trainctl."
+            result.note(ImportOutcome.CHANGED, field, text, *_VARIABLES, name)
+        elif _EXPRESSION in value:
+            text = f"'{_EXPRESSION}' starts an expression of trainctl."
+            result.note(ImportOutcome.DIFFERENT, field, text, "runtime")
+        else:
+            section[name] = value
+    return section
+
+
+_DOWNLOAD = (
+    "Download it (truss train get_checkpoint_urls), and mount its directory as weights:"
+    " {source: file:./DIRECTORY, mount_location: …}."
+)
+
+
+def _load_config(
+    result: ImportedManifest, config: ConfigSection, project: str
+) -> dict[str, Any] | None:
+    """Convert the section; only the latest checkpoint of its own project can be found here."""
+    if not config.take("enabled", False):
+        return None
+    folder = config.take("download_folder")
+    references = [
+        ConfigSection.of(f"{config.name}.checkpoints[{number}]", value)
+        for number, value in enumerate(config.take("checkpoints", []))
+    ]
+    config.finish(result)
+    found = False
+    for reference in references:
+        problem = _why_missing(reference, project)
+        found = found or problem is None
+        if problem is not None:
+            text = f"{problem} is stored by the service. {_DOWNLOAD}"
+            result.note(ImportOutcome.DIFFERENT, reference.name, text, "runtime")
+    if not found:
+        return None
+    text = "Finds checkpoints of runs of trainctl, none for the first run."
+    result.note(ImportOutcome.CHANGED, config.name, text, "runtime", "load_checkpoint_config")
+    section: dict[str, Any] = {"enabled": True, "checkpoints": [{"typ": "latest"}]}
+    return {**section, "download_folder": folder} if folder else section
+
+
+def _why_missing(reference: ConfigSection, project: str) -> str | None:
+    """Return the checkpoint's description if the service has it, None for the project's latest."""
+    name, other = reference.take("checkpoint_name"), reference.take("project_name")
+    what = repr(name) if name else "The latest checkpoint"
+    run, job = reference.take("run_id"), reference.take("job_id")
+    if run:
+        return f"{what} of the Loops run {run!r}"
+    if job:
+        return f"{what} of job {job!r}"
+    return f"{what} of project {other!r}" if other not in (None, project) else None
+
+
+@dataclass(slots=True)
+class ConfigSection:
+    """A section of a dump; ``rest`` are the fields that were not taken yet."""
+
+    name: str
+    rest: dict[str, Any]
+
+    @classmethod
+    def of(cls, name: str, value: object) -> ConfigSection:
+        """Copy a mapping; another value has no fields."""
+        return cls(name, dict(value) if isinstance(value, Mapping) else {})
+
+    def take(self, key: str, default: Any = None) -> Any:
+        """Take the value of a field, the default if it is missing or None."""
+        value = self.rest.pop(key, None)
+        return default if value is None else value
+
+    def section(self, key: str) -> ConfigSection:
+        """Take a mapping."""
+        return ConfigSection.of(f"{self.name}.{key}".lstrip("."), self.rest.pop(key, None))
+
+    def finish(self, result: ImportedManifest) -> None:
+        """Note the fields that were not taken: those of later versions of the SDK."""
+        for key, value in self.rest.items():
+            if value not in (None, [], {}, False):
+                text = "trainctl doesn't know the field."
+                result.note(ImportOutcome.MISSING, f"{self.name}.{key}".lstrip("."), text)

@@ -1,20 +1,19 @@
-"""Publish plans on a review server, and read the digest that was approved there."""
+"""Reviews of plans: publish them on a server, read the approved digest there, and sign plan files."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 
 from trainctl.base.retry import RetryPolicy
-from trainctl.errors import StalePlan, TrainctlError, UsageError
+from trainctl.errors import PermissionDenied, StalePlan, TrainctlError, UsageError
 from trainctl.manifest.checkout import repository_of
 from trainctl.model.redaction import Redactor
 from trainctl.plan.values import Plan
-from trainctl.review.github import GitHub
-from trainctl.review.gitlab import GitLab
-from trainctl.review.server import ReviewRequest
+from trainctl.review.servers import GitHub, GitLab, ReviewRequest
 
 ReviewServers = GitHub | GitLab
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -124,3 +123,63 @@ def _request(server: ReviewServers) -> ReviewRequest:
             code="no-review",
         )
     return request
+
+
+_NAMESPACE = "trainctl-plan"
+
+
+def signature_of(plan: Path) -> Path:
+    """Return the path of a plan file's signature, next to it."""
+    return plan.with_name(f"{plan.name}.sig")
+
+
+def sign(data: bytes, key: Path) -> str:
+    """Return a signature; with a public key, ssh-agent signs. TrainctlError if that fails."""
+    done = _ssh_keygen("sign", "-f", str(key), data=data)
+    if done.returncode:
+        raise TrainctlError(
+            f"cannot sign the plan with {key}", _reason(done), code="signing-failed"
+        )
+    return done.stdout.decode()
+
+
+def require_signature(data: bytes, signature: Path, signers: Path) -> str:
+    """Return the signer, one of the file ``signers``; PermissionDenied without a valid signature."""
+    if not signers.is_file():
+        raise UsageError(f"--require-signature {signers}: file not found")
+    if not signature.is_file():
+        raise PermissionDenied(
+            f"the plan is not signed: {signature} not found",
+            "To sign a plan, run: trainctl plan --out FILE --sign KEY",
+            code="untrusted-signature",
+        )
+    places = ("-s", str(signature), "-f", str(signers))
+    found = _ssh_keygen("find-principals", *places)
+    reason = _reason(found)
+    for signer in found.stdout.decode(errors="replace").splitlines():
+        verified = _ssh_keygen("verify", *places, "-I", signer, data=data)
+        if verified.returncode == 0:
+            return signer
+        reason = _reason(verified)
+    raise PermissionDenied(
+        f"no signer in {signers} has signed this plan",
+        f"ssh-keygen reports: {reason}\nThe plan was changed after signing, or its key is unknown or expired.",
+        code="untrusted-signature",
+    )
+
+
+def _ssh_keygen(act: str, *args: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(
+            ["ssh-keygen", "-Y", act, "-n", _NAMESPACE, *args],
+            input=data, capture_output=True, check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise TrainctlError(
+            "ssh-keygen not found", "Install OpenSSH 8.2 or newer.", code="signing-failed"
+        ) from None
+
+
+def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
+    text = (done.stderr or done.stdout).decode(errors="replace").strip()
+    return text[-500:] or f"exit status {done.returncode}"

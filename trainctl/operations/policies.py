@@ -16,7 +16,7 @@ from pathlib import Path
 from trainctl.ledger.usage import run_usage, usage_rows
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.trust import PlanPolicy, PolicyResult, PolicyStatus, PolicyViolation
-from trainctl.operations.directories import load_policies
+from trainctl.operations.trust import load_policies
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.policies import Form, UnknownFact, limit_violations
 from trainctl.plan.values import Plan

@@ -17,8 +17,7 @@ from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.model.redaction import MASK, Redactor
 from trainctl.model.trust import AllowEntry, Trust
 from trainctl.secrets.resolver import SecretResolver
-from trainctl.secrets.sources import MAX_BYTES, run_secret_command
-from trainctl.secrets.stores import SECRET_STORES
+from trainctl.secrets.sources import MAX_BYTES, SECRET_STORES, run_secret_command
 
 VALUE = "Kd4mP9sL1yB6-value"
 

@@ -1,0 +1,1 @@
+"""Manifests: write new ones, format them, import configs of truss, fetch files that they extend."""

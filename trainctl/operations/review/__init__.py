@@ -1,1 +1,0 @@
-"""Review of plans: comments, policies and signatures."""

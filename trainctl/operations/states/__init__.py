@@ -1,1 +1,0 @@
-"""Operations on states: queries, edits, moves, and files that manifests extend."""
