@@ -121,7 +121,12 @@ def _scan_flag(words: _ArgumentScan, word: str, todo: deque[str]) -> None:
     if not flag.takes_value and not (name.startswith("--") and value is not None):
         target.append(word if name[1] != "-" else name)
     elif not flag.takes_value:
-        target += _boolean_flag(name, flag, str(value))
+        if str(value).lower() in _TRUE:
+            target.append(name)
+        elif str(value).lower() not in _FALSE:
+            raise UsageError(f"{name}={value}: invalid value", f"Use {name}=true or {name}=false.")
+        elif flag.negative:
+            target.append(flag.negative)
     elif value is not None:
         target += [name, value]
     elif (
@@ -146,15 +151,6 @@ def _match_long_flag(
             hint or f"Run {path} --help for its options.",
         )
     return name, None if match["value"] is None else match["value"][1:]
-
-
-def _boolean_flag(name: str, flag: _Flag, value: str) -> list[str]:
-    """Convert ``--refresh=false`` to the parser's spelling, or omit the option."""
-    if value.lower() in _TRUE:
-        return [name]
-    if value.lower() in _FALSE:
-        return [flag.negative] if flag.negative else []
-    raise UsageError(f"{name}={value}: invalid value", f"Use {name}=true or {name}=false.")
 
 
 def _next_value(words: _ArgumentScan, name: str, todo: deque[str]) -> str:

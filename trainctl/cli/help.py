@@ -33,6 +33,7 @@ def command_help(command: Any, path: str, width: int) -> str:
     arguments = [parameter for parameter in command.params if isinstance(parameter, TyperArgument)]
     rows = [(argument_name(argument), argument.help or "") for argument in arguments]
     usage = " ".join([path, "[OPTIONS]", *(name for name, _ in rows)])
+    notes = help_lines(path.partition(" ")[2])
     return "\n".join(
         [
             *_description(command.help, width),
@@ -42,7 +43,7 @@ def command_help(command: Any, path: str, width: int) -> str:
                 "",
                 'Global options: -C, --state, --env, --log-level (see "trainctl --help")',
             ),
-            *_notes(path),
+            *(["", *notes] if notes else []),
             "",
         ]
     )
@@ -136,11 +137,6 @@ def _options(command: Any) -> Iterator[Section]:
             option for option in options if (option.rich_help_panel or _SECTIONS[0]) == title
         ]
         yield title, _option_rows(section)
-
-
-def _notes(path: str) -> list[str]:
-    lines = help_lines(path.partition(" ")[2])
-    return ["", *lines] if lines else []
 
 
 def _section_lines(sections: Sequence[Section], width: int) -> Iterator[str]:

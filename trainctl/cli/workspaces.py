@@ -28,12 +28,18 @@ def open_workspace(
     session: CliSession, flags: PlanningFlags = NO_FLAGS, desired: DesiredState | None = None
 ) -> Workspace:
     """Open the workspace of a command; ``desired`` is that of a saved plan."""
+
+    def plan_form(plan: Plan) -> dict[str, Any]:
+        from trainctl.views.plan.json import plan_json  # slow to import
+
+        return plan_json(plan)
+
     names = _UNTRUSTED_VARIABLES if flags.untrusted else os.environ
     settings = WorkspaceSettings(
         directory=session.directory,
         environ={name: os.environ[name] for name in names if name in os.environ},
         redactor=session.redactor,
-        plan_json=_plan_json,
+        plan_json=plan_form,
         state_url=None if flags.untrusted else session.state_url,
         environment=session.environment,
         variables=flags.assignments,
@@ -50,12 +56,6 @@ def open_workspace(
     return Workspace(
         settings, desired, session.output.note, lambda question: _confirm(session, question)
     )
-
-
-def _plan_json(plan: Plan) -> dict[str, Any]:
-    from trainctl.views.plan.json import plan_json  # slow to import
-
-    return plan_json(plan)
 
 
 def open_with_trust(session: CliSession, flags: PlanningFlags) -> Workspace:

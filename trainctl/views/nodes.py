@@ -87,12 +87,15 @@ def _node_json(report: NodeReport) -> dict[str, Any]:
         "reachable": report.found is not None or report.status == "missing",
         "reason": report.why or facts.get("gpus_problem"),
         "addresses": list(facts.get("addresses") or ()),
-        "gpus": [_gpu(gpu) for gpu in facts.get("gpus") or ()],
+        "gpus": [{name: gpu.get(name) for name in _GPU} for gpu in facts.get("gpus") or ()],
         "disk": facts.get("disk") or {"total": None, "free": None},
         "cache": {
             "limit": report.limit,
             "used": cache.get("used"),
-            "listings": [_listing(listing) for listing in cache.get("listings") or ()],
+            "listings": [
+                {**listing, "last_used": format_timestamp(listing.get("last_used"))}
+                for listing in cache.get("listings") or ()
+            ],
         },
         "runs": [format_run(run) for run in _runs(report)],
         "projects": [run.get("project") for run in _runs(report)],
@@ -130,13 +133,7 @@ def _runs(report: NodeReport) -> Sequence[Mapping[str, Any]]:
     return report.runs if report.found is None else report.found.get("runs") or ()
 
 
-def _gpu(gpu: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("index", "uuid", "name", "memory_mib", "claimed_by", "project", "used_by")
-    return {name: gpu.get(name) for name in names}
-
-
-def _listing(listing: Mapping[str, Any]) -> dict[str, Any]:
-    return {**listing, "last_used": format_timestamp(listing.get("last_used"))}
+_GPU = ("index", "uuid", "name", "memory_mib", "claimed_by", "project", "used_by")
 
 
 def _row(form: dict[str, Any]) -> dict[str, Any]:

@@ -79,7 +79,11 @@ def print_logs(
         view.close()
     if isinstance(view, JsonLogPrinter):
         view.show_unreachable(unreachable)
-    run = _refresh_followed(workspace, run, selection)
+    try:
+        run = refresh_run(workspace, run)
+    except NodeError:
+        if selection.follow:  # a followed run must be reachable, to report its end
+            raise
     if not run.record.ranks and format_ is OutputFormat.TEXT:
         detail = f": {run.record.error}" if run.record.error else "."
         state = "has not reached a node yet" if run.record.status.live else "never started"
@@ -87,16 +91,6 @@ def print_logs(
     if format_ is OutputFormat.JSON and closes:
         emit.close("end of log", {"run": run.record.id, "status": run.record.status.value})
     return PrintedLog(run, report_unreachable(session, unreachable, "the log"))
-
-
-def _refresh_followed(workspace: Workspace, run: JobRun, selection: LogSelection) -> JobRun:
-    """Refresh the run; a followed run must be reachable, to report its end."""
-    try:
-        return refresh_run(workspace, run)
-    except NodeError:
-        if selection.follow:
-            raise
-        return run
 
 
 def parse_time(flag: str, text: str | None) -> LogTime | None:

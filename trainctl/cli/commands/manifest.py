@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -210,15 +210,14 @@ def _merged_entry(entries: Mapping[str, Any]) -> dict[str, Any]:
     providers: dict[str, list[str]] = {}
     for provider, entry in entries.items():
         providers.setdefault(entry.get("description", ""), []).append(provider)
-    texts = [f"{text} For {_provider_list(names)}.".strip() for text, names in providers.items()]
+    texts = [
+        f"{text} For the provider{'s' if len(names) > 1 else ''} {' and '.join(names)}.".strip()
+        for text, names in providers.items()
+    ]
     merged = {**first, "description": " ".join(texts)}
     if any(entry.get("default") != first.get("default") for entry in entries.values()):
         merged.pop("default", None)
     return merged
-
-
-def _provider_list(names: Sequence[str]) -> str:
-    return f"the provider{'s' if len(names) > 1 else ''} {' and '.join(names)}"
 
 
 def schema_command(

@@ -131,9 +131,11 @@ def forget_command(
     with open_workspace(session) as workspace:
         state = workspace.ledger.state()
         _, recorded = recorded_node(state, node)
-        if not auto_approve and not approve(
-            session, _question(recorded.id, live_runs_on(state, recorded))
-        ):
+        question = f"Remove {recorded.id} and its runs from the state?"
+        if runs := live_runs_on(state, recorded):
+            are = "is" if len(runs) == 1 else "are"
+            question += f" {', '.join(runs)} {are} recorded as running there."
+        if not auto_approve and not approve(session, question):
             session.output.note("Nothing was changed.")
             return 1
         forget(workspace, node)
@@ -183,12 +185,3 @@ def _print_machines(
     lines = lines or machines_lines(machines, time.time(), session.output.width)
     rows = (MACHINE_COLUMNS, [machine_row(machine) for machine in machines])
     print_result(session.output, format_, machines_json(machines), lines, rows)
-
-
-def _question(node: str, runs: tuple[str, ...]) -> str:
-    live = (
-        f" {', '.join(runs)} {'is' if len(runs) == 1 else 'are'} recorded as running there."
-        if runs
-        else ""
-    )
-    return f"Remove {node} and its runs from the state?{live}"

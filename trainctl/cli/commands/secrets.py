@@ -22,7 +22,6 @@ from trainctl.cli.workspaces import approve, open_with_trust
 from trainctl.errors import UsageError
 from trainctl.operations.runs.follow import runs_waiting_for_secrets, send_secrets
 from trainctl.operations.secrets import check_secrets, exit_code, push_secret, require_storable
-from trainctl.operations.workspace import Workspace
 from trainctl.secrets.sources import MAX_BYTES
 from trainctl.views.events import TextEventPrinter
 from trainctl.views.problems import diagnostic_lines, explain_hint_lines
@@ -79,7 +78,13 @@ def push_command(
     """
 
     def confirm(place: str) -> bool:
-        return auto_approve or _confirm_replacement(session, place)
+        if not auto_approve and not session.stdin.isatty():
+            raise UsageError(
+                f"{place} already has a different value, and standard input is not a terminal",
+                "Use --auto-approve to replace the value.",
+                code="no-terminal",
+            )
+        return auto_approve or approve(session, f"Replace the value in {place}?")
 
     if name is None and from_env is not None:
         raise UsageError(
@@ -93,16 +98,11 @@ def push_command(
                 session.output.note("Nothing was changed.")
                 return 1
             session.output.prose(*pushed_lines(pushed))
-        return _send_secrets(session, workspace, name)
-
-
-def _send_secrets(session: CliSession, workspace: Workspace, name: str | None) -> int:
-    """Send secrets to waiting runs; return 1 if one still waits."""
-    waiting = runs_waiting_for_secrets(workspace, name)
-    if not waiting and name is None:
-        session.output.print("No runs wait for secrets.")
-    with ProgressDisplay(session.output) as progress:
-        sent = send_secrets(workspace, waiting, TextEventPrinter(session.output, progress))
+        waiting = runs_waiting_for_secrets(workspace, name)
+        if not waiting and name is None:
+            session.output.print("No runs wait for secrets.")
+        with ProgressDisplay(session.output) as progress:
+            sent = send_secrets(workspace, waiting, TextEventPrinter(session.output, progress))
     return 0 if len(sent) == len(waiting) else 1
 
 
@@ -128,13 +128,3 @@ def _read_value(session: CliSession, name: str, variable: str | None) -> str:
             "Use a shorter value.",
         )
     return value
-
-
-def _confirm_replacement(session: CliSession, place: str) -> bool:
-    if not session.stdin.isatty():
-        raise UsageError(
-            f"{place} already has a different value, and standard input is not a terminal",
-            "Use --auto-approve to replace the value.",
-            code="no-terminal",
-        )
-    return approve(session, f"Replace the value in {place}?")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 
 from trainctl import __version__
 from trainctl.cli.options import FormatOption, OutputFormat, print_result
@@ -23,25 +21,22 @@ def version_command(session: CliSession, format_: FormatOption = OutputFormat.TE
     return 0
 
 
-def _machines(capabilities: Mapping[str, Any]) -> str:
-    if capabilities["schedules_jobs"]:
-        return "of a batch system"
-    return "creates machines" if capabilities["creates_machines"] else "existing machines"
-
-
 def providers_command(session: CliSession, format_: FormatOption = OutputFormat.TEXT) -> int:
     """List installed providers."""
     from trainctl.plugin_api import discovery
     from trainctl.views.terminal.text import table
 
-    rows = []
+    rows, lines = [], []
     for name, version in sorted(discovery.plugin_versions(discovery.PROVIDERS).items()):
         capabilities = asdict(discovery.load_provider(name).capabilities)
         settings = list(capabilities.pop("replacement_settings"))
         rows.append(
             {"name": name, "version": version, **capabilities, "replacement_settings": settings}
         )
-    lines = [(row["name"], row["version"], _machines(row)) for row in rows]
+        machines = "creates machines" if capabilities["creates_machines"] else "existing machines"
+        if capabilities["schedules_jobs"]:
+            machines = "of a batch system"
+        lines.append((name, version, machines))
     print_result(
         session.output,
         format_,

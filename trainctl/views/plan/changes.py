@@ -421,7 +421,10 @@ def _new_values(change: Change) -> dict[str, Any]:
         key: value for key, value in (change.after or {}).items() if key not in _HIDDEN_ATTRIBUTES
     }
     if "weights" in after:
-        after["weights"] = [_weights_text(item) for item in after["weights"]]
+        after["weights"] = [
+            " at ".join(filter(None, (str(item["address"]), item.get("mount_location"))))
+            for item in after["weights"]
+        ]
     return after
 
 
@@ -432,11 +435,6 @@ def _kept_secrets(change: Change) -> list[str]:
         return []
     subject = f"secrets {', '.join(names)} are" if len(names) > 1 else f"secret {names[0]} is"
     return [f"{subject} stored on the node's disk until the run starts"]
-
-
-def _weights_text(weights: Mapping[str, Any]) -> str:
-    place = weights.get("mount_location")
-    return f"{weights['address']} at {place}" if place else str(weights["address"])
 
 
 def _destroyed_facts(change: Change, plan: Plan) -> list[str]:

@@ -332,7 +332,11 @@ def plan_html(plan: Plan, now: float | None = None, *, concise: bool = False) ->
     if len(graph) <= _MOST_DRAWN:
         body += _picture("Graph (arrows point to what a resource needs)", graph_svg(graph))
     if not concise:
-        body += map(_html_change, change_groups(plan, PAGE))
+        for change in change_groups(plan, PAGE):
+            classes = [_CLASSES[parse_diff_line(line)[0]] for line in change.lines]
+            shown = preformatted(change.lines, classes)
+            title = html_code(change.title)
+            body.append(f"<details><summary>{title}</summary>{shown}</details>")
     return html_page(heading(plan, PAGE), [*body, f"<p>Plan digest: {html_code(plan.digest)}</p>"])
 
 
@@ -346,9 +350,3 @@ def _html_section(section: PlanSection) -> list[str]:
         return [title, preformatted(section.lines)]
     items = [f"<li>{item.format(html_code, html_text)}</li>" for item in section.items]
     return [title, '<ul class="take">' if section.strong else "<ul>", *items, "</ul>"]
-
-
-def _html_change(change: ChangeGroup) -> str:
-    classes = [_CLASSES[parse_diff_line(line)[0]] for line in change.lines]
-    shown = preformatted(change.lines, classes)
-    return f"<details><summary>{html_code(change.title)}</summary>{shown}</details>"

@@ -192,9 +192,12 @@ class TerminalOutput:
 def _escape_match(text: str, styles: bool) -> str:
     if text in ("\n", "\t") or (styles and text in _OWN_SEQUENCES):
         return text
-    return "".join(
-        _as_json(character) if _HIDDEN.match(character) else character for character in text
-    )
+    shown = ""
+    for character in text:
+        units = character.encode("utf-16-be", "surrogatepass")
+        escaped = "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
+        shown += escaped if _HIDDEN.match(character) else character
+    return shown
 
 
 def _columns_of(stream: TextIO) -> int:
@@ -212,11 +215,6 @@ def _wrap_lines(text: str, width: int | None) -> str:
     if width is None:
         return text
     return "\n".join(part for line in text.split("\n") for part in wrap(line, width))
-
-
-def _as_json(character: str) -> str:
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
 def _write(stream: TextIO, text: str) -> None:
