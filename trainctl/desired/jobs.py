@@ -114,6 +114,8 @@ class JobBuilder:
             self._names,
             (*path, "runtime", "load_checkpoint_config"),
         )
+        project_resource = self._resources.get(Address(Kind.PROJECT, project))
+        project_name = project_resource.attributes["name"] if project_resource else project
         values = instance.values if instance else {}
         matrix = tuple(MatrixValue(name, scalar_text(value)) for name, value in values.items())
         job = converted(
@@ -121,7 +123,7 @@ class JobBuilder:
             JobSpec,
             name=section.name if section.name != address.name else None,
             project=project,
-            project_name=self._project_name(project),
+            project_name=project_name if project_name != project else None,
             cluster=cluster,
             runtime=converted(section.runtime, RuntimeSpec, load_checkpoint_config=loading),
             weights=used,
@@ -160,12 +162,6 @@ class JobBuilder:
         """Return the address of a job by its key in the tree."""
         instance = self._instances.get(name)
         return instance.address if instance else Address(Kind.JOB, name)
-
-    def _project_name(self, project: str) -> str | None:
-        """Return the project's name as written, None if it is that of its address."""
-        resource = self._resources.get(Address(Kind.PROJECT, project))
-        name = resource.attributes["name"] if resource else project
-        return None if name == project else str(name)
 
     def _weights(self, job: str, section: Job, path: ManifestPath) -> Iterator[JobWeights]:
         inline_count = 0

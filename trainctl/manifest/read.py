@@ -147,19 +147,13 @@ def _merge(roots: list[ManifestNode], problems: list[Diagnostic]) -> ManifestNod
             if first is None:
                 entries[name], keys[name] = section, where
             elif name in _MAPPING_SECTIONS and {type(first.value), type(section.value)} == {dict}:
-                entries[name] = _merge_mappings(first, section, problems)
+                problems += [
+                    repeated_key_error(key, first.key_position(key), section.key_position(key))
+                    for key in section.entries
+                    if key in first.entries
+                ]
+                both = {**section.entries, **first.entries}
+                entries[name] = mapping_node(both, {**section.keys, **first.keys}, first.where)
             elif name != "version" or first.value != section.value:
                 problems.append(repeated_key_error(name, keys[name], where))
     return mapping_node(entries, keys, roots[0].where)
-
-
-def _merge_mappings(
-    first: ManifestNode, second: ManifestNode, problems: list[Diagnostic]
-) -> ManifestNode:
-    problems += [
-        repeated_key_error(name, first.key_position(name), second.key_position(name))
-        for name in second.entries
-        if name in first.entries
-    ]
-    entries = {**second.entries, **first.entries}
-    return mapping_node(entries, {**second.keys, **first.keys}, first.where)

@@ -78,20 +78,16 @@ def has_credential(text: str) -> bool:
 
 def url_has_credential(text: str) -> bool:
     """Whether a text is a URL with a password or with a signature in its query."""
-    return (
-        ("@" in text or "?" in text) and _URL.fullmatch(text) is not None and _has_credential(text)
-    )
-
-
-def is_secret_key(key: str) -> bool:
-    """Whether the values of a key are probably secret."""
-    return _SECRET_KEY.search(key) is not None
-
-
-def _has_credential(text: str) -> bool:
+    if ("@" not in text and "?" not in text) or _URL.fullmatch(text) is None:
+        return False
     try:
         parts = urlsplit(text.strip())
         pairs = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=100)
     except ValueError:
         return True
     return parts.password is not None or any(name.lower() in _SIGNATURE for name, _ in pairs)
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether the values of a key are probably secret."""
+    return _SECRET_KEY.search(key) is not None

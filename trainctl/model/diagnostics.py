@@ -122,14 +122,9 @@ def error_reference() -> str:
 def explanations() -> dict[str, Explanation]:
     """Return the explanations by code, in the order of the reference."""
     parts = _HEADING.split(_GROUP.sub("", error_reference()))[1:]
-    return {
-        code: _explanation(code, body) for code, body in zip(parts[::2], parts[1::2], strict=True)
-    }
-
-
-def _explanation(code: str, body: str) -> Explanation:
-    title, _, text = body.strip().partition("\n\n")
-    return Explanation(code, title, text)
+    texts = {code: body.strip() for code, body in zip(parts[::2], parts[1::2], strict=True)}
+    split = {code: text.partition("\n\n") for code, text in texts.items()}
+    return {code: Explanation(code, title, text) for code, (title, _, text) in split.items()}
 
 
 _MAX_COMPARED = 500
