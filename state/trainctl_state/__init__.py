@@ -13,8 +13,7 @@ from urllib.parse import unquote
 from trainctl.base.objects import ObjectStore, is_key
 from trainctl.errors import StateError, UsageError
 from trainctl.plugin_api.state import StateLog
-from trainctl.store.backends.directory import DirectoryObjects
-from trainctl.store.backends.memory import MemoryObjects
+from trainctl.store.objects import DirectoryObjects, MemoryObjects
 from trainctl_state.bucket_log import BucketLog
 from trainctl_state.log import ObjectLog
 

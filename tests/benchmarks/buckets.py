@@ -50,7 +50,7 @@ import obstore.store
 from pathlib import Path
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.base.retry import RetryPolicy
-from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.objects import DirectoryObjects
 from trainctl.store.references import Reference
 from trainctl.store.store import MirrorStore
 from trainctl.weights.mirrors import SourceUpstream

@@ -46,7 +46,7 @@ _AGAIN = """
 import sys, time
 from pathlib import Path
 from trainctl.base.retry import RetryPolicy
-from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.objects import DirectoryObjects
 from trainctl.store.store import MirrorStore
 from trainctl.sources.hf import HubSource
 began = time.perf_counter()

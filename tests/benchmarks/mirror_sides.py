@@ -126,7 +126,7 @@ def product(url: str, target: Path) -> None:
     """What trainctl does."""
     from trainctl.base.retry import RetryPolicy
     from trainctl.sources.hf import HubSource
-    from trainctl.store.backends.directory import DirectoryObjects
+    from trainctl.store.objects import DirectoryObjects
     from trainctl.store.references import Reference
     from trainctl.store.store import MirrorStore
     from trainctl.weights.mirrors import SourceUpstream

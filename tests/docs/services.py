@@ -18,7 +18,7 @@ from tests.support.machines.sshd import SshUser, require_sshd, sshd
 from tests.support.servers.buckets import KEY_ID, SECRET, moto
 from tests.support.servers.ec2 import serve_ec2
 from tests.support.servers.hub import serve
-from trainctl.base.checkpoints.s3_client import S3Client
+from trainctl.base.checkpoints.s3 import S3Client
 
 BUCKET = "weights"
 REPOSITORY = "acme/tiny"

@@ -21,10 +21,13 @@ from tests.support.node_program.saved_runs import PREFIX, SavedRun, restored
 from tests.support.node_program.verb_forks import VerbForkServer
 from tests.support.servers.buckets import BucketServer, moto
 from tests.support.tiers import points
-from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import COMPLETE
-from trainctl.base.checkpoints.s3_store import S3CheckpointStore, _uploads
-from trainctl.base.checkpoints.stores import CheckpointStore, open_checkpoint_store
+from trainctl.base.checkpoints.s3 import S3CheckpointStore, _uploads
+from trainctl.base.checkpoints.stores import (
+    CheckpointStore,
+    DirectoryCheckpointStore,
+    open_checkpoint_store,
+)
 from trainctl.base.filesystem.files import is_temporary, write_json
 
 Place = Callable[[int], dict[str, Any]]

@@ -74,7 +74,7 @@ def test_a_delivery_resumes_once_a_full_disk_has_space(tmp_path: Path, small_dis
     filler.unlink()
     node.deliver()
 
-    assert raised.value.kind == "storage"
+    assert raised.value.kind == "StorageError"
     assert (node.tree / "b.bin").read_bytes() == node.mirror.files["b.bin"]
 
 

@@ -16,7 +16,7 @@ from trainctl.base.listing import Listing
 from trainctl.errors import SourceError, SourceInterrupted
 from trainctl.plugin_api.sources import ByteRange, SourceCredential
 from trainctl.sources.hf import HubSource
-from trainctl.store.ingestion import file_transfer
+from trainctl.store import file_transfer
 from trainctl.store.store import MirrorStore
 
 CHUNK = 2**20

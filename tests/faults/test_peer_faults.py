@@ -204,7 +204,7 @@ def test_no_node_keeps_wrong_bytes_that_a_peer_passed_on(tmp_path: Path) -> None
         processes = [group.begin(number, peers, mirror, patience=0.5) for number in range(2)]
         responses = [response_of(process) for process in processes]
 
-    assert [one["error"]["kind"] for one in responses] == ["wrong"] * 2
+    assert [one["error"]["kind"] for one in responses] == ["SourceMismatch"] * 2
     for node in group.nodes:
         marks = (node.root / "cache" / "partial" / f"{digest}.map").read_bytes()
         assert marks[0] != VERIFIED

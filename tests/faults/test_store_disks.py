@@ -12,8 +12,8 @@ from tests.support.storage.weights_data import noise
 from trainctl.base.listing import Listing
 from trainctl.errors import StorageError
 from trainctl.store import keys
-from trainctl.store.backends.directory import free_bytes
-from trainctl.store.maintenance.gc import GcOptions
+from trainctl.store.gc import GcOptions
+from trainctl.store.objects import free_bytes
 from trainctl.store.store import MirrorStore
 
 CHUNK = 2**20

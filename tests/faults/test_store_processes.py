@@ -27,7 +27,7 @@ from tests.support.storage.store_process import objects_at
 from tests.support.storage.weights_data import noise
 from tests.support.tiers import points, sample
 from trainctl.store import keys
-from trainctl.store.maintenance.gc import GcOptions
+from trainctl.store.gc import GcOptions
 from trainctl.store.references import Reference
 from trainctl.store.store import MirrorStore
 

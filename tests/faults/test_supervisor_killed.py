@@ -17,8 +17,8 @@ from tests.support.node_program.nodes import NodeHarness, wait_for
 from tests.support.node_program.saved_runs import PREFIX, restored
 from tests.support.node_program.verb_forks import VerbForkServer
 from tests.support.projects.project import processes
-from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import COMPLETE
+from trainctl.base.checkpoints.stores import DirectoryCheckpointStore
 from trainctl.base.filesystem.files import is_temporary
 from trainctl.base.system.processes import parent_of
 

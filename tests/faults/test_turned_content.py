@@ -34,7 +34,7 @@ from trainctl.buckets.bucket import Bucket as Objects
 from trainctl.buckets.credentials import AzureKey, sign_sas_query
 from trainctl.buckets.location import parse_bucket_location
 from trainctl.errors import SourceMismatch
-from trainctl.node.mirror.url_upstream import SourceUrlCache, UrlUpstream
+from trainctl.node.mirror import SourceUrlCache, UrlUpstream
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.bucket import BucketSource
 

@@ -17,7 +17,7 @@ from trainctl.ledger.history import state_at
 from trainctl.ledger.ledger import IntentRequest, Ledger
 from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model.address import Address
-from trainctl.store.backends.memory import MemoryObjects
+from trainctl.store.objects import MemoryObjects
 from trainctl_state.log import ObjectLog
 
 ADDRESSES = [Address.parse(text) for text in ("job.a", "job.b", "weights.w")]

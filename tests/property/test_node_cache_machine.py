@@ -50,7 +50,7 @@ contents = st.integers(1, len(SIZES) - 1)
 numbers = st.integers(0, 30_000)
 """What is drawn never depends on what happened, which may differ a little from one run to the next."""
 lineages = st.sampled_from(LINEAGES)
-_KINDS = {"storage", "room", "mirror", "wrong"}
+_KINDS = {"StorageError", "InsufficientSpace", "NodeError", "SourceMismatch"}
 
 
 def sha256(number: int) -> str:
@@ -213,7 +213,7 @@ class NodeCache(RuleBasedStateMachine):
             assert "result" in said, said
         certain = all(held.certain for held in self.runs.values())
         if not fits and whole and mirrored and certain:
-            assert said["error"]["kind"] in {"storage", "room"}, said
+            assert said["error"]["kind"] in {"StorageError", "InsufficientSpace"}, said
             assert "Used by live runs" in said["error"]["detail"]
 
     @rule(

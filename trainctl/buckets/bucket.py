@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import quote
 
-from trainctl.base.checkpoints.s3_client import is_address
+from trainctl.base.checkpoints.s3 import is_address
 from trainctl.base.pagination import pages
 from trainctl.base.retry import RetryPolicy
 from trainctl.base.throughput import ThroughputMonitor

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote, unquote_plus, urlencode, urlsplit
 
 from trainctl.base import sigv4
-from trainctl.base.checkpoints.s3_client import element_text, elements
+from trainctl.base.checkpoints.s3 import element_text, elements
 from trainctl.base.http import HttpClient, Response
 from trainctl.base.http.urls import host_of
 from trainctl.base.objects import ObjectStat

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from trainctl.base.checkpoints.s3_client import PATH_STYLE_REFUSED
+from trainctl.base.checkpoints.s3 import PATH_STYLE_REFUSED
 from trainctl.base.http.refusals import RefusedRequest, request_error, server_message
 from trainctl.base.network.http_errors import HttpError
 from trainctl.base.throughput import StalledError

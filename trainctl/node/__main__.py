@@ -7,9 +7,9 @@ import os
 import sys
 from typing import Any, BinaryIO, Callable, Mapping
 
-from trainctl.base.failure import Failure, from_os_error
+from trainctl.base.filesystem.space import from_os_error
 from trainctl.base.protocol.wire import emit, error_to_json, read_request, write_line
-from trainctl.errors import TrainctlError
+from trainctl.errors import NodeError, TrainctlError
 
 _METHODS = {
     "facts": "supervision.inspection.facts",
@@ -49,23 +49,23 @@ _METHODS = {
     "checkpoint_listing": "checkpoints.methods.checkpoint_listing",
     "remove_checkpoints": "checkpoints.methods.remove_checkpoints",
     "upload_checkpoints": "checkpoints.methods.upload_checkpoints",
-    "object_get": "mirror.methods.object_get",
-    "object_stat": "mirror.methods.object_stat",
-    "object_list": "mirror.methods.object_list",
-    "object_delete": "mirror.methods.object_delete",
-    "object_sync": "mirror.methods.object_sync",
-    "mirror_gc": "mirror.methods.mirror_gc",
-    "mirror_inventory": "mirror.methods.mirror_inventory",
-    "mirror_size": "mirror.methods.mirror_size",
-    "mirror_verify": "mirror.methods.mirror_verify",
+    "object_get": "mirror.object_get",
+    "object_stat": "mirror.object_stat",
+    "object_list": "mirror.object_list",
+    "object_delete": "mirror.object_delete",
+    "object_sync": "mirror.object_sync",
+    "mirror_gc": "mirror.mirror_gc",
+    "mirror_inventory": "mirror.mirror_inventory",
+    "mirror_size": "mirror.mirror_size",
+    "mirror_verify": "mirror.mirror_verify",
 }
 _CALLBACK_METHODS = {
     "deliver": "cache.delivery.deliver",
     "serve": "cache.server.serve",
     "serve_mirror": "cache.server.serve_mirror",
-    "object_put": "mirror.methods.object_put",
-    "mirror_ingest": "mirror.methods.mirror_ingest",
-    "mirror_survey": "mirror.methods.mirror_survey",
+    "object_put": "mirror.object_put",
+    "mirror_ingest": "mirror.mirror_ingest",
+    "mirror_survey": "mirror.mirror_survey",
 }
 _PAYLOAD_METHODS = {"upload_code": "cache.code_archives.upload_code"}
 _RAW_METHODS = {
@@ -91,22 +91,20 @@ def main() -> int:
     if method == "enter":  # standard input is the caller's; the request is an argument
         return int(_find_function("environment.entry.enter")(sys.argv[-2]))
     request: Mapping[str, Any] = {}
-    failure: Mapping[str, Any]
+    failure: TrainctlError
     try:
         request = read_request(sys.stdin.buffer)
         _mark_use(method, request)
         _dispatch(method, request)
-    except Failure as error:
-        failure = error.to_json()
     except TrainctlError as error:
-        failure = error_to_json(error)
+        failure = error
     except OSError as error:
-        failure = from_os_error(error, str(request.get("root", "/"))).to_json()
+        failure = from_os_error(error, str(request.get("root", "/")))
     except KeyError as error:
-        failure = Failure("request", f"the request for {method} lacks {error}").to_json()
+        failure = NodeError(f"the request for {method} lacks {error}")
     else:
         return 0
-    write_line({"error": failure}, raw=method in _RAW_METHODS)
+    write_line({"error": error_to_json(failure)}, raw=method in _RAW_METHODS)
     return 1
 
 
@@ -134,7 +132,7 @@ def _dispatch(method: str, request: Mapping[str, Any]) -> None:
         sys.stdin.buffer.read()
         write_line({"result": _find_function(_METHODS[method])(request, emit)})
     else:
-        raise Failure("request", f"unknown method {method!r}")
+        raise NodeError(f"unknown method {method!r}")
 
 
 def load(method: str) -> None:

@@ -22,7 +22,6 @@ from typing import (
     cast,
 )
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.archives import is_inside
 from trainctl.base.filesystem.files import (
     create_exclusive,
@@ -36,6 +35,7 @@ from trainctl.base.lease import FileLease
 from trainctl.base.protocol import training as protocol
 from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.protocol.training import TrainingCacheUsage
+from trainctl.errors import LockHeld, NodeError
 from trainctl.node.cache.listings import CacheReferences
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import wait_for_stop
@@ -58,7 +58,7 @@ class TrainingCache:
         self._layout = layout
         self._references = CacheReferences(layout)
         if is_inside(layout.root, self.directory):
-            raise Failure("request", f"{self.directory} contains trainctl's root directory")
+            raise NodeError(f"{self.directory} contains trainctl's root directory")
 
     def make(self, lineage: str, owner: str) -> None:
         """Create the directory if missing, and record the owner, a resource."""
@@ -394,15 +394,14 @@ def clear_cache(request: protocol.ClearCacheRequest, emit: Emit) -> protocol.Cle
     before = time.time() - (request["older_than_seconds"] or 0)
     lock = content_lock(layout, cache.directory)
     if not lock.try_acquire():
-        raise Failure("busy", f"{cache.directory} is being prepared or cleared", "Try again later.")
+        raise LockHeld(f"{cache.directory} is being prepared or cleared", "Try again later.")
     try:
         if not dry:
             for run, spec in list_specs(layout):
                 status = run.status() if str(cache.directory) in spec["caches"] else None
                 if status and status["supervised"]:
                     number = f"run {spec['number']} of {spec['address']}"
-                    raise Failure(
-                        "busy",
+                    raise LockHeld(
                         f"the cache is in use by {number}",
                         "Wait for the run to end, or stop it.",
                     )

@@ -152,7 +152,7 @@ def is_present(url: str) -> bool:
 
 def directory_mirror(directory: Path, retry: RetryPolicy) -> Mirror:
     """Open the mirror in a local directory."""
-    from trainctl.store.backends.directory import DirectoryObjects
+    from trainctl.store.objects import DirectoryObjects
     from trainctl.store.store import MirrorStore
     from trainctl.weights.mirrors import DirectMirror
 

@@ -7,29 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainctl.errors import (
-    InsufficientSpace,
-    LockHeld,
     NodeError,
-    RequirementsError,
-    SourceMismatch,
-    StorageError,
     TrainctlError,
-    UnknownOnNode,
     error_class,
 )
 
 OnEvent = Callable[[Mapping[str, Any]], None]
-_KINDS: Mapping[str, type[TrainctlError]] = {
-    "storage": StorageError,
-    "room": InsufficientSpace,
-    "checkpoints": StorageError,
-    "busy": LockHeld,
-    "fenced": LockHeld,
-    "wrong": SourceMismatch,
-    "missing": UnknownOnNode,
-    "requirements": RequirementsError,
-}
-_CODES = {"checkpoints": "checkpoint-store", "ports": "no-free-port"}
 _MAX_LINE_BYTES = 64 * 2**20  # a response is one line, also that of a large listing
 _TAIL_LINES = 12  # a traceback's last frames and its message
 
@@ -75,12 +58,10 @@ class ResponseParser:
 
 def error_from(node: str, value: Mapping[str, Any]) -> TrainctlError:
     """Convert an error that the node program reported."""
-    wire_kind = str(value.get("kind"))
-    error_type = _KINDS.get(wire_kind) or error_class(wire_kind) or NodeError
+    error_type = error_class(str(value.get("kind"))) or NodeError
     summary = printable_tail(str(value.get("summary", "failed")).encode())
     detail = printable_tail(str(value.get("detail", "")).encode())
-    code = _CODES.get(wire_kind) or value.get("code")
-    return error_type(f"node {node}: {summary}", detail, code=code)
+    return error_type(f"node {node}: {summary}", detail, code=value.get("code"))
 
 
 def crash_error(node: str, exit_code: int, stderr: bytes) -> NodeError:

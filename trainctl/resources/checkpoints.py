@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainctl.base.failure import Failure
 from trainctl.base.listing import Listing
 from trainctl.base.parallel import each
 from trainctl.base.protocol import training as protocol
@@ -214,7 +213,7 @@ class CheckpointClient:
             return
         with self._open_store() as run_store:
             key = None
-            with suppress(Failure, OSError):
+            with suppress(TrainctlError, OSError):
                 key = run_store.lease(rank, name)
             try:
                 yield
@@ -310,7 +309,7 @@ def _translated_errors() -> Iterator[None]:
     """Raise errors of the store as StorageError."""
     try:
         yield
-    except Failure as error:
+    except TrainctlError as error:
         raise checkpoint_store_error(error.summary, error.detail) from None
     except OSError as error:
         raise checkpoint_store_error(f"{error.filename or 'the store'}: {error.strerror}") from None

@@ -47,13 +47,12 @@ from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory, HostObjects
 from trainctl.resources.agents import Agents, NodeCall
 from trainctl.store import keys, reader, serialization
-from trainctl.store.ingestion.upstream import ProgressFn, Upstream
-from trainctl.store.maintenance.gc import GcOptions, GcReport
-from trainctl.store.maintenance.inventory import MirrorInventory
-from trainctl.store.maintenance.survey import StoreSurvey
-from trainctl.store.maintenance.verify import Finding, VerifyReport
+from trainctl.store.file_transfer import ProgressFn, Upstream
+from trainctl.store.gc import GcOptions, GcReport
 from trainctl.store.references import Reference
 from trainctl.store.store import MirrorStore
+from trainctl.store.survey import MirrorInventory, StoreSurvey
+from trainctl.store.verify import Finding, VerifyReport
 from trainctl.weights.mirrors import HostMirrorLocation
 
 Notify = Callable[[str], None]

@@ -225,6 +225,6 @@ def _start_error(run: RunRecord) -> TrainctlError:
     lost = f"run {run.number} ({run.id}) was lost before it started: its supervisor or node failed"
     error = run.error or (lost if _was_lost_before_start(run) else "the run could not be started")
     cause = run.now.get("cause")
-    if cause == "checkpoints":
+    if cause == "checkpoint-store":
         return checkpoint_store_error(error)
-    return NodeError(error, code="no-free-port") if cause == "ports" else NodeError(error)
+    return NodeError(error, code=cause)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from trainctl.apply.step import ApplyStep, DeferredStep
-from trainctl.base.checkpoints.ranking import newest_checkpoint
+from trainctl.base.checkpoints.layout import newest_checkpoint
 from trainctl.base.parallel import each
 from trainctl.base.protocol.runs import CheckpointLoad, StartRequest
 from trainctl.base.protocol.wire import encode_rows

@@ -25,7 +25,7 @@ from trainctl.remote.responses import OnEvent
 from trainctl.resources.agents import Agents, NodeCall
 from trainctl.resources.host_mirror import HostMirror, Register
 from trainctl.store import keys
-from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.objects import DirectoryObjects
 from trainctl.store.reader import BlobLocator
 from trainctl.weights.mirrors import Mirror
 

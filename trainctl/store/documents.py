@@ -84,12 +84,17 @@ class PackEntry(NamedTuple):
 
 def load_listing(objects: ObjectStore, listing_id: str) -> Optional[Listing]:
     """Read a complete listing; None if it doesn't exist."""
-    return _load(objects, keys.listing(listing_id), listing_id)
-
-
-def load_incomplete(objects: ObjectStore, listing_id: str) -> Optional[Listing]:
-    """Read a listing of which ``verify`` deleted blobs; None if it doesn't exist."""
-    return _load(objects, keys.incomplete(listing_id), listing_id)
+    key = keys.listing(listing_id)
+    data = objects.get(key)
+    if data is None:
+        return None
+    try:
+        listing = Listing.from_bytes(data)
+    except ValueError as error:
+        raise damaged_error(objects, key, str(error)) from None
+    if listing.id != listing_id:
+        raise damaged_error(objects, key, "the digest doesn't match the name")
+    return listing
 
 
 def load_chunks(objects: ObjectStore, sha256: str) -> Optional[Tuple[str, ...]]:
@@ -124,19 +129,6 @@ def encode_pack_index(entries: Iterable[PackEntry]) -> bytes:
 def count_pack_entries(size: int) -> int:
     """Return the number of entries in an index of ``size`` bytes."""
     return max(0, (size - len(_MAGIC) - _DIGEST_BYTES) // _ROW.size)
-
-
-def _load(objects: ObjectStore, key: str, listing_id: str) -> Optional[Listing]:
-    data = objects.get(key)
-    if data is None:
-        return None
-    try:
-        listing = Listing.from_bytes(data)
-    except ValueError as error:
-        raise damaged_error(objects, key, str(error)) from None
-    if listing.id != listing_id:
-        raise damaged_error(objects, key, "the digest doesn't match the name")
-    return listing
 
 
 def _digests(objects: ObjectStore, key: str, name: str) -> Optional[Tuple[str, ...]]:

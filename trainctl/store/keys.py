@@ -11,7 +11,7 @@ from trainctl.base.json import hex_digest
 from trainctl.base.listing import ResolvedSource
 
 BLOBS, CHUNKED, PACK_INDEXES = "blobs/sha256", "chunked/sha256", "slices/sha256"
-LISTINGS, INCOMPLETE, PACKS, RECORDS = "listings", "incomplete", "packs", "records"
+LISTINGS, PACKS, RECORDS = "listings", "packs", "records"
 PARTIAL, REFERENCES, LEASES = "partial", "references", "leases"
 GC_LEASE = f"{LEASES}/gc.json"
 _READABLE_CHARACTERS = 80
@@ -24,7 +24,6 @@ _FORMS = {
     CHUNKED: rf"{_SPREAD}\.json",
     PACK_INDEXES: _SPREAD,
     LISTINGS: rf"{_DIGEST}\.json",
-    INCOMPLETE: rf"{_DIGEST}\.json",
     PACKS: rf"{_DIGEST}\.json",
     RECORDS: rf"{_DIGEST}/{_DIGEST}\.json",
     PARTIAL: rf"{_DIGEST}/(pack|{_DIGEST}\.([0-9]{{1,9}}|whole))\.{_DIGEST}",
@@ -58,11 +57,6 @@ def pack_index(pack: str) -> str:
 def listing(listing_id: str) -> str:
     """Key of a listing, which exists only if all of its blobs do."""
     return f"{LISTINGS}/{listing_id}.json"
-
-
-def incomplete(listing_id: str) -> str:
-    """Key of a listing of which ``verify`` deleted blobs."""
-    return f"{INCOMPLETE}/{listing_id}.json"
 
 
 def packs(listing_id: str) -> str:

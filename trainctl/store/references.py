@@ -25,6 +25,8 @@ _TYPES: Mapping[str, Any] = {
     "previous": (str, type(None)),
 }
 
+_VERSION = ("source", "endpoint", "revision", "pin", "files", "bytes")
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -62,7 +64,11 @@ class Reference:
             "previous_version": None,
         }
         if listing is None and before:
-            document.update(_previous(before, is_same))
+            kept = {name: before.get(name) for name in ("previous", "previous_version")}
+            if not is_same and before.get("listing"):
+                kept = {"previous": before["listing"]}
+                kept["previous_version"] = {name: before[name] for name in _VERSION}
+            document.update(kept)
         return document
 
 
@@ -102,11 +108,6 @@ class StoreReferences(NamedTuple):
 
     stored: Tuple[StoredReference, ...]
     damaged: Mapping[str, StorageError]
-
-    def require_readable(self) -> None:
-        """Raise StorageError if a reference is corrupt: the blobs it needs are unknown."""
-        for error in self.damaged.values():
-            raise error
 
 
 def put_reference(
@@ -154,7 +155,11 @@ def read_references(objects: ObjectStore, lineage: str = "") -> StoreReferences:
         try:
             record = None if data is None else _decode(data)
         except ValueError as error:
-            damaged[stat.key] = _damaged_error(objects, stat.key, str(error))
+            damaged[stat.key] = StorageError(
+                f"{objects.url}/{stat.key} is corrupt: {error}",
+                "The next apply of its project writes the reference again. If that project no longer exists, delete the reference.",
+                code=documents.DAMAGED,
+            )
             continue
         if record is not None:
             stored.append(StoredReference(stat.key, record, stat.modified))
@@ -170,21 +175,6 @@ def _decode(data: bytes) -> Dict[str, Any]:
     return record
 
 
-def _damaged_error(objects: ObjectStore, key: str, reason: str) -> StorageError:
-    return StorageError(
-        f"{objects.url}/{key} is corrupt: {reason}",
-        "The next apply of its project writes the reference again. If that project no longer exists, delete the reference.",
-        code=documents.DAMAGED,
-    )
-
-
 def _identity(record: Mapping[str, Any]) -> Optional[str]:
     source, endpoint = record.get("source"), record.get("endpoint")
     return source if endpoint is None else f"{source} {endpoint}"
-
-
-def _previous(before: Mapping[str, Any], is_same: bool) -> Dict[str, Any]:
-    if not is_same and before.get("listing"):
-        version = {name: before[name] for name in ("source", "endpoint", "revision", "pin", "files", "bytes")}  # fmt: skip
-        return {"previous": before["listing"], "previous_version": version}
-    return {name: before.get(name) for name in ("previous", "previous_version")}

@@ -11,12 +11,11 @@ from trainctl.base.protocol.mirrors import (
     MirrorSurveyResponse,
     SourceDocument,
 )
-from trainctl.store.maintenance.gc import GcReport, RemovedListing
-from trainctl.store.maintenance.inventory import InventoryRow as InventoryRow
-from trainctl.store.maintenance.inventory import MirrorInventory
-from trainctl.store.maintenance.survey import FileSurveyRow, SourceSurvey, StoreSurvey
-from trainctl.store.maintenance.verify import Finding, FindingOutcome
+from trainctl.store.gc import GcReport, RemovedListing
 from trainctl.store.references import StoredReference
+from trainctl.store.survey import FileSurveyRow, MirrorInventory, SourceSurvey, StoreSurvey
+from trainctl.store.survey import InventoryRow as InventoryRow
+from trainctl.store.verify import Finding, FindingOutcome
 
 
 def source_to_json(resolved: ResolvedSource) -> SourceDocument:

@@ -9,17 +9,21 @@ from typing import Optional, Sequence
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import RetryPolicy
-from trainctl.store import documents, references
-from trainctl.store.ingestion import coverage
-from trainctl.store.ingestion.ingest import SourceIngest
-from trainctl.store.ingestion.upstream import ProgressFn, Upstream
-from trainctl.store.maintenance.exclusive_access import Notify, no_notify
-from trainctl.store.maintenance.gc import GcOptions, GcReport
-from trainctl.store.maintenance.gc import gc as collect
-from trainctl.store.maintenance.inventory import MirrorInventory, stored_bytes, take_inventory
-from trainctl.store.maintenance.survey import StoreSurvey, take_survey
-from trainctl.store.maintenance.verify import VerifyReport, verify_store
+from trainctl.store import coverage, documents, references
+from trainctl.store.file_transfer import ProgressFn, Upstream
+from trainctl.store.gc import GcOptions, GcReport
+from trainctl.store.gc import gc as collect
+from trainctl.store.ingest import SourceIngest
+from trainctl.store.lease import Notify
 from trainctl.store.references import Reference
+from trainctl.store.survey import (
+    MirrorInventory,
+    StoreSurvey,
+    stored_bytes,
+    take_inventory,
+    take_survey,
+)
+from trainctl.store.verify import VerifyReport, verify_store
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class MirrorStore:
         *,
         progress: Optional[ProgressFn] = None,
         cancelled: Optional[threading.Event] = None,
-        waiting: Notify = no_notify,
+        waiting: Notify = lambda _: None,
     ) -> Listing:
         """Mirror and verify every file of a source; a SourceError names the file.
 
@@ -89,7 +93,7 @@ class MirrorStore:
         """Delete a resource's reference; return False if there was none."""
         return references.drop_reference(self.objects, lineage, address)
 
-    def gc(self, options: GcOptions, notify: Notify = no_notify) -> GcReport:
+    def gc(self, options: GcOptions, notify: Notify = lambda _: None) -> GcReport:
         """Delete unreferenced blobs; LockHeld if another process deletes."""
         return collect(self.objects, options, notify)
 
@@ -97,7 +101,7 @@ class MirrorStore:
         self,
         repair: bool = False,
         progress: Optional[ProgressFn] = None,
-        notify: Notify = no_notify,
+        notify: Notify = lambda _: None,
     ) -> VerifyReport:
         """Hash all blobs; with ``repair`` delete corrupt ones."""
         return verify_store(self.objects, repair, progress, notify)

@@ -10,10 +10,10 @@ from typing import Any
 from trainctl.base.units import format_bytes
 from trainctl.model.json_codec import to_json
 from trainctl.store import keys
-from trainctl.store.maintenance.gc import GcReport
-from trainctl.store.maintenance.inventory import InventoryRow, MirrorInventory
-from trainctl.store.maintenance.verify import Finding, FindingOutcome, VerifyReport
+from trainctl.store.gc import GcReport
 from trainctl.store.references import StoredReference
+from trainctl.store.survey import InventoryRow, MirrorInventory
+from trainctl.store.verify import Finding, FindingOutcome, VerifyReport
 from trainctl.views.plan.tables import short_revision
 from trainctl.views.terminal.text import escape, format_minute, format_timestamp, pluralize, table
 

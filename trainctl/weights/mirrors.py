@@ -20,7 +20,7 @@ from trainctl.plugin_api.sources import (
     SourceCredential,
     WeightSource,
 )
-from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.objects import DirectoryObjects
 from trainctl.store.store import MirrorStore
 
 

@@ -14,7 +14,7 @@ from tests.support.servers.bucket_states import Cloud, bucket_log, clouds
 from tests.support.storage.log_faults import FaultyStore, StoreFault, StoreFaults
 from trainctl.plugin_api.discovery import open_state
 from trainctl.plugin_api.state import StateLog
-from trainctl.store.backends.memory import MemoryObjects
+from trainctl.store.objects import MemoryObjects
 from trainctl.testing.state_log import Inject, StateLogConformance
 from trainctl_state import BucketLog, ObjectLog, directory_objects
 

@@ -16,8 +16,7 @@ from trainctl.base.objects import ObjectStore
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory, HostObjects
 from trainctl.store import lease
-from trainctl.store.backends.directory import DirectoryObjects
-from trainctl.store.backends.memory import MemoryObjects
+from trainctl.store.objects import DirectoryObjects, MemoryObjects
 
 MakeObjects = Callable[[str], ObjectStore]
 _IN_MEMORY = Path("/dev/shm")

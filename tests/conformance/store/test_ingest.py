@@ -28,10 +28,8 @@ from trainctl.base.listing import Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import SourceInterrupted, SourceMismatch, StorageError, UserInterrupt
-from trainctl.store import keys, lease
-from trainctl.store.ingestion import coverage, file_transfer
-from trainctl.store.maintenance import exclusive_access
-from trainctl.store.maintenance.gc import GcOptions
+from trainctl.store import coverage, file_transfer, keys, lease
+from trainctl.store.gc import GcOptions
 from trainctl.store.reader import BlobLocator
 from trainctl.store.references import Reference
 from trainctl.store.store import MirrorStore
@@ -47,8 +45,8 @@ KINDS = ("sha256", "git", "md5")
 def _small_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coverage, "PACKED_BYTES", SMALL)
     monkeypatch.setattr(file_transfer, "_BUFFER_BYTES", CHUNK)
-    monkeypatch.setattr(exclusive_access, "_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(exclusive_access, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr(lease, "_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(lease, "_REPORT_SECONDS", 0.0)
 
 
 def store_in(objects: ObjectStore) -> MirrorStore:
@@ -273,7 +271,7 @@ def test_a_body_of_another_size_is_refused(objects: ObjectStore, path: str) -> N
 def test_a_writer_waits_for_a_collection(objects: ObjectStore) -> None:
     waits = threading.Event()
     options = {"waiting": lambda text: waits.set()}
-    with exclusive_access.hold_exclusive_access(objects):
+    with lease.hold_exclusive_access(objects):
         writer = threading.Thread(
             target=ingest, args=(objects, MemoryUpstream(FILES)), kwargs=options
         )
@@ -302,11 +300,12 @@ def test_a_writer_that_was_suspended_publishes_nothing(
 def test_after_a_repair_only_what_is_missing_is_fetched(
     objects: ObjectStore, damaged: str, is_missing: bool
 ) -> None:
-    listing = ingest(objects, MemoryUpstream(FILES))
-    resolved = source_of(FILES, "memory://model", "1")
+    """Of files whose digests are announced."""
+    resolved = announced_as("sha256", FILES)
+    listing = ingest(objects, MemoryUpstream(FILES), resolved)
     (index,) = named(objects, keys.PACK_INDEXES)
     key, sent = {
-        "chunk": (keys.blob(sha256(LARGE[2 * CHUNK : 3 * CHUNK])), {"large": CHUNK}),
+        "chunk": (keys.blob(sha256(LARGE[2 * CHUNK : 3 * CHUNK])), {"large": len(LARGE)}),
         "alone": (keys.blob(sha256(FILES["alone"])), {"alone": 300}),
         "pack": (keys.blob(keys.key_stem(index)), {"small": 5, "other": 5}),
         "slices": (index, {"small": 5, "other": 5}),
@@ -321,13 +320,12 @@ def test_after_a_repair_only_what_is_missing_is_fetched(
     store.verify(repair=True)
     assert sent is None or store.survey([resolved]).sources[0].missing == sum(sent.values())
     upstream = MemoryUpstream(FILES)
-    assert ingest(objects, upstream) == listing
+    assert ingest(objects, upstream, resolved) == listing
     assert sent is None or upstream.sent == sent
     assert contents(objects, listing) == FILES
     assert store.verify().ok
     store.gc(GcOptions())
     assert store.verify().ok
-    assert named(objects, keys.INCOMPLETE) == []
 
 
 def test_a_wide_source_is_packed(objects: ObjectStore) -> None:

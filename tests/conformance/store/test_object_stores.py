@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainctl.base.objects import ObjectStore, is_key
-from trainctl.store.backends.directory import DirectoryObjects
-from trainctl.store.backends.memory import MemoryObjects
+from trainctl.store.objects import DirectoryObjects, MemoryObjects
 from trainctl.testing.object_store import ObjectStoreConformance
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
-from trainctl.base.failure import Failure
 from trainctl.base.protocol.method import Method, RequestT, ResponseT
 from trainctl.base.protocol.wire import error_to_json
 from trainctl.errors import TrainctlError
@@ -48,8 +47,6 @@ class HostAgent:
                 answer: ResponseT = _travelled(program._find_function(where)(*arguments))
             except TrainctlError as error:
                 raise error_from("host", _travelled(error_to_json(error))) from error
-            except Failure as error:
-                raise error_from("host", _travelled(error.to_json())) from error
         return answer
 
     def open(self, methods: Iterable[Method[Any, Any]]) -> None:

@@ -19,9 +19,8 @@ import pytest
 
 from tests.support.node_program.nodes import run_spec
 from tests.support.projects.kill_at_effect import kill_at_effect
-from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import CheckpointManifest, RunCheckpoints
-from trainctl.base.checkpoints.stores import CheckpointStore
+from trainctl.base.checkpoints.stores import CheckpointStore, DirectoryCheckpointStore
 from trainctl.node.checkpoints import monitor
 from trainctl.node.checkpoints import uploader as uploader_module
 from trainctl.node.checkpoints.loader import load_checkpoints

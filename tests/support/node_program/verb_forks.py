@@ -97,7 +97,9 @@ def _serve() -> None:
 def _do(method: Callable[..., Any], order: Mapping[str, Any]) -> dict[str, Any]:
     from tests.support.node_program.nodes import DEFAULT_REQUESTS, received_as
     from tests.support.projects.kill_at_effect import kill_at_effect, kill_supervisor_at_effect
-    from trainctl.base.failure import Failure, from_os_error
+    from trainctl.base.filesystem.space import from_os_error
+    from trainctl.base.protocol.wire import error_to_json
+    from trainctl.errors import TrainctlError
 
     if order["die"]:
         kill_at_effect(order["die"])
@@ -110,12 +112,12 @@ def _do(method: Callable[..., Any], order: Mapping[str, Any]) -> dict[str, Any]:
     with_caller = {"caller": caller} if "caller" in signature(method).parameters else {}
     try:
         return {"result": method(request, lambda event: None, **with_caller)}
-    except Failure as error:
-        return {"error": error.to_json()}
+    except TrainctlError as error:
+        return {"error": error_to_json(error)}
     except OSError as error:
         if error.errno != errno.ENOSPC:
             return {"crash": traceback.format_exc()}
-        return {"error": from_os_error(error, order["request"]["root"]).to_json()}
+        return {"error": error_to_json(from_os_error(error, order["request"]["root"]))}
     except Exception:  # noqa: BLE001 - whatever it is, the test must hear of it
         return {"crash": traceback.format_exc()}
 

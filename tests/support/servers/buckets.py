@@ -15,7 +15,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from tests.support.cleanup import AT_END
-from trainctl.base.checkpoints.s3_client import S3Client
+from trainctl.base.checkpoints.s3 import S3Client
 from trainctl.base.checkpoints.stores import CheckpointStore, open_checkpoint_store
 
 KEY_ID = "AKIDEXAMPLE"

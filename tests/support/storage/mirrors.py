@@ -17,7 +17,7 @@ from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import RetryPolicy
 from trainctl.plugin_api.sources import SourceCredential, WeightSource
 from trainctl.store import documents, keys
-from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.objects import DirectoryObjects
 from trainctl.store.reader import BlobLocator
 from trainctl.store.references import Reference
 from trainctl.store.store import MirrorStore

@@ -24,7 +24,7 @@ from trainctl.ledger.ledger import IntentRequest, Ledger
 from trainctl.ledger.reducer import StateReducer
 from trainctl.ledger.state import Intent, LeaseHolder, RecordedResource
 from trainctl.model.address import Address
-from trainctl.store.backends.memory import MemoryObjects
+from trainctl.store.objects import MemoryObjects
 from trainctl_state import BucketLog, ObjectLog
 
 ADDRESSES = tuple(

@@ -15,9 +15,8 @@ from trainctl.base.listing import ListedFile, Listing, ResolvedSource, SourceFil
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import StorageError
-from trainctl.store import keys
-from trainctl.store.backends.memory import MemoryObjects
-from trainctl.store.ingestion import coverage
+from trainctl.store import coverage, keys
+from trainctl.store.objects import MemoryObjects
 from trainctl.store.reader import BlobLocator
 from trainctl.store.references import Reference
 from trainctl.store.store import MirrorStore
@@ -77,7 +76,7 @@ def leave_unfinished(
 def stored(objects: ObjectStore) -> dict[str, bytes]:
     """Every object, by key."""
     prefixes = (
-        "blobs", "chunked", "slices", "listings", "incomplete", "packs", "records", "partial", "references", "leases",
+        "blobs", "chunked", "slices", "listings", "packs", "records", "partial", "references", "leases",
     )  # fmt: skip
     found = (stat.key for prefix in prefixes for stat in objects.list(prefix))
     return {key: objects.get(key) or b"" for key in found}

@@ -24,8 +24,8 @@ from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
 from trainctl.base.system.syscalls import limit_malloc_arenas
 from trainctl.errors import LockHeld, TrainctlError
-from trainctl.store.backends.directory import DirectoryObjects
-from trainctl.store.maintenance.gc import GcOptions
+from trainctl.store.gc import GcOptions
+from trainctl.store.objects import DirectoryObjects
 from trainctl.store.store import MirrorStore
 
 _PIECE = 2**20

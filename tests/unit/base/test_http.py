@@ -18,7 +18,6 @@ import pytest
 from tests.support.servers.certificate_authority import authority
 from tests.support.servers.hub import FaultyHandler, listen
 from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
-from trainctl.base.failure import PeerAuthError
 from trainctl.base.http import (
     HttpClient,
     HttpError,
@@ -28,6 +27,7 @@ from trainctl.base.http import (
     UntrustedCertificate,
     UnusableProxy,
 )
+from trainctl.base.network.http_errors import PeerAuthError
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 

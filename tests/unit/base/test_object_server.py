@@ -8,6 +8,7 @@ import json
 import random
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,14 +16,17 @@ import pytest
 
 from tests.support.node_program.nodes import MirrorFixture, wait_for
 from tests.support.servers.blob_server import send_request, serve_mirror
-from trainctl.base.failure import Failure
 from trainctl.base.network.addresses import address_family
 from trainctl.base.network.object_server import (
+    AHEAD_BYTES,
+    EvenStream,
+    EvenStreams,
     ObjectServer,
     ObjectSource,
     OpenObject,
     serve_in_thread,
 )
+from trainctl.errors import TrainctlError
 from trainctl.store.mirror_objects import MirrorObjectSource
 
 DATA = random.Random(1).randbytes(300_000)  # ids of cases name its digest
@@ -161,12 +165,40 @@ def test_a_server_that_ended_cuts_what_is_under_way(mirror: MirrorFixture) -> No
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "localhost", "", 7])
 def test_a_server_listens_on_one_address(address: object) -> None:
     """Never on all at once or as one of a group, nor by a name that nobody looked up."""
-    with pytest.raises(Failure):
+    with pytest.raises(TrainctlError):
         address_family(address)
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "203.0.113.7", "2001:4860:4860::8888"])
 def test_nothing_is_served_to_the_world_without_tls(mirror: MirrorFixture, address: str) -> None:
     """Before anything listens there."""
-    with pytest.raises(Failure, match="without TLS"):
+    with pytest.raises(TrainctlError, match="without TLS"):
         ObjectServer(MirrorObjectSource(mirror.path), "token", [address])
+
+
+def send(streams: EvenStreams, stream: EvenStream, count: int, done: threading.Event) -> None:
+    streams.advance(stream, count)
+    done.set()
+
+
+def test_a_fast_stream_waits_for_the_slowest() -> None:
+    streams, fast, slow = EvenStreams(), EvenStream(), EvenStream()
+    done = threading.Event()
+    with streams.sending(fast), streams.sending(slow):
+        streams.advance(fast, AHEAD_BYTES)
+        sender = threading.Thread(target=send, args=(streams, fast, 1, done))
+        sender.start()
+        assert not done.wait(0.1)
+        streams.advance(slow, 1)
+        assert done.wait(10)
+        sender.join()
+
+
+def test_a_stream_that_ends_or_stalls_delays_no_other() -> None:
+    streams, fast, slow = EvenStreams(stalled_seconds=0.05), EvenStream(), EvenStream()
+    with streams.sending(fast):
+        with streams.sending(slow):
+            streams.advance(fast, 2 * AHEAD_BYTES)
+        streams.advance(fast, 2 * AHEAD_BYTES)
+        with streams.sending(slow):
+            assert slow.sent == fast.sent

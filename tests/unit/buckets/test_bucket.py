@@ -23,7 +23,7 @@ from tests.support.servers.google_xml import GoogleXml
 from tests.support.servers.hub import FaultyHandler, listen
 from tests.support.servers.raw_server import RawRequest, RawServer, raw_response, serve_responses
 from trainctl import errors
-from trainctl.base.checkpoints.s3_client import S3Client
+from trainctl.base.checkpoints.s3 import S3Client
 from trainctl.base.retry import RetryPolicy
 from trainctl.buckets import bucket as bucket_module
 from trainctl.buckets.bucket import Bucket, BucketObjects

@@ -22,7 +22,7 @@ from trainctl.ledger.ledger import Ledger
 from trainctl.model.specs.location import StateKey
 from trainctl.operations.states import rekey
 from trainctl.plugin_api.state import StateLog
-from trainctl.store.backends.memory import MemoryObjects
+from trainctl.store.objects import MemoryObjects
 from trainctl_state import BucketLog, ObjectLog
 
 PLANTED = ("job.sft", "10.0.0.7", "hunter2-of-the-team")

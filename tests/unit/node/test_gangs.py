@@ -11,7 +11,7 @@ import pytest
 from tests.support.cases import cases
 from tests.support.network.faulty_proxy import FaultyProxy
 from tests.support.node_program.nodes import wait_for
-from trainctl.base.network.listener import listen
+from trainctl.base.network.addresses import listen
 from trainctl.node.rendezvous.coordinator import Coordinator, GangPolicy, GangTimeouts
 from trainctl.node.rendezvous.exchange import (
     MAC_BYTES,

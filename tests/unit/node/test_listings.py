@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.base.failure import Failure
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.protocol.wire import decode_rows, encode_rows
+from trainctl.errors import NodeError, TrainctlError
 from trainctl.node.cache.listings import load_listing, receive_listings
 
 Row = tuple[str, int, str, tuple[str, ...]]
@@ -54,12 +54,12 @@ def test_lists_follow_one_another() -> None:
 def test_what_is_cut_off_is_an_error(cut: bytes) -> None:
     data = b"".join(encode_rows([rows(10)])).removesuffix(b"null\n") + cut
 
-    with pytest.raises(Failure, match="cut off"):
+    with pytest.raises(TrainctlError, match="cut off"):
         receive_listings([name(0)], io.BytesIO(data))
 
 
 def test_another_listing_than_was_named_is_an_error() -> None:
-    with pytest.raises(Failure, match="the listing's id is"):
+    with pytest.raises(TrainctlError, match="the listing's id is"):
         receive_listings([name(0)], following(rows(10)))
 
 
@@ -108,6 +108,6 @@ def test_one_file_of_each_content() -> None:
     ],
 )
 def test_a_tree_that_cant_be_is_refused(paths: list[str], why: str) -> None:
-    with pytest.raises(Failure, match=why) as caught:
+    with pytest.raises(TrainctlError, match=why) as caught:
         received([(path, 1, name(1), ()) for path in paths])
-    assert caught.value.kind == "request"
+    assert type(caught.value) is NodeError

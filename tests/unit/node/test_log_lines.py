@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.cases import cases
 from tests.support.node_program.nodes import NodeHarness, lines_wanted, run_spec
-from trainctl.base.failure import Failure
 from trainctl.base.system.syscalls import punch_hole
+from trainctl.errors import TrainctlError
 from trainctl.node.runs.log_lines import read_lines
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system.layout import Layout
@@ -128,9 +128,9 @@ def test_any_bytes_and_any_length_are_read(log: Log) -> None:
 
 
 def test_invalid_patterns_and_unknown_runs_are_refused(log: Log) -> None:
-    with pytest.raises(Failure, match="invalid pattern"):
+    with pytest.raises(TrainctlError, match="invalid pattern"):
         log.texts(grep="(")
-    with pytest.raises(Failure, match="not found on the node"):
+    with pytest.raises(TrainctlError, match="not found on the node"):
         log.raw(key="run-2")
 
 

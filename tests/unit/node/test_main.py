@@ -15,7 +15,7 @@ def test_an_invalid_request_is_an_error(node: NodeHarness, text: bytes) -> None:
     done = subprocess.run(node.argv("status"), input=text, capture_output=True)
 
     assert done.returncode == 1
-    assert b'"kind": "request"' in done.stdout
+    assert b'"kind": "NodeError"' in done.stdout
 
 
 def test_an_unknown_method_and_a_missing_member_are_named(node: NodeHarness) -> None:

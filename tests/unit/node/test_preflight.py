@@ -13,9 +13,9 @@ import pytest
 
 from tests.support.cases import cases
 from tests.support.machines.gpus import FakeNvidiaGpus
-from trainctl.base.failure import Failure
 from trainctl.base.protocol.host import PreflightPortsRequest, PreflightRequest
 from trainctl.base.protocol.runs import RunGpus
+from trainctl.errors import TrainctlError
 from trainctl.node.supervision.preflight import (
     check_allocation,
     disk_findings,
@@ -164,7 +164,7 @@ def test_only_granted_gpus_of_a_batch_systems_machine_are_checked(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(granted))
         try:
             check_allocation(request(tmp_path, wanted, probe_bytes=0), "n1", granted)
-        except Failure as failure:
+        except TrainctlError as failure:
             return failure.summary
         return ""
 

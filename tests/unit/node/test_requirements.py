@@ -75,7 +75,7 @@ def test_requirements_that_can_not_be_kept(node: NodeHarness, text: str, error: 
     with pytest.raises(NodeProgramError, match=error) as failure:
         build(node)
 
-    assert failure.value.kind == "requirements"
+    assert failure.value.kind == "RequirementsError"
     assert [one.name for one in (node.root / "environments").glob("*") if one.is_dir()] == []
     assert list((node.root / "environments").glob("*.json")) == []
 

@@ -240,7 +240,7 @@ def test_an_older_generation_is_refused(node: NodeHarness) -> None:
     with pytest.raises(NodeProgramError) as raised:
         node.start(node.spec("sleep 9", generation=2))
 
-    assert raised.value.kind == "fenced"
+    assert raised.value.kind == "LockHeld"
 
 
 def test_a_dead_claim_without_a_start_is_superseded(node: NodeHarness) -> None:
@@ -266,7 +266,7 @@ def test_only_ended_runs_are_removed(node: NodeHarness) -> None:
         node.call("remove", {"key": "run-1"})
     node.call("stop", {"key": "run-1", "grace_seconds": 0})
 
-    assert raised.value.kind == "busy"
+    assert raised.value.kind == "LockHeld"
     assert node.call("remove", {"key": "run-1"}) == {"removed": True}
     assert node.call("remove", {"key": "run-1"}) == {"removed": False}
     assert not node.directory().exists()
@@ -332,4 +332,4 @@ def test_a_run_key_is_a_file_name(node: NodeHarness) -> None:
     for key in ("../x", "", "a/b", ".hidden", "x" * 300):
         with pytest.raises(NodeProgramError) as raised:
             node.start(node.spec("true", key=key))
-        assert raised.value.kind == "request"
+        assert raised.value.kind == "NodeError"

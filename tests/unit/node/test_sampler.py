@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.node_program.nodes import NodeHarness, wait_for
-from trainctl.base.failure import Failure
+from trainctl.errors import TrainctlError
 from trainctl.node.metrics import sampler as metrics
 from trainctl.node.system import gpus
 
@@ -97,7 +97,7 @@ def test_gpus_of_both_vendors(bin_: Path) -> None:
     (card,) = gpus.list_gpus()
     assert (card.utilization, card.memory_used, card.memory_total) == (0.07, 10, 1000)
     program(bin_, "rocm-smi", "exit 9")
-    with pytest.raises(Failure, match="rocm-smi failed with exit code 9"):
+    with pytest.raises(TrainctlError, match="rocm-smi failed with exit code 9"):
         gpus.list_gpus()
 
 

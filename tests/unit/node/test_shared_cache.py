@@ -20,8 +20,8 @@ from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.base.protocol.weights import DeliverResponse
 from trainctl.node.cache.delivery import deliver
 from trainctl.node.transfer.shared_cache import SharedCache
-from trainctl.store.backends.directory import DirectoryObjects
-from trainctl.store.maintenance.verify import verify_store
+from trainctl.store.objects import DirectoryObjects
+from trainctl.store.verify import verify_store
 
 pytestmark = pytest.mark.integration
 

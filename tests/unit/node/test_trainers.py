@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.cases import cases
 from tests.support.node_program.saved_runs import PREFIX, ManualClock, SavedRun
-from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import RunCheckpoints
+from trainctl.base.checkpoints.stores import DirectoryCheckpointStore
 
 GUIDE = Path(__file__).parents[3] / "docs/guides/checkpoints.md"
 TRAINERS = cases("node/trainers")

@@ -149,7 +149,7 @@ def test_a_cache_in_use_is_not_cleared(node: NodeHarness, cache: Path) -> None:
     assert node.call("clear_cache", {**request, "dry_run": True})["files"] == 4
     with pytest.raises(NodeProgramError, match=r"in use by run 1 of job\.sft") as refused:
         node.call("clear_cache", request)
-    assert refused.value.kind == "busy"
+    assert refused.value.kind == "LockHeld"
     node.call("stop", {"key": "run-1", "grace_seconds": 0})
     assert node.call("clear_cache", request)["files"] == 4
 

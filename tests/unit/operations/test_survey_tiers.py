@@ -12,7 +12,7 @@ from trainctl.model.address import Address
 from trainctl.node.cache.disk_space import cache_query
 from trainctl.operations.survey.storage import TierCount, TierQuery
 from trainctl.plan.values import TierFacts
-from trainctl.store.maintenance.survey import SourceSurvey
+from trainctl.store.survey import SourceSurvey
 
 WEIGHTS = Address.parse("weights.model")
 

@@ -16,12 +16,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.cases import by_text
 from tests.support.node_program.agents import node_bytecode
-from trainctl import errors
+from trainctl.base.checkpoints.stores import StoreUnavailable
 from trainctl.base.protocol.host import READ_CODE, CodeRequest
 from trainctl.base.protocol.method import untyped_method
-from trainctl.base.protocol.wire import FrameDecoder, encode_frame
+from trainctl.base.protocol.wire import FrameDecoder, encode_frame, error_to_json
 from trainctl.errors import NodeError, StorageError
 from trainctl.plugin_api.provider import CommandOutput, Node
 from trainctl.remote.agent import NodeAgent
@@ -181,9 +180,12 @@ def test_a_one_time_payload_arrives_whole_on_a_new_node(
     assert stored == data
 
 
-@pytest.mark.parametrize(("kind", "error"), by_text("node/error_kinds"))
-def test_kinds_of_errors_have_classes(kind: str, error: str) -> None:
-    assert type(error_from("lab/lab-0", {"kind": kind, "summary": "s"})) is getattr(errors, error)
+def test_an_error_of_a_node_keeps_its_class_and_code() -> None:
+    """One of a newer program is a NodeError."""
+    sent = error_to_json(StoreUnavailable("no response"))
+    error = error_from("lab/lab-0", sent)
+    assert (type(error), error.code) == (StorageError, "checkpoint-store")
+    assert type(error_from("lab/lab-0", {**sent, "kind": "Newer"})) is NodeError
 
 
 def respond(node: Node, code: int, stdout: bytes = b"", stderr: bytes = b"") -> NodeAgent:

@@ -20,7 +20,7 @@ from trainctl.remote.objects import HostDirectory
 from trainctl.resources.host_mirror import HostStore
 from trainctl.sources.hf import HubSource
 from trainctl.store import references
-from trainctl.store.backends.directory import DirectoryObjects
+from trainctl.store.objects import DirectoryObjects
 from trainctl.store.store import MirrorStore
 from trainctl.weights.mirrors import SourceUpstream
 from trainctl_local import LocalTransport

@@ -25,12 +25,11 @@ from trainctl.remote.objects import HostDirectory
 from trainctl.resources.agents import Agents
 from trainctl.resources.host_mirror import HostMirror, HostStore
 from trainctl.store import keys
-from trainctl.store.backends.directory import DirectoryObjects
-from trainctl.store.maintenance.exclusive_access import hold_exclusive_access
-from trainctl.store.maintenance.gc import GcOptions, gc
-from trainctl.store.maintenance.inventory import stored_bytes, take_inventory
-from trainctl.store.maintenance.survey import take_survey
-from trainctl.store.maintenance.verify import FindingOutcome, verify_store
+from trainctl.store.gc import GcOptions, gc
+from trainctl.store.lease import hold_exclusive_access
+from trainctl.store.objects import DirectoryObjects
+from trainctl.store.survey import stored_bytes, take_inventory, take_survey
+from trainctl.store.verify import FindingOutcome, verify_store
 
 FILES = {"large": bytes(range(256)) * 8, "alone": b"x" * 300, "small": b"small"}
 

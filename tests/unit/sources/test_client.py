@@ -23,7 +23,6 @@ from tests.support.servers.hub import HttpFault, Hub, serve
 from tests.support.servers.raw_server import RawRequest, RawServer, raw_response, serve_responses
 from tests.support.storage.mirrors import MemorySource, immediate_retry
 from trainctl.base.checkpoints.stores import open_checkpoint_store
-from trainctl.base.failure import Failure
 from trainctl.base.http.limits import LIMITS
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.buckets.bucket import Bucket
@@ -36,6 +35,7 @@ from trainctl.errors import (
     SourceMismatch,
     SourceUnavailable,
     SourceUnreachable,
+    TrainctlError,
 )
 from trainctl.plugin_api.sources import ByteRange, SourceCredential, WeightSource
 from trainctl.sources import hf, source_for
@@ -167,7 +167,7 @@ def test_a_cyclic_listing_is_an_error(cycle: int) -> None:
         list(bucket_at(server.url).list())
     with cyclic(s3_page, cycle) as server:
         store = open_checkpoint_store({"url": "s3://box/llm", "endpoint_url": server.url}, {})
-        with closing(store), pytest.raises(Failure, match="has no end"):
+        with closing(store), pytest.raises(TrainctlError, match="has no end"):
             list(store.list(""))
 
 

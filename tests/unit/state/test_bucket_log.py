@@ -14,7 +14,7 @@ from trainctl.base.objects import ObjectStore
 from trainctl.errors import AppendConflict, StateError
 from trainctl.ledger.ledger import IntentRequest
 from trainctl.model.address import Address
-from trainctl.store.backends.memory import MemoryObjects
+from trainctl.store.objects import MemoryObjects
 from trainctl_state import BucketLog, bucket_log, open_bucket
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.storage.log_faults import FaultyStore, StoreFault, StoreFaults
 from trainctl.errors import AppendConflict, StateError
-from trainctl.store.backends.memory import MemoryObjects
+from trainctl.store.objects import MemoryObjects
 from trainctl_state.log import ObjectLog
 
 

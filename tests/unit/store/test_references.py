@@ -5,9 +5,8 @@ from itertools import count
 import pytest
 
 from trainctl.base.listing import ResolvedSource, SourceFile
-from trainctl.errors import StorageError
 from trainctl.store import references
-from trainctl.store.backends.memory import MemoryObjects
+from trainctl.store.objects import MemoryObjects
 from trainctl.store.references import Reference
 
 REFERENCE = Reference("lineage-1", "weights.model", "ann@desk", "demo")
@@ -76,7 +75,5 @@ def test_a_damaged_reference_is_reported_and_written_again(
     found = references.read_references(objects)
     assert [one.record["owner"] for one in found.stored] == ["bob@desk"]
     assert [error.code for error in found.damaged.values()] == ["mirror-corrupt"]
-    with pytest.raises(StorageError, match="is corrupt"):
-        found.require_readable()
     references.put_reference(objects, REFERENCE, source("1"), FIRST)
-    references.read_references(objects).require_readable()
+    assert references.read_references(objects).damaged == {}

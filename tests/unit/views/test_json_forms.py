@@ -37,11 +37,11 @@ from trainctl.model.run import RunStatus
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Observation, Plan, PlanOptions, WeightsFacts
 from trainctl.plugin_api.provider import ResourceStatus
-from trainctl.store.maintenance.gc import GcReport, RemovedListing
-from trainctl.store.maintenance.inventory import InventoryRow as MirrorRow
-from trainctl.store.maintenance.inventory import MirrorInventory
-from trainctl.store.maintenance.verify import Finding, FindingOutcome, VerifyReport
+from trainctl.store.gc import GcReport, RemovedListing
 from trainctl.store.references import StoredReference
+from trainctl.store.survey import InventoryRow as MirrorRow
+from trainctl.store.survey import MirrorInventory
+from trainctl.store.verify import Finding, FindingOutcome, VerifyReport
 from trainctl.views.caches import evict_json, verify_json
 from trainctl.views.mirror import gc_json, mirror_json, mirror_verify_json
 from trainctl.views.plan.json import plan_json

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainctl.store.maintenance.inventory import InventoryRow, MirrorInventory
-from trainctl.store.maintenance.verify import Finding, FindingOutcome, VerifyReport
+from trainctl.store.survey import InventoryRow, MirrorInventory
+from trainctl.store.verify import Finding, FindingOutcome, VerifyReport
 from trainctl.views.mirror import (
     lost_listing_lines,
     mirror_json,

@@ -8,10 +8,9 @@ import re
 import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, cast
 
-from trainctl.base.checkpoints.layout import folder_of, number_series
-from trainctl.base.checkpoints.ranking import age_key
+from trainctl.base.checkpoints.layout import age_key, folder_of, number_series
 from trainctl.base.checkpoints.stores import CheckpointStore
-from trainctl.base.failure import Failure
+from trainctl.errors import NodeError
 
 COMPLETE = ".complete"
 VERSIONS = ".versions"
@@ -128,9 +127,9 @@ def is_checkpoint_name(name: Any) -> bool:
 
 
 def validate_prefix(prefix: str) -> str:
-    """Return a valid prefix; Failure otherwise."""
+    """Return a valid prefix; TrainctlError otherwise."""
     if any(part in ("", ".", "..") or "\0" in part for part in prefix.split("/")):
-        raise Failure("request", f"{prefix!r} is not a prefix of checkpoints")
+        raise NodeError(f"{prefix!r} is not a prefix of checkpoints")
     return prefix
 
 

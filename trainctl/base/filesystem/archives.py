@@ -11,13 +11,17 @@ import tarfile
 from pathlib import Path
 from typing import IO, List
 
-from trainctl.base.failure import Failure
+from trainctl.errors import NodeError
 
 _COPY_BYTES = 2**20
 
 
+class UnsafeArchive(NodeError):
+    """A tar file is corrupt, or would write outside of its directory."""
+
+
 def unpack(stream: IO[bytes], target: Path) -> None:
-    """Unpack into an empty directory; Failure if a path or symlink leads outside."""
+    """Unpack into an empty directory; TrainctlError if a path or symlink leads outside."""
     links: List[tarfile.TarInfo] = []
     try:
         with tarfile.open(fileobj=stream, mode="r|*") as archive:
@@ -30,9 +34,9 @@ def unpack(stream: IO[bytes], target: Path) -> None:
                 elif member.isreg():
                     _write(archive, member, path)
                 else:
-                    raise Failure("request", f"{member.name!r} in the code is not a regular file")
+                    raise UnsafeArchive(f"{member.name!r} in the code is not a regular file")
     except tarfile.TarError as error:
-        raise Failure("request", f"cannot unpack the code: {error}") from None
+        raise UnsafeArchive(f"cannot unpack the code: {error}") from None
     for member in links:
         _link(target, member)
 
@@ -45,7 +49,7 @@ def is_inside(path: Path, root: Path) -> bool:
 def _path(target: Path, member: tarfile.TarInfo) -> Path:
     parts = member.name.split("/")
     if member.name.startswith("/") or ".." in parts or "\0" in member.name:
-        raise Failure("request", f"{member.name!r} is outside of the code directory")
+        raise UnsafeArchive(f"{member.name!r} is outside of the code directory")
     return target / member.name
 
 
@@ -53,7 +57,7 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Non
     path.parent.mkdir(0o755, parents=True, exist_ok=True)
     source = archive.extractfile(member)
     if source is None:
-        raise Failure("request", f"{member.name!r} in the code has no data")
+        raise UnsafeArchive(f"{member.name!r} in the code has no data")
     mode = 0o755 if member.mode & 0o100 else 0o644
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, mode), "wb") as stream:
@@ -66,5 +70,5 @@ def _link(target: Path, member: tarfile.TarInfo) -> None:
     root = Path(os.path.realpath(str(target)))
     resolved = Path(os.path.realpath(str(path.parent / member.linkname)))
     if member.linkname.startswith("/") or not is_inside(resolved, root):
-        raise Failure("request", f"symlink {member.name!r} leads outside of the code directory")
+        raise UnsafeArchive(f"symlink {member.name!r} leads outside of the code directory")
     path.symlink_to(member.linkname)

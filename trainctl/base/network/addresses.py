@@ -1,21 +1,24 @@
-"""Addresses by which other hosts reach this one (Linux)."""
+"""Addresses by which other hosts reach this one (Linux), and listening on them."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import ipaddress
 import os
+import random
+import re
 import socket
 import struct
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Iterator, List, NamedTuple, Sequence, Union
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, TypeVar, Union
 
-from trainctl.base.failure import Failure
 from trainctl.base.protocol import host
 from trainctl.base.system.processes import boot_id
+from trainctl.errors import NodeError
 
 _SIOCGIFADDR = 0x8915
 """linux/sockios.h: address of an interface, in bytes 20 to 23 of struct ifreq."""
@@ -39,15 +42,6 @@ def addresses() -> List[str]:
         if not (address.is_loopback or address.is_link_local) and text not in unique:
             unique.append(text)
     return unique
-
-
-def connection_address() -> str:
-    """Return the local address of the SSH connection, or loopback; see sshd(8)."""
-    words = os.environ.get("SSH_CONNECTION", "").split()
-    address = words[2].partition("%")[0] if len(words) == 4 else ""
-    with contextlib.suppress(ValueError):
-        return str(ipaddress.ip_address(address))
-    return _LOOPBACK
 
 
 def network_id() -> str:
@@ -77,7 +71,11 @@ class ServingAddresses(NamedTuple):
     @classmethod
     def here(cls) -> ServingAddresses:
         """Return this host's addresses, the SSH connection's first."""
-        known = list(dict.fromkeys([connection_address(), *addresses()]))
+        words = os.environ.get("SSH_CONNECTION", "").split()  # see sshd(8)
+        connected = _LOOPBACK
+        with contextlib.suppress(ValueError, IndexError):
+            connected = str(ipaddress.ip_address(words[2].partition("%")[0]))
+        known = list(dict.fromkeys([connected, *addresses()]))
         usable = [address for address in known if has_tls() or is_private(address)]
         if not all(map(is_loopback, usable)):
             return cls(usable, "")
@@ -96,20 +94,20 @@ class ServingAddresses(NamedTuple):
 
 
 def address_family(address: Any) -> socket.AddressFamily:
-    """Return the family of a listening address; Failure if not unicast."""
+    """Return the family of a listening address; TrainctlError if not unicast."""
     parsed = _parse_address(address)
     if parsed.is_unspecified or parsed.is_multicast:
-        raise Failure("request", f"cannot serve weights on {address}: not a unicast address")
+        raise NodeError(f"cannot serve weights on {address}: not a unicast address")
     return socket.AF_INET if parsed.version == 4 else socket.AF_INET6
 
 
 def is_loopback(address: Any) -> bool:
-    """Return whether this is a loopback address; Failure if it is not an address."""
+    """Return whether this is a loopback address; TrainctlError if it is not an address."""
     return _parse_address(address).is_loopback
 
 
 def is_private(address: Any) -> bool:
-    """Return whether an address is not routed publicly; Failure if invalid."""
+    """Return whether an address is not routed publicly; TrainctlError if invalid."""
     parsed = _parse_address(address)
     return any(parsed in ipaddress.ip_network(network) for network in _PRIVATE)
 
@@ -118,7 +116,7 @@ def _parse_address(text: Any) -> Union[ipaddress.IPv4Address, ipaddress.IPv6Addr
     try:
         return ipaddress.ip_address(str(text))
     except ValueError:
-        raise Failure("request", f"{text!r} is not an IP address") from None
+        raise NodeError(f"{text!r} is not an IP address") from None
 
 
 def _ipv4() -> Iterator[str]:
@@ -141,3 +139,69 @@ def _ipv6() -> Iterator[str]:
         digits, _, _, scope, _, name = line.split()
         if scope == "00" and not name.startswith(_IGNORED_INTERFACES):
             yield str(ipaddress.IPv6Address(bytes.fromhex(digits)))
+
+
+T = TypeVar("T")
+_BACKLOG = 256
+_RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
+
+
+def parse_port_range(text: Any) -> Optional[range]:
+    """Parse ``29000-29100`` (inclusive); None for no text, TrainctlError if invalid."""
+    if not text:
+        return None
+    match = _RANGE.fullmatch(str(text))
+    ports = range(int(match[1]), int(match[2]) + 1) if match else range(0)
+    if not ports or ports[0] < 1 or ports[-1] > 65535:
+        raise NodeError(f"{text!r} is not a range of ports")
+    return ports
+
+
+def bind_first_free(ports: range, bind: Callable[[int], T]) -> T:
+    """Return what ``bind`` returns for a free port; TrainctlError if none is free."""
+    for port in random.sample(ports, len(ports)):
+        try:
+            return bind(port)
+        except OSError as error:  # noqa: PERF203
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise NodeError(
+        f"none of the ports {ports[0]}-{ports[-1]} is free on {os.uname().nodename}",
+        "Stop the programs that listen there, or give the host more ports.",
+        code="no-free-port",
+    )
+
+
+def listen(addresses: Sequence[str], ports: Optional[range] = None) -> List[socket.socket]:
+    """Listen on those of the addresses that exist, at one of ``ports`` or any.
+
+    OSError if it has none of the addresses, TrainctlError if none of the ports is free.
+    """
+    if ports is not None:
+        return bind_first_free(ports, lambda port: _bind_listeners(addresses, port))
+    return _bind_listeners(addresses, 0)
+
+
+def _bind_listeners(addresses: Sequence[str], port: int) -> List[socket.socket]:
+    """Bind all addresses; OSError (EADDRINUSE) if ``port`` is taken on one."""
+    listeners: List[socket.socket] = []
+    for address in addresses:
+        chosen = port or (listeners[0].getsockname()[1] if listeners else 0)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            if port:  # connections of a stopped server don't block its port
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((address, chosen))
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+            listeners.append(listener)
+        except OSError as error:
+            listener.close()
+            if port and error.errno == errno.EADDRINUSE:
+                for other in listeners:
+                    other.close()
+                raise
+    if not listeners:
+        raise OSError(f"this host has none of the addresses {', '.join(addresses)}")
+    return listeners

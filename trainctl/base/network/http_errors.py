@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from trainctl.errors import NodeError
+
 
 class HttpError(OSError):
     """A failed request; ``reason`` hides the URL, ``advice`` may be empty."""
@@ -42,3 +44,20 @@ class HostThrottled(HttpError):
     def __init__(self, host: str, retry_after: float) -> None:
         super().__init__(f"{host} asked clients to pause")
         self.retry_after = retry_after
+
+
+class PeerAuthError(NodeError):
+    """A server's certificate is not the pinned one; nothing was sent to it."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"{where} shows another certificate than the server that was started there",
+            "Nothing was sent to it. The connection may be intercepted, or another program listens there.",
+        )
+
+
+class NoReachableAddress(NodeError):
+    """A server has no address that this host can reach."""
+
+    def __init__(self, summary: str) -> None:
+        super().__init__(summary, "The other host has no address that this host can reach.")

@@ -42,11 +42,9 @@ from typing import (  # fmt: skip
     cast,
 )
 
-from trainctl.base.failure import Failure
 from trainctl.base.listing import is_digest
-from trainctl.base.network.addresses import address_family, is_private
-from trainctl.base.network.even_streams import EvenStream, EvenStreams
-from trainctl.base.network.listener import listen
+from trainctl.base.network.addresses import address_family, is_private, listen
+from trainctl.errors import NodeError
 
 if TYPE_CHECKING:
     import ssl  # slow to import, and few servers use TLS
@@ -181,7 +179,7 @@ class ListeningServer(ThreadingMixIn, BaseServer):
 class ObjectServer(ListeningServer):
     """Serves on those of the addresses that exist, at one of ``ports`` or any.
 
-    Addresses that aren't ``private`` use ``tls``; Failure without it.
+    Addresses that aren't ``private`` use ``tls``; TrainctlError without it.
     """
 
     def __init__(
@@ -199,7 +197,7 @@ class ObjectServer(ListeningServer):
         for address in addresses:
             address_family(address)
             if tls is None and not private(address):
-                raise Failure("request", f"cannot serve weights on {address} without TLS")
+                raise NodeError(f"cannot serve weights on {address} without TLS")
         self.content = content
         self.token = token
         self.ending = threading.Event()
@@ -443,3 +441,55 @@ class _ObjectRequestHandler(BaseHTTPRequestHandler):
         lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         return "\r\n".join([*lines, "", ""]).encode()
+
+
+AHEAD_BYTES = 2**20
+_STALLED_SECONDS = 3.0
+
+
+class EvenStream:
+    """What one client has been sent: ``sent`` bytes, the last of them at the monotonic time ``at``."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.at = 0.0
+
+
+class EvenStreams:
+    """No stream gets more than AHEAD_BYTES ahead of the slowest that has not stalled."""
+
+    def __init__(self, stalled_seconds: float = _STALLED_SECONDS) -> None:
+        self._stalled_seconds = stalled_seconds
+        self._changed = threading.Condition()
+        self._active: Set[EvenStream] = set()
+
+    @contextlib.contextmanager
+    def sending(self, stream: EvenStream) -> Iterator[None]:
+        """Include the stream, which continues at its position or at that of the slowest."""
+        with self._changed:
+            stream.sent, stream.at = max(stream.sent, self._slowest(stream)), time.monotonic()
+            self._active.add(stream)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._active.discard(stream)
+                self._changed.notify_all()
+
+    def advance(self, stream: EvenStream, count: int) -> None:
+        """Count bytes that were sent; return when the stream may continue."""
+        with self._changed:
+            if stream.at < time.monotonic() - self._stalled_seconds:
+                stream.sent = max(stream.sent, self._slowest(stream))
+            stream.sent += count
+            stream.at = time.monotonic()
+            self._changed.notify_all()
+            while stream.sent - self._slowest(stream) > AHEAD_BYTES:
+                self._changed.wait(self._stalled_seconds)
+            stream.at = time.monotonic()
+
+    def _slowest(self, stream: EvenStream) -> int:
+        """Position of the slowest other stream; this stream's without any."""
+        since = time.monotonic() - self._stalled_seconds
+        others = (other.sent for other in self._active if other is not stream and other.at >= since)
+        return min(others, default=stream.sent)

@@ -10,8 +10,7 @@ import ssl
 from contextlib import ExitStack, contextmanager
 from typing import Iterator, Mapping, Optional
 
-from trainctl.base.failure import PeerAuthError
-from trainctl.base.network.http_errors import UntrustedCertificate
+from trainctl.base.network.http_errors import PeerAuthError, UntrustedCertificate
 from trainctl.errors import SourceError
 
 

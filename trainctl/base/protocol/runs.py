@@ -195,7 +195,7 @@ class RunDetails(TypedDict, total=False):
 class RunMoment(TypedDict, total=False):
     """What a node reports of a run and no record keeps, because it holds only now.
 
-    ``waiting``: what a pending run waits for, with its position, or the step of a deploying run. ``cause``: kind of the
+    ``waiting``: what a pending run waits for, with its position, or the step of a deploying run. ``cause``: code of the
     failure that prevented its start.
     """
 

@@ -27,8 +27,7 @@ from typing import (
     Tuple,
 )
 
-from trainctl.base.failure import Failure
-from trainctl.errors import SourceUnavailable, TrainctlError, error_class
+from trainctl.errors import NodeError, SourceUnavailable, TrainctlError, error_class
 
 _MAX_LINE = 2**16
 Frame = Tuple[Mapping[str, Any], bytes]
@@ -80,13 +79,13 @@ class FrameDecoder:
 
 
 def read_request(stream: BinaryIO) -> Dict[str, Any]:
-    """Read the request from the first line; Failure if it is malformed."""
+    """Read the request from the first line; TrainctlError if it is malformed."""
     try:
         request = json.loads(stream.readline())
     except ValueError:
-        raise Failure("request", "the request is not a complete line of JSON") from None
+        raise NodeError("the request is not a complete line of JSON") from None
     if not isinstance(request, dict):
-        raise Failure("request", "the request is not an object")
+        raise NodeError("the request is not an object")
     return request
 
 
@@ -129,7 +128,7 @@ def encode_rows(lists: Iterable[Rows]) -> Iterator[bytes]:
 
 
 def decode_rows(stream: BinaryIO) -> Iterator[Iterator[List[Any]]]:
-    """Yield the lists that follow a request, in order; Failure if cut off."""
+    """Yield the lists that follow a request, in order; TrainctlError if cut off."""
     for _, blocks in groupby(_blocks(stream), key=itemgetter(0)):
         yield (row for _, rows in blocks for row in rows)
 
@@ -144,13 +143,14 @@ def _block(line: bytes) -> Tuple[int, List[Any]]:
         block = json.loads(line)
         return block["of"], block["rows"]
     except (ValueError, KeyError, TypeError):
-        raise Failure("request", "the rows after the request are missing or cut off") from None
+        raise NodeError("the rows after the request are missing or cut off") from None
 
 
 def error_to_json(error: TrainctlError) -> Dict[str, Any]:
-    """Return an error as it is sent to the client."""
+    """Return an error as it is sent to the client: ``kind`` is its class in ``errors``."""
+    names = (kind.__name__ for kind in type(error).__mro__)
     return {
-        "kind": type(error).__name__,
+        "kind": next(name for name in names if error_class(name)),
         "summary": error.summary,
         "detail": error.detail,
         "code": error.code,

@@ -19,7 +19,7 @@ from trainctl.errors import UsageError
 from trainctl.model.delivery import MirrorSite
 from trainctl.operations.survey.storage import DAMAGED_REFERENCE
 from trainctl.operations.workspace import Workspace
-from trainctl.store.maintenance.gc import GcOptions
+from trainctl.store.gc import GcOptions
 from trainctl.views.mirror import (
     FINDING_COLUMNS,
     GC_COLUMNS,

@@ -9,9 +9,9 @@ import tarfile
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import make_directory, sync_directory, temporary_name
 from trainctl.base.protocol.host import CodeRequest, CodeResponse, HasCodeRequest
+from trainctl.errors import NodeError, UnknownOnNode
 from trainctl.node.cache.listings import CacheReferences
 from trainctl.node.system.layout import Layout, check_name
 
@@ -21,7 +21,7 @@ _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def upload_code(request: CodeRequest, emit: Emit, payload: BinaryIO) -> CodeResponse:
-    """Store the tar of a code tree; Failure if it is incomplete."""
+    """Store the tar of a code tree; TrainctlError if it is incomplete."""
     path = Layout(request["root"]).archive(request["digest"])
     make_directory(path.parent)
     temporary = path.with_name(temporary_name(path.name))
@@ -32,7 +32,7 @@ def upload_code(request: CodeRequest, emit: Emit, payload: BinaryIO) -> CodeResp
             stream.flush()
             os.fsync(stream.fileno())
         if not _is_complete_tar(temporary):
-            raise Failure("request", "incomplete or invalid code archive")
+            raise NodeError("incomplete or invalid code archive")
         temporary.replace(path)
     finally:
         if temporary.exists():
@@ -66,11 +66,11 @@ def read_code(request: CodeRequest, write: Callable[[bytes], None]) -> None:
 
 
 def open_archive(layout: Layout, digest: Any) -> BinaryIO:
-    """Open a code tree's tar; Failure if it is missing."""
+    """Open a code tree's tar; TrainctlError if it is missing."""
     try:
         return layout.archive(digest).open("rb")
     except FileNotFoundError:
-        raise Failure("missing", f"code {digest} not found on the node") from None
+        raise UnknownOnNode(f"code {digest} not found on the node") from None
 
 
 def _is_complete_tar(path: Path) -> bool:

@@ -8,7 +8,6 @@ from contextlib import closing
 from itertools import compress
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Mapping, Optional
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import make_directory
 from trainctl.base.lease import FileLease, remove_stale_leases
 from trainctl.base.listing import Listing
@@ -47,7 +46,7 @@ def deliver(request: DeliverRequest, emit: Emit, caller: BinaryIO) -> DeliverRes
     lease = names.check_name(request["lease"], "lease") if request.get("lease") else ""
     try:
         moved = _deliver_with_retries(layout, listing, request, emit, callbacks)
-    except (Failure, TrainctlError, OSError):
+    except (TrainctlError, OSError):
         CacheHolds(layout).release_listing(lease, listing.id)
         raise
     return {

@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from trainctl.base.failure import Failure, space_for_weights
+from trainctl.base.filesystem.space import space_for_weights
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
 from trainctl.base.units import format_bytes
+from trainctl.errors import InsufficientSpace, NodeError, StorageError, TrainctlError
 from trainctl.node.cache.eviction import CacheEntry, CacheEviction, CacheInventory
 from trainctl.node.cache.holds import CacheHolds, reservations, reserved_bytes, space_lock
 from trainctl.node.cache.listings import ListingTrees
@@ -38,8 +39,8 @@ def make_space(layout: Layout, listing: Listing, limit: Optional[int], run: str)
     """Evict listings until all reservations fit the limit and the disk.
 
     The listing is reserved already, for the run with key ``run``. Listings that live runs hold or deliveries fetch
-    are kept. Evicts nothing if that isn't enough: Failure ``room`` if the listing would fit once other runs have
-    ended, else ``storage``.
+    are kept. Evicts nothing if that isn't enough: InsufficientSpace if the listing would fit once other runs have
+    ended, else StorageError.
     """
     with space_lock(layout):
         if limit is None and reserved_bytes(layout) <= (space_for_weights(str(layout.cache)) or 0):
@@ -68,7 +69,7 @@ def cache_limit(request: Mapping[str, Any]) -> Optional[int]:
     """Largest size of the cache in bytes; None: limited by the disk only."""
     size = (request.get("cache") or {}).get("size")
     if size is not None and (not isinstance(size, int) or size < 0):
-        raise Failure("request", f"invalid cache size {size!r}: not a number of bytes")
+        raise NodeError(f"invalid cache size {size!r}: not a number of bytes")
     return size
 
 
@@ -122,7 +123,7 @@ def _no_space_error(
     survey: _SpaceSurvey,
     listing: Listing,
     run: str,
-) -> Failure:
+) -> TrainctlError:
     holds = CacheHolds(layout)
     bounds = {}
     if limit is not None:
@@ -144,12 +145,12 @@ def _no_space_error(
     detail += f". {f'Used by live runs: {held}. ' if held else ''}Free disk space"
     detail += " or raise cache.node.size of the cluster." if limit is not None else "."
     if not survey.alone(listing, run).fits(limit):
-        return Failure("storage", f"{cause}: {layout.cache}", detail)
+        return StorageError(f"{cause}: {layout.cache}", detail)
     others = [name for key, name in names.items() if key != run]
     users = f"{others[0]} is using the cache" if others else "others are being delivered"
     if len(others) > 1:
         users = f"{others[0]} and {len(others) - 1} more are using the cache"
-    return Failure("room", f"no space for the weights while {users}: {layout.cache}", detail)
+    return InsufficientSpace(f"no space for the weights while {users}: {layout.cache}", detail)
 
 
 def cache_query(request: CacheQueryRequest) -> CacheQueryResponse:

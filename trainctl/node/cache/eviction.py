@@ -21,11 +21,11 @@ from typing import (
     Tuple,
 )
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import list_names, make_directory, read_json, remove_tree
 from trainctl.base.lease import FileLease
 from trainctl.base.listing import ListedFile, Listing
 from trainctl.base.protocol.weights import CacheEvictRequest, CacheListingRow, CacheListingsResponse
+from trainctl.errors import NodeError
 from trainctl.node.cache.holds import CacheHolds, reservations, space_lock
 from trainctl.node.cache.listings import REMOVED, STAGE, CacheReferences, ListingTrees, load_listing
 from trainctl.node.system.layout import Layout, layout_of
@@ -132,7 +132,7 @@ def cache_evict(request: CacheEvictRequest, emit: Emit) -> CacheListingsResponse
     short = [name for name in names or () if len(name) < _SHORTEST_PREFIX]
     if short:
         reason = f"shorter than {_SHORTEST_PREFIX} characters"
-        raise Failure("request", f"invalid listing id {short[0]!r}: {reason}")
+        raise NodeError(f"invalid listing id {short[0]!r}: {reason}")
     if not layout.cache.is_dir():
         return {"listings": [], "bytes": 0, "freed": 0}
     make_directory(layout.locks)

@@ -10,7 +10,6 @@ import stat
 from pathlib import Path
 from typing import AbstractSet, BinaryIO, Iterable, Iterator, List, Optional, Set
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import (
     list_names,
     make_directory,
@@ -23,6 +22,7 @@ from trainctl.base.filesystem.files import (
 )
 from trainctl.base.listing import ListedFile, Listing
 from trainctl.base.protocol.wire import decode_rows
+from trainctl.errors import NodeError
 from trainctl.node.system.blob_files import is_stamped, matches_file, stamp
 from trainctl.node.system.layout import Layout
 
@@ -30,16 +30,16 @@ _ARRIVAL_FILE = "here.json"
 
 
 def receive_listings(ids: Iterable[str], stream: BinaryIO) -> List[Listing]:
-    """Read the rows of these listings, which follow a request; Failure if invalid."""
+    """Read the rows of these listings, which follow a request; TrainctlError if invalid."""
     listings: List[Listing] = []
     for listing_id, rows in zip(ids, decode_rows(stream)):
         try:
             listing = Listing.of_rows(rows)
             listing.check()
         except ValueError as error:
-            raise Failure("request", f"invalid listing: {error}") from None
+            raise NodeError(f"invalid listing: {error}") from None
         if listing.id != listing_id:
-            raise Failure("request", f"the listing's id is {listing.id}, expected {listing_id!r}")
+            raise NodeError(f"the listing's id is {listing.id}, expected {listing_id!r}")
         listings.append(listing)
     return listings
 

@@ -21,11 +21,14 @@ from typing import (  # fmt: skip
     Tuple,
 )
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import list_names, open_file
 from trainctl.base.listing import Chunk, ListedFile, Listing
-from trainctl.base.network.addresses import ServingAddresses, is_private, shared_loopback_network
-from trainctl.base.network.listener import parse_port_range
+from trainctl.base.network.addresses import (
+    ServingAddresses,
+    is_private,
+    parse_port_range,
+    shared_loopback_network,
+)
 from trainctl.base.network.object_server import (
     ObjectServer,
     ObjectSource,
@@ -39,6 +42,7 @@ from trainctl.base.protocol.weights import (
     ServeResponse,
 )
 from trainctl.base.protocol.wire import CallbackClient, CallerGone
+from trainctl.errors import NodeError
 from trainctl.node.cache.holds import reserved_listings
 from trainctl.node.cache.listings import ListingTrees, receive_listings
 from trainctl.node.system.blob_files import STEP_BYTES, VERIFIED, readable_bytes, stamp
@@ -182,16 +186,16 @@ def _serve(
 ) -> ServeResponse:
     """Serve until the client closes standard input or is silent for a minute.
 
-    Events: ``{urls, loopback, why}`` with ``more``, then ``{sent}`` each second. Failure if no address is usable.
+    Events: ``{urls, loopback, why}`` with ``more``, then ``{sent}`` each second. TrainctlError if no address is usable.
     """
     token = request["token"]
     if not isinstance(token, str) or len(token) < _MIN_TOKEN:
-        raise Failure("request", f"token is too short: at least {_MIN_TOKEN} characters required")
+        raise NodeError(f"token is too short: at least {_MIN_TOKEN} characters required")
     callbacks = CallbackClient(caller, emit)
     address = request.get("listen")
     addresses, reason = ([address], "") if address else ServingAddresses.here()
     if not addresses:
-        raise Failure("failed", reason)
+        raise NodeError(reason)
     tls = None if all(map(is_private, addresses)) else _tls(callbacks)
     ports = parse_port_range(request.get("ports"))
     with serve_in_thread(ObjectServer(objects, token, addresses, ports=ports, tls=tls)) as server:
@@ -209,7 +213,7 @@ def _tls(callbacks: CallbackClient) -> ssl.SSLContext:
     try:
         response = callbacks.request({"method": "certificate"})
     except CallerGone:
-        raise Failure("failed", "client disconnected") from None
+        raise NodeError("client disconnected") from None
     if "certificate" not in response:
-        raise Failure("failed", "client sent no TLS certificate")
+        raise NodeError("client sent no TLS certificate")
     return server_context(response)

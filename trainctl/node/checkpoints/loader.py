@@ -8,15 +8,13 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
-from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
-from trainctl.base.checkpoints.layout import folder_of
+from trainctl.base.checkpoints.layout import age_key, checkpoint_class, folder_of, newest_checkpoint
 from trainctl.base.checkpoints.manifests import CheckpointManifest, RunCheckpoints, list_runs
-from trainctl.base.checkpoints.ranking import age_key, checkpoint_class, newest_checkpoint
-from trainctl.base.checkpoints.stores import CheckpointStore, store_errors
-from trainctl.base.failure import Failure
+from trainctl.base.checkpoints.stores import CheckpointStore, DirectoryCheckpointStore, store_errors
 from trainctl.base.filesystem.files import make_directory, remove_tree
 from trainctl.base.protocol.runs import CheckpointLoad, RunSpec
-from trainctl.node.checkpoints.pointers import place_pointers
+from trainctl.errors import SourceMismatch, TrainctlError, UnknownOnNode
+from trainctl.node.checkpoints.metadata import place_pointers
 from trainctl.node.checkpoints.uploader import open_store_for
 from trainctl.node.checkpoints.uploader_process import runs_to_upload, upload_remaining
 from trainctl.node.runs.record import NodeRun
@@ -34,7 +32,7 @@ def load_checkpoints(
     """Place the checkpoints named by ``spec["load"]`` and return a row for each.
 
     They are stored below the run's ``loaded/<job>/rank-<n>/<checkpoint>``, next to the small files by which trainers
-    find them. Checkpoints that an earlier run of the job left on this node are uploaded first. Failure if a reference
+    find them. Checkpoints that an earlier run of the job left on this node are uploaded first. TrainctlError if a reference
     that is not ``optional`` matches nothing.
     """
     references = spec.get("load") or []
@@ -72,7 +70,7 @@ def _find(store: CheckpointStore, reference: CheckpointLoad) -> List[_LoadableCh
     name = reference["name"]
     projects = {path.split("/")[0] for path in reference["runs"]} or {reference["project"]}
     for source in (run for project in projects for run in list_runs(store, project)):
-        _, job, run = source.prefix.split("/")
+        _, job, run_name = source.prefix.split("/")
         runs = reference["runs"]
         if runs:
             if source.prefix not in runs:
@@ -80,7 +78,7 @@ def _find(store: CheckpointStore, reference: CheckpointLoad) -> List[_LoadableCh
             job = str(reference["job"])
         elif reference["job"] not in (None, job):
             continue
-        if reference["run"] not in (None, run.partition("-")[2]):
+        if reference["run"] not in (None, run_name.partition("-")[2]):
             continue
         manifests = [
             manifest for manifest in source.manifests() if name in (None, manifest["name"])
@@ -90,31 +88,23 @@ def _find(store: CheckpointStore, reference: CheckpointLoad) -> List[_LoadableCh
     if not newest:
         if reference["optional"]:
             return []
-        raise Failure(
-            "missing",
-            f"no complete checkpoint {_reference_text(reference)} found",
-            _available_text(store, reference),
+        words = [repr(name)] if name else []
+        words += [f"of run {reference['run']}"] if reference["run"] else []
+        words += [f"of job {reference['job']}"] if reference["job"] else []
+        words.append(f"in project {reference['project']}")
+        names = [
+            f"{run.prefix}: {manifest['name']}{_reason(manifest)}"
+            for run in list_runs(store, reference["project"])
+            for manifest in run.manifests()
+        ]
+        raise UnknownOnNode(
+            f"no complete checkpoint {' '.join(words)} found",
+            f"Available: {', '.join(names[-10:])}." if names else "The project has no checkpoints.",
         )
     source, ranks = max(
         newest, key=lambda entry: (min(checkpoint_class(entry[1][0]), 1), age_key(entry[1][0]))
     )
     return [_LoadableCheckpoint(source, manifest) for manifest in ranks]
-
-
-def _reference_text(reference: CheckpointLoad) -> str:
-    parts = [repr(reference["name"])] if reference["name"] else []
-    parts += [f"of run {reference['run']}"] if reference["run"] else []
-    parts += [f"of job {reference['job']}"] if reference["job"] else []
-    return " ".join([*parts, f"in project {reference['project']}"])
-
-
-def _available_text(store: CheckpointStore, reference: CheckpointLoad) -> str:
-    names = [
-        f"{list_run.prefix}: {manifest['name']}{_reason(manifest)}"
-        for list_run in list_runs(store, reference["project"])
-        for manifest in list_run.manifests()
-    ]
-    return f"Available: {', '.join(names[-10:])}." if names else "The project has no checkpoints."
 
 
 def _reason(manifest: CheckpointManifest) -> str:
@@ -128,7 +118,7 @@ def _place(checkpoint: _LoadableCheckpoint, rank: Path, local: Path) -> None:
     target = rank.parent / below
     make_directory(target)
     lease: Optional[str] = None
-    with contextlib.suppress(Failure, OSError):  # the store may be read-only
+    with contextlib.suppress(TrainctlError, OSError):  # the store may be read-only
         lease = source.lease(manifest["rank"], manifest["name"])
     try:
         for file in manifest["files"]:
@@ -141,7 +131,7 @@ def _place(checkpoint: _LoadableCheckpoint, rank: Path, local: Path) -> None:
                 _fetch(source.store, file, path)
     finally:
         if lease is not None:
-            with contextlib.suppress(Failure, OSError):
+            with contextlib.suppress(TrainctlError, OSError):
                 source.store.delete(lease)
 
 
@@ -171,5 +161,5 @@ def _fetch(store: CheckpointStore, file: Mapping[str, Any], path: Path) -> None:
 
         store.read(file["key"], 0, write)
     if digest.hexdigest() != file["sha256"]:
-        raise Failure("wrong", f"{file['key']!r} in the store is corrupt: digest mismatch")
+        raise SourceMismatch(f"{file['key']!r} in the store is corrupt: digest mismatch")
     path.chmod(0o444)

@@ -1,22 +1,40 @@
-"""Describe checkpoints by trainers' files: type, base model, step, tensors, and whether they are finished."""
+"""Describe checkpoints by trainers' files: type, base model, step, tensors, whether they are finished, and pointer files."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
+import os
 import re
 import struct
 from collections import Counter
 from pathlib import Path
-from typing import Any, Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Collection,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+)
 
 from trainctl.base.checkpoints.layout import (
+    POINTER_NAME,
     TRAINER_STATE,
+    PointerFile,
+    find_pointer,
     is_loadable,
     is_temporary_checkpoint,
     parse_step,
 )
+from trainctl.base.filesystem.files import list_names
+
+if TYPE_CHECKING:
+    from trainctl.node.checkpoints.monitor import SavedCheckpoint
 
 _SENTINEL = "checkpoint-is-incomplete.txt"
 _TRAINING_ARGS = "training_args.bin"
@@ -225,3 +243,42 @@ def _json(path: Path) -> Dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+_MOST_BYTES = 4096
+
+
+def pointers_of(saved: SavedCheckpoint, manifest: Mapping[str, Any]) -> List[PointerFile]:
+    """Return the pointers next to a checkpoint, with the values for it."""
+    place = (saved.top / saved.name).parent
+    pointers, names = [], list_names(place)
+    for path in (place / name for name in filter(POINTER_NAME.fullmatch, names)):
+        with contextlib.suppress(OSError, ValueError):
+            target = os.readlink(path) if path.is_symlink() else None
+            is_small = target is None and path.is_file() and path.stat().st_size <= _MOST_BYTES
+            text = path.read_text("utf-8", "replace") if is_small else ""
+            pointers.append(find_pointer(path.name, text.strip(), target, manifest, names))
+    return [pointer for pointer in pointers if pointer is not None]
+
+
+def place_pointers(manifest: Mapping[str, Any], rank: Path, visible: Path) -> List[str]:
+    """Write the pointers of a checkpoint that was loaded below ``rank``; return their paths.
+
+    ``visible``: that directory as the job sees it.
+    """
+    loaded = rank / manifest["name"]
+    written = []
+    for row in manifest.get("pointers") or ():
+        pointer = PointerFile(str(row["name"]), str(row["kind"]), str(row["value"]))
+        path = loaded.parent / pointer.name
+        if "/" in pointer.name or os.path.lexists(path):
+            continue
+        if pointer.kind == "link":
+            path.symlink_to(loaded.name)
+        elif pointer.kind != "copy":
+            is_path = pointer.kind == "path"
+            path.write_text(str(visible / manifest["name"]) if is_path else pointer.value)
+        elif pointer.value in [file["path"] for file in manifest["files"]]:
+            os.link(loaded / pointer.value, path, follow_symlinks=False)
+        written.append(path.relative_to(rank).as_posix())
+    return written

@@ -7,15 +7,14 @@ import hashlib
 import time
 from typing import Any, BinaryIO, Callable, Dict, List
 
-from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
 from trainctl.base.checkpoints.manifests import CheckpointManifest, RunCheckpoints
-from trainctl.base.checkpoints.stores import store_errors
-from trainctl.base.failure import Failure
+from trainctl.base.checkpoints.stores import DirectoryCheckpointStore, store_errors
 from trainctl.base.filesystem.archives import is_inside
 from trainctl.base.filesystem.files import list_names, remove_tree
 from trainctl.base.listing import CHUNK_BYTES, ListedFile
 from trainctl.base.protocol import training as protocol
 from trainctl.base.protocol.runs import RemoveResponse
+from trainctl.errors import NodeError, SourceMismatch, UnknownOnNode
 from trainctl.node.checkpoints.monitor import SavedCheckpoint, list_saved
 from trainctl.node.checkpoints.uploader import open_store_for
 from trainctl.node.checkpoints.uploader_process import upload_remaining
@@ -69,7 +68,7 @@ def checkpoint_listing(
     key = run.manifest_key(request["rank"], request["name"])
     manifest = run.manifest(request["rank"], request["name"])
     if manifest is None or not isinstance(store, DirectoryCheckpointStore):
-        raise Failure("missing", f"{key!r} no longer exists")
+        raise UnknownOnNode(f"{key!r} no longer exists")
     digests = {file["key"]: file["sha256"] for file in manifest["files"]}
     files: List[ListedFile] = []
     done, reported = 0, 0.0
@@ -85,7 +84,7 @@ def checkpoint_listing(
         with store.open(path) as stream:
             files.append(_hash_file(path, stream, on_bytes))
         if digests.get(path, files[-1].sha256) != files[-1].sha256:
-            raise Failure("wrong", f"{path!r} in the store is corrupt: digest mismatch")
+            raise SourceMismatch(f"{path!r} in the store is corrupt: digest mismatch")
     return {"directory": str(store.root), "files": [file.row for file in files]}
 
 
@@ -105,7 +104,7 @@ def read_objects(request: protocol.ReadObjectsRequest, write: Callable[[bytes], 
     prefix = RunCheckpoints(store, request["prefix"]).prefix
     for item in request["objects"]:
         if not item["key"].startswith(f"{prefix}/"):
-            raise Failure("request", f"object {item['key']!r} does not belong to run {prefix}")
+            raise NodeError(f"object {item['key']!r} does not belong to run {prefix}")
         store.read(item["key"], item["offset"], write)
 
 
@@ -125,7 +124,7 @@ def remove_checkpoints(request: protocol.RemoveCheckpointsRequest, emit: Emit) -
     data = layout.check_absolute(request["data"], "data")
     directory = layout.check_absolute(request["directory"], "directory")
     if not is_inside(directory, data) or directory == data:
-        raise Failure("request", f"{directory} is not a checkpoint directory below {data}")
+        raise NodeError(f"{directory} is not a checkpoint directory below {data}")
     location = request["place"]
     if location and location["url"] is not None:
         RunCheckpoints(open_store_for(location, data, {}), request["prefix"]).remove_all()

@@ -7,17 +7,18 @@ import re
 import stat
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from trainctl.base.checkpoints.layout import (
+    checkpoint_class,
     deciding_files,
     group_paths,
     is_safetensors_temporary,
     parse_step,
     series,
 )
-from trainctl.base.checkpoints.ranking import checkpoint_class
 from trainctl.base.filesystem.files import list_names, resolve_within
 from trainctl.base.protocol.runs import CheckpointStoreSpec
 from trainctl.base.system.processes import all_pids
@@ -74,9 +75,23 @@ class CheckpointMonitor:
         self._observed = {checkpoint.key: self._update(checkpoint, end) for checkpoint in saved}
 
     def open_files(self, pending: Sequence[SavedCheckpoint]) -> Set[Inode]:
-        """Settled files of these checkpoints that a process has open for writing."""
+        """Settled files of these checkpoints that a process visible to this user has open for writing."""
         files = {file.inode for checkpoint in pending for file in self._settled(checkpoint)}
-        return open_for_writing(files)
+        open_inodes: Set[Inode] = set()
+        for pid in all_pids() if files else ():
+            numbers: List[str] = []
+            with suppress(OSError):  # it ended, or belongs to another user
+                numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - every second, for all processes
+            for number in numbers:
+                with suppress(OSError):
+                    status = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116 - not a regular symlink
+                    inode = status.st_dev, status.st_ino
+                    if inode in files and inode not in open_inodes:
+                        text = Path(f"/proc/{pid}/fdinfo/{number}").read_text()
+                        match = re.search(r"^flags:\s*(\d+)", text, re.MULTILINE)
+                        if match and int(match[1], 8) & os.O_ACCMODE != os.O_RDONLY:
+                            open_inodes.add(inode)
+        return open_inodes
 
     def settled_files(self, saved: SavedCheckpoint, writing: Set[Inode]) -> List[SavedFile]:
         """Files of a checkpoint that are unchanged for a while and not open for writing."""
@@ -235,38 +250,6 @@ def _list_rank(top: Path, rank: int) -> Iterator[SavedCheckpoint]:
             files.setdefault(member, []).append(file)
     for member, kept in files.items():
         yield SavedCheckpoint(rank, *member, top, tuple(kept), skipped_links[member])
-
-
-def open_for_writing(files: Set[Inode]) -> Set[Inode]:
-    """Select the files that a process visible to this user has open for writing."""
-    open_inodes: Set[Inode] = set()
-    for pid in all_pids() if files else ():
-        for number, inode in _open_files(pid):
-            if inode in files and inode not in open_inodes and _writes(pid, number):
-                open_inodes.add(inode)
-    return open_inodes
-
-
-def _open_files(pid: int) -> Iterator[Tuple[str, Inode]]:
-    try:
-        numbers = [path.name for path in Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:
-        return
-    for number in numbers:
-        try:
-            status = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116 - not a regular symlink
-        except OSError:
-            continue
-        yield number, (status.st_dev, status.st_ino)
-
-
-def _writes(pid: int, number: str) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/fdinfo/{number}").read_text()
-    except OSError:
-        return False
-    match = re.search(r"^flags:\s*(\d+)", text, re.MULTILINE)
-    return match is not None and int(match[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def _raise_disk_error(error: OSError) -> None:

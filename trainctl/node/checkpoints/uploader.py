@@ -11,8 +11,15 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Sequence, Set, cast
 
-from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
-from trainctl.base.checkpoints.layout import LOOSE, folder_of, number_series, series
+from trainctl.base.checkpoints.layout import (
+    LOOSE,
+    Retention,
+    age_key,
+    expired_checkpoints,
+    folder_of,
+    number_series,
+    series,
+)
 from trainctl.base.checkpoints.manifests import (
     COMPLETE,
     FORMAT,
@@ -20,9 +27,12 @@ from trainctl.base.checkpoints.manifests import (
     CheckpointManifest,
     RunCheckpoints,
 )
-from trainctl.base.checkpoints.ranking import Retention, age_key, expired_checkpoints
-from trainctl.base.checkpoints.stores import CheckpointStore, open_checkpoint_store
-from trainctl.base.failure import Failure
+from trainctl.base.checkpoints.stores import (
+    CheckpointStore,
+    DirectoryCheckpointStore,
+    UnstorableFile,
+    open_checkpoint_store,
+)
 from trainctl.base.filesystem.files import resolve_within
 from trainctl.base.objects import ObjectStat
 from trainctl.base.protocol.runs import RunSpec
@@ -31,6 +41,7 @@ from trainctl.base.units import parse_size
 from trainctl.node.checkpoints.metadata import (
     checkpoint_step,
     describe_checkpoint,
+    pointers_of,
     unfinished_reason,
 )
 from trainctl.node.checkpoints.monitor import (
@@ -42,7 +53,6 @@ from trainctl.node.checkpoints.monitor import (
     SavedFile,
     list_saved,
 )
-from trainctl.node.checkpoints.pointers import pointers_of
 from trainctl.node.checkpoints.upload_journal import COMPLETED, SYNCING, UploadJournal, UploadRecord
 from trainctl.node.runs.record import NodeRun
 
@@ -81,7 +91,7 @@ class Uploader:
         self._refused: Dict[CheckpointKey, str] = {}
 
     def announce(self) -> None:
-        """Write ``run.json`` to the store; Failure if the store refuses it."""
+        """Write ``run.json`` to the store; TrainctlError if the store refuses it."""
         if not self._in_place:
             self._write_run({"status": "TRAINING_JOB_DEPLOYING"})
 
@@ -94,7 +104,18 @@ class Uploader:
         self._monitor.observe(saved, end)
         pending = [checkpoint for checkpoint in saved if self._is_pending(checkpoint)]
         writing = set() if end else self._monitor.open_files(pending)
-        errors = [self._try_upload(checkpoint, writing, end) for checkpoint in pending]
+        for checkpoint in pending:  # errors of the store end the round, those of a checkpoint don't
+            try:
+                self._upload(checkpoint, writing, end)
+            except UnstorableFile as error:  # noqa: PERF203
+                self._refused[checkpoint.key] = error.summary
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                self._refused[checkpoint.key] = (
+                    f"name of checkpoint {checkpoint.name!r} is too long"
+                )
+        errors = [self._refused.get(checkpoint.key) for checkpoint in pending]
         remaining = [checkpoint for checkpoint in pending if not self._is_complete(checkpoint)]
         self._drop_vanished(saved)
         self._retain(saved, ended=end is not None)
@@ -106,7 +127,11 @@ class Uploader:
         top, rank = self._target.prefix, f"rank-{self._rank}/"
         self._target.store.abandon(f"{top}/{COMPLETE}/{rank}")
         if self._in_place:
-            self._remove_vanished_manifests()
+            present = {checkpoint.key for checkpoint in list_saved(self._local)}
+            for manifest in self._target.manifests():
+                key = manifest["rank"], manifest["name"]
+                if manifest["rank"] == self._rank and key not in present:  # the job removed it
+                    self._target.store.delete(self._target.manifest_key(*key))
         else:
             self._sweep()
             for prefix in (f"{top}/{rank}", f"{top}/{VERSIONS}/{rank}", f"{top}/.{self._run_file}"):
@@ -127,7 +152,10 @@ class Uploader:
         pending = [
             checkpoint
             for checkpoint in saved
-            if checkpoint.name in reported or not self._is_uploaded(checkpoint)
+            if checkpoint.name in reported
+            or any(
+                (*checkpoint.key, file.path) not in self._journal.files for file in checkpoint.files
+            )
         ]
         self._report([checkpoint for checkpoint in pending if self._is_pending(checkpoint)], error)
 
@@ -155,10 +183,6 @@ class Uploader:
 
     def _is_pending(self, checkpoint: SavedCheckpoint) -> bool:
         return not (self._is_complete(checkpoint) or self._is_superseded(checkpoint))
-
-    def _is_uploaded(self, checkpoint: SavedCheckpoint) -> bool:
-        """Check that every file has been uploaded, even if deleted from the store since."""
-        return all((*checkpoint.key, file.path) in self._journal.files for file in checkpoint.files)
 
     def _is_complete(self, checkpoint: SavedCheckpoint) -> bool:
         """Check that the manifest describes the checkpoint, now or before files vanished.
@@ -194,30 +218,12 @@ class Uploader:
         }
         return row in expired_checkpoints([*self._complete.values(), row], self._retention)
 
-    def _try_upload(
-        self, checkpoint: SavedCheckpoint, writing: Set[Inode], end: Optional[RunEnd]
-    ) -> Optional[str]:
-        """Upload a checkpoint; the error if its cause is the checkpoint and not the store."""
-        try:
-            self._upload(checkpoint, writing, end)
-        except Failure as error:
-            if error.kind not in ("name", "changed"):
-                raise
-            self._refused[checkpoint.key] = error.summary
-        except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:
-                raise
-            self._refused[checkpoint.key] = f"name of checkpoint {checkpoint.name!r} is too long"
-        return self._refused.get(checkpoint.key)
-
     def _upload(
         self, checkpoint: SavedCheckpoint, writing: Set[Inode], end: Optional[RunEnd]
     ) -> None:
         due = self._monitor.is_due(checkpoint, end)
         if end is not None and not due:
-            raise Failure(
-                "changed", f"run was killed while {checkpoint.name!r} may have been written"
-            )
+            raise UnstorableFile(f"run was killed while {checkpoint.name!r} may have been written")
         settled: Sequence[SavedFile] = checkpoint.files
         if end is None:
             settled = self._monitor.settled_files(checkpoint, writing)
@@ -237,7 +243,13 @@ class Uploader:
     def _upload_file(self, checkpoint: SavedCheckpoint, file: SavedFile) -> UploadRecord:
         """Upload a file unless it is stored already, by an earlier version or attempt."""
         key = (*checkpoint.key, file.path)
-        for stored in (self._of_manifest(checkpoint, file), self._journal.files.get(key)):
+        rows = self._complete.get(checkpoint.key, {}).get("files", ())
+        known = [
+            UploadRecord(row["size"], row["modified"], row["sha256"], row["key"])
+            for row in rows
+            if row["path"] == file.path
+        ]
+        for stored in (*known, self._journal.files.get(key)):
             if stored is not None and stored.describes(file):
                 return stored
         version = 1 if self._in_place else self._version(checkpoint)
@@ -249,17 +261,11 @@ class Uploader:
         self._journal.add(key, uploaded)
         return uploaded
 
-    def _of_manifest(self, checkpoint: SavedCheckpoint, file: SavedFile) -> Optional[UploadRecord]:
-        for row in self._complete.get(checkpoint.key, {}).get("files", ()):
-            if row["path"] == file.path:
-                return UploadRecord(row["size"], row["modified"], row["sha256"], row["key"])
-        return None
-
     def _send(self, checkpoint: SavedCheckpoint, file: SavedFile, key: str) -> str:
-        """Hash and upload the file, or only hash it in place; Failure if it changes."""
+        """Hash and upload the file, or only hash it in place; TrainctlError if it changes."""
         path = resolve_within(checkpoint.directory / file.path, checkpoint.top)
         if path is None:
-            raise Failure("changed", f"{file.path!r} was removed during its upload")
+            raise UnstorableFile(f"{file.path!r} was removed during its upload")
         with path.open("rb") as raw:
             stream = _HashingReader(raw)
             if self._in_place:
@@ -272,7 +278,7 @@ class Uploader:
             status = os.fstat(raw.fileno())
         now = (stream.size, status.st_size, status.st_mtime_ns)
         if now != (file.size, file.size, file.modified):
-            raise Failure("changed", f"{file.path!r} changed during its upload")
+            raise UnstorableFile(f"{file.path!r} changed during its upload")
         return stream.hexdigest()
 
     def _make_complete(self, checkpoint: SavedCheckpoint) -> None:
@@ -281,7 +287,7 @@ class Uploader:
         saved = {other.key: other for other in self._saved()}
         now = saved.pop(checkpoint.key, None)
         if now is None or not set(checkpoint.files) <= set(now.files):
-            raise Failure("changed", f"{checkpoint.name!r} changed during its upload")
+            raise UnstorableFile(f"{checkpoint.name!r} changed during its upload")
         before = self._complete.get(checkpoint.key)
         siblings = [other.files for other in saved.values() if other.series == checkpoint.series]
         place, name = checkpoint.directory, checkpoint.name
@@ -316,7 +322,14 @@ class Uploader:
         rows = list(self._complete.values())
         leased: Set[CheckpointKey] = set()
         if expired_checkpoints(rows, self._retention):
-            leased = self._target.leased() | (_symlink_targets(saved) if self._in_place else set())
+            leased = self._target.leased()
+            files = [file for checkpoint in saved for file in checkpoint.files if self._in_place]
+            targets = {file.inode for file in files if file.linked}
+            leased |= {  # symlinks of other checkpoints lead there
+                checkpoint.key
+                for checkpoint in saved
+                if any(file.inode in targets and not file.linked for file in checkpoint.files)
+            }
         expired = expired_checkpoints(rows, self._retention, leased)
         for manifest in [*expired, *self._replaced_files(saved)]:
             key = (manifest["rank"], manifest["name"])
@@ -377,14 +390,6 @@ class Uploader:
             if stored.key not in referenced:
                 self._target.store.delete(stored.key)
 
-    def _remove_vanished_manifests(self) -> None:
-        """Delete the manifests of checkpoints that the job removed."""
-        present = {checkpoint.key for checkpoint in list_saved(self._local)}
-        for manifest in self._target.manifests():
-            rank, name = manifest["rank"], manifest["name"]
-            if rank == self._rank and (rank, name) not in present:
-                self._target.store.delete(self._target.manifest_key(rank, name))
-
     def _write_run(self, record: Mapping[str, Any]) -> None:
         identity = {name: self._spec.get(name) for name in _RUN_KEYS}
         text = json.dumps({**identity, **record}, sort_keys=True) + "\n"
@@ -397,16 +402,6 @@ class Uploader:
 
 def _object_keys(manifest: CheckpointManifest) -> Set[str]:
     return {file["key"] for file in manifest["files"]}
-
-
-def _symlink_targets(saved: Sequence[SavedCheckpoint]) -> Set[CheckpointKey]:
-    """Keys of the checkpoints with files that symlinks of other checkpoints lead to."""
-    targets = {file.inode for checkpoint in saved for file in checkpoint.files if file.linked}
-    return {
-        checkpoint.key
-        for checkpoint in saved
-        if any(file.inode in targets and not file.linked for file in checkpoint.files)
-    }
 
 
 class _HashingReader:

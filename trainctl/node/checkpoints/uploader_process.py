@@ -11,13 +11,14 @@ import time
 from pathlib import Path
 from typing import Any, Iterator, Mapping, Optional
 
-from trainctl.base.checkpoints.stores import store_errors
+from trainctl.base.checkpoints.stores import StoreUnavailable, store_errors
 from trainctl.base.clock import Stopwatch
-from trainctl.base.failure import Failure, from_os_error
+from trainctl.base.filesystem.space import from_os_error
 from trainctl.base.lease import FileLease
 from trainctl.base.protocol.runs import RunSpec, UploadStatus
 from trainctl.base.system.processes import is_alive
 from trainctl.base.system.syscalls import fork_child
+from trainctl.errors import LockHeld, StorageError, TrainctlError
 from trainctl.node.checkpoints.monitor import RunEnd
 from trainctl.node.checkpoints.upload_journal import COMPLETED, SYNCING, UploadJournal
 from trainctl.node.checkpoints.uploader import Uploader
@@ -49,7 +50,7 @@ class UploaderProcess:
         self._started_at = 0.0
 
     def start_and_announce(self) -> None:
-        """Start the process before the job; Failure if the store refuses uploads."""
+        """Start the process before the job; TrainctlError if the store refuses uploads."""
         if keeps_checkpoints(self._spec):
             with store_errors(self._spec["store"]):
                 self._uploader().announce()
@@ -88,7 +89,7 @@ class UploaderProcess:
         self._kill()
         if code != _EXIT_DONE:
             timed_out = f"timed out after {clock.seconds:.0f} s; `trainctl checkpoints upload` uploads the rest"
-            with contextlib.suppress(Failure, OSError):
+            with contextlib.suppress(TrainctlError, OSError):
                 error = upload_status(self._run.directory).get("error")
                 self._uploader().report_failure(str(error or timed_out))
 
@@ -107,7 +108,7 @@ class UploaderProcess:
 
     def _work(self, control: int) -> int:
         for run in runs_to_upload(self._run, self._spec):
-            with contextlib.suppress(Failure, OSError):
+            with contextlib.suppress(TrainctlError, OSError):
                 upload_remaining(run, self._secrets, self._data)
         with FileLease(self._run.directory / "uploader.lock"):
             return run_uploader(self._uploader(), _ControlPipe(control))
@@ -165,11 +166,11 @@ def run_uploader(uploader: Uploader, control: Any) -> int:
                 uploader.finish(end)
                 return _EXIT_DONE
             pause = _POLL_SECONDS
-        except (Failure, OSError) as error:
-            failure = error if isinstance(error, Failure) else from_os_error(error, "/")
+        except (TrainctlError, OSError) as error:
+            failure = error if isinstance(error, TrainctlError) else from_os_error(error, "/")
             with contextlib.suppress(OSError):
                 uploader.report_failure(f"{failure.summary}. {failure.detail}".strip())
-            if end is not None and failure.kind in ("denied", "storage"):
+            if end is not None and isinstance(failure, StorageError) and not failure.retryable:
                 return _EXIT_REFUSED
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
         try:
@@ -218,14 +219,14 @@ def ended_orderly(record: Mapping[str, Any]) -> bool:
 def upload_remaining(run: NodeRun, secrets: Mapping[str, str], data: Path) -> UploadStatus:
     """Upload checkpoints of an ended run; its upload status.
 
-    Failure if the run is live or the store refuses.
+    TrainctlError if the run is live or the store refuses.
     """
     spec = run.spec
     if spec is None or not keeps_checkpoints(spec):
         return {}
     end = run_end(run)
     if end is None:
-        raise Failure("busy", f"run {run.key} is live", "Its own uploader uploads its checkpoints.")
+        raise LockHeld(f"run {run.key} is live", "Its own uploader uploads its checkpoints.")
     if upload_status(run.directory).get("state") != COMPLETED:
         with FileLease(run.directory / "uploader.lock"):
             uploader = Uploader(run, spec, secrets, data)
@@ -233,7 +234,7 @@ def upload_remaining(run: NodeRun, secrets: Mapping[str, str], data: Path) -> Up
             timeout = upload_seconds(spec)
             while not uploader.run_round(end):
                 if clock.seconds > timeout:
-                    raise Failure("store", f"checkpoint upload timed out after {timeout:.0f} s")
+                    raise StoreUnavailable(f"checkpoint upload timed out after {timeout:.0f} s")
                 time.sleep(_POLL_SECONDS)
             uploader.finish(end)
     return upload_status(run.directory)

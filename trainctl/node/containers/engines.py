@@ -11,8 +11,8 @@ from collections import deque
 from pathlib import PurePosixPath
 from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from trainctl.base.failure import Failure
 from trainctl.base.protocol.host import EngineInfo as EngineAnswer
+from trainctl.errors import NodeError
 
 PODMAN, DOCKER, APPTAINER = "podman", "docker", "apptainer"
 ORDER = (PODMAN, DOCKER, APPTAINER)
@@ -108,10 +108,10 @@ def probe_engine(name: str) -> Tuple[Optional[LocalEngine], str]:
 
 
 def choose_engine(requested: Optional[str]) -> LocalEngine:
-    """The requested engine, or the first that works; Failure with the reason for each."""
+    """The requested engine, or the first that works; TrainctlError with the reason for each."""
     if requested is not None and requested not in ORDER:
-        raise Failure(
-            "request", f"unknown container engine {requested!r}", f"Use one of {', '.join(ORDER)}."
+        raise NodeError(
+            f"unknown container engine {requested!r}", f"Use one of {', '.join(ORDER)}."
         )
     reasons = []
     for name in (requested,) if requested else ORDER:
@@ -119,8 +119,7 @@ def choose_engine(requested: Optional[str]) -> LocalEngine:
         if engine is not None:
             return engine
         reasons.append(reason)
-    raise Failure(
-        "failed",
+    raise NodeError(
         f"no container engine works: {'; '.join(reasons)}",
         "Install podman, docker or apptainer on the node, or set runtime.engine: host.",
     )

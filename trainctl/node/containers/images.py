@@ -24,7 +24,6 @@ from typing import (
     Tuple,
 )
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import (
     list_names,
     make_directory,
@@ -33,6 +32,7 @@ from trainctl.base.filesystem.files import (
     write_json,
 )
 from trainctl.base.protocol.host import PullImageRequest, PullImageResponse
+from trainctl.errors import NodeError, TrainctlError
 from trainctl.node.containers.engines import (
     APPTAINER,
     PODMAN,
@@ -261,7 +261,7 @@ def pull_image(request: PullImageRequest, emit: Emit) -> PullImageResponse:
             note = f"registry is unreachable, using {reference} as present on the node"
     image = find_image(layout, engine, reference)
     if image is None:
-        raise Failure("failed", f"image {reference} not found after {engine.name} pulled it")
+        raise NodeError(f"image {reference} not found after {engine.name} pulled it")
     pulled = before is None or before.id != image.id
     stored = image.digest if engine.name == APPTAINER else image.id
     ImageStore(layout).mark(lineage, engine.name, stored, pulled=pulled)
@@ -278,7 +278,7 @@ def pull_image(request: PullImageRequest, emit: Emit) -> PullImageResponse:
 def validate_reference(reference: Any) -> str:
     """Check that an engine can't mistake the name of an image for an option."""
     if not isinstance(reference, str) or not reference or reference.startswith("-"):
-        raise Failure("request", f"invalid image name {reference!r}")
+        raise NodeError(f"invalid image name {reference!r}")
     return reference
 
 
@@ -295,9 +295,7 @@ def find_image(layout: Layout, engine: LocalEngine, reference: str) -> Optional[
         digests = [str(repodigest) for repodigest in document.get("RepoDigests") or ()]
         workdir = str((document.get("Config") or {}).get("WorkingDir") or "")
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise Failure(
-            "failed", f"unexpected output of {engine.name} for image {reference}"
-        ) from None
+        raise NodeError(f"unexpected output of {engine.name} for image {reference}") from None
     digest = _digest(reference, digests, str(document.get("Digest")))
     return LocalImage(identity, digest or identity, workdir)
 
@@ -388,16 +386,16 @@ def is_registry_unreachable(result: ProgramResult) -> bool:
     return _reason(result.complaint) is None and bool(_UNREACHABLE.search(result.complaint))
 
 
-def pull_error(reference: str, result: ProgramResult) -> Failure:
+def pull_error(reference: str, result: ProgramResult) -> TrainctlError:
     """Error for an image that can't be pulled: cause, hint and the engine's message."""
     message = _NOISE.sub("", result.complaint)[:_MAX_COMPLAINT]
     reason = _reason(result.complaint)
     if reason is not None:
-        return Failure("failed", f"image {reference}: {reason[0]}", f"{reason[1]} ({message})")
+        return NodeError(f"image {reference}: {reason[0]}", f"{reason[1]} ({message})")
     if is_registry_unreachable(result):
         summary = f"image {reference}: the node cannot reach the registry"
-        return Failure("failed", summary, message)
-    return Failure("failed", f"cannot pull image {reference}", message)
+        return NodeError(summary, message)
+    return NodeError(f"cannot pull image {reference}", message)
 
 
 def _reason(complaint: str) -> Optional[Tuple[str, str]]:

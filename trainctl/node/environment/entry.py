@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from trainctl.base.failure import Failure, from_os_error
+from trainctl.base.filesystem.space import from_os_error
 from trainctl.base.protocol.runs import EnterRequest, RunSpec
 from trainctl.base.system.processes import descendants, is_alive
 from trainctl.base.system.syscalls import setns
+from trainctl.errors import LockHeld, NodeError, TrainctlError, UnknownOnNode
 from trainctl.node.containers.cleanup import running_container
 from trainctl.node.containers.engines import APPTAINER, FIRST
 from trainctl.node.environment.container import WORK
@@ -44,7 +45,7 @@ def enter(argument: str) -> int:
         return _enter(NodeRun(Layout(request["root"]), request["key"]), request)
     except OSError as error:
         failure = from_os_error(error, request["root"])
-    except Failure as error:
+    except TrainctlError as error:
         failure = error
     sys.stderr.write(f"{failure.summary}. {failure.detail}".strip() + "\n")
     return 1
@@ -53,7 +54,7 @@ def enter(argument: str) -> int:
 def _enter(run: NodeRun, request: EnterRequest) -> int:
     spec = run.spec
     if spec is None:
-        raise Failure("missing", f"run {run.key} not found on the node")
+        raise UnknownOnNode(f"run {run.key} not found on the node")
     secret = secret_variables(spec)
     secrets = secret if request["with_secrets"] else {}
     holder = run.supervisor
@@ -87,11 +88,9 @@ def _enter_directory(
 ) -> int:
     """Enter the directory of a run that has ended, without its mounts."""
     if not run.work.is_dir():
-        raise Failure("missing", f"run {run.key} has no directory", "It has not started.")
+        raise UnknownOnNode(f"run {run.key} has no directory", "It has not started.")
     if secrets:
-        raise Failure(
-            "missing", "the secrets of an ended run are not stored", "Omit --with-secrets."
-        )
+        raise UnknownOnNode("the secrets of an ended run are not stored", "Omit --with-secrets.")
     variables = job_environment(run, spec, None)
     return _execute(_program(_activation(spec), str(run.work), command, ["-l"]), variables, None)
 
@@ -151,7 +150,7 @@ def _join_namespaces(pid: int) -> List[str]:
 
 
 def _first_process(run: NodeRun, pids: Sequence[int], in_container: bool) -> int:
-    """Return the job's first process; Failure before its start."""
+    """Return the job's first process; TrainctlError before its start."""
     for pid in pids:
         with contextlib.suppress(OSError):
             if in_container:
@@ -163,12 +162,12 @@ def _first_process(run: NodeRun, pids: Sequence[int], in_container: bool) -> int
     raise _not_started(run)
 
 
-def _not_started(run: NodeRun) -> Failure:
-    return Failure("busy", f"run {run.key} has no process yet", "Try again when it is running.")
+def _not_started(run: NodeRun) -> TrainctlError:
+    return LockHeld(f"run {run.key} has no process yet", "Try again when it is running.")
 
 
 def _values(pids: Sequence[int], names: Mapping[str, str]) -> Dict[str, str]:
-    """Return variables of the job's processes; Failure if they can't be read."""
+    """Return variables of the job's processes; TrainctlError if they can't be read."""
     for pid in pids if names else ():
         with contextlib.suppress(OSError):
             environment = _environment(pid)
@@ -176,7 +175,7 @@ def _values(pids: Sequence[int], names: Mapping[str, str]) -> Dict[str, str]:
                 return {name: environment[name] for name in names}
     if names:
         text = "the secrets of the run can't be read from its processes"
-        raise Failure("forbidden", text, "Omit --with-secrets.")
+        raise NodeError(text, "Omit --with-secrets.")
     return {}
 
 

@@ -11,10 +11,10 @@ import tarfile
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import make_directory, read_json, remove_tree, write_json
 from trainctl.base.lease import FileLease
 from trainctl.base.protocol.host import EnvironmentRequest, EnvironmentResponse
+from trainctl.errors import RequirementsError, TrainctlError
 from trainctl.node.cache.code_archives import open_archive
 from trainctl.node.environment.workspace import QUERY_SECONDS, run_in_login_shell
 from trainctl.node.system.layout import Layout
@@ -54,7 +54,7 @@ def build_environment(request: EnvironmentRequest, emit: Emit) -> EnvironmentRes
 
 
 def requirement_texts(layout: Layout, code: Any, name: str) -> Dict[str, str]:
-    """Read a requirements file with its includes; Failure if it names local files."""
+    """Read a requirements file with its includes; TrainctlError if it names local files."""
     texts: Dict[str, str] = {}
     with open_archive(layout, code) as stream, tarfile.open(fileobj=stream) as tar:
         pending = [os.path.normpath(name)]
@@ -65,8 +65,7 @@ def requirement_texts(layout: Layout, code: Any, name: str) -> Dict[str, str]:
             texts[path] = _text(tar, path)
             for line in texts[path].splitlines():
                 if _LOCAL.match(line):
-                    raise Failure(
-                        "requirements",
+                    raise RequirementsError(
                         f"{path} refers to a local project: {line.strip()!r}",
                         "Environments are shared by digest. Install local projects in a start command.",
                     )
@@ -93,11 +92,11 @@ class _VirtualEnvironment:
         os.utime(self._marker)
 
     def build(self, python: Interpreter, texts: Mapping[str, str], name: str, emit: Emit) -> None:
-        """Build it from scratch; Failure with the installer's last lines."""
+        """Build it from scratch; TrainctlError with the installer's last lines."""
         remove_tree(self.path)
         try:
             self._install(python, texts, name, emit)
-        except (Failure, OSError):
+        except (TrainctlError, OSError):
             remove_tree(self.path)
             raise
         write_json(self._marker, {"requirements": dict(texts), "python": list(python)})
@@ -145,14 +144,13 @@ def _run(argv: List[str], directory: Path, emit: Emit) -> None:
             last = [*last, line.rstrip()][-_LAST_LINES:]
             emit({"line": line.rstrip()[:200]})
     if process.returncode != 0:
-        raise Failure("requirements", "cannot install the requirements", "\n".join(last))
+        raise RequirementsError("cannot install the requirements", "\n".join(last))
 
 
 def _interpreter() -> Interpreter:
     paths = run_in_login_shell("command -v python3 || command -v python", None).stdout.split()
     if not paths:
-        raise Failure(
-            "requirements",
+        raise RequirementsError(
             "python3 not found on the login shell's PATH",
             "Install it, or set venv.",
         )
@@ -168,8 +166,7 @@ def _text(tar: tarfile.TarFile, path: str) -> str:
     except KeyError:
         member = None
     if member is None:
-        raise Failure(
-            "requirements",
+        raise RequirementsError(
             f"file {path!r} not found in the code",
             "Requirements must be part of the code.",
         )

@@ -10,11 +10,11 @@ import subprocess
 from pathlib import Path, PurePath
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.archives import is_inside, unpack
 from trainctl.base.filesystem.files import make_directory, remove_tree
 from trainctl.base.protocol.host import HostRequirement, MissingHostRequirements
 from trainctl.base.protocol.runs import PersistentDirectory, RunSpec
+from trainctl.errors import NodeError, UnknownOnNode
 from trainctl.node.cache import code_archives
 from trainctl.node.cache.holds import hold_listing
 from trainctl.node.runs.job import WeightsMount, declared_variables, secret_variables, weights_of
@@ -57,7 +57,7 @@ class _DirectoryLayout(NamedTuple):
 
 
 def prepare_job(run: NodeRun, spec: RunSpec, data: Path) -> PreparedJob:
-    """Create directories, unpack code, place weights; Failure if any is missing."""
+    """Create directories, unpack code, place weights; TrainctlError if any is missing."""
     for directory in (run.work, run.scratch, run.view):
         remove_tree(directory)
         make_directory(directory)
@@ -70,8 +70,7 @@ def prepare_job(run: NodeRun, spec: RunSpec, data: Path) -> PreparedJob:
     private = private_mounts(run.directory)
     directories = _layout_directories(run, spec, private.possible)
     if not private.possible and directories.mounts:
-        raise Failure(
-            "request",
+        raise NodeError(
             f"cannot mount {directories.mounts[0].target} for the job on this node",
             f"Private mounts don't work: {private.detail}. Use a relative mount_location.",
         )
@@ -101,9 +100,7 @@ def job_environment(
     if secrets is not None:
         for variable, secret in secret_variables(spec).items():
             if secret not in secrets:
-                raise Failure(
-                    "request", f"no value received for secret {secret} of variable {variable}"
-                )
+                raise NodeError(f"no value received for secret {secret} of variable {variable}")
             variables[variable] = secrets[secret]
     variables[RUN_VARIABLE] = str(run.directory)
     return variables
@@ -137,7 +134,7 @@ def _layout_directories(
     for mount in spec["job"]["mounts"]:
         source = layout.check_absolute(mount["host_path"], "host_path")
         if not source.is_dir():
-            raise Failure("request", f"host_path {str(source)!r} is not a directory on this node")
+            raise NodeError(f"host_path {str(source)!r} is not a directory on this node")
         location, read_only = mount["mount_location"], mount["read_only"]
         _place_directory(run, source, location, read_only, private, directories)
     for link in spec.get("links", []):
@@ -215,7 +212,7 @@ def _place_directory(
 def _tree(run: NodeRun, weights: WeightsMount) -> Path:
     listing = layout.check_sha256(weights.listing, "listing")
     if not hold_listing(run, listing):
-        raise Failure("missing", f"weights {weights.address} are not present on this node")
+        raise UnknownOnNode(f"weights {weights.address} are not present on this node")
     return run.layout.tree(listing)
 
 
@@ -223,18 +220,14 @@ def _path_in_workdir(run: NodeRun, relative: str) -> Path:
     """Resolve a path in the working directory that is not occupied by code."""
     path = run.work / relative
     if ".." in path.parts or path == run.work:
-        raise Failure("request", f"{relative!r} is not a path inside the working directory")
+        raise NodeError(f"{relative!r} is not a path inside the working directory")
     step = run.work
     for part in path.relative_to(run.work).parts:
         step = step / part
         if step.is_symlink() or (step.exists() and not step.is_dir()):
-            raise Failure(
-                "request", f"cannot place a directory at {relative!r}: the code has a file there"
-            )
+            raise NodeError(f"cannot place a directory at {relative!r}: the code has a file there")
     if path.is_dir() and any(path.iterdir()):
-        raise Failure(
-            "request", f"cannot place a directory at {relative!r}: the code has files there"
-        )
+        raise NodeError(f"cannot place a directory at {relative!r}: the code has files there")
     return path
 
 

@@ -16,7 +16,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from trainctl.base.filesystem.files import make_directory, write_atomic
-from trainctl.base.network.listener import listen
+from trainctl.base.network.addresses import listen
 from trainctl.base.protocol.runs import TrainingProgress
 from trainctl.base.system.syscalls import fork_child
 from trainctl.node.runs.record import NodeRun

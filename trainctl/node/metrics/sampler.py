@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import read_json, write_atomic, write_json
 from trainctl.base.protocol.runs import MetricsRequest, MetricsResponse, RunSpec
 from trainctl.base.system.processes import cpu_seconds, descendants, parent_of
 from trainctl.base.system.syscalls import fork_child
+from trainctl.errors import TrainctlError, UnknownOnNode
 from trainctl.node.containers.cleanup import ContainerProcesses, container_processes
 from trainctl.node.metrics.progress import read_progress
 from trainctl.node.runs.record import NodeRun
@@ -163,7 +163,7 @@ class _Sample:
             all_gpus = gpus.list_gpus(_GPU_SECONDS)
         except gpus.ToolTimeout:
             raise
-        except Failure:  # reported by ``plan`` and ``nodes``
+        except TrainctlError:  # reported by ``plan`` and ``nodes``
             return {}
         if not all_gpus:
             return {}
@@ -219,7 +219,7 @@ def read_metrics(request: MetricsRequest, emit: Callable[[Json], None]) -> Metri
     """Read a run's samples, oldest first; ``since``: only later ones."""
     run = NodeRun(Layout(request["root"]), request["key"])
     if run.spec is None:
-        raise Failure("missing", f"run {run.key} not found on the node")
+        raise UnknownOnNode(f"run {run.key} not found on the node")
     since = float(request.get("since") or 0.0)
     samples = _read(run.directory / "metrics.jsonl")
     return {"samples": [sample for sample in samples if sample["time"] > since]}

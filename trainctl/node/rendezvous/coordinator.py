@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Set
 
-from trainctl.base.failure import Failure
 from trainctl.base.protocol.runs import GangSpec
+from trainctl.errors import TrainctlError
 from trainctl.node.runs import record as runs
 
 COLLECT_SECONDS = 5.0
@@ -230,7 +230,7 @@ class Coordinator:
         self._cause, self._collect_until, self._complete_at = None, None, None
         try:
             port = self._allocate()
-        except Failure as error:
+        except TrainctlError as error:
             text = f"{error.summary}. {error.detail}"
             self._finish(_cause(0, runs.DEPLOY_FAILED, text))
             return

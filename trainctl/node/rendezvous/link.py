@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Callable, Optional, Sequence
 
-from trainctl.base.network.listener import bind_first_free
+from trainctl.base.network.addresses import bind_first_free
 from trainctl.base.system.syscalls import fork_child
 from trainctl.node.rendezvous.coordinator import GangTimeouts, Value
 
@@ -188,7 +188,7 @@ class PortReservation:
         self._held: Optional[socket.socket] = None
 
     def allocate(self) -> int:
-        """Reserve a free port, a different one each time; Failure if there is none."""
+        """Reserve a free port, a different one each time; TrainctlError if there is none."""
         self.release()
         self._held = bind_first_free(self._ports, _listener)
         return int(self._held.getsockname()[1])

@@ -8,12 +8,12 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import read_json, write_json
-from trainctl.base.network.listener import listen, parse_port_range
+from trainctl.base.network.addresses import listen, parse_port_range
 from trainctl.base.protocol.runs import GangSpec, RunSpec
 from trainctl.base.system.processes import boot_id
 from trainctl.base.units import parse_duration
+from trainctl.errors import NodeError
 from trainctl.node.rendezvous.coordinator import Coordinator, GangPolicy, GangTimeouts, Value
 from trainctl.node.rendezvous.link import (
     HelperPipe,
@@ -115,7 +115,7 @@ class GangMember(RankCoordination):
 
     def _connect(self) -> HelperProcess:
         if self._rendezvous is None:
-            raise Failure("request", "the rendezvous of rank 0 is required to start another rank")
+            raise NodeError("the rendezvous of rank 0 is required to start another rank")
         addresses, port = self._gang["addresses"], int(self._rendezvous["port"])
         token = str(self._rendezvous["token"])
 
@@ -140,7 +140,7 @@ class GangMember(RankCoordination):
     @property
     def _line(self) -> HelperPipe:
         if self._helper is None:
-            raise Failure("failed", "the gang was not joined")
+            raise NodeError("the gang was not joined")
         return self._helper.line
 
     def report(self, word: str, **members: Any) -> None:

@@ -11,9 +11,9 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Callable, Deque, Iterator, Mapping, NamedTuple, Optional, Pattern, Tuple
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import read_json
 from trainctl.base.protocol.runs import ReadLinesRequest
+from trainctl.errors import NodeError, UnknownOnNode
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.log_index import LogIndex, LogIndexEntry
 from trainctl.node.runs.record import PREPARE, NodeRun
@@ -41,11 +41,11 @@ class LineFilter(NamedTuple):
 
     @classmethod
     def of(cls, request: ReadLinesRequest) -> LineFilter:
-        """Parse a request; Failure if the pattern is invalid."""
+        """Parse a request; TrainctlError if the pattern is invalid."""
         try:
             pattern = re.compile(request["grep"]) if request["grep"] is not None else None
         except re.error as error:
-            raise Failure("request", f"invalid pattern: {error}") from None
+            raise NodeError(f"invalid pattern: {error}") from None
         since, until = _to_timestamp(request["since"]), _to_timestamp(request["until"])
         follow, open_end = request["follow"], request["open_end"]
         return cls(request["offset"], since, until, pattern, request["tail"], follow, open_end)
@@ -60,7 +60,7 @@ def read_lines(request: ReadLinesRequest, write: Write) -> None:
     """
     run = NodeRun(Layout(request["root"]), request["key"])
     if run.spec is None:
-        raise Failure("missing", f"run {run.key} not found on the node")
+        raise UnknownOnNode(f"run {run.key} not found on the node")
     line_filter = LineFilter.of(request)
     rank, prepare = request["rank"], request["prepare"]
     path = run.log(rank, PREPARE if prepare else "")

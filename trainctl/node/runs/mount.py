@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.archives import is_inside
 from trainctl.base.filesystem.files import make_directory, remove_tree
 from trainctl.base.system import syscalls
@@ -22,6 +21,7 @@ from trainctl.base.system.syscalls import (
     MS_SLAVE,
     MS_UNBINDABLE,
 )
+from trainctl.errors import NodeError
 
 _MAX_ENTRIES = 2000
 _KERNEL = (Path("/proc"), Path("/sys"), Path("/dev"))
@@ -221,8 +221,8 @@ def _copy_entry(entry: os.DirEntry[str], target: Path) -> None:
 
 
 def check_mounts(mounts: Sequence[Mount], protected: Sequence[Path]) -> None:
-    """Raise Failure for the first mount that is blocked."""
+    """Raise TrainctlError for the first mount that is blocked."""
     for mount in mounts:
         reason = blocked_reason(mount.target, protected)
         if reason:
-            raise Failure("request", f"cannot mount at {mount.target!r}: {reason}")
+            raise NodeError(f"cannot mount at {mount.target!r}: {reason}")

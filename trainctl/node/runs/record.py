@@ -9,7 +9,6 @@ import signal
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple, cast
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import (
     PRIVATE_FILE,
     create_exclusive,
@@ -22,6 +21,7 @@ from trainctl.base.filesystem.files import (
 from trainctl.base.protocol import WAITS_FOR_RESUME, WAITS_FOR_SECRETS
 from trainctl.base.protocol.runs import ApplyPosition, QueueOrder, RunReport, RunSpec, UploadStatus
 from trainctl.base.system.processes import is_alive, process_record
+from trainctl.errors import LockHeld
 from trainctl.node.containers import cleanup
 from trainctl.node.runs.job import secret_variables
 from trainctl.node.system import layout as names
@@ -132,8 +132,7 @@ class NodeRun:
             return False
         recorded = self._generation
         if spec["generation"] < recorded:
-            raise Failure(
-                "fenced",
+            raise LockHeld(
                 f"run {self.key} belongs to a newer attempt",
                 f"This request has generation {spec['generation']}, the node has {recorded}.",
             )

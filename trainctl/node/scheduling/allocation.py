@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import PRIVATE_FILE, make_directory
 from trainctl.base.protocol.runs import RunDependency, RunReport, RunSpec
+from trainctl.errors import TrainctlError, UnknownOnNode
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.job import gpus_of
 from trainctl.node.runs.record import NodeRun
@@ -44,7 +44,7 @@ class Allocation:
         self._hidden: Mapping[str, str] = {}
 
     def wait_for_dependencies(self) -> bool:
-        """Wait for dependencies; False on a stop request, Failure if one can't complete."""
+        """Wait for dependencies; False on a stop request, TrainctlError if one can't complete."""
         for dependency in self._spec.get("follows") or ():
             run = NodeRun(self._run.layout, dependency["key"])
             while True:
@@ -158,7 +158,7 @@ def waiting_text(run: NodeRun, record: Mapping[str, Any]) -> Optional[str]:
 
 
 def _check_dependency(dependency: RunDependency, status: Optional[RunReport], run: NodeRun) -> None:
-    """Raise Failure if the run can't complete any more."""
+    """Raise TrainctlError if the run can't complete any more."""
     if status is None:
         reason = "was removed"
     elif status["status"] in runs.ENDED or status["status"] == runs.LOST:
@@ -168,7 +168,7 @@ def _check_dependency(dependency: RunDependency, status: Optional[RunReport], ru
     else:
         return
     number = f"run {status['number']}" if status else "its run"
-    raise Failure("missing", f"{dependency['address']} did not complete: {number} {reason}")
+    raise UnknownOnNode(f"{dependency['address']} did not complete: {number} {reason}")
 
 
 _FAILURE_TEXT = {
@@ -299,7 +299,7 @@ def usable_gpus(declared: Optional[int], gpu_source: ListGpusFn = list_gpus) -> 
 
     If none is reported, that many by index.
 
-    With None, all reported ones. Failure if more are declared than reported.
+    With None, all reported ones. TrainctlError if more are declared than reported.
     """
     if declared == 0:
         return []
@@ -307,12 +307,12 @@ def usable_gpus(declared: Optional[int], gpu_source: ListGpusFn = list_gpus) -> 
     if not reported:
         return [GpuDevice(number, f"index-{number}") for number in range(declared or 0)]
     if declared is not None and declared > len(reported):
-        raise Failure("missing", f"{declared} GPUs declared, but the node has {len(reported)}")
+        raise UnknownOnNode(f"{declared} GPUs declared, but the node has {len(reported)}")
     return reported[:declared]
 
 
 class GpuRequest:
-    """GPUs that a specification requires; Failure if the host has too few.
+    """GPUs that a specification requires; TrainctlError if the host has too few.
 
     If all GPUs are requested and the host's tools fail, none is claimed and the variables in ``hidden`` hide them.
     """
@@ -323,7 +323,7 @@ class GpuRequest:
         kind, count = wanted["kind"], wanted["count"]
         try:
             usable = usable_gpus(wanted["declared"])
-        except Failure:
+        except TrainctlError:
             if count:
                 raise
             usable, self.hidden = [], NO_GPUS
@@ -331,7 +331,7 @@ class GpuRequest:
         self.count = len(self._present) if count is None else count
         if self.count > len(self._present):
             required = f"{self.count} {kind} GPUs" if kind else f"{self.count} GPUs"
-            raise Failure("missing", f"{required} required, but the node has {len(self._present)}")
+            raise UnknownOnNode(f"{required} required, but the node has {len(self._present)}")
         nodes = spec["nodes"]
         where = f" on {nodes[spec['rank']]}" if len(nodes) > 1 else ""
         self.description = f"waits for {self.count} of {len(self._present)} GPUs{where}"

@@ -15,7 +15,7 @@ from trainctl.node.scheduling.allocation import Allocation, PendingFn
 class RunOutcome(NamedTuple):
     """Outcome of a run.
 
-    ``cause``: kind of the Failure; ``root_cause`` of a gang: ``{rank, status, exit_code, error}``.
+    ``cause``: code of the error; ``root_cause`` of a gang: ``{rank, status, exit_code, error}``.
     """
 
     status: str
@@ -47,7 +47,7 @@ class RankCoordination:
         self._pending = pending
 
     def join(self) -> None:
-        """Connect to the other ranks; Failure if that is impossible."""
+        """Connect to the other ranks; TrainctlError if that is impossible."""
 
     def allocation(self) -> Allocation:
         """Resources that the run waits for."""

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import make_directory, read_json, write_json
 from trainctl.base.listing import Listing
 from trainctl.base.network.addresses import addresses
@@ -19,6 +18,7 @@ from trainctl.base.protocol import runs as protocol
 from trainctl.base.protocol.host import PreflightRequest
 from trainctl.base.protocol.method import EmptyResponse, RunRequest
 from trainctl.base.protocol.runs import WAITING_EXIT_CODE, RunGpus, RunSpec, rank_root
+from trainctl.errors import NodeError, UnknownOnNode
 from trainctl.node.cache.delivery import copy_listing
 from trainctl.node.cache.listings import load_listing
 from trainctl.node.cache.server import peer_server
@@ -61,7 +61,7 @@ def run_rank(request: protocol.RunRankRequest, emit: Emit) -> protocol.RankRespo
     run = _rank_run(request["root"], request["key"], rank)
     spec = run.spec
     if spec is None:
-        raise Failure("missing", f"run {run.key} not found in {run.layout.root}")
+        raise UnknownOnNode(f"run {run.key} not found in {run.layout.root}")
     if request["node_cache"]:
         spec = {**spec, "cache": os.path.expandvars(request["node_cache"])}
     run = _rank_run(request["root"], request["key"], rank, spec)
@@ -187,7 +187,7 @@ def _listings(run: NodeRun, spec: RunSpec) -> Iterator[Tuple[str, Listing]]:
     for address, digest in spec["listings"].items():
         listing = load_listing(shared.listing(digest))
         if listing is None:
-            raise Failure("missing", f"{address} is not in {shared.cache}")
+            raise UnknownOnNode(f"{address} is not in {shared.cache}")
         yield address, listing
 
 
@@ -258,4 +258,4 @@ def _wait_for_rendezvous(run: NodeRun, leader: NodeRun, restart: int) -> Mapping
             run.write({**outcome, "exit_code": None})
             sys.exit(1)
         time.sleep(_POLL_SECONDS)
-    raise Failure("unreachable", f"rank 0 of run {leader.key} did not start")
+    raise NodeError(f"rank 0 of run {leader.key} did not start")

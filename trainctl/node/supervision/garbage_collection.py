@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import list_names, make_directory, remove_tree
 from trainctl.base.protocol.method import LineageRequest
 from trainctl.base.protocol.weights import ForgetCacheResponse, ForgetResponse
+from trainctl.errors import TrainctlError
 from trainctl.node.cache.eviction import CacheEviction, CacheInventory
 from trainctl.node.cache.holds import CacheHolds, space_lock
 from trainctl.node.cache.listings import CacheReferences
@@ -46,7 +46,7 @@ def forget(request: LineageRequest, emit: Emit) -> ForgetResponse:
     caches = _caches(layout, lineage)
     for run, spec in list_specs(layout):
         if spec["lineage"] == lineage:
-            with contextlib.suppress(Failure):  # keep live runs and what they need
+            with contextlib.suppress(TrainctlError):  # keep live runs and what they need
                 run_methods.remove({"root": str(layout.root), "key": run.key}, emit)
     run_methods.remove_old_marks(layout)
     ImageStore(layout).drop(lineage)

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import (
     list_names,
     make_directory,
@@ -27,6 +26,7 @@ from trainctl.base.protocol.host import (
     MachineNotices,
 )
 from trainctl.base.system.processes import is_alive
+from trainctl.errors import TrainctlError
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.claims import Claims, is_held
 from trainctl.node.system.host import detach, leave_session
@@ -139,7 +139,7 @@ class MachineUse:
         """Runs with a living supervisor, which ends after the upload of checkpoints."""
         live = []
         for name in list_names(self.layout.runs):
-            with contextlib.suppress(Failure):  # the name isn't that of a run
+            with contextlib.suppress(TrainctlError):  # the name isn't that of a run
                 run = NodeRun(self.layout, name)
                 if is_alive(run.supervisor):
                     live.append(run)

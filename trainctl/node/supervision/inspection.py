@@ -8,13 +8,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
 
-from trainctl.base.failure import Failure, space_for_weights
 from trainctl.base.filesystem.files import why_unwritable
+from trainctl.base.filesystem.space import space_for_weights
 from trainctl.base.network.addresses import ServingAddresses, addresses
 from trainctl.base.protocol import host as protocol
 from trainctl.base.protocol.host import GpuUsage as GpuUse
 from trainctl.base.protocol.method import RootRequest
 from trainctl.base.protocol.runs import RunReport, RunSpec
+from trainctl.errors import TrainctlError
 from trainctl.node.cache.disk_space import cache_query
 from trainctl.node.cache.eviction import CacheInventory
 from trainctl.node.cache.holds import CacheHolds
@@ -92,7 +93,7 @@ def _gpus(declared: Optional[int], live: _Live) -> Tuple[List[GpuUse], Optional[
     try:
         gpus = usable_gpus(declared)
         users = gpu_users(gpus)
-    except Failure as error:
+    except TrainctlError as error:
         return [], error.summary
     return [_gpu(gpu, live, users.get(gpu.id)) for gpu in gpus], None
 
@@ -206,7 +207,7 @@ def _free_gpus(
     try:
         gpus = usable_gpus(declared, gpu_source)
         users = gpu_users(gpus)
-    except Failure:
+    except TrainctlError:
         return []  # reported by ``facts``
     return [
         {
@@ -224,7 +225,7 @@ def _gpu_facts(
     """GPUs that the host's tools report, or the tools' error."""
     try:
         gpus = sorted(gpu_source())
-    except Failure as error:
+    except TrainctlError as error:
         return [], error.summary
     return [
         {"name": gpu.name, "is": [kind for kind in kinds if gpu.matches_kind(kind)]} for gpu in gpus
@@ -235,17 +236,17 @@ def _image_availability(
     layout: Layout, images: List[protocol.ImageQuery]
 ) -> List[protocol.ImageAvailability]:
     """For each image, its engine and whether it is present; else the error."""
-    engines: Dict[Optional[str], Union[LocalEngine, Failure]] = {}
+    engines: Dict[Optional[str], Union[LocalEngine, TrainctlError]] = {}
     rows: List[protocol.ImageAvailability] = []
     for image in images:
         name = image["engine"]
         if name not in engines:
             try:
                 engines[name] = choose_engine(name)
-            except Failure as failure:
+            except TrainctlError as failure:
                 engines[name] = failure
         engine = engines[name]
-        if isinstance(engine, Failure):
+        if isinstance(engine, TrainctlError):
             rows.append({"engine": None, "present": False, "why": engine.summary, "rdma": False})
         else:
             present = find_image(layout, engine, validate_reference(image["image"])) is not None

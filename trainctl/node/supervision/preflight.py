@@ -17,9 +17,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from trainctl.base.failure import Failure, free_space
-from trainctl.base.network.addresses import addresses
-from trainctl.base.network.listener import bind_first_free, listen, parse_port_range
+from trainctl.base.filesystem.space import free_space
+from trainctl.base.network.addresses import addresses, bind_first_free, listen, parse_port_range
 from trainctl.base.parallel import each
 from trainctl.base.protocol.host import (
     ERROR,
@@ -35,6 +34,7 @@ from trainctl.base.protocol.host import (
 )
 from trainctl.base.protocol.runs import RunGpus
 from trainctl.base.units import format_bytes
+from trainctl.errors import NodeError, TrainctlError
 from trainctl.node.cache.listings import ListingTrees
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.allocation import usable_gpus
@@ -82,14 +82,14 @@ def preflight(
         response["addresses"] = addresses()
         try:
             response["port"] = free_port(request["ports"])
-        except Failure as error:
+        except TrainctlError as error:
             finding = make_finding("port", ERROR, error.summary, error.detail)
             response["findings"].append(finding)
     return response
 
 
 def check_allocation(request: PreflightRequest, host: str, granted: Sequence[str]) -> None:
-    """Check a machine of a batch system before a rank's gang starts; Failure if the rank can't run there.
+    """Check a machine of a batch system before a rank's gang starts; TrainctlError if the rank can't run there.
 
     ``granted``: numbers of its GPUs. GPUs that no tool reports are not checked. Warnings are printed.
     """
@@ -109,7 +109,7 @@ def check_allocation(request: PreflightRequest, host: str, granted: Sequence[str
         )
     for finding in [*findings, *clock_findings(Path(request["root"]))]:
         if finding["level"] != WARNING:
-            raise Failure("failed", f"node {host}: {finding['summary']}", finding["remedy"])
+            raise NodeError(f"node {host}: {finding['summary']}", finding["remedy"])
         sys.stderr.write(f"warning: node {host}: {finding['summary']}\n")
 
 
@@ -153,7 +153,7 @@ def _gpus(wanted: RunGpus, gpu_source: ListGpusFn) -> _GpuReport:
     except ToolTimeout as error:
         remedy = "Enable the driver's persistence mode."
         return None, [make_finding("driver", WARNING, error.summary, remedy)]
-    except Failure as error:
+    except TrainctlError as error:
         remedy = "Check nvidia-smi on the host: repair the driver, or reboot."
         level = FAULT if required else WARNING
         return None, [make_finding("driver", level, error.summary, remedy)]
@@ -189,7 +189,7 @@ _ANY_PORT = range(20000, 32000)
 
 
 def free_port(text: str) -> int:
-    """Return a free port of a range (empty: any); Failure if none is free."""
+    """Return a free port of a range (empty: any); TrainctlError if none is free."""
 
     def bind(port: int) -> int:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
@@ -210,7 +210,7 @@ def preflight_ports(
     others = [other for other in range(len(hosts)) if other != rank]
     try:
         listeners = listen(own["addresses"], range(own["port"], own["port"] + 1))
-    except (OSError, Failure) as error:
+    except (OSError, TrainctlError) as error:
         return {"unreached": [], "mtu": None, "problem": str(error)}
     answering = threading.Thread(
         target=_answer, args=(listeners, set(others), _reply(request, rank), deadline), daemon=True

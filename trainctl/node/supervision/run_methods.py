@@ -7,7 +7,6 @@ import signal
 import time
 from typing import Any, Callable, Dict, Mapping, Optional
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import (
     list_names,
     make_directory,
@@ -19,6 +18,7 @@ from trainctl.base.protocol import runs as protocol
 from trainctl.base.protocol.method import RunRequest
 from trainctl.base.protocol.runs import RunInputs, RunSpec
 from trainctl.base.system.processes import descendants, is_alive
+from trainctl.errors import LockHeld, NodeError, UnknownOnNode
 from trainctl.node.cache.holds import CacheHolds
 from trainctl.node.containers import cleanup
 from trainctl.node.metrics.progress import read_progress
@@ -47,7 +47,7 @@ def set_queue_order(request: protocol.SetQueueOrderRequest, emit: Emit) -> proto
     """Change the priority of a pending run, and the slots of its sweep."""
     run = NodeRun(Layout(request["root"]), request["key"])
     if run.spec is None:
-        raise Failure("missing", f"run {run.key} not found on the node")
+        raise UnknownOnNode(f"run {run.key} not found on the node")
     run.set_queue_order({"priority": request["priority"], "slots": request["slots"]})
     return status_of(run)
 
@@ -59,11 +59,9 @@ def extend_session(
     run = NodeRun(Layout(request["root"]), request["key"])
     report, spec = status_of(run), run.spec
     if spec is None or not spec["job"].get("interactive_session"):
-        raise Failure(
-            "request", f"run {run.key} has no interactive session", "Set interactive_session."
-        )
+        raise NodeError(f"run {run.key} has no interactive session", "Set interactive_session.")
     if not report["supervised"]:
-        raise Failure("missing", f"run {run.key} has ended", "Start a new run: trainctl run.")
+        raise UnknownOnNode(f"run {run.key} has ended", "Start a new run: trainctl run.")
     run.extend_session(request["seconds"])
     session = report["session"]
     return {"until": session["until"] + request["seconds"] if session else None}
@@ -74,7 +72,7 @@ def get_run_inputs(request: RunRequest, emit: Emit) -> protocol.RunInputsRespons
     layout = Layout(request["root"])
     spec = NodeRun(layout, request["key"]).spec
     if spec is None:
-        raise Failure("missing", f"run {request['key']} not found on the node")
+        raise UnknownOnNode(f"run {request['key']} not found on the node")
     present = layout.archive(spec["code"]).is_file()
     return {"code": spec["code"], "code_present": present, "run_inputs": _inputs(spec)}
 
@@ -131,8 +129,7 @@ def stop(request: protocol.StopRequest, emit: Emit) -> protocol.RunReport:
             send_signal([int((holder or {})["pid"])], signal.SIGTERM)
         time.sleep(_POLL_SECONDS)
     pid = status_of(run)["pid"]
-    raise Failure(
-        "busy",
+    raise LockHeld(
         f"run {run.key} did not stop: PID {pid} is still running",
         "Retry with a longer --grace.",
     )
@@ -145,9 +142,9 @@ def remove(request: protocol.RunCacheRequest, emit: Emit) -> protocol.RemoveResp
     spec = run.spec
     is_batch = spec is not None and spec.get("batch") is not None  # the client asks the scheduler
     if status is not None and status["supervised"] and not is_batch:
-        raise Failure("busy", f"run {run.key} is live", "Stop it first.")
+        raise LockHeld(f"run {run.key} is live", "Stop it first.")
     if status is not None and runs.may_restart(status) and not _forbid_start(run):
-        raise Failure("busy", f"run {run.key} has just been started", "Stop it first.")
+        raise LockHeld(f"run {run.key} has just been started", "Stop it first.")
     for layout in (layout_of(request), Layout(request["root"], spec["cache"] if spec else None)):
         CacheHolds(layout).release(run.key)
     if status is None:
@@ -202,10 +199,10 @@ def _status_with_queue(run: NodeRun) -> Optional[protocol.RunReport]:
 
 
 def status_of(run: NodeRun) -> protocol.RunReport:
-    """Status of a run; Failure if it doesn't exist any more."""
+    """Status of a run; TrainctlError if it doesn't exist any more."""
     status = _status_with_queue(run)
     if status is None:
-        raise Failure("missing", f"run {run.key} was removed meanwhile")
+        raise UnknownOnNode(f"run {run.key} was removed meanwhile")
     return status
 
 

@@ -6,11 +6,11 @@ import signal
 import time
 from typing import Any, Callable, Dict
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import read_json
 from trainctl.base.protocol import WAITS_FOR_RESUME, WAITS_FOR_SECRETS
 from trainctl.base.protocol.runs import RunReport, SetSecretsRequest, StartRequest, StartResponse
 from trainctl.base.system.processes import is_alive
+from trainctl.errors import LockHeld, UnknownOnNode
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.supervision.run_methods import status_of
@@ -47,7 +47,7 @@ def set_secrets(request: SetSecretsRequest, emit: Emit) -> RunReport:
     key = request["key"]
     spec = NodeRun(Layout(request["root"]), key).spec
     if spec is None:
-        raise Failure("missing", f"run {key} not found on the node")
+        raise UnknownOnNode(f"run {key} not found on the node")
     run = NodeRun(Layout(request["root"], spec.get("cache")), key)
     secrets = run.stored_secrets if request["secrets"] is None else request["secrets"]
     waiting_for = status_of(run)["waiting"]
@@ -65,7 +65,5 @@ def _stop_older_supervisor(run: NodeRun) -> None:
     while holder is not None and is_alive(holder):
         send_signal([int(holder["pid"])], signal.SIGTERM)
         if time.monotonic() > deadline:
-            raise Failure(
-                "busy", f"the supervisor of an older attempt at run {run.key} did not stop"
-            )
+            raise LockHeld(f"the supervisor of an older attempt at run {run.key} did not stop")
         time.sleep(_POLL_SECONDS)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from trainctl.base.clock import Stopwatch
-from trainctl.base.failure import Failure, from_os_error
 from trainctl.base.filesystem.files import remove_tree, write_atomic
+from trainctl.base.filesystem.space import from_os_error
 from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.system.processes import is_alive
 from trainctl.base.system.syscalls import (
@@ -21,6 +21,7 @@ from trainctl.base.system.syscalls import (
     prctl,
     release_free_memory,
 )
+from trainctl.errors import TrainctlError
 from trainctl.node.checkpoints.loader import load_checkpoints
 from trainctl.node.checkpoints.uploader_process import UploaderProcess
 from trainctl.node.environment import container
@@ -77,7 +78,7 @@ class LaunchRequest(NamedTuple):
     rendezvous: Optional[Mapping[str, Any]] = None
     """Port and token of rank 0 of its gang, for all other ranks."""
     prepare: Callable[[], None] = lambda: None
-    """Called before anything else; its Failure ends the run."""
+    """Called before anything else; its TrainctlError ends the run."""
 
 
 def spawn(request: LaunchRequest, report: Callable[[], None]) -> None:
@@ -158,9 +159,9 @@ class _Supervisor:
             self._peers.join()
             self._request.prepare()
             outcome = self._run_attempts()
-        except Failure as error:
+        except TrainctlError as error:
             text = f"{error.summary}. {error.detail}".strip()
-            outcome = RunOutcome(runs.DEPLOY_FAILED, error=text, cause=error.kind)
+            outcome = RunOutcome(runs.DEPLOY_FAILED, error=text, cause=error.code)
         except OSError as error:
             failure = from_os_error(error, str(self._run.layout.root))
             outcome = RunOutcome(runs.DEPLOY_FAILED, error=f"{failure.summary}. {failure.detail}")

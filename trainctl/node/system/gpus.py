@@ -18,7 +18,7 @@ from typing import (
     Tuple,
 )
 
-from trainctl.base.failure import Failure
+from trainctl.errors import NodeError, TrainctlError
 
 _TIMEOUT_SECONDS = 30.0
 """Timeout of a tool: the first call after boot loads the driver."""
@@ -78,12 +78,12 @@ ListGpusFn = Callable[[], List[GpuDevice]]
 """Lists the GPUs. The host's tools may take seconds."""
 
 
-class ToolTimeout(Failure):
+class ToolTimeout(TrainctlError):
     """A tool timed out."""
 
 
 def list_gpus(seconds: float = _TIMEOUT_SECONDS) -> List[GpuDevice]:
-    """List the GPUs that the host's tools report; Failure if a tool fails."""
+    """List the GPUs that the host's tools report; TrainctlError if a tool fails."""
     gpus = _nvidia(seconds) if shutil.which("nvidia-smi") else []
     return gpus or (_amd(seconds) if shutil.which("rocm-smi") else [])
 
@@ -121,7 +121,7 @@ def _nvidia(seconds: float) -> List[GpuDevice]:
     for line in _output(query, _EXIT_NO_DEVICES, seconds).splitlines():
         parts = [part.strip() for part in line.split(",")]
         if len(parts) != len(fields.split(",")) or not parts[0].isdigit():
-            raise Failure("failed", f"unexpected output of nvidia-smi: {line[:200]!r}")
+            raise NodeError(f"unexpected output of nvidia-smi: {line[:200]!r}")
         number, uuid, name, *measured = parts
         gpus.append(GpuDevice(int(number), uuid, name, NVIDIA, *_in_units(measured, _MIB)))
     return gpus
@@ -136,7 +136,7 @@ def nvidia_health(seconds: float = _TIMEOUT_SECONDS) -> Dict[str, GpuHealth]:
         return health
     try:
         output = _output(query, _EXIT_NO_DEVICES, seconds)
-    except Failure:  # an old driver doesn't know a field
+    except TrainctlError:  # an old driver doesn't know a field
         return {}
     for line in output.splitlines():
         parts = [part.strip() for part in line.split(",")]
@@ -151,7 +151,7 @@ def nvidia_users(seconds: float = _TIMEOUT_SECONDS) -> Dict[str, str]:
     """Map ids of NVIDIA's GPUs to a process that computes on them; empty if the tool fails."""
     try:
         return dict(_nvidia_users(seconds)) if shutil.which("nvidia-smi") else {}
-    except Failure:
+    except TrainctlError:
         return {}
 
 
@@ -171,7 +171,7 @@ def _amd(seconds: float) -> List[GpuDevice]:
         # Warnings may precede and follow it.
         cards = json.JSONDecoder().raw_decode(text[max(text.find("{"), 0) :])[0]
     except ValueError:
-        raise Failure("failed", "unexpected output of rocm-smi: not JSON") from None
+        raise NodeError("unexpected output of rocm-smi: not JSON") from None
     values = {
         int(card[4:]): {name.lower(): str(value) for name, value in values.items()}
         for card, values in cards.items()
@@ -225,7 +225,7 @@ def _amd_users(ids: Mapping[int, str]) -> Iterator[Tuple[str, str]]:
 
 
 def _output(argv: List[str], exit_empty: int = 0, seconds: float = _TIMEOUT_SECONDS) -> str:
-    """Output of a tool; empty for exit code ``exit_empty``, Failure for others."""
+    """Output of a tool; empty for exit code ``exit_empty``, TrainctlError for others."""
     try:
         process = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
@@ -233,10 +233,8 @@ def _output(argv: List[str], exit_empty: int = 0, seconds: float = _TIMEOUT_SECO
     except subprocess.TimeoutExpired:
         raise ToolTimeout("failed", f"{argv[0]} timed out after {seconds:g} s") from None
     except OSError as error:
-        raise Failure("failed", f"cannot run {argv[0]}: {error.strerror}") from None
+        raise NodeError(f"cannot run {argv[0]}: {error.strerror}") from None
     if process.returncode not in (0, exit_empty):
         output = (process.stdout + process.stderr).decode(errors="replace").strip()
-        raise Failure(
-            "failed", f"{argv[0]} failed with exit code {process.returncode}: {output[:300]}"
-        )
+        raise NodeError(f"{argv[0]} failed with exit code {process.returncode}: {output[:300]}")
     return process.stdout.decode(errors="replace") if process.returncode == 0 else ""

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, Mapping, Optional
 
-from trainctl.base.failure import Failure
+from trainctl.errors import NodeError
 from trainctl.node.system.blob_files import BlobFiles
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,@+-]{0,199}")
@@ -67,24 +67,24 @@ def layout_of(request: Mapping[str, Any]) -> Layout:
 
 
 def check_name(value: Any, label: str) -> str:
-    """Return the value if it is a valid file name; else Failure with the label."""
+    """Return the value if it is a valid file name; else TrainctlError with the label."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise Failure("request", f"{label} {value!r} is not a valid file name")
+        raise NodeError(f"{label} {value!r} is not a valid file name")
     return value
 
 
 def check_sha256(value: Any, label: str) -> str:
     """Return the value if it is a SHA-256 digest in hex."""
     if not isinstance(value, str) or not _SHA256.fullmatch(value):
-        raise Failure("request", f"{label} {value!r} is not a hex SHA-256 digest")
+        raise NodeError(f"{label} {value!r} is not a hex SHA-256 digest")
     return value
 
 
 def check_absolute(value: Any, label: str) -> Path:
     """Return the value as a path if it is absolute and contains no ``..``."""
     if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
-        raise Failure("request", f"{label} {value!r} is not an absolute path")
+        raise NodeError(f"{label} {value!r} is not an absolute path")
     path = Path(value)
     if ".." in path.parts:
-        raise Failure("request", f"{label} {value!r} contains '..'")
+        raise NodeError(f"{label} {value!r} contains '..'")
     return path

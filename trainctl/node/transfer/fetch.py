@@ -20,11 +20,11 @@ from typing import (
     Set,
 )
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import list_names
 from trainctl.base.lease import FileLease
 from trainctl.base.listing import ListedFile, Listing
 from trainctl.base.throughput import RateLimiter
+from trainctl.errors import NodeError, TrainctlError
 from trainctl.node.system.blob_files import PartialFile
 from trainctl.node.system.layout import Layout
 from trainctl.node.transfer.fetch_pool import (
@@ -247,7 +247,7 @@ class TransferSources:
         """Fill a file by reflink; False if unsupported."""
         try:
             return (self.shared or self._mirror).clone(file, clone)
-        except Failure:  # an object is missing; reading it will report that
+        except TrainctlError:  # an object is missing; reading it will report that
             return False
 
     def sources(self, unit: TransferUnit) -> List[str]:
@@ -286,7 +286,7 @@ class TransferSources:
     ) -> ObjectReader:
         if not isinstance(mirror, dict) or mirror.get("type") != "objects":
             kind = mirror.get("type") if isinstance(mirror, dict) else None
-            raise Failure("request", f"unknown mirror type {kind!r}")
+            raise NodeError(f"unknown mirror type {kind!r}")
         if mirror.get("is_cache"):
             return CacheReader(mirror["path"], listing, rate_limiter)
         if "path" in mirror:
@@ -300,7 +300,7 @@ class TransferSources:
         if "urls" in mirror:
             return ServerReader(mirror, rate_limiter, evenly=evenly)
         if callbacks is None:
-            raise Failure("request", "the mirror is not accessible from this node")
+            raise NodeError("the mirror is not accessible from this node")
         self._urls = SignedUrls(callbacks)
         return BucketReader(self._urls, rate_limiter)
 
@@ -316,13 +316,11 @@ class TransferSources:
         me, peer_timeout = str(request.get("node")), PeerTimeout(request.get("patience"))
         holds = {str(peer["node"]): str((peer.get("holds") or {}).get(listing.id, "0")) for peer in peers}  # fmt: skip
         if me not in holds:
-            raise Failure("request", f"node {me!r} is missing from its peers")
+            raise NodeError(f"node {me!r} is missing from its peers")
         try:
             self._schedule = PeerSchedule(listing, me, holds)
         except ValueError:
-            raise Failure(
-                "request", "invalid holdings of a peer: not a hexadecimal number"
-            ) from None
+            raise NodeError("invalid holdings of a peer: not a hexadecimal number") from None
         self._peers = [PeerFetcher(peer, peer_timeout) for peer in peers if str(peer["node"]) != me]
         return peer_timeout.record_mirror_time
 
@@ -341,5 +339,5 @@ def callback_client(
 
 def _parse_rate(value: Any) -> Optional[int]:
     if value is not None and (not isinstance(value, int) or value <= 0):
-        raise Failure("request", f"invalid max_rate {value!r}: not a number of bytes per second")
+        raise NodeError(f"invalid max_rate {value!r}: not a number of bytes per second")
     return value

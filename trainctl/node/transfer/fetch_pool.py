@@ -139,7 +139,7 @@ class Fetcher:
         raise NotImplementedError
 
     def reject(self, unit: TransferUnit) -> None:
-        """Handle a corrupt unit. Failure if there is no other source."""
+        """Handle a corrupt unit. TrainctlError if there is no other source."""
         raise NotImplementedError
 
     def abort(self) -> None:

@@ -25,7 +25,6 @@ from typing import (  # fmt: skip
 )
 from urllib.parse import urlsplit
 
-from trainctl.base.failure import Failure, NoReachableAddress, PeerAuthError
 from trainctl.base.http import HttpClient, HttpError, HttpInterrupted, HttpUnreachable, Response
 from trainctl.base.http.refusals import ERROR_BYTES, server_message
 from trainctl.base.listing import ListedFile
@@ -36,9 +35,11 @@ from trainctl.base.network.addresses import (
     is_private,
     network_id,
 )
+from trainctl.base.network.http_errors import NoReachableAddress, PeerAuthError
 from trainctl.base.network.object_server import EVENLY, INCOMING, LENGTH, MAX_PACKED_BYTES
 from trainctl.base.protocol.wire import CallbackClient, CallerGone
 from trainctl.base.throughput import RateLimiter
+from trainctl.errors import NodeError, TrainctlError, UnknownOnNode
 from trainctl.node.transfer.fetch_pool import units_of
 from trainctl.node.transfer.object_readers import ObjectReader, RetryAfter
 from trainctl.store import keys
@@ -87,14 +88,14 @@ class HttpReader(ObjectReader):
         if response.status in (200, 206):
             return
         if response.status in (404, 416):
-            raise Failure("missing", f"{key} not found at {self.where}")
+            raise UnknownOnNode(f"{key} not found at {self.where}")
         if response.status in _BUSY_STATUSES:
             text = response.headers.get("Retry-After") or ""
             seconds = float(text) if text.isdigit() and len(text) < 5 else 0.0
             raise RetryAfter(seconds, is_incoming=response.status == 503 and text == "0")
         said = server_message(response.headers, response.read(ERROR_BYTES))
         summary = f"access to weights denied by {self.where} (status {response.status})"
-        raise Failure("denied", f"{summary}: {said}" if said else summary)
+        raise NodeError(f"{summary}: {said}" if said else summary)
 
     def _seek(self, response: Response, offset: int) -> int:
         """Skip bytes before the offset, as some servers ignore ranges; bytes left."""
@@ -122,7 +123,7 @@ class ServerReader(HttpReader):
 
     ``server``: ``urls``, ``token``, ``fingerprint`` of the TLS certificate, and ``loopback``, the id of the network in
     which loopback addresses are valid; anywhere if absent. ``evenly``: not faster than the server's other clients that
-    ask for it. Failure if invalid.
+    ask for it. TrainctlError if invalid.
     """
 
     streams = 2
@@ -139,9 +140,9 @@ class ServerReader(HttpReader):
         self._preferences = [EVENLY] if evenly else []
         urls, token, pin = server.get("urls"), server.get("token"), server.get("fingerprint")
         if not isinstance(token, str) or not token:
-            raise Failure("request", "token of the HTTP server is missing")
+            raise NodeError("token of the HTTP server is missing")
         if not isinstance(urls, list) or not urls:
-            raise Failure("request", f"invalid server URLs {urls!r}: expected http://ADDRESS:PORT")
+            raise NodeError(f"invalid server URLs {urls!r}: expected http://ADDRESS:PORT")
         for url in urls:
             _validate_url(url, has_pin=isinstance(pin, str))
         self.where = " or ".join(urlsplit(url).netloc for url in urls)
@@ -184,7 +185,7 @@ class ServerReader(HttpReader):
     def _exchange(
         self, method: str, path: str, headers: Mapping[str, str], body: Optional[bytes], wait: float
     ) -> Iterator[Response]:
-        if isinstance(self._urls, Failure):
+        if isinstance(self._urls, TrainctlError):
             raise self._urls
         preferences = [*self._preferences, *([f"wait={math.ceil(wait)}"] if wait else [])]
         more = {"Prefer": ", ".join(preferences)} if preferences else {}
@@ -234,12 +235,12 @@ class SignedUrls:
             self._urls.clear()
 
     def find(self, key: str) -> str:
-        """Return an object's URL; Failure ``missing`` or ``mirror``."""
+        """Return an object's URL; UnknownOnNode or NodeError."""
         with self._lock:
             if key not in self._urls:
                 self._request(key)
             if not self._urls[key]:
-                raise Failure("missing", f"{key} not found in the bucket")
+                raise UnknownOnNode(f"{key} not found in the bucket")
             return self._urls[key]
 
     def forget(self, key: str, url: str) -> None:
@@ -255,12 +256,12 @@ class SignedUrls:
         try:
             response = self._callbacks.request({"method": "links", "keys": batch})
         except CallerGone:
-            raise Failure(
-                "mirror", "client disconnected", "Data fetched so far is kept. Apply again."
+            raise NodeError(
+                "client disconnected", "Data fetched so far is kept. Apply again."
             ) from None
         if "error" in response:
             error = response["error"]
-            raise Failure("mirror", str(error["summary"]), str(error["detail"]))
+            raise NodeError(str(error["summary"]), str(error["detail"]))
         self._urls.update(zip(batch, response["links"]))
 
 
@@ -302,12 +303,12 @@ def _validate_url(url: Any, *, has_pin: bool) -> None:
         or parts.scheme not in ("http", "https")
         or not (parts.hostname and parts.port)
     ):
-        raise Failure("request", f"invalid server URL {url!r}: expected http://ADDRESS:PORT")
+        raise NodeError(f"invalid server URL {url!r}: expected http://ADDRESS:PORT")
     address_family(parts.hostname)
     if parts.scheme == "https" and not has_pin:
-        raise Failure("request", f"certificate fingerprint for {parts.netloc} is missing")
+        raise NodeError(f"certificate fingerprint for {parts.netloc} is missing")
     if parts.scheme == "http" and not is_private(parts.hostname):
-        raise Failure("request", f"TLS is required for {parts.netloc}: not a private address")
+        raise NodeError(f"TLS is required for {parts.netloc}: not a private address")
 
 
 def _usable_urls(urls: Sequence[str], loopback: Any, where: str) -> Any:

@@ -20,18 +20,19 @@ from typing import (
     cast,
 )
 
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.files import open_file
 from trainctl.base.listing import Chunk, ListedFile, Listing
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import RetryPolicy, RetryState
 from trainctl.base.throughput import RateLimiter
 from trainctl.errors import (
+    NodeError,
     SourceInterrupted,
+    SourceMismatch,
     SourceUnavailable,
     SourceUnreachable,
-    StorageError,
     TrainctlError,
+    UnknownOnNode,
 )
 from trainctl.node.system import layout
 from trainctl.node.transfer.fetch_pool import (
@@ -43,8 +44,7 @@ from trainctl.node.transfer.fetch_pool import (
     TransferUnit,
 )
 from trainctl.store import keys
-from trainctl.store.documents import PackEntry
-from trainctl.store.reader import BlobLocator, coalesce, load_pack_indexes
+from trainctl.store.reader import BlobLocator, coalesce
 
 _READ_BYTES = 2**20
 RETRY = RetryPolicy(attempts=18, base=0.2, longest=5.0, patience=60.0, unanswered=3)
@@ -86,7 +86,7 @@ class ObjectReader:
     def read(self, key: str, offset: int, view: memoryview) -> Iterator[int]:
         """Fill the view from ``offset`` on; yields the length of each buffer read.
 
-        Failure ``missing`` or ``denied``, RetryAfter, or ``broken``, possibly after some bytes.
+        UnknownOnNode, NodeError, RetryAfter, or ``broken``, possibly after some bytes.
         """
         raise NotImplementedError
 
@@ -136,7 +136,7 @@ class DirectoryReader(ObjectReader):
     def _open(self, key: str) -> Any:
         stream = open_file(f"{self._root}/{key}")
         if stream is None:
-            raise Failure("missing", f"{key} not found in {self._root}")
+            raise UnknownOnNode(f"{key} not found in {self._root}")
         return stream
 
 
@@ -186,21 +186,14 @@ class MirrorReader:
                 done += count
                 attempts.advanced()
             if done < len(view):
-                raise Failure(
-                    "missing", f"{self._reader.where}: {key} ends at {offset + done} bytes"
-                )
+                raise UnknownOnNode(f"{self._reader.where}: {key} ends at {offset + done} bytes")
 
         self._retry_attempts(attempt)
 
     def read_small(self, sizes: Mapping[str, int]) -> Dict[str, bytearray]:
         """Read small blobs by digest, with one request for those that are close in a pack."""
         blobs = {sha256: bytearray() for sha256, size in sizes.items() if not size}
-        try:
-            ranges = [
-                self._locator.locate_blob(sha256, size) for sha256, size in sizes.items() if size
-            ]
-        except StorageError as error:
-            raise Failure("mirror", error.summary, error.detail) from None
+        ranges = [self._locator.locate_blob(sha256, size) for sha256, size in sizes.items() if size]
         for run in coalesce(ranges):
             start = run[0].offset
             data = bytearray(max(item.end for item in run) - start)
@@ -215,13 +208,6 @@ class MirrorReader:
             return keys.blob(unit.chunk.sha256)
         return self._locator.locate_blob(unit.file.sha256, unit.file.size).key
 
-    def pack_indexes(self) -> Dict[str, Tuple[PackEntry, ...]]:
-        """Return the packs of the listing with their entries."""
-        try:
-            return dict(load_pack_indexes(cast(ObjectStore, self), self._locator.listing.id))
-        except StorageError as error:
-            raise Failure("mirror", error.summary, error.detail) from None
-
     def clone(self, file: ListedFile, clone: CloneFn) -> bool:
         """Fill a file chunk by chunk with reflinks; False if unsupported."""
         reader = self._reader
@@ -235,10 +221,8 @@ class MirrorReader:
         def attempt(attempts: RetryState) -> Optional[bytes]:
             try:
                 return self._reader.load(key)
-            except Failure as error:
-                if error.kind == "missing":
-                    return None
-                raise
+            except UnknownOnNode:
+                return None
 
         return self._retry_attempts(attempt)
 
@@ -269,13 +253,13 @@ class MirrorReader:
                     source_error = SourceInterrupted(text, _REAPPLY_ADVICE)
                 else:
                     source_error = SourceUnreachable(text, _UNREACHABLE_ADVICE)
-            except Failure as error:
+            except NodeError as error:
                 summary = f"cannot read from the mirror: {error.summary}"
-                raise Failure("mirror", summary, error.detail) from None
+                raise NodeError(summary, error.detail) from None
             try:
                 attempts.failed(source_error)
             except TrainctlError as error:
-                raise Failure("mirror", error.summary, error.detail) from None
+                raise NodeError(error.summary, error.detail) from None
 
 
 class MirrorFetcher(Fetcher):
@@ -324,10 +308,9 @@ class MirrorFetcher(Fetcher):
         self._mirror.abort()
 
 
-def corrupt_error(path: str, blob: str) -> Failure:
+def corrupt_error(path: str, blob: str) -> TrainctlError:
     """Return the error for a corrupt blob in the mirror."""
-    return Failure(
-        "wrong",
+    return SourceMismatch(
         f"{path!r} is corrupt in the mirror: digest mismatch",
         f"{blob}. Nothing of it was stored. Repair the mirror, then apply again: trainctl mirror verify --repair",
     )

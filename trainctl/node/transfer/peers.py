@@ -8,10 +8,11 @@ import time
 from array import array
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
-from trainctl.base.failure import Failure, PeerAuthError
 from trainctl.base.http import HttpError, HttpInterrupted, HttpStalled
 from trainctl.base.listing import Listing
+from trainctl.base.network.http_errors import PeerAuthError
 from trainctl.base.network.object_server import MAX_PACKED_BYTES
+from trainctl.errors import TrainctlError, UnknownOnNode
 from trainctl.node.transfer.fetch_pool import (
     ChunkBuffer,
     Fetcher,
@@ -225,9 +226,9 @@ class PeerFetcher(Fetcher):
             self._interrupted += 1
             self._is_dropped = not can_retry or self._interrupted == _MAX_INTERRUPTED
             return not self._is_dropped
-        except Failure as error:
+        except TrainctlError as error:
             is_incoming = False
-            self._is_dropped = error.kind != "missing"
+            self._is_dropped = not isinstance(error, UnknownOnNode)
             self.auth_error = error.summary if isinstance(error, PeerAuthError) else ""
         self._interrupted = 0
         now = time.monotonic()

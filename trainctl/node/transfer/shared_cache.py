@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import (
     Any,
     Callable,
@@ -22,12 +21,14 @@ from typing import (
     Sequence,
     Set,
     Tuple,
+    cast,
 )
 
-from trainctl.base.failure import Failure, from_os_error
+from trainctl.base.filesystem.space import from_os_error
 from trainctl.base.listing import ListedFile, Listing, ResolvedSource
+from trainctl.base.objects import ObjectStore
 from trainctl.base.parallel import map_ordered
-from trainctl.errors import LockHeld, StorageError
+from trainctl.errors import LockHeld, NodeError, TrainctlError
 from trainctl.node.system import layout as names
 from trainctl.node.transfer.fetch_pool import SHARED, FetchResult, PassOnFn, TransferUnit
 from trainctl.node.transfer.object_readers import (
@@ -37,14 +38,10 @@ from trainctl.node.transfer.object_readers import (
     corrupt_error,
 )
 from trainctl.store import documents, keys
-from trainctl.store.backends.directory import DirectoryObjects
-from trainctl.store.maintenance.exclusive_access import (
-    hold_exclusive_access,
-    hold_writer_lease,
-    require_not_late,
-)
-from trainctl.store.maintenance.gc import delete_garbage, find_garbage
-from trainctl.store.maintenance.inventory import stored_bytes
+from trainctl.store.gc import delete_garbage, find_garbage
+from trainctl.store.lease import hold_exclusive_access, hold_writer_lease
+from trainctl.store.objects import DirectoryObjects
+from trainctl.store.reader import load_pack_indexes
 from trainctl.store.references import (
     Reference,
     StoredReference,
@@ -52,6 +49,7 @@ from trainctl.store.references import (
     put_reference,
     read_references,
 )
+from trainctl.store.survey import stored_bytes
 
 
 class _Blob(NamedTuple):
@@ -69,10 +67,10 @@ class SharedCache:
         self.root = names.check_absolute(settings.get("dir"), "shared cache")
         self._limit: Optional[int] = settings.get("size")
         if self._limit is not None and (not isinstance(self._limit, int) or self._limit < 0):
-            raise Failure(
-                "request", f"invalid shared cache size {self._limit!r}: not a number of bytes"
-            )
-        self._objects = DirectoryObjects(self.root, explain=_storage_error)
+            raise NodeError(f"invalid shared cache size {self._limit!r}: not a number of bytes")
+        self._objects = DirectoryObjects(
+            self.root, explain=lambda root, error: from_os_error(error, str(root))
+        )
 
     def stored(self, listings: Sequence[str]) -> Set[str]:
         """Return the digests of the files of complete listings."""
@@ -106,7 +104,7 @@ class SharedCache:
         ) as lease:
             if objects.stat(keys.listing(listing.id)) is None:
                 copied = source.copy_to(objects, heartbeat)
-                require_not_late(lease, resolved)
+                lease.require(resolved.source)
                 objects.put(keys.listing(listing.id), listing.to_bytes())
             put_reference(objects, reference, resolved, listing.id)
         return copied
@@ -178,7 +176,7 @@ class _MirroredListing:
     def __init__(self, mirror: MirrorReader, listing: Listing) -> None:
         self._mirror = mirror
         self._listing = listing
-        self._indexes = mirror.pack_indexes()
+        self._indexes = dict(load_pack_indexes(cast(ObjectStore, mirror), listing.id))
         packs = {entry.digest: pack for pack, rows in self._indexes.items() for entry in rows}
         blobs: Dict[str, _Blob] = {}
         for file in listing.unique_files:
@@ -240,7 +238,7 @@ class SharedCacheFetcher(MirrorFetcher):
     def fetch(self, units: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
         try:
             yield from list(super().fetch(units, pass_on))
-        except Failure:
+        except TrainctlError:
             self._shared.drop(self._listing, keys.listing(self._listing.id))
             yield from [FetchResult(None)] * len(units)
 
@@ -250,8 +248,3 @@ class SharedCacheFetcher(MirrorFetcher):
 
 def _load_listing(objects: DirectoryObjects, listing_id: str) -> Optional[Listing]:
     return documents.load_or_none(documents.load_listing, objects, listing_id)
-
-
-def _storage_error(root: Path, error: OSError) -> StorageError:
-    failure = from_os_error(error, str(root))
-    return StorageError(failure.summary, failure.detail)

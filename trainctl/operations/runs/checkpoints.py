@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from trainctl.base.checkpoints.layout import folder_of
+from trainctl.base.checkpoints.layout import folder_of, recency_key
 from trainctl.base.checkpoints.manifests import is_checkpoint_name
-from trainctl.base.checkpoints.ranking import recency_key
 from trainctl.base.json import digest
 from trainctl.base.parallel import each
 from trainctl.base.protocol.training import CheckpointObjectRange

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
-from trainctl.base.failure import Failure
-from trainctl.base.filesystem.archives import unpack
+from trainctl.base.filesystem.archives import UnsafeArchive, unpack
 from trainctl.errors import NodeError, StorageError, TrainctlError, UnknownOnNode, UsageError
 from trainctl.inputs.environment import file_name
 from trainctl.operations.runs.lookup import JobRun, run_control
@@ -45,7 +44,7 @@ def _unpack(data: Iterator[bytes], place: Path, label: str, check: Callable[[], 
             continue  # padding after the tar's end
         check()
         unfinished.rename(place)
-    except (OSError, Failure) as error:
+    except (OSError, UnsafeArchive) as error:
         raise StorageError(f"cannot copy {label} to {target}: {error}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -40,7 +40,7 @@ from trainctl.plugin_api.provider import Capabilities, Node, ResourceStatus
 from trainctl.resources.agents import recorded_or_planned
 from trainctl.resources.clusters import cache_target, provider_cluster
 from trainctl.resources.runs.run_control import QUERY_SECONDS, runs_of
-from trainctl.store.maintenance.survey import SourceSurvey
+from trainctl.store.survey import SourceSurvey
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from trainctl.plan.caches import cache_full_warning
 from trainctl.plan.values import CacheFacts, TierFacts
 from trainctl.resources.caches import find_cache_location
 from trainctl.resources.runs.run_control import QUERY_SECONDS
-from trainctl.store.maintenance.survey import SourceSurvey
+from trainctl.store.survey import SourceSurvey
 from trainctl.weights.mirrors import site_of
 
 _TRANSIENT_CODES = (SourceUnavailable.default_code, SourceInterrupted.default_code)

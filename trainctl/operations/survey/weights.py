@@ -24,8 +24,8 @@ from trainctl.plan.values import WeightsFacts
 from trainctl.resources.weights import credential_of, source_request_of
 from trainctl.secrets.bucket_credentials import explaining_denials
 from trainctl.sources import source_for
-from trainctl.store.backends.directory import SPARE_BYTES
-from trainctl.store.maintenance.survey import SourceSurvey
+from trainctl.store.objects import SPARE_BYTES
+from trainctl.store.survey import SourceSurvey
 from trainctl.weights.lock import LockEntry, LockFile
 from trainctl.weights.mirrors import is_remote
 from trainctl.weights.resolution import Resolution, SourceRequest, resolve, resolve_from_lock

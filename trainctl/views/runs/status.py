@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from trainctl.base.checkpoints.ranking import recency_key
+from trainctl.base.checkpoints.layout import recency_key
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.delivery import THROUGH_CLIENT, DeliveryRecord, MirroringRecord
 from trainctl.model.json_codec import to_json

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from trainctl.base.checkpoints.ranking import recency_key
+from trainctl.base.checkpoints.layout import recency_key
 from trainctl.base.units import format_duration
 from trainctl.model.address import Address
 from trainctl.model.reports import Checkpoint, JobStatus

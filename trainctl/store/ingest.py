@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from pathlib import Path
 from typing import Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
 
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
@@ -13,9 +14,7 @@ from trainctl.base.retry import RetryPolicy
 from trainctl.base.units import format_bytes
 from trainctl.errors import StorageError
 from trainctl.store import documents, keys, references
-from trainctl.store.backends.directory import SPARE_BYTES, DirectoryObjects, free_bytes
-from trainctl.store.ingestion.chunk_writer import ChunkWriter
-from trainctl.store.ingestion.coverage import (
+from trainctl.store.coverage import (
     BlobInfo,
     Groups,
     SourceCoverage,
@@ -24,12 +23,11 @@ from trainctl.store.ingestion.coverage import (
     group_by_fingerprint,
     is_packed,
 )
-from trainctl.store.ingestion.file_transfer import FileTransfer, interrupted_error
-from trainctl.store.ingestion.pack_writer import PackWriter
-from trainctl.store.ingestion.upstream import ProgressFn, Upstream
-from trainctl.store.lease import ObjectLease
-from trainctl.store.maintenance.exclusive_access import Notify, hold_writer_lease, require_not_late
+from trainctl.store.file_transfer import FileTransfer, ProgressFn, Upstream
+from trainctl.store.lease import Notify, ObjectLease, hold_writer_lease, interrupted_error
+from trainctl.store.objects import SPARE_BYTES, DirectoryObjects, free_bytes
 from trainctl.store.references import Reference
+from trainctl.store.writers import ChunkWriter, PackWriter
 
 _MAX_SMALL = 32
 _MAX_LARGE = 6
@@ -65,10 +63,12 @@ class SourceIngest:
     def run(self, reference: Reference, waiting: Notify) -> Listing:
         """Mirror missing files; SourceError names the file, StorageError the store."""
         objects, resolved = self._objects, self._resolved
-        listing = self._unchanged(references.put_reference(objects, reference, resolved))
-        if listing is not None:
-            self._counter.add(resolved.size, len(resolved.files))
-            return listing
+        referenced = references.put_reference(objects, reference, resolved)
+        if referenced is not None and objects.stat(keys.GC_LEASE) is None:
+            listing = find_listing(objects, resolved)
+            if listing is not None and listing.id == referenced:  # so no collection deletes it
+                self._counter.add(resolved.size, len(resolved.files))
+                return listing
         with hold_writer_lease(objects, resolved, reference, self._cancelled, waiting) as lease:
             listing = find_listing(objects, resolved)
             if listing is None:
@@ -80,13 +80,6 @@ class SourceIngest:
             self._objects.delete([stat.key for stat in objects.list(keys.mark_prefix(resolved))])
         return listing
 
-    def _unchanged(self, referenced: Optional[str]) -> Optional[Listing]:
-        """Return the source's listing if already referenced and so kept."""
-        if referenced is None or self._objects.stat(keys.GC_LEASE) is not None:
-            return None
-        listing = find_listing(self._objects, self._resolved)
-        return listing if listing is not None and listing.id == referenced else None
-
     def _copy(self, lease: ObjectLease) -> Listing:
         groups = group_by_fingerprint(self._resolved)
         coverage = SourceCoverage(self._objects, self._resolved, self._chunk_bytes)
@@ -95,8 +88,14 @@ class SourceIngest:
             self._counter.add(sum(file.size for file in groups[key]), len(groups[key]))
         missing = {key: files for key, files in groups.items() if key not in blobs}
         size = sum(files[0].size for files in missing.values())
-        _require_space(self._objects, size - coverage.stored_bytes(missing))
-        packs = coverage.packs_of(blobs.values())
+        needed = size - coverage.stored_bytes(missing)
+        if isinstance(self._objects, DirectoryObjects) and needed:
+            _require_space(self._objects.root, needed + SPARE_BYTES)
+        packs = {
+            coverage.pack_of(blob.sha256) or ""
+            for blob in blobs.values()
+            if is_packed(blob.size, self._chunk_bytes)
+        }
         small = {key: files for key, files in missing.items() if is_packed(files[0].size, self._chunk_bytes)}  # fmt: skip
         large = {key: files for key, files in missing.items() if key not in small}
         packed_blobs, new_packs = self._pack(small)
@@ -104,13 +103,12 @@ class SourceIngest:
         blobs.update(self._upload(large, coverage))
         files = (blobs[key].listed(file.path) for key, files in groups.items() for file in files)
         listing = Listing(tuple(sorted(files)))
-        require_not_late(lease, self._resolved)
+        lease.require(self._resolved.source)
         if packs or new_packs:
-            document = {"version": 1, "packs": sorted(packs | new_packs)}
+            document = {"version": 1, "packs": sorted((packs | new_packs) - {""})}
             self._objects.put(keys.packs(listing.id), documents.encode(document))
         self._objects.put(keys.listing(listing.id), listing.to_bytes())
         self._objects.put(keys.record(self._resolved), encode_record(self._resolved, listing))
-        self._objects.delete([keys.incomplete(listing.id)])
         return listing
 
     def _pack(self, missing: Groups) -> Tuple[Dict[str, BlobInfo], Set[str]]:
@@ -236,14 +234,11 @@ class _ProgressCounter:
                 self._progress(self._bytes, self._total, self._files)
 
 
-def _require_space(objects: ObjectStore, missing: int) -> None:
-    """Raise StorageError unless the disk has space for ``missing`` bytes."""
-    if not isinstance(objects, DirectoryObjects) or not missing:
-        return
-    free = free_bytes(objects.root)
-    if missing + SPARE_BYTES > free:
+def _require_space(root: Path, needed: int) -> None:
+    free = free_bytes(root)
+    if needed > free:
         raise StorageError(
-            f"no space left for the mirror {objects.root}: it needs {format_bytes(missing + SPARE_BYTES)}, and {format_bytes(free)} is free",
+            f"no space left for the mirror {root}: it needs {format_bytes(needed)}, and {format_bytes(free)} is free",
             "Free disk space, or use another location in mirror: {url: …}. Nothing was transferred.",
             code="disk-full",
         )

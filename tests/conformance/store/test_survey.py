@@ -10,7 +10,7 @@ from tests.support.storage.store_contents import (
 )
 from trainctl.base.objects import ObjectStore
 from trainctl.store import references
-from trainctl.store.maintenance.inventory import stored_bytes, take_inventory
+from trainctl.store.survey import stored_bytes, take_inventory
 
 LARGE = os.urandom(5000)
 

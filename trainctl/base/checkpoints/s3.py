@@ -1,7 +1,9 @@
-"""Client of an S3-compatible server: signed requests, retries, both styles of addresses."""
+"""Checkpoint store in an S3-compatible bucket: signed requests, retries, multipart uploads."""
 
 from __future__ import annotations
 
+import calendar
+import contextlib
 import hashlib
 import html
 import re
@@ -9,16 +11,36 @@ import threading
 import time
 from contextlib import AbstractContextManager
 from email.utils import parsedate_to_datetime
-from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Optional, TypeVar
-from urllib.parse import urlsplit
+from typing import (
+    Any,
+    BinaryIO,
+    Callable,
+    Dict,
+    Iterator,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+    TypeVar,
+)
+from urllib.parse import unquote_plus, urlsplit
 
 from trainctl.base import sigv4
-from trainctl.base.failure import Failure
+from trainctl.base.checkpoints.stores import StoreUnavailable, UnstorableFile
 from trainctl.base.http import HttpClient, HttpError, Response
 from trainctl.base.http.limits import retry_after
+from trainctl.base.objects import ObjectStat
+from trainctl.base.pagination import pages
+from trainctl.base.parallel import map_ordered
 from trainctl.base.retry import RetryPolicy
 from trainctl.base.throughput import RateLimiter
-from trainctl.errors import SourceError, SourceUnavailable
+from trainctl.errors import (
+    SourceError,
+    SourceUnavailable,
+    StorageError,
+    TrainctlError,
+    UnknownOnNode,
+)
 
 _CONNECT_SECONDS = 10.0
 _SILENCE_SECONDS = 60.0
@@ -78,7 +100,7 @@ class S3Client:
         rate_limiter: RateLimiter = _NO_RATE_LIMIT,
         absent: bool = False,
     ) -> S3Response:
-        """Send a request; with ``absent``, return a 404 instead of raising Failure."""
+        """Send a request; with ``absent``, return a 404 instead of raising TrainctlError."""
         target = self._target(method, key, query)
         digest = hashlib.sha256(body).hexdigest() if body else _EMPTY_SHA256
 
@@ -107,7 +129,7 @@ class S3Client:
                         self._raise_for_status(S3Response(response.status, headers, body), target)
                     return
                 if version not in (None, headers.get("etag")):
-                    raise Failure("changed", f"{key!r} was replaced while it was read")
+                    raise UnstorableFile(f"{key!r} was replaced while it was read")
                 version = headers.get("etag")
                 is_partial = (headers.get("content-range") or "").startswith(f"bytes {done}-")
                 # rclone answers 200 with the complete object
@@ -132,8 +154,8 @@ class S3Client:
         try:
             key.encode()
         except UnicodeEncodeError:
-            raise Failure(
-                "name", f"{key!r} is not UTF-8, so it can't be the name of an object"
+            raise UnstorableFile(
+                f"{key!r} is not UTF-8, so it can't be the name of an object"
             ) from None
         path = f"/{self._bucket}/{key}" if key else f"/{self._bucket}"
         return sigv4.RequestTarget(method, self._host(), path, query)
@@ -165,7 +187,7 @@ class S3Client:
             return RETRY.run(act, self._ended)
         except SourceError as error:
             place = f"{self._scheme()}://{self._host()}/{self._bucket}"
-            raise Failure("store", f"{place} is unreachable: {error.summary}") from None
+            raise StoreUnavailable(f"{place} is unreachable: {error.summary}") from None
 
     def _send(
         self,
@@ -195,7 +217,7 @@ class S3Client:
     def _raise_for_status(
         self, response: S3Response, target: sigv4.RequestTarget, absent: bool = False
     ) -> None:
-        """Raise SourceUnavailable for an error that a retry may fix, else Failure."""
+        """Raise SourceUnavailable for an error that a retry may fix, else TrainctlError."""
         status, headers, body = response
         if status < 300 or (absent and status == 404):
             return
@@ -215,9 +237,9 @@ class S3Client:
             raise SourceUnavailable(code, retry_after=retry_after(headers))
         message = element_text(body, "Message")
         if status == 404 and code != "NoSuchBucket":
-            raise Failure("missing", f"{target.path!r} not found in the bucket", message)
+            raise UnknownOnNode(f"{target.path!r} not found in the bucket", message)
         summary = f"{target.method} in bucket {self._bucket} failed: {code}"
-        raise Failure("denied", summary, message)
+        raise StorageError(summary, message, code="checkpoint-store")
 
 
 class _ThrottledBody:
@@ -253,3 +275,174 @@ def _blocks(response: Response, skipped: int) -> Iterator[bytes]:
         if skipped < len(data):
             yield data[skipped:]
         skipped = max(0, skipped - len(data))
+
+
+PART_BYTES = 16 * 2**20
+_MAX_PARTS = 10_000
+"""https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
+_THREADS = 4
+_Page = Tuple[bytes, Optional[sigv4.Query]]
+"""A page's body, and the query of the next page."""
+
+
+class S3CheckpointStore:
+    """A ``CheckpointStore`` below a prefix of a bucket."""
+
+    def __init__(
+        self, bucket: str, prefix: str, place: Mapping[str, Any], credential: Mapping[str, Any]
+    ) -> None:
+        self._client = S3Client(bucket, place.get("endpoint_url"), credential)
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._part_bytes = int(place.get("part_bytes") or PART_BYTES)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Create or replace a small object, by one request."""
+        self._client.request("PUT", self._prefix + key, (), data)
+
+    def put_file(self, key: str, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
+        """Create or replace an object, in parts if large; five of them in memory."""
+        part = max(self._part_bytes, -(-size // _MAX_PARTS))
+        if size <= part:
+            self._client.request(
+                "PUT",
+                self._prefix + key,
+                (),
+                _read_exactly(stream, size),
+                rate_limiter=rate_limiter,
+            )
+        else:
+            _MultipartUpload(self._client, self._prefix + key, part).send(
+                stream, size, rate_limiter
+            )
+
+    def get(self, key: str) -> Optional[bytes]:
+        """Return a small object; None if it is missing."""
+        response = self._client.request("GET", self._prefix + key, absent=True)
+        if response.status == 404 and element_text(response.body, "Code") == "NoSuchBucket":
+            raise StorageError("bucket of the checkpoints not found", code="checkpoint-store")
+        return None if response.status == 404 else response.body
+
+    def read(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
+        """Pass an object's bytes from ``offset`` to ``write``."""
+        self._client.stream(self._prefix + key, offset, write)
+
+    def list(self, prefix: str) -> Iterator[ObjectStat]:
+        """Yield the objects below a prefix, a thousand per request."""
+        query = [("list-type", "2"), ("prefix", self._prefix + prefix), ("encoding-type", "url")]
+
+        def request(after: Optional[sigv4.Query]) -> _Page:
+            body = self._client.request("GET", "", [*query, *(after or ())]).body
+            token = element_text(body, "NextContinuationToken")
+            return body, [("continuation-token", token)] if token else None
+
+        for body in _list_pages(request):
+            for entry in elements(body, "Contents"):
+                key = _key(entry, body)
+                if key.startswith(self._prefix + prefix):
+                    when = _unix_time(element_text(entry, "LastModified"))
+                    size = int(element_text(entry, "Size") or 0)
+                    yield ObjectStat(key[len(self._prefix) :], size, when)
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if it exists."""
+        self._client.request("DELETE", self._prefix + key, absent=True)
+
+    def abandon(self, prefix: str) -> None:
+        """Abort the multipart uploads under the prefix; their parts are billed."""
+        for key, upload in _uploads(self._client, self._prefix + prefix):
+            self._client.request("DELETE", key, [("uploadId", upload)], absent=True)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def url(self, key: str, seconds: int) -> str:
+        """Return a presigned URL."""
+        return self._client.presigned(self._prefix + key, seconds)
+
+
+class _MultipartUpload:
+    """Upload of one object in parts; ``abandon`` removes the parts of a killed one."""
+
+    def __init__(self, client: S3Client, key: str, part_bytes: int) -> None:
+        self._client = client
+        self._key = key
+        self._part_bytes = part_bytes
+        body = client.request("POST", key, [("uploads", "")]).body
+        self._upload = element_text(body, "UploadId")
+
+    def send(self, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
+        """Upload the parts, several at a time, and complete the object."""
+        try:
+            sizes = (min(self._part_bytes, size - at) for at in range(0, size, self._part_bytes))
+            parts = enumerate((_read_exactly(stream, length) for length in sizes), 1)
+            # no request is in progress after an error, or it would outlive the abort
+            uploads = map_ordered(
+                lambda part: self._upload_part(*part, rate_limiter), parts, _THREADS
+            )
+            self._complete({number: tag for (number, _), tag in uploads})
+        except BaseException:
+            with contextlib.suppress(TrainctlError):  # the parts are billed
+                query = [("uploadId", self._upload)]
+                self._client.request("DELETE", self._key, query, absent=True)
+            raise
+
+    def _upload_part(self, number: int, data: bytes, rate_limiter: RateLimiter) -> str:
+        query = [("partNumber", str(number)), ("uploadId", self._upload)]
+        response = self._client.request("PUT", self._key, query, data, rate_limiter=rate_limiter)
+        return response.headers["etag"]
+
+    def _complete(self, tags: Mapping[int, str]) -> None:
+        parts = "".join(
+            f"<Part><PartNumber>{number}</PartNumber><ETag>{html.escape(tags[number])}</ETag></Part>"
+            for number in sorted(tags)
+        )
+        body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+        query = [("uploadId", self._upload)]
+        response = self._client.request("POST", self._key, query, body)
+        if (
+            b"<Error>" in response.body
+        ):  # with status 200, which is sent before the outcome is known
+            code = element_text(response.body, "Code")
+            raise StoreUnavailable(f"cannot complete the multipart upload of {self._key!r}: {code}")
+
+
+def _uploads(client: S3Client, prefix: str) -> Iterator[Tuple[str, str]]:
+    """Yield key and id of unfinished uploads, for each key the oldest first."""
+    query = [("uploads", ""), ("prefix", prefix), ("encoding-type", "url")]
+
+    def request(after: Optional[sigv4.Query]) -> _Page:
+        body = client.request("GET", "", [*query, *(after or ())], absent=True).body
+        key, upload = element_text(body, "NextKeyMarker"), element_text(body, "NextUploadIdMarker")
+        is_more = element_text(body, "IsTruncated") == "true" and key
+        return body, [("key-marker", key), ("upload-id-marker", upload)] if is_more else None
+
+    for body in _list_pages(request):
+        for entry in elements(body, "Upload"):
+            key = _key(entry, body)
+            if key.startswith(prefix):
+                yield key, element_text(entry, "UploadId")
+
+
+def _list_pages(request: Callable[[Optional[sigv4.Query]], _Page]) -> Iterator[bytes]:
+    """Yield the bodies of a list's pages; TrainctlError if they repeat."""
+    return pages(request, StoreUnavailable("the bucket's list has no end (repeated pages)"))
+
+
+def _key(entry: bytes, body: bytes) -> str:
+    key = element_text(entry, "Key")
+    return unquote_plus(key) if element_text(body, "EncodingType") == "url" else key
+
+
+def _read_exactly(stream: BinaryIO, size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) != size:
+        raise UnstorableFile("the file was truncated while it was read")
+    return data
+
+
+def _unix_time(text: str) -> float:
+    try:
+        return float(calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))
+    except ValueError:
+        return 0.0

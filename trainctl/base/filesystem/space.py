@@ -1,11 +1,13 @@
-"""Errors that the node program reports, and free disk space."""
+"""Free disk space, and errors of disks."""
 
 from __future__ import annotations
 
 import errno
 import os
 from pathlib import Path
-from typing import Dict, Optional
+from typing import Optional
+
+from trainctl.errors import NodeError, StorageError, TrainctlError
 
 SHARING_ADVICE = "A directory that several users share must belong to their group and have mode 2770 before anything is written to it."
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -14,51 +16,11 @@ _RESERVE_BYTES = 16 * 2**20
 """Kept free for everything but weights: this program, code, records."""
 
 
-class Failure(Exception):
-    """An error of the node program; its texts hold no secrets.
-
-    ``kind``: ``request`` (malformed), ``storage`` (full, read-only, denied), ``room`` (no space for weights until other
-    runs end), ``busy``, ``fenced`` (older generation), ``mirror`` (the mirror lacks a blob), ``wrong`` (corrupt blob),
-    ``checkpoints`` (the checkpoint store), ``missing``, ``ports``, ``requirements``, ``failed``.
-    """
-
-    def __init__(self, kind: str, summary: str, detail: str = "") -> None:
-        super().__init__(summary)
-        self.kind = kind
-        self.summary = summary
-        self.detail = detail
-
-    def to_json(self) -> Dict[str, str]:
-        """Return the error as it is sent to the client."""
-        return {"kind": self.kind, "summary": self.summary, "detail": self.detail}
-
-
-class PeerAuthError(Failure):
-    """A server's certificate is not the pinned one; nothing was sent to it."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__(
-            "stranger",
-            f"{where} shows another certificate than the server that was started there",
-            "Nothing was sent to it. The connection may be intercepted, or another program listens there.",
-        )
-
-
-class NoReachableAddress(Failure):
-    """A server has no address that this host can reach."""
-
-    def __init__(self, summary: str) -> None:
-        super().__init__(
-            "unreachable", summary, "The other host has no address that this host can reach."
-        )
-
-
-def from_os_error(error: OSError, root: str) -> Failure:
-    """Convert an error to a Failure; ``root`` is the program's own directory."""
+def from_os_error(error: OSError, root: str) -> TrainctlError:
+    """Convert an error to one that is reported; ``root`` is the program's own directory."""
     path = str(error.filename or root)
     if error.errno in _DISK_FULL:
-        return Failure(
-            "storage",
+        return StorageError(
             f"no space left on the node's disk: {path}",
             f"{free_space(root)} bytes are free under {root}. Free disk space and try again; finished files are reused.",
         )
@@ -67,12 +29,11 @@ def from_os_error(error: OSError, root: str) -> Failure:
         read = error.errno == errno.EROFS or is_readable(path)
         able = "writable" if read else "readable and writable"
         advice = f"Make {root if within else os.path.dirname(path)} {able} for user {os.geteuid()}, or choose another directory."  # noqa: PTH120
-        return Failure(
-            "storage",
+        return StorageError(
             f"cannot {'write' if read else 'use'} {path} on the node: {error.strerror}",
             advice if within else f"{advice} {SHARING_ADVICE}",
         )
-    return Failure("failed", f"{error.strerror or error}: {path}")
+    return NodeError(f"{error.strerror or error}: {path}")
 
 
 def is_readable(path: str) -> bool:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from trainctl.base.lease import Liveness
 from trainctl.base.objects import ObjectStat, ObjectStore
 from trainctl.errors import StorageError
 from trainctl.store import documents, keys, references
-from trainctl.store.maintenance.exclusive_access import (
-    ExclusiveAccess,
-    Notify,
-    hold_exclusive_access,
-    no_notify,
-    preview_exclusive_access,
-)
+from trainctl.store.lease import ExclusiveAccess, Notify, hold_exclusive_access, list_writers
 from trainctl.store.references import StoredReference
 
 _DELETED_AT_ONCE = 1000
@@ -55,23 +51,30 @@ class GcReport:
     busy: Tuple[StoredReference, ...] = ()
 
 
-def gc(objects: ObjectStore, options: GcOptions, notify: Notify = no_notify) -> GcReport:
+def gc(objects: ObjectStore, options: GcOptions, notify: Notify = lambda _: None) -> GcReport:
     """Delete unreferenced objects; LockHeld if another collection runs.
 
     It may be killed at any time; the next collection deletes the rest.
     """
     if options.dry_run:
-        return _collect(objects, options, preview_exclusive_access(objects))
+        access = ExclusiveAccess(time.time(), list_writers(objects, Liveness()))
+        return _collect(objects, options, access)
     with hold_exclusive_access(objects, notify) as access:
         return _collect(objects, options, access)
 
 
 def _collect(objects: ObjectStore, options: GcOptions, access: ExclusiveAccess) -> GcReport:
     all_references = references.read_references(objects)
-    all_references.require_readable()
+    for error in all_references.damaged.values():  # the blobs it needs are unknown
+        raise error
     stored = all_references.stored
     if access.writers:
-        return GcReport(options.dry_run, kept=stored, busy=access.being_copied(stored))
+        busy = (
+            reference
+            for reference in stored
+            if keys.lease_of(reference.identity, str(reference.record["pin"])) in access.writers
+        )
+        return GcReport(options.dry_run, kept=stored, busy=tuple(busy))
     unused = options.unused_seconds
     oldest = float("-inf") if unused is None else access.since - unused
     dropped = tuple(reference for reference in stored if reference.last_used < oldest)
@@ -113,10 +116,9 @@ class GarbageKeys:
 
 @dataclass
 class _LiveSet:
-    """Objects to keep; ``incomplete`` listings lost blobs to ``verify``."""
+    """Objects to keep."""
 
     listings: Set[str] = field(default_factory=set)
-    incomplete: Set[str] = field(default_factory=set)
     sources: Set[str] = field(default_factory=set)
     blobs: Set[bytes] = field(default_factory=set)
     chunked: Set[bytes] = field(default_factory=set)
@@ -134,9 +136,11 @@ def find_garbage(
         return (stat for stat in objects.list(prefix) if stat.modified <= since)
 
     garbage.names += (stat.key for stat in old(keys.PARTIAL) if _source(stat.key) not in live.sources)  # fmt: skip
-    garbage.names += (stat.key for stat in old(keys.RECORDS) if not _names_live_blob(objects, stat.key, live))  # fmt: skip
+    for stat in old(keys.RECORDS):
+        record = documents.load_or_none(documents.load, objects, stat.key) or {}
+        if record.get("listing") not in live.listings:
+            garbage.names.append(stat.key)
     garbage.listings += _dead_keys(old(keys.LISTINGS), live)
-    garbage.indexes += (stat.key for stat in old(keys.INCOMPLETE) if keys.key_stem(stat.key) not in live.incomplete)  # fmt: skip
     garbage.indexes += _dead_keys(old(keys.PACKS), live)
     garbage.indexes += (stat.key for stat in old(keys.CHUNKED) if _digest(stat) not in live.chunked)
     rows: Dict[bytes, int] = {}
@@ -158,7 +162,7 @@ def _mark(objects: ObjectStore, retained: Sequence[StoredReference]) -> _LiveSet
     for stored in retained:
         for listing_id in stored.listings - live.listings:
             _mark_listing(objects, listing_id, stored, live)
-        if stored.listing is None or not stored.listings.isdisjoint(live.incomplete):
+        if stored.listing is None:
             live.sources.add(keys.source_of(stored.identity))
     for source in live.sources:
         for stat in objects.list(f"{keys.PARTIAL}/{source}"):
@@ -171,9 +175,6 @@ def _mark_listing(
 ) -> None:
     """Mark the objects that a listing names; StorageError if it can't be read."""
     listing = documents.load_listing(objects, listing_id)
-    if listing is None:
-        live.incomplete.add(listing_id)
-        listing = documents.load_incomplete(objects, listing_id)
     if listing is None:
         raise StorageError(
             f"{objects.url}/{keys.listing(listing_id)} not found: cannot determine which blobs {stored.record['address']} of {stored.record['project']} needs",
@@ -204,11 +205,6 @@ def _mark_partial(objects: ObjectStore, key: str, live: _LiveSet) -> None:
 
 def _dead_keys(stats: Iterable[ObjectStat], live: _LiveSet) -> Iterator[str]:
     return (stat.key for stat in stats if keys.key_stem(stat.key) not in live.listings)
-
-
-def _names_live_blob(objects: ObjectStore, key: str, live: _LiveSet) -> bool:
-    record = documents.load_or_none(documents.load, objects, key)
-    return record is not None and record.get("listing") in live.listings
 
 
 def _source(key: str) -> str:

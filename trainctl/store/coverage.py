@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from typing import (
     Dict,
-    Iterable,
-    Iterator,
     List,
     Mapping,
     NamedTuple,
     Optional,
     Sequence,
-    Set,
     Tuple,
 )
 
@@ -117,6 +114,15 @@ class SourceCoverage:
 
     def find(self, groups: Groups) -> Dict[str, BlobInfo]:
         """Return the stored blobs of files by fingerprint."""
+
+        def find_blob(candidate: Tuple[str, str, int]) -> Optional[BlobInfo]:
+            _, sha256, size = candidate
+            if size > self._chunk_bytes:
+                chunks = documents.load_or_none(documents.load_chunks, self._objects, sha256)
+                return BlobInfo(sha256, size, chunks) if chunks else None
+            stat = self._objects.stat(keys.blob(sha256))
+            return BlobInfo(sha256, size) if stat is not None and stat.size == size else None
+
         stored: Dict[str, BlobInfo] = {}
         candidates: List[Tuple[str, str, int]] = []
         for key, files in groups.items():
@@ -131,7 +137,7 @@ class SourceCoverage:
                     stored[key] = BlobInfo(sha256, size)
             elif sha256:
                 candidates.append((key, sha256, size))
-        for (key, _, _), blob in map_ordered(self._find_blob, candidates, _MAX_CONCURRENT):
+        for (key, _, _), blob in map_ordered(find_blob, candidates, _MAX_CONCURRENT):
             if blob is not None:
                 stored[key] = blob
         return stored
@@ -155,58 +161,28 @@ class SourceCoverage:
             }
         return self._pack_of.get(bytes.fromhex(sha256))
 
-    def packs_of(self, blobs: Iterable[BlobInfo]) -> Set[str]:
-        """Return the packs that hold the small ones of some blobs."""
-        small = (blob.sha256 for blob in blobs if is_packed(blob.size, self._chunk_bytes))
-        return set(filter(None, map(self.pack_of, small)))
-
     def _entries(self, pack: str) -> Tuple[documents.PackEntry, ...]:
         if self._objects.stat(keys.blob(pack)) is None:
             return ()
         return documents.load_or_none(documents.load_pack_index, self._objects, pack) or ()
 
-    def _find_blob(self, candidate: Tuple[str, str, int]) -> Optional[BlobInfo]:
-        _, sha256, size = candidate
-        if size > self._chunk_bytes:
-            chunks = documents.load_or_none(documents.load_chunks, self._objects, sha256)
-            return BlobInfo(sha256, size, chunks) if chunks else None
-        stat = self._objects.stat(keys.blob(sha256))
-        return BlobInfo(sha256, size) if stat is not None and stat.size == size else None
-
     def _read_versions(self, resolved: ResolvedSource) -> None:
-        stats = sorted(
-            self._objects.list(keys.record_prefix(resolved)), key=lambda stat: stat.modified
-        )
+        """Record the stored files of earlier versions."""
+        objects, load = self._objects, documents.load_or_none
+        stats = sorted(objects.list(keys.record_prefix(resolved)), key=lambda stat: stat.modified)
         for stat in stats[-_MAX_EARLIER_VERSIONS:]:
-            document = documents.load_or_none(documents.load, self._objects, stat.key)
+            document = load(documents.load, objects, stat.key)
             name = _record_listing(document)
-            if document is not None and name:
-                self._read_version(resolved.identity, document, name)
-
-    def _read_version(self, identity: str, document: Mapping[str, object], name: str) -> None:
-        """Record the stored files of a version, which may be incomplete."""
-        objects = self._objects
-        listing = documents.load_or_none(documents.load_listing, objects, name)
-        is_complete = listing is not None
-        if listing is None:
-            listing = documents.load_or_none(documents.load_incomplete, objects, name)
-        if listing is None:
-            return
-        for fingerprint, file in _fingerprints(identity, document, listing):
-            if is_complete:
-                self._certain[fingerprint] = BlobInfo(file.sha256, file.size, file.chunks)
-            else:
-                self._likely[fingerprint] = file.sha256
-                self.marked.setdefault(fingerprint, {}).update(self._present(file.chunks))
-        packs = documents.load_or_none(documents.load_packs, objects, name)
-        self._packs.update(dict.fromkeys(packs or ()))
-
-    def _present(self, chunks: Sequence[str]) -> Iterator[Tuple[int, str]]:
-        """Yield number and digest of the chunks that exist."""
-        stats = map_ordered(
-            lambda item: self._objects.stat(keys.blob(item[1])), enumerate(chunks), _MAX_CONCURRENT
-        )
-        return (chunk for chunk, stat in stats if stat is not None)
+            listing = load(documents.load_listing, objects, name) if name else None
+            validators = (document or {}).get("validators")
+            if listing is not None and isinstance(validators, list):
+                for file, validator in zip(listing.files, validators):
+                    if isinstance(validator, str) and not validator.startswith("size:"):
+                        text = validator or f"sha256:{file.sha256}"
+                        key = keys.fingerprint(resolved.identity, file.path, file.size, text)
+                        self._certain[key] = BlobInfo(file.sha256, file.size, file.chunks)
+            packs = load(documents.load_packs, objects, name) if name else None
+            self._packs.update(dict.fromkeys(packs or ()))
 
     def _read_marks(self, resolved: ResolvedSource) -> None:
         for stat in self._objects.list(keys.mark_prefix(resolved)):
@@ -226,16 +202,3 @@ def _record_listing(document: Optional[Mapping[str, object]]) -> str:
     """Return the listing that a record names, or ``""``."""
     name = (document or {}).get("listing")
     return str(name) if is_digest(name) else ""
-
-
-def _fingerprints(
-    identity: str, document: Mapping[str, object], listing: Listing
-) -> Iterator[Tuple[str, ListedFile]]:
-    """Yield the identified files of an earlier version by fingerprint."""
-    validators = document.get("validators")
-    if not isinstance(validators, list):
-        return
-    for file, validator in zip(listing.files, validators):
-        if isinstance(validator, str) and not validator.startswith("size:"):
-            text = validator or f"sha256:{file.sha256}"
-            yield keys.fingerprint(identity, file.path, file.size, text), file

@@ -21,12 +21,17 @@ from botocore.credentials import Credentials
 from tests.support.network.faulty_proxy import proxy
 from tests.support.servers.buckets import PART_BYTES, BucketServer, moto, rclone
 from trainctl.base import sigv4
-from trainctl.base.checkpoints.directory_store import DirectoryCheckpointStore
-from trainctl.base.checkpoints.s3_store import S3CheckpointStore, _MultipartUpload, _uploads
-from trainctl.base.checkpoints.stores import CheckpointStore, open_checkpoint_store
-from trainctl.base.failure import Failure
+from trainctl.base.checkpoints.s3 import S3CheckpointStore, _MultipartUpload, _uploads
+from trainctl.base.checkpoints.stores import (
+    CheckpointStore,
+    DirectoryCheckpointStore,
+    StoreUnavailable,
+    UnstorableFile,
+    open_checkpoint_store,
+)
 from trainctl.base.retry import RetryPolicy
 from trainctl.base.throughput import RateLimiter
+from trainctl.errors import StorageError, TrainctlError, UnknownOnNode
 
 pytestmark = pytest.mark.integration
 
@@ -81,9 +86,9 @@ def test_what_is_put_is_got_listed_and_deleted(store: CheckpointStore) -> None:
     )
     assert store.get(keys[2]) == keys[2].encode()
     assert store.get(f"{RUN}/none") is None
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(TrainctlError) as caught:
         everything(store, f"{RUN}/none")
-    assert caught.value.kind == "missing"
+    assert type(caught.value) is UnknownOnNode
     for _ in range(2):
         store.delete(keys[0])
     assert store.get(keys[0]) is None
@@ -97,9 +102,9 @@ def test_a_big_file_goes_in_parts_and_comes_from_any_offset(store: CheckpointSto
     assert everything(store, f"{RUN}/big") == BIG
     assert everything(store, f"{RUN}/big", 7_000_001) == BIG[7_000_001:]
     assert everything(store, f"{RUN}/big", len(BIG)) == b""
-    with pytest.raises(Failure) as caught:  # it became shorter
+    with pytest.raises(TrainctlError) as caught:  # it became shorter
         store.put_file(f"{RUN}/short", io.BytesIO(BIG[:6_000_000]), len(BIG), RateLimiter())
-    assert caught.value.kind == "changed"
+    assert type(caught.value) is UnstorableFile
     store.abandon(f"{RUN}/")
     assert [one.key for one in store.list("")] == [f"{RUN}/big"]
 
@@ -109,7 +114,7 @@ def test_no_key_leaves_a_directory(tmp_path: Path, key: str) -> None:
     """A name that would lead out is refused and nothing is written."""
     store = DirectoryCheckpointStore(tmp_path / "store")
     for call in (lambda: store.put(key, b"x"), lambda: store.get(key), lambda: store.delete(key)):
-        with pytest.raises(Failure):
+        with pytest.raises(TrainctlError):
             call()  # type: ignore[no-untyped-call]
     assert list(tmp_path.iterdir()) == []
 
@@ -121,7 +126,7 @@ def test_parts_of_a_killed_upload_are_removed(bucket: BucketServer) -> None:
     client = store._client
     killed = _MultipartUpload(client, "cut/a/killed", PART_BYTES)
     killed._upload_part(1, BIG[:PART_BYTES], RateLimiter())
-    with pytest.raises(Failure):
+    with pytest.raises(TrainctlError):
         store.put_file("a/short", io.BytesIO(BIG[:-1]), len(BIG), RateLimiter())
 
     left = [key for key, _ in _uploads(client, "cut/a/")]
@@ -154,11 +159,11 @@ def test_a_wrong_credential_is_refused_at_once(tmp_path: Path) -> None:
         wrong = json.dumps({**bucket.credential, "aws_secret_access_key": "another"})
         with (
             closing(open_checkpoint_store(place, {"bucket": wrong})) as store,
-            pytest.raises(Failure) as caught,
+            pytest.raises(TrainctlError) as caught,
         ):
             store.put("x", b"1")
 
-        assert caught.value.kind == "denied"
+        assert type(caught.value) is StorageError
         assert "SignatureDoesNotMatch" in caught.value.summary
         assert between.taken == 1
 
@@ -169,7 +174,7 @@ REGION = '{"aws_access_key_id": "AK", "aws_secret_access_key": "s", "aws_region"
 @pytest.mark.parametrize("text", ["", "{}", "[]", "AKID:secret", '{"access_key_id": "x"}', REGION])
 def test_a_secret_in_another_form_is_named_without_its_value(text: str) -> None:
     """The message says which keys belong into it."""
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(TrainctlError) as caught:
         open_checkpoint_store({"url": "s3://models/x", "secret": "bucket"}, {"bucket": text})
     assert "aws_secret_access_key" in caught.value.detail
     assert not text or text not in caught.value.summary + caught.value.detail
@@ -192,17 +197,17 @@ def test_an_unreachable_store_is_named_and_usable_when_it_is_back(
     moto_bucket: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retry = RetryPolicy(attempts=5, base=0.001, unanswered=5)
-    monkeypatch.setattr("trainctl.base.checkpoints.s3_client.RETRY", retry)
+    monkeypatch.setattr("trainctl.base.checkpoints.s3.RETRY", retry)
     with proxy(moto_bucket.endpoint) as between:
         place = {**moto_bucket.place(prefix="gone"), "endpoint_url": between.endpoint}
         with closing(open_checkpoint_store(place, moto_bucket.secrets)) as store:
             between.gone = True
-            with pytest.raises(Failure) as caught:
+            with pytest.raises(TrainctlError) as caught:
                 store.put("x", b"1")
             between.gone = False
             store.put("x", b"2")
 
-            assert caught.value.kind == "store"
+            assert type(caught.value) is StoreUnavailable
             assert between.endpoint in caught.value.summary
             assert store.get("x") == b"2"
 

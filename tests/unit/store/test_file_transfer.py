@@ -10,7 +10,7 @@ import pytest
 
 from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceMismatch
-from trainctl.store.ingestion.upstream import FileHash
+from trainctl.store.file_transfer import FileHash
 
 DATA = b"weights"
 RIGHT, WRONG = (f"md5:{hashlib.md5(data).hexdigest()}" for data in (DATA, b"other"))

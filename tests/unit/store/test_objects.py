@@ -24,7 +24,7 @@ from tests.support.storage.synced_disk import SyncedDisk
 from trainctl.base.listing import Listing
 from trainctl.errors import SourceInterrupted, StorageError
 from trainctl.store import keys
-from trainctl.store.maintenance.gc import GcOptions
+from trainctl.store.gc import GcOptions
 from trainctl.store.references import Reference
 from trainctl.store.store import MirrorStore
 

@@ -20,22 +20,22 @@ from tests.support.servers.blob_server import serve_mirror, server_address
 from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
 from tests.support.storage.mirrors import MemorySource, ingest, mirror_at
 from tests.support.storage.weights_data import noise
-from trainctl.base.failure import Failure, NoReachableAddress
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.network.addresses import network_id
+from trainctl.base.network.http_errors import NoReachableAddress
 from trainctl.base.network.object_server import ObjectServer, serve_in_thread
 from trainctl.base.protocol.wire import CallerGone
 from trainctl.base.retry import RetryPolicy
 from trainctl.base.throughput import RateLimiter
-from trainctl.errors import SourceError
+from trainctl.errors import NodeError, SourceError, TrainctlError
 from trainctl.node.transfer import http_reader
 from trainctl.node.transfer.fetch_pool import units_of
 from trainctl.node.transfer.http_reader import BucketReader, ServerReader, SignedUrls
 from trainctl.node.transfer.object_readers import DirectoryReader, MirrorReader
 from trainctl.resources.mirror_access import ObjectUrlSigner
 from trainctl.store import keys
-from trainctl.store.backends.directory import DirectoryObjects
 from trainctl.store.mirror_objects import MirrorObjectSource
+from trainctl.store.objects import DirectoryObjects
 
 TOKEN = "a-token-of-a-server-in-tests"
 A, B, C = "127.0.0.3", "127.0.0.4", "127.0.0.5"
@@ -167,15 +167,15 @@ def test_missing_and_truncated_objects_are_named(
     content = (root / key).read_bytes()
     (root / key).unlink()
     try:
-        with pytest.raises(Failure, match=key) as missing:
+        with pytest.raises(TrainctlError, match=key) as missing:
             read(reader, listing.files[0])
         (root / key).write_bytes(content[:1000])
         local = MirrorReader(DirectoryReader(str(root), RateLimiter()), listing)
-        with pytest.raises(Failure, match=f"{key[-64:]} ends at 1000 bytes") as truncated:
+        with pytest.raises(TrainctlError, match=f"{key[-64:]} ends at 1000 bytes") as truncated:
             read(local, listing.files[0])
     finally:
         (root / key).write_bytes(content)
-    assert missing.value.kind == truncated.value.kind == "mirror"
+    assert type(missing.value) is type(truncated.value) is NodeError
 
 
 class SignedDirectory(DirectoryObjects):
@@ -266,9 +266,9 @@ def test_loopback_is_valid_in_its_own_network_only(files: MirrorFixture) -> None
 @pytest.mark.parametrize("server", cases("node/unusable_servers"))
 def test_an_unusable_description_of_a_server_is_refused(server: Mapping[str, Any]) -> None:
     """No token is sent over plain HTTP beyond private networks, nor to a server whose certificate isn't known."""
-    with pytest.raises(Failure) as raised:
+    with pytest.raises(TrainctlError) as raised:
         ServerReader(server)
-    assert raised.value.kind == "request"
+    assert type(raised.value) is NodeError
 
 
 @pytest.mark.parametrize(
@@ -284,10 +284,10 @@ def test_a_mirror_that_does_not_answer_is_given_up(
         if not listens:
             stack.close()
         mirror = MirrorReader(reader_of([A, B], server.port), files.listing, QUICK)
-        with pytest.raises(Failure, match=why) as caught:
+        with pytest.raises(TrainctlError, match=why) as caught:
             read(mirror, files.listing.files[0])
 
-    assert caught.value.kind == "mirror"
+    assert type(caught.value) is NodeError
     assert str(server.port) in caught.value.summary
     assert advice in caught.value.detail
 
@@ -296,9 +296,9 @@ def test_a_server_that_refuses_the_token_is_not_asked_again(files: MirrorFixture
     with serve_mirror(files) as server:
         where = {**server_address(server), "token": "another"}
         mirror = MirrorReader(ServerReader(where), files.listing, QUICK)
-        with pytest.raises(Failure, match="access to weights denied") as caught:
+        with pytest.raises(TrainctlError, match="access to weights denied") as caught:
             read(mirror, files.listing.files[0])
-    assert caught.value.kind == "mirror"
+    assert type(caught.value) is NodeError
 
 
 @pytest.mark.parametrize("after", [10, 5_000_000, CHUNK_BYTES + 500])
@@ -351,10 +351,10 @@ def test_an_expired_url_is_signed_again_once(tmp_path: Path) -> None:
     with serve_bucket(objects.get, expired={"link=1"}) as bucket:
         assert read(open_bucket(bucket, listing), file) == noise(2**20)
         bucket.expired = {f"link={n}" for n in range(9)}
-        with pytest.raises(Failure, match="access to weights denied") as raised:
+        with pytest.raises(TrainctlError, match="access to weights denied") as raised:
             read(open_bucket(bucket, listing), file)
 
-    assert raised.value.kind == "mirror"
+    assert type(raised.value) is NodeError
     assert len(bucket.signed) == 4
 
 
@@ -373,7 +373,7 @@ def test_an_absent_operator_is_an_error(tmp_path: Path) -> None:
     file, listing, _ = objects_of(tmp_path, b"a")
     with (
         serve_bucket(lambda key: None, is_gone=True) as bucket,
-        pytest.raises(Failure, match="client disconnected") as raised,
+        pytest.raises(TrainctlError, match="client disconnected") as raised,
     ):
         read(open_bucket(bucket, listing), file)
-    assert raised.value.kind == "mirror"
+    assert type(raised.value) is NodeError

@@ -61,7 +61,7 @@ def test_wrong_bytes_are_refused_and_verified_chunks_kept(node: NodeHarness) -> 
     node.mirror.corrupt("model.bin", 1)
     with pytest.raises(NodeProgramError, match=r"model\.bin") as raised:
         node.deliver()
-    assert raised.value.kind == "wrong"
+    assert raised.value.kind == "SourceMismatch"
     assert not node.tree.exists()
     node.mirror.chunk("model.bin", 1).write_bytes(BIG[CHUNK_BYTES:])
     node.mirror.chunk("model.bin", 0).unlink()

@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.cases import cases
 from tests.support.node_program.nodes import NodeHarness, NodeProgramError
-from trainctl.base.failure import Failure
 from trainctl.base.filesystem.archives import unpack
+from trainctl.errors import TrainctlError
 
 
 def _tar(*members: tuple[tarfile.TarInfo, bytes]) -> io.BytesIO:
@@ -56,7 +56,7 @@ def test_nothing_leaves_the_directory(tmp_path: Path, members: list[dict[str, st
     target = tmp_path / "work"
     target.mkdir()
 
-    with pytest.raises((Failure, FileExistsError)):
+    with pytest.raises((TrainctlError, FileExistsError)):
         unpack(_tar(*((_of_case(**member), b"") for member in members)), target)
 
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
@@ -79,4 +79,4 @@ def test_code_is_returned_as_it_was_sent(node: NodeHarness) -> None:
     assert node.raw("read_code", {"digest": "sha256:x"}) == sent
     with pytest.raises(NodeProgramError) as raised:
         node.raw("read_code", {"digest": "sha256:y"})
-    assert raised.value.kind == "missing"
+    assert raised.value.kind == "UnknownOnNode"

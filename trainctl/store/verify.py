@@ -12,13 +12,9 @@ from trainctl.base.objects import ObjectStore
 from trainctl.base.parallel import map_ordered
 from trainctl.errors import StorageError
 from trainctl.store import documents, keys, references
-from trainctl.store.ingestion.upstream import ProgressFn
-from trainctl.store.maintenance.exclusive_access import (
-    ExclusiveAccess,
-    Notify,
-    hold_exclusive_access,
-    no_notify,
-)
+from trainctl.store.file_transfer import ProgressFn
+from trainctl.store.lease import ExclusiveAccess, Notify, hold_exclusive_access
+from trainctl.store.reader import BlobLocator
 
 T = TypeVar("T")
 _MAX_CONCURRENT = 3
@@ -65,7 +61,7 @@ def verify_store(
     objects: ObjectStore,
     repair: bool = False,
     progress: Optional[ProgressFn] = None,
-    notify: Notify = no_notify,
+    notify: Notify = lambda _: None,
 ) -> VerifyReport:
     """Read all objects; with ``repair`` delete corrupt ones.
 
@@ -83,7 +79,7 @@ def verify_store(
 class _StoreCheck:
     """``intact`` blobs by digest, ``corrupt`` objects by key.
 
-    ``lost``: listings that name corrupt or missing objects. ``needed``: sources by the key of an object they need.
+    ``needed``: sources by the key of an object they need.
     """
 
     def __init__(self, objects: ObjectStore, progress: ProgressFn) -> None:
@@ -91,7 +87,6 @@ class _StoreCheck:
         self.intact: Set[bytes] = set()
         self.corrupt: Dict[str, Tuple[str, int]] = {}
         self.listings: Set[str] = set()
-        self.lost: Set[str] = set()
         self.needed: Dict[str, Set[str]] = {}
         self.blobs = self.bytes = 0
         self._chunked: Set[str] = set()
@@ -101,14 +96,23 @@ class _StoreCheck:
     def run(self) -> None:
         """Check all objects, listings first: their blobs exist before they are hashed."""
         self.listings = set(self._names(keys.LISTINGS))
-        incomplete = self._names(keys.INCOMPLETE)
-        self._hash_blobs(self._read_chunked(), self._read_indexes())
+        chunks: Set[bytes] = set()
+        for name in self._names(keys.CHUNKED):
+            key = keys.chunk_list(name)
+            digests = self._readable(key, documents.load_chunks, name, "chunks changed")
+            if digests is not None:
+                chunks.update(map(bytes.fromhex, digests))
+                self._chunked.add(name)
+        self.blobs += len(self._chunked)
+        packs: Dict[bytes, int] = {}
+        for name in self._names(keys.PACK_INDEXES):
+            key = keys.pack_index(name)
+            entries = self._readable(key, documents.load_pack_index, name, "pack index changed")
+            if entries is not None:
+                packs[bytes.fromhex(name)] = len(entries)
+        self._hash_blobs(chunks, packs)
         for name in sorted(self.listings):
             self._check_listing(name)
-        for name in incomplete:
-            self._readable(
-                keys.incomplete(name), documents.load_incomplete, name, "listing changed"
-            )
         for stat in self.objects.list(keys.RECORDS):
             self._readable(stat.key, documents.load, stat.key, "record changed")
 
@@ -128,31 +132,8 @@ class _StoreCheck:
     def _names(self, prefix: str) -> List[str]:
         return [keys.key_stem(stat.key) for stat in self.objects.list(prefix)]
 
-    def _read_chunked(self) -> Set[bytes]:
-        """Return the digests of all chunks."""
-        chunks: Set[bytes] = set()
-        for name in self._names(keys.CHUNKED):
-            digests = self._readable(
-                keys.chunk_list(name), documents.load_chunks, name, "chunks changed"
-            )
-            if digests is not None:
-                chunks.update(map(bytes.fromhex, digests))
-                self._chunked.add(name)
-        self.blobs += len(self._chunked)
-        return chunks
-
-    def _read_indexes(self) -> Dict[bytes, int]:
-        """Return the number of entries of each pack with a readable index."""
-        counts: Dict[bytes, int] = {}
-        for name in self._names(keys.PACK_INDEXES):
-            entries = self._readable(
-                keys.pack_index(name), documents.load_pack_index, name, "pack index changed"
-            )
-            if entries is not None:
-                counts[bytes.fromhex(name)] = len(entries)
-        return counts
-
     def _hash_blobs(self, chunks: Set[bytes], packs: Dict[bytes, int]) -> None:
+        """Hash all blobs; count files: a pack has several, a chunk is a part of one."""
         total = sum(stat.size for stat in self.objects.list(keys.BLOBS))
         for stat, is_data_intact in map_ordered(
             lambda stat: is_intact(self.objects, stat.key),
@@ -188,7 +169,6 @@ class _StoreCheck:
             self.needed.setdefault(key, set()).update(sources)
             return
         for missing, size in self._missing(listing):
-            self.lost.add(name)
             self.corrupt.setdefault(missing, ("missing", size))
             self.needed.setdefault(missing, set()).update(sources)
 
@@ -240,10 +220,7 @@ class _StoreCheck:
 
 
 class _StoreRepair:
-    """Deletes corrupt objects, those that name others first.
-
-    Listings become ``incomplete`` ones, so that ``gc`` keeps their intact blobs.
-    """
+    """Deletes corrupt objects and what names them, those that name others first."""
 
     def __init__(self, check: _StoreCheck, access: ExclusiveAccess) -> None:
         self._check = check
@@ -260,48 +237,36 @@ class _StoreRepair:
         for key in [key for key in self._corrupt if key.startswith(f"{keys.BLOBS}/")]:
             if is_intact(self._objects, key):  # rewritten since the check
                 del self._corrupt[key]
-        self._delete_all()
-        for finding in findings:
-            removed = finding.key in self._corrupt
-            yield replace(finding, outcome=FindingOutcome.REMOVED) if removed else finding
-
-    def _delete_all(self) -> None:
-        for stat in list(self._objects.list(keys.LISTINGS)):
-            self._repair_listing(keys.key_stem(stat.key))
-        for prefix in (keys.INCOMPLETE, keys.RECORDS, keys.PACKS):
-            self._delete(self._corrupt_below(prefix))
+        names = (keys.key_stem(stat.key) for stat in self._objects.list(keys.LISTINGS))
+        self._delete(keys.listing(name) for name in names if self._is_lost(name))
+        self._delete(self._corrupt_below(keys.RECORDS) | self._corrupt_below(keys.PACKS))
         chunked = [stat.key for stat in self._objects.list(keys.CHUNKED)]
         self._delete(key for key in chunked if key in self._corrupt or self._lacks_chunks(key))
         blobs, indexes = self._corrupt_below(keys.BLOBS), self._corrupt_below(keys.PACK_INDEXES)
         self._delete(indexes | {keys.pack_index(keys.key_stem(key)) for key in blobs})
         self._delete(blobs | {keys.blob(keys.key_stem(key)) for key in indexes})
+        for finding in findings:
+            removed = finding.key in self._corrupt
+            yield replace(finding, outcome=FindingOutcome.REMOVED) if removed else finding
 
     def _corrupt_below(self, prefix: str) -> Set[str]:
         return {key for key in self._corrupt if key.startswith(f"{prefix}/")}
 
-    def _repair_listing(self, name: str) -> None:
-        key = keys.listing(name)
-        if key in self._corrupt:
-            self._delete([key, keys.packs(name)])
-        elif name in self._check.lost or self._is_new_and_corrupt(name):
-            data = self._objects.get(key)
-            if data is not None:
-                self._objects.put(keys.incomplete(name), data)
-                self._delete([key])
-
-    def _is_new_and_corrupt(self, name: str) -> bool:
-        """Return whether a listing written since the check names a corrupt object."""
-        listing = None
-        if name not in self._check.listings:
+    def _is_lost(self, name: str) -> bool:
+        """Return whether a listing is corrupt or names a corrupt object."""
+        try:
             listing = documents.load_listing(self._objects, name)
-        if listing is None:
-            return False
-        needed = {keys.chunk_list(file.sha256) for file in listing.files if file.chunks}
-        for file in listing.files:
-            needed.update(map(keys.blob, file.chunks or (file.sha256,)))
-        for pack in documents.load_packs(self._objects, name):
-            needed.update((keys.blob(pack), keys.pack_index(pack)))
-        return not needed.isdisjoint(self._corrupt)
+            needed = BlobLocator(self._objects, listing or Listing(())).readable_keys()
+        except StorageError as error:
+            if error.code != documents.DAMAGED:
+                raise
+            return True
+        chunked = (
+            (keys.chunk_list(file.sha256) for file in listing.files if file.chunks)
+            if listing
+            else ()
+        )
+        return not needed.union(chunked).isdisjoint(self._corrupt)
 
     def _lacks_chunks(self, key: str) -> bool:
         """Return whether a chunk of a blob is corrupt or missing."""

@@ -1,17 +1,23 @@
-"""A node's cache with a size limit: what is evicted, and what live runs keep; the property tests have its kills."""
+"""Space for weights in the node's cache: what is stored, held and evicted."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.node_program.nodes import MirrorFixture, NodeHarness, NodeProgramError
-
-pytestmark = pytest.mark.integration
+from tests.support.storage.weights_data import noise
+from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
+from trainctl.node.cache.disk_space import cache_query
+from trainctl.node.system.blob_files import PartialFile
+from trainctl.node.system.layout import layout_of
+from trainctl.store import keys
+from trainctl.store.objects import DirectoryObjects
 
 SIZE = 100_000
 
@@ -75,6 +81,7 @@ def cache(node: NodeHarness, tmp_path: Path) -> Cache:
     return Cache(node, tmp_path / "nvme")
 
 
+@pytest.mark.integration
 def test_the_listing_used_longest_ago_makes_room(cache: Cache) -> None:
     """And with it the blobs that only it had; under ROOT there is no cache at all."""
     for name in ("a", "b"):
@@ -90,6 +97,7 @@ def test_the_listing_used_longest_ago_makes_room(cache: Cache) -> None:
     assert not (cache.node.root / "cache").exists()
 
 
+@pytest.mark.integration
 def test_weights_of_live_runs_are_not_evicted(cache: Cache) -> None:
     """Nor those of runs that have not started yet; the error names the runs and their bytes."""
     cache.deliver("a")
@@ -99,13 +107,14 @@ def test_weights_of_live_runs_are_not_evicted(cache: Cache) -> None:
     with pytest.raises(NodeProgramError) as raised:
         cache.deliver("c")
 
-    assert raised.value.kind == "room"
+    assert raised.value.kind == "InsufficientSpace"
     assert "need 100 kB and may use 50.0 kB (cache size: 250 kB)" in str(raised.value)
     assert "job.sft run 1 (abcdefg) 100 kB" in str(raised.value)
     assert "a run that has not started yet 100 kB" in str(raised.value)
     assert cache.held == ["a", "b"]
 
 
+@pytest.mark.integration
 def test_weights_of_one_run_that_exceed_the_cache_are_a_full_disk(cache: Cache) -> None:
     """No end of another run would help."""
     cache.settings["size"] = SIZE * 3 // 2
@@ -116,9 +125,10 @@ def test_weights_of_one_run_that_exceed_the_cache_are_a_full_disk(cache: Cache) 
     with pytest.raises(NodeProgramError, match="this run 100 kB") as own:
         cache.node.deliver(cache=cache.settings, lease="run-a")
 
-    assert (own.value.kind, others.value.kind) == ("storage", "room")
+    assert (own.value.kind, others.value.kind) == ("StorageError", "InsufficientSpace")
 
 
+@pytest.mark.integration
 def test_a_failed_delivery_leaves_what_a_run_holds(cache: Cache) -> None:
     cache.deliver("a")
     cache.start("a", "sleep 60")
@@ -130,6 +140,7 @@ def test_a_failed_delivery_leaves_what_a_run_holds(cache: Cache) -> None:
     assert (cache.place / "holds" / "run-a" / cache.listing("a")).exists()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("how", ["ended", "lost", "removed", "never came"])
 def test_a_run_that_is_over_holds_nothing(cache: Cache, how: str) -> None:
     cache.deliver("a")
@@ -151,6 +162,7 @@ def test_a_run_that_is_over_holds_nothing(cache: Cache, how: str) -> None:
     assert cache.held == ["b", "c"]
 
 
+@pytest.mark.integration
 def test_evicting_by_hand(cache: Cache) -> None:
     """By a prefix of an id, or everything; weights of a live run stay and name it."""
     for name in ("a", "b"):
@@ -175,6 +187,7 @@ def test_evicting_by_hand(cache: Cache) -> None:
     assert cache.held == ["a"]
 
 
+@pytest.mark.integration
 def test_the_last_lineage_leaves_the_directory_as_it_was(cache: Cache) -> None:
     cache.place.mkdir()
     (cache.place / "mine").write_text("x")
@@ -186,6 +199,7 @@ def test_the_last_lineage_leaves_the_directory_as_it_was(cache: Cache) -> None:
     assert [path.name for path in cache.place.iterdir()] == ["mine"]
 
 
+@pytest.mark.integration
 def test_forgetting_a_cache_keeps_weights_of_live_runs(cache: Cache) -> None:
     cache.deliver("a")
     cache.start("a", "sleep 60")
@@ -197,6 +211,7 @@ def test_forgetting_a_cache_keeps_weights_of_live_runs(cache: Cache) -> None:
     assert cache.held == ["a"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("live", [False, True])
 def test_a_listing_with_wrong_bytes_is_removed(cache: Cache, live: bool) -> None:
     """Also if its times are unchanged. A live run keeps its tree, but no other run can start with it."""
@@ -217,3 +232,31 @@ def test_a_listing_with_wrong_bytes_is_removed(cache: Cache, live: bool) -> None
     assert (row["outcome"], row["corrupt_files"]) == (outcome, ["model.bin"])
     assert cache.held == (["a"] if live else [])
     assert not cache.seal("a").exists()
+
+
+def test_only_complete_blobs_are_reported(tmp_path: Path) -> None:
+    """Not files that a delivery left incomplete; those in the shared cache by listing."""
+    node = NodeHarness(tmp_path, sys.executable)
+    for number in range(2):
+        node.mirror.add(f"f{number}", b"x" * (number + 1))
+        node.deliver(lease=f"run-{number}")
+    leased, other = (file.sha256 for file in node.mirror.listing.files)
+    node.mirror.add("large", noise(2 * CHUNK_BYTES + 5))
+    large = next(file for file in node.mirror.listing.files if file.path == "large")
+    partial = PartialFile(layout_of({"root": str(node.root)}).files, large)
+    partial.missing()
+    partial.write(2, bytearray(node.mirror.files["large"][-5:]))
+    partial.close()
+    many = [f"{number:064x}" for number in range(2_500)]
+    shared = Listing((ListedFile("seven", 1, many[7]),))
+    DirectoryObjects(tmp_path / "shared").put(keys.listing(shared.id), shared.to_bytes())
+    node.call("release", {"key": "run-1"})
+    request: Any = {
+        "root": str(node.root), "listings": [shared.id], "blobs": [leased, other, large.sha256, *many], "room": True,
+        "shared": {"dir": str(tmp_path / "shared"), "size": None},
+    }  # fmt: skip
+    answer = cache_query(request)
+
+    assert answer["blobs"] == [leased, other]
+    assert answer["leased"] == [leased]
+    assert answer["shared"] == [many[7]]

@@ -13,7 +13,7 @@ import pytest
 from trainctl.base.listing import SourceFile
 from trainctl.base.protocol.wire import CallbackClient, error_to_json
 from trainctl.errors import SourceNotFound
-from trainctl.node.mirror.url_upstream import SourceUrlCache
+from trainctl.node.mirror import SourceUrlCache
 
 SMALL = [SourceFile(f"{number:03}", 10, "git:1") for number in range(150)]
 LARGE = SourceFile("large", 2**30, "git:2")

@@ -1,1 +1,0 @@
-"""RPC methods on a mirror in a directory, and reading sources by URL."""
