@@ -42,7 +42,12 @@ class SealedLog:
         start: int | None = 0 if found.is_full_state else position
         snapshot = found.snapshot
         if snapshot is not None:
-            start, snapshot = self._open_snapshot(snapshot)
+            if SEALED in snapshot:
+                start, snapshot = self._open(snapshot[SEALED], "snapshot")
+            elif self.admits_plain:
+                start, self._state = None, str(snapshot.get("lineage"))
+            else:
+                raise self._not_encrypted()
         batches = list(self._open_all(found.entries, start, plain=self.admits_plain))
         end = batches[-1][0] if batches else start
         if end not in (None, found.next):
@@ -101,15 +106,6 @@ class SealedLog:
                 raise self._corrupt(f"has the batch of position {at} at position {position}")
             position, plain = at + 1, False
             yield position, opened
-
-    def _open_snapshot(self, snapshot: JsonObject) -> tuple[int | None, JsonObject]:
-        """Return the position of a snapshot, None if unknown, and its state."""
-        if SEALED in snapshot:
-            return self._open(snapshot[SEALED], "snapshot")
-        if not self.admits_plain:
-            raise self._not_encrypted()
-        self._state = str(snapshot.get("lineage"))
-        return None, snapshot
 
     def _open(self, sealed: Any, kind: str, *context: Any) -> tuple[int, Any]:
         """Return the position and the value of a sealed object of this state."""

@@ -35,7 +35,32 @@ class Reconciler:
     emit: Emit
     interrupt: Interrupt
     parallelism: int = 10
-    last_reported: dict[Address | None, str] = field(default_factory=dict)
+    _last_reported: dict[Address | None, str] = field(default_factory=dict)
+
+    def run_once(self, open_: Callable[[], AbstractContextManager[Workspace]]) -> int:
+        """Record the status of runs, resume ready work, return the exit code.
+
+        ``open_`` opens the current manifest and state.
+        """
+        try:
+            with open_() as workspace:
+                runs = [
+                    run for run in newest_runs(workspace.ledger.state()) if run.record.status.live
+                ]
+                refreshed = refresh_runs(workspace, runs)
+                for before, (run, problem) in zip(runs, refreshed, strict=True):
+                    if problem is not None:
+                        self.report(run.job.address, problem.summary, EventType.DIAGNOSTIC)
+                    elif run.record.status is not before.record.status:
+                        self.emit(run_event(run))
+                waiting = filter_waiting(run for run, _ in refreshed)
+                send_secrets(workspace, waiting, self.emit)
+                result = self.resume_ready(workspace)
+            self._last_reported.pop(None, None)  # the next general problem is new
+        except TrainctlError as error:
+            self.report(None, error.summary, EventType.DIAGNOSTIC)
+            return error.exit_code
+        return result.exit_code if result else 0
 
     def resume_ready(
         self, workspace: Workspace, among: Collection[Address] | None = None
@@ -75,8 +100,8 @@ class Reconciler:
 
     def report(self, address: Address | None, text: str, kind: EventType) -> None:
         """Report a problem unless it was reported last; None: no single address."""
-        if self.last_reported.get(address) != text:
-            self.last_reported[address] = text
+        if self._last_reported.get(address) != text:
+            self._last_reported[address] = text
             self.emit(Event(kind, text, address))
 
     def _plan(
@@ -184,48 +209,3 @@ def exit_code(result: ApplyResult, followed: Iterable[JobRun]) -> int:
     if result.exit_code == 0 and statuses - {RunStatus.COMPLETED}:
         return PartialApply.exit_code
     return result.exit_code
-
-
-OpenWorkspace = Callable[[], AbstractContextManager[Workspace]]
-"""Open the current manifest and state."""
-
-
-class ReconcileLoop:
-    """Records runs and resumes work in passes; reports each problem once."""
-
-    def __init__(
-        self, open_: OpenWorkspace, emit: Emit, interrupt: Interrupt, parallelism: int
-    ) -> None:
-        self._open = open_
-        self._emit = emit
-        self._interrupt = interrupt
-        self._reconciler = Reconciler(emit, interrupt, parallelism)
-
-    def run_forever(self, interval: float) -> None:
-        """Reconcile every ``interval`` seconds until interrupted."""
-        while not self._interrupt.stopping.is_set():
-            self.run_once()
-            self._interrupt.stopping.wait(interval)
-
-    def run_once(self) -> int:
-        """Record the status of runs, resume ready work, return the exit code."""
-        try:
-            with self._open() as workspace:
-                runs = [
-                    run for run in newest_runs(workspace.ledger.state()) if run.record.status.live
-                ]
-                refreshed = refresh_runs(workspace, runs)
-                for before, (run, problem) in zip(runs, refreshed, strict=True):
-                    if problem is not None:
-                        text = problem.summary
-                        self._reconciler.report(run.job.address, text, EventType.DIAGNOSTIC)
-                    elif run.record.status is not before.record.status:
-                        self._emit(run_event(run))
-                waiting = filter_waiting(run for run, _ in refreshed)
-                send_secrets(workspace, waiting, self._emit)
-                result = self._reconciler.resume_ready(workspace)
-            self._reconciler.last_reported.pop(None, None)  # the next general problem is new
-        except TrainctlError as error:
-            self._reconciler.report(None, error.summary, EventType.DIAGNOSTIC)
-            return error.exit_code
-        return result.exit_code if result else 0

@@ -103,7 +103,7 @@ class Agents:
                     node,
                     transport,
                     ephemeral=ephemeral,
-                    bytecode=self._bytecode(),
+                    bytecode=self._bytecode if self._cache else None,
                     sessions=sessions,
                     remote=not runs_this_python,
                 )
@@ -133,11 +133,9 @@ class Agents:
             return self.shares_disk(provider)
         return mirror.is_on(node)
 
-    def _bytecode(self) -> Callable[[], bytes] | None:
-        cache = self._cache
-        if cache is None:
-            return None
-        return lambda: load_bytecode(node_archive(), cache)
+    def _bytecode(self) -> bytes:
+        assert self._cache is not None  # noqa: S101 (only called with a cache)
+        return load_bytecode(node_archive(), self._cache)
 
     def _transport(self, provider: str, node: Node) -> tuple[Transport, NodeSessions]:
         with self._lock:

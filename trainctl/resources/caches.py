@@ -54,7 +54,7 @@ class CacheHandler:
         owner = origin_of(step.lookup, step.address)
         for location in _cache_locations(cluster, cache):
             try:
-                self.make_on(owner, location)
+                self.call_node(MAKE_CACHE, owner, location)
                 names.append(location.node.name)
             except NodeUnreachable as error:
                 errors.append(error)
@@ -70,7 +70,7 @@ class CacheHandler:
             return
         cluster, owner = step.needed(_spec(recorded).cluster_address), _origin(recorded)
         for location in (first, *_cache_locations(cluster, _spec(recorded))[1:]):
-            self._call_node(REMOVE_CACHE, owner, location)
+            self.call_node(REMOVE_CACHE, owner, location)
 
     def undo(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Do nothing: the next apply reuses the directory."""
@@ -80,13 +80,10 @@ class CacheHandler:
         """Report the cache as present: its files belong to the jobs."""
         return Observation(ResourceStatus.PRESENT)
 
-    def make_on(self, address: Address, location: CacheLocation) -> None:
-        """Create the directories on one node if missing."""
-        self._call_node(MAKE_CACHE, address, location)
-
-    def _call_node(
+    def call_node(
         self, method: Method[CacheOwnerRequest, Any], address: Address, location: CacheLocation
     ) -> None:
+        """Make or remove the directories on one node for a cache."""
         for directory in location.directories:
             request = CacheOwnerRequest(
                 root=location.node.root,
@@ -105,7 +102,7 @@ def ensure_cache_on(
     if names is not None and node.name not in names:
         directories = _with_team(node, _cache_directory(node, _spec(cache)), cache.cache_spec)
         location = CacheLocation(provider, node, directories)
-        CacheHandler(agents, lineage).make_on(_origin(cache), location)
+        CacheHandler(agents, lineage).call_node(MAKE_CACHE, _origin(cache), location)
 
 
 def directory_on(node: Node, cache: RecordedResource | None) -> str | None:

@@ -31,7 +31,7 @@ from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import PermissionDenied, UsageError, UserInterrupt
 from trainctl.model.events import Emit
 from trainctl.operations.plan import refuse_stale, require_digest
-from trainctl.operations.reconcile import ReconcileLoop
+from trainctl.operations.reconcile import Reconciler
 from trainctl.operations.runs.checkpoints import find_retained_data
 from trainctl.operations.runs.logs import LogSelection
 from trainctl.operations.runs.lookup import JobRun, find_run, job_address, jobs_of_matrix
@@ -277,12 +277,12 @@ def reconcile_command(
     output = session.output
 
     def run(emit: Emit, interrupt: Interrupt) -> int:
-        loop = ReconcileLoop(
-            lambda: open_workspace(session, flags), emit, interrupt, flags.parallelism
-        )
+        reconciler = Reconciler(emit, interrupt, flags.parallelism)
         if once:
-            return loop.run_once()
-        loop.run_forever(seconds)
+            return reconciler.run_once(lambda: open_workspace(session, flags))
+        while not interrupt.stopping.is_set():
+            reconciler.run_once(lambda: open_workspace(session, flags))
+            interrupt.stopping.wait(seconds)
         return UserInterrupt.exit_code
 
     if format_ is OutputFormat.JSON:
