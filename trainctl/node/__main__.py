@@ -69,7 +69,7 @@ _CALLBACK_METHODS = {
 }
 _PAYLOAD_METHODS = {"upload_code": "cache.code_archives.upload_code"}
 _RAW_METHODS = {
-    "read_lines": "runs.log_lines.read_lines",
+    "read_lines": "runs.logs.read_lines",
     "read_objects": "checkpoints.methods.read_objects",
     "read_code": "cache.code_archives.read_code",
     "read_cache": "training_caches.read_cache",

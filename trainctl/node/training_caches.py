@@ -39,8 +39,7 @@ from trainctl.errors import LockHeld, NodeError
 from trainctl.node.cache.listings import CacheReferences
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import wait_for_stop
-from trainctl.node.runs.job import prepare_commands
-from trainctl.node.runs.record import PREPARE, NodeRun, list_specs
+from trainctl.node.runs.record import PREPARE, NodeRun, list_specs, prepare_commands
 from trainctl.node.scheduling.allocation import PendingFn
 from trainctl.node.scheduling.rank_coordination import RunOutcome
 from trainctl.node.system import layout as names

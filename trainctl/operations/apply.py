@@ -19,7 +19,7 @@ from trainctl.model.specs.resource import WeightsSpec
 from trainctl.model.trust import PolicyResult
 from trainctl.operations.nodes import quarantine_lost_nodes, record_quarantine
 from trainctl.operations.policies import with_policies
-from trainctl.operations.runs.follow import runs_waiting_for_secrets, send_secrets
+from trainctl.operations.runs.control import runs_waiting_for_secrets, send_secrets
 from trainctl.operations.trust import trust_violations
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.placement import planned_runs

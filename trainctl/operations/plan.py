@@ -25,17 +25,21 @@ from trainctl.operations.runs.reuse import plan_with_reuse
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.survey.checks import mirror_overlaps, secret_leaks, unsupported
 from trainctl.operations.survey.code import CodeSurveyResult, survey_code, survey_directory
-from trainctl.operations.survey.contents import with_contents
-from trainctl.operations.survey.images import resolve_images
-from trainctl.operations.survey.nodes import survey_nodes
-from trainctl.operations.survey.providers import (
+from trainctl.operations.survey.contents import resolve_images, with_contents
+from trainctl.operations.survey.nodes import (
     offer_problems,
     offered_prices,
     survey_batch_systems,
+    survey_nodes,
     survey_offers,
 )
-from trainctl.operations.survey.storage import MirrorSurveyResult, survey_caches, survey_mirror
-from trainctl.operations.survey.weights import WeightsSurveyResult, survey_weights
+from trainctl.operations.survey.weights import (
+    MirrorSurveyResult,
+    WeightsSurveyResult,
+    survey_caches,
+    survey_mirror,
+    survey_weights,
+)
 from trainctl.operations.trust import trust_violations
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.changes import planned_addresses, summarize_changes

@@ -16,7 +16,7 @@ from trainctl.model.events import Emit, Event, EventType
 from trainctl.model.run import RunStatus
 from trainctl.operations.apply import ApplyOptions, apply
 from trainctl.operations.plan import create_plan
-from trainctl.operations.runs.follow import filter_waiting, follow_runs, run_event, send_secrets
+from trainctl.operations.runs.control import filter_waiting, follow_runs, run_event, send_secrets
 from trainctl.operations.runs.lookup import JobRun, newest_runs, refresh_runs
 from trainctl.operations.runs.resume import resume_starts
 from trainctl.operations.survey import SurveyOptions

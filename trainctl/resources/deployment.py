@@ -35,12 +35,6 @@ from trainctl.resources.loading import CheckpointLoader
 from trainctl.resources.mirror_access import mirror_access
 from trainctl.resources.placement import PreflightChecker, RunPlacer, leader_addresses
 from trainctl.resources.runs.batch_runs import BatchCluster, rank_node
-from trainctl.resources.runs.blocking_runs import (
-    BlockingRuns,
-    ReplacedRun,
-    find_blocking_runs,
-    possible_nodes,
-)
 from trainctl.resources.runs.launch import (
     PlacedRank,
     PreparedRank,
@@ -50,7 +44,13 @@ from trainctl.resources.runs.launch import (
     send_code,
     start_together,
 )
-from trainctl.resources.runs.previous_runs import RunStart
+from trainctl.resources.runs.previous_runs import (
+    BlockingRuns,
+    ReplacedRun,
+    RunStart,
+    find_blocking_runs,
+    possible_nodes,
+)
 from trainctl.resources.runs.run_control import RunControl
 
 _RECHECK_SECONDS = 30.0

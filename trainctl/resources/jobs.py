@@ -35,14 +35,15 @@ from trainctl.resources.checkpoints import CheckpointClient, checkpoint_store_er
 from trainctl.resources.clusters import cache_target
 from trainctl.resources.placement import taken_back_reason, unreachable_nodes_reason
 from trainctl.resources.runs.batch_runs import BatchCluster
-from trainctl.resources.runs.blocking_runs import (
+from trainctl.resources.runs.launch import queue_order
+from trainctl.resources.runs.previous_runs import (
     ReplacedRun,
+    find_attempted_runs,
     find_blocking_runs,
     is_active,
     possible_nodes,
+    prepare_start,
 )
-from trainctl.resources.runs.launch import queue_order
-from trainctl.resources.runs.previous_runs import find_attempted_runs, prepare_start
 from trainctl.resources.runs.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
 
 if TYPE_CHECKING:

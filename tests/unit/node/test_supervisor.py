@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.node_program.nodes import NodeHarness, NodeProgramError, is_alive, wait_for
 from tests.support.projects.weights_project import small_disk
-from trainctl.node.runs.log_index import LogTruncator
+from trainctl.node.runs.logs import LogTruncator
 from trainctl.node.runs.record import RECORD_BYTES, NodeRun
 from trainctl.node.system.layout import Layout
 

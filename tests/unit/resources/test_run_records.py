@@ -22,8 +22,12 @@ from trainctl.resources.agents import Agents
 from trainctl.resources.delivery import RankAssignment
 from trainctl.resources.loading import CheckpointLoader
 from trainctl.resources.runs.launch import PlacedRank, PreparedRank, build_run_spec
-from trainctl.resources.runs.run_control import RunControl
-from trainctl.resources.runs.run_status import are_lost, with_partial_status, with_status
+from trainctl.resources.runs.run_control import (
+    RunControl,
+    are_lost,
+    with_partial_status,
+    with_status,
+)
 
 JOB = Address.parse("job.sft")
 S = RunStatus

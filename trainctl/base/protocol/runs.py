@@ -121,7 +121,7 @@ class DeploymentSpec(TypedDict):
 class RunSpec(QueueOrder, DeploymentSpec):
     """Specification of one rank of a run.
 
-    ``job``: attributes of the job, as in a plan; ``node.runs.job`` reads them. ``nodes``: ids, by rank. ``code``: digest.
+    ``job``: attributes of the job, as in a plan; ``node.runs.record`` reads them. ``nodes``: ids, by rank. ``code``: digest.
     ``environment``: variables without secrets, some of which replace the job's. ``listings``: by address of the weights.
     ``links``: persistent directories. ``caches``: directories of training caches that the run uses, ``project_cache`` the
     one that ``prepare_commands`` fill. ``venv``: the environment that was built, else that of the job. ``declared_gpus``:

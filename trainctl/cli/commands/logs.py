@@ -22,7 +22,7 @@ from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace, report_unreachable
 from trainctl.errors import NodeError, UsageError
 from trainctl.model.reports import RankSample, UnreachableNode
-from trainctl.operations.runs.follow import mask_secrets
+from trainctl.operations.runs.control import mask_secrets
 from trainctl.operations.runs.logs import LogSelection, LogTime, read_log
 from trainctl.operations.runs.lookup import (
     JobRun,

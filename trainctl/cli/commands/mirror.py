@@ -17,7 +17,7 @@ from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_with_trust
 from trainctl.errors import UsageError
 from trainctl.model.delivery import MirrorSite
-from trainctl.operations.survey.storage import DAMAGED_REFERENCE
+from trainctl.operations.survey.weights import DAMAGED_REFERENCE
 from trainctl.operations.workspace import Workspace
 from trainctl.store.gc import GcOptions
 from trainctl.views.mirror import (

@@ -23,7 +23,8 @@ from trainctl.errors import PartialApply, UsageError
 from trainctl.ledger.leases import OpenLease, open_leases
 from trainctl.model.address import Address
 from trainctl.model.reports import JobStatus
-from trainctl.operations.runs.code import download_code
+from trainctl.operations.runs.checkpoints import download_code
+from trainctl.operations.runs.control import stop_run, stop_runs
 from trainctl.operations.runs.lookup import (
     JobRun,
     find_run,
@@ -39,8 +40,7 @@ from trainctl.operations.runs.status import (
     pending_jobs,
     watch_statuses,
 )
-from trainctl.operations.runs.stop import stop_run, stop_runs
-from trainctl.operations.survey.storage import full_cache_warnings
+from trainctl.operations.survey.weights import full_cache_warnings
 from trainctl.operations.workspace import Workspace
 from trainctl.views.runs.status import status_json, status_lines
 from trainctl.views.runs.status_tables import (

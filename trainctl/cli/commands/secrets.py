@@ -20,7 +20,7 @@ from trainctl.cli.options import (
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, open_with_trust
 from trainctl.errors import UsageError
-from trainctl.operations.runs.follow import runs_waiting_for_secrets, send_secrets
+from trainctl.operations.runs.control import runs_waiting_for_secrets, send_secrets
 from trainctl.operations.secrets import check_secrets, exit_code, push_secret, require_storable
 from trainctl.secrets.sources import MAX_BYTES
 from trainctl.views.events import TextEventPrinter

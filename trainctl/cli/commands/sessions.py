@@ -12,18 +12,18 @@ from trainctl.cli.options import RunOption, argument, invalid_value, option
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import NodeUnreachable, UsageError
+from trainctl.operations.runs.control import (
+    entry_command,
+    extend_session,
+    forward_port,
+    ssh_config,
+)
 from trainctl.operations.runs.lookup import (
     find_run,
     job_address,
     newest_runs,
     select_runs,
     with_unrecorded_runs,
-)
-from trainctl.operations.runs.sessions import (
-    entry_command,
-    extend_session,
-    forward_port,
-    ssh_config,
 )
 from trainctl.views.terminal.text import second
 

@@ -23,8 +23,13 @@ from trainctl.node.checkpoints.monitor import RunEnd
 from trainctl.node.checkpoints.upload_journal import COMPLETED, SYNCING, UploadJournal
 from trainctl.node.checkpoints.uploader import Uploader
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.job import keeps_checkpoints, upload_seconds
-from trainctl.node.runs.record import NodeRun, list_specs, upload_status
+from trainctl.node.runs.record import (
+    NodeRun,
+    keeps_checkpoints,
+    list_specs,
+    upload_seconds,
+    upload_status,
+)
 
 _SHORTENED_SECONDS = 10.0
 _POLL_SECONDS = 1.0

@@ -37,8 +37,7 @@ from trainctl.node.environment.workspace import (
     started_commands,
 )
 from trainctl.node.runs.attempt import Launch
-from trainctl.node.runs.job import secret_variables, start_commands
-from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
+from trainctl.node.runs.record import RUN_VARIABLE, NodeRun, secret_variables, start_commands
 from trainctl.node.scheduling.allocation import VISIBILITY_VARIABLES
 from trainctl.node.system.host import memory_bytes
 

@@ -29,8 +29,7 @@ from trainctl.node.environment.workspace import (
     without_copies,
 )
 from trainctl.node.runs.attempt import exit_code
-from trainctl.node.runs.job import secret_variables
-from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
+from trainctl.node.runs.record import RUN_VARIABLE, NodeRun, secret_variables
 from trainctl.node.system.layout import Layout
 
 _NAMESPACES = ("user", "mnt", "pid", "ipc", "uts")

@@ -17,9 +17,15 @@ from trainctl.base.protocol.runs import PersistentDirectory, RunSpec
 from trainctl.errors import NodeError, UnknownOnNode
 from trainctl.node.cache import code_archives
 from trainctl.node.cache.holds import hold_listing
-from trainctl.node.runs.job import WeightsMount, declared_variables, secret_variables, weights_of
 from trainctl.node.runs.mount import Mount, check_mounts, private_mounts
-from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
+from trainctl.node.runs.record import (
+    RUN_VARIABLE,
+    NodeRun,
+    WeightsMount,
+    declared_variables,
+    secret_variables,
+    weights_of,
+)
 from trainctl.node.system import layout
 
 _INHERITED = (

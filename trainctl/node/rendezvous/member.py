@@ -25,8 +25,7 @@ from trainctl.node.rendezvous.link import (
 from trainctl.node.rendezvous.worker_failures import judge_failure
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import Attempt, AttemptEnd
-from trainctl.node.runs.job import declared_variables
-from trainctl.node.runs.record import NodeRun
+from trainctl.node.runs.record import NodeRun, declared_variables
 from trainctl.node.scheduling.allocation import (
     GPU_QUEUE,
     POLL_SECONDS,

@@ -14,8 +14,7 @@ from trainctl.base.filesystem.files import PRIVATE_FILE, make_directory
 from trainctl.base.protocol.runs import RunDependency, RunReport, RunSpec
 from trainctl.errors import TrainctlError, UnknownOnNode
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.job import gpus_of
-from trainctl.node.runs.record import NodeRun
+from trainctl.node.runs.record import NodeRun, gpus_of
 from trainctl.node.scheduling.claims import Claims, holder_pid, is_held, wait_for_release
 from trainctl.node.system.gpus import AMD, GpuDevice, ListGpusFn, gpu_users, list_gpus
 

@@ -13,8 +13,7 @@ from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.units import format_bytes
 from trainctl.node.metrics.sampler import DISK_USAGE, disk_usage, job_directory
 from trainctl.node.runs.attempt import Attempt, AttemptEnd
-from trainctl.node.runs.job import checkpoint_bytes
-from trainctl.node.runs.record import ENDED, NodeRun, list_runs
+from trainctl.node.runs.record import ENDED, NodeRun, checkpoint_bytes, list_runs
 from trainctl.node.scheduling.rank_coordination import AttemptPolicy
 
 _SHOWN_SECONDS = 1.0

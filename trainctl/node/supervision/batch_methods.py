@@ -24,8 +24,7 @@ from trainctl.node.cache.listings import load_listing
 from trainctl.node.cache.server import peer_server
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import AWAITED_SIGNALS
-from trainctl.node.runs.job import checkpoint_bytes, gpus_of
-from trainctl.node.runs.record import NodeRun
+from trainctl.node.runs.record import NodeRun, checkpoint_bytes, gpus_of
 from trainctl.node.supervision.preflight import check_allocation
 from trainctl.node.supervision.supervisor import LaunchRequest, run_in_foreground
 from trainctl.node.system import layout as names

@@ -25,8 +25,15 @@ from trainctl.base.protocol import INTERRUPTED
 from trainctl.base.protocol.host import IdleShutdownSettings, MachineNotices, NoticeSource
 from trainctl.base.system.processes import find_by_environment
 from trainctl.node.checkpoints.upload_journal import COMPLETED
-from trainctl.node.runs.job import keeps_checkpoints, max_duration_seconds, upload_seconds
-from trainctl.node.runs.record import RUNNING, NodeRun, list_specs, upload_status
+from trainctl.node.runs.record import (
+    RUNNING,
+    NodeRun,
+    keeps_checkpoints,
+    list_specs,
+    max_duration_seconds,
+    upload_seconds,
+    upload_status,
+)
 from trainctl.node.supervision.idle_shutdown import MachineUse
 from trainctl.node.system.host import send_signal
 from trainctl.node.system.layout import Layout

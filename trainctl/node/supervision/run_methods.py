@@ -23,8 +23,7 @@ from trainctl.node.cache.holds import CacheHolds
 from trainctl.node.containers import cleanup
 from trainctl.node.metrics.progress import read_progress
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.job import upload_seconds
-from trainctl.node.runs.record import NodeRun
+from trainctl.node.runs.record import NodeRun, upload_seconds
 from trainctl.node.scheduling.allocation import waiting_text
 from trainctl.node.system import layout as names
 from trainctl.node.system.host import kill_marked, send_signal

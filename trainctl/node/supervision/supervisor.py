@@ -47,14 +47,14 @@ from trainctl.node.runs.attempt import (
     AttemptEnd,
     Launch,
 )
-from trainctl.node.runs.job import (
+from trainctl.node.runs.logs import LogTruncator
+from trainctl.node.runs.record import (
+    NodeRun,
     declared_variables,
     max_duration_seconds,
     start_commands,
     with_commands,
 )
-from trainctl.node.runs.log_index import LogTruncator
-from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.allocation import NO_GPUS, Allocation
 from trainctl.node.scheduling.rank_coordination import RankCoordination, RunOutcome
 from trainctl.node.supervision.attempt_limits import DiskGuard, HeldPlace

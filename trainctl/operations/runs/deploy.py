@@ -16,9 +16,9 @@ from trainctl.operations.runs.checkpoints import (
     checkpoints_of,
     copy_checkpoint,
     exclude_from_code,
+    require_absent,
     select_checkpoint,
 )
-from trainctl.operations.runs.code import require_absent
 from trainctl.operations.runs.lookup import JobRun
 from trainctl.operations.workspace import Workspace
 

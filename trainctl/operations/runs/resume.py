@@ -21,7 +21,7 @@ from trainctl.operations.policies import with_policies
 from trainctl.operations.runs.checkpoints import checkpoint_from, complete_rows
 from trainctl.operations.runs.lookup import JobRun, find_run, run_control, with_unrecorded_runs
 from trainctl.operations.survey import SurveyOptions
-from trainctl.operations.survey.storage import survey_mirror
+from trainctl.operations.survey.weights import survey_mirror
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Change, Plan, PlanInputs, PlanOptions, RerunRequest

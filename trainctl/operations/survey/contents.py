@@ -1,4 +1,4 @@
-"""Collect what changes in the weights, code, images and loaded checkpoints of a plan."""
+"""Complete a plan: digests of images, and what changes inside of contents."""
 
 from __future__ import annotations
 
@@ -9,19 +9,51 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from trainctl.errors import StorageError, TrainctlError
+from trainctl.base.http.client import HttpClient
+from trainctl.base.parallel import each
+from trainctl.errors import SourceError, StorageError, TrainctlError
 from trainctl.inputs.code import SUBMODULE, CodeFile, CodeSource
+from trainctl.inputs.image_digests import image_digest
 from trainctl.manifest.checkout import run_git
 from trainctl.model.address import Kind
 from trainctl.model.contents import ContentChange, ContentDiff, ContentGroup
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.source_uri import parse_source
+from trainctl.model.specs.image import Image
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.model.specs.runtime import CheckpointSelector
 from trainctl.operations.workspace import Workspace
+from trainctl.plan.changes import with_images
 from trainctl.plan.values import Change, Plan
 from trainctl.resources.weights import credential_of
 from trainctl.weights.contents import compare_revisions, file_changes
+
+_PARALLEL = 10
+_SECONDS = 10.0
+
+
+def resolve_images(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
+    """Return a plan with the digests of its images, each asked for once."""
+    jobs = {row.job for row in plan.images}
+    images = {
+        image.base_image: image
+        for change in plan.changes
+        if change.address in jobs and (image := change.job_spec.image)
+    }
+    if not images:
+        return plan
+    client = HttpClient(read_timeout=_SECONDS)
+
+    def find(image: Image) -> tuple[str, str | TrainctlError]:
+        if offline and "@" not in image.base_image:
+            return image.base_image, SourceError("offline")
+        try:
+            return image.base_image, image_digest(image, workspace.secrets, client)
+        except TrainctlError as error:
+            return image.base_image, error
+
+    return with_images(plan, dict(each(find, images.values(), _PARALLEL)))
+
 
 _MOST, _PARALLEL = 10, 4
 """Weights, and trees of code, that are compared."""

@@ -16,7 +16,7 @@ from trainctl.operations.policies import with_policies
 from trainctl.operations.survey.checks import unsupported
 from trainctl.operations.survey.code import survey_code
 from trainctl.operations.survey.confinement import unconfined
-from trainctl.operations.survey.images import resolve_images
+from trainctl.operations.survey.contents import resolve_images
 from trainctl.operations.survey.nodes import planned_nodes, provider_capabilities
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan

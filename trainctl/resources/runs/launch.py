@@ -42,8 +42,7 @@ from trainctl.model.specs.resource import ResourceAttributes
 from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery import RankAssignment
-from trainctl.resources.runs.run_control import RunControl
-from trainctl.resources.runs.run_status import with_status
+from trainctl.resources.runs.run_control import RunControl, with_status
 from trainctl.secrets.resolver import SecretResolver
 
 _BUFFER_BYTES = 2**20

@@ -12,8 +12,8 @@ from trainctl.errors import NodeUnreachable
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
+from trainctl.operations.runs.control import stop_run
 from trainctl.operations.runs.lookup import JobRun
-from trainctl.operations.runs.stop import stop_run
 from trainctl.plugin_api.provider import Node
 
 LAB, JOB = Address.parse("cluster.lab"), Address.parse("job.g")

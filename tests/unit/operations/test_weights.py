@@ -10,7 +10,7 @@ import pytest
 from tests.support.node_program.nodes import NodeHarness
 from trainctl.model.address import Address
 from trainctl.node.cache.disk_space import cache_query
-from trainctl.operations.survey.storage import TierCount, TierQuery
+from trainctl.operations.survey.weights import TierCount, TierQuery
 from trainctl.plan.values import TierFacts
 from trainctl.store.survey import SourceSurvey
 
