@@ -227,7 +227,7 @@ MUTATIONS = [
         ),
         ("reuse.py", "if run.status is RunStatus.COMPLETED and _is_usable", "if _is_usable"),
         ("reuse.py", "return not (change.stops or change.resumes or", "return not ("),
-        ("sessions.py", "with_secrets=with_secrets", "with_secrets=True"),
+        ("control.py", "with_secrets=with_secrets", "with_secrets=True"),
     ),
     *_mutations(
         "trainctl",

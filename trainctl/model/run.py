@@ -38,6 +38,19 @@ class RunStatus(StrEnum):
         return self.value.removeprefix("TRAINING_JOB_").lower().replace("_", " ")
 
 
+LIVE_FIRST = (
+    RunStatus.RUNNING,
+    RunStatus.DEPLOYING,
+    RunStatus.CREATED,
+    RunStatus.PENDING,
+    RunStatus.FAILED,
+    RunStatus.DEPLOY_FAILED,
+    RunStatus.LOST,
+    RunStatus.STOPPED,
+    RunStatus.COMPLETED,
+)
+"""A run is live while any rank is; then it has the status of its worst rank."""
+
 _LIVE = frozenset({RunStatus.PENDING, RunStatus.CREATED, RunStatus.DEPLOYING, RunStatus.RUNNING})
 
 

@@ -13,8 +13,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.reports import Checkpoint, JobStatus, RankSample
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.views.runs.metrics import metrics_csv, metrics_json, metrics_lines, sample_json
-from trainctl.views.runs.status import status_json, status_lines
-from trainctl.views.runs.status_tables import status_table, sweep_lines
+from trainctl.views.runs.status import status_json, status_lines, status_table, sweep_lines
 from trainctl.views.terminal.text import csv_lines
 
 SFT = Address.parse("job.sft")

@@ -164,8 +164,7 @@ def metrics_command(
     format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Show GPU, CPU, memory and disk usage of a run; in JSON and CSV, its complete history."""
-    from trainctl.views.runs.metrics import metrics_csv, metrics_json
-    from trainctl.views.runs.training import plot_lines
+    from trainctl.views.runs.metrics import metrics_csv, metrics_json, plot_lines
 
     if follow and format_ is TableFormat.CSV:
         raise UsageError(

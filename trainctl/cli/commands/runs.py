@@ -42,10 +42,11 @@ from trainctl.operations.runs.status import (
 )
 from trainctl.operations.survey.weights import full_cache_warnings
 from trainctl.operations.workspace import Workspace
-from trainctl.views.runs.status import status_json, status_lines
-from trainctl.views.runs.status_tables import (
+from trainctl.views.runs.status import (
     pending_job_lines,
     refresh_error_lines,
+    status_json,
+    status_lines,
     status_table,
     sweep_lines,
 )

@@ -15,7 +15,7 @@ from trainctl.base.protocol.runs import QueueOrder, RootCause, RunDetails, RunMo
 from trainctl.errors import NodeError, UnknownOnNode
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
-from trainctl.model.run import RankRecord, RunRecord, RunStatus
+from trainctl.model.run import LIVE_FIRST, RankRecord, RunRecord, RunStatus
 from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.responses import OnEvent
@@ -333,19 +333,6 @@ def _first_error(replies: Iterable[object]) -> NodeError | None:
 
 DetailsT = TypeVar("DetailsT", RunDetails, RunMoment)
 
-_LIVE_FIRST = (
-    RunStatus.RUNNING,
-    RunStatus.DEPLOYING,
-    RunStatus.CREATED,
-    RunStatus.PENDING,
-    RunStatus.FAILED,
-    RunStatus.DEPLOY_FAILED,
-    RunStatus.LOST,
-    RunStatus.STOPPED,
-    RunStatus.COMPLETED,
-)
-"""A run is live while any rank is; then it has the status of its worst rank."""
-
 
 def with_status(run: RunRecord, reports: Sequence[RunReport | None]) -> RunRecord:
     """Return the run with its ranks' reports; None if a node has no such run."""
@@ -353,7 +340,7 @@ def with_status(run: RunRecord, reports: Sequence[RunReport | None]) -> RunRecor
     known = [report for report in reports if report]
     root_cause = next((report["root_cause"] for report in known if report.get("root_cause")), None)
     started, ended = _times("started_at", reports), _times("ended_at", reports)
-    status = min((rank.status for rank in ranks), key=_LIVE_FIRST.index, default=run.status)
+    status = min((rank.status for rank in ranks), key=LIVE_FIRST.index, default=run.status)
     # The other ranks would wait for a lost rank forever.
     hopeless = not started and any(rank.status is RunStatus.LOST for rank in ranks)
     # Ranks that lost their connections, as in an outage, were not stopped by a user.

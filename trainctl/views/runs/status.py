@@ -1,31 +1,47 @@
-"""Format the status of one job."""
+"""Format the status of jobs: one job, all jobs, or a matrix by its values."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from trainctl.base.checkpoints.layout import recency_key
 from trainctl.base.units import format_bytes, format_duration
+from trainctl.model.address import Address
 from trainctl.model.delivery import THROUGH_CLIENT, DeliveryRecord, MirroringRecord
 from trainctl.model.json_codec import to_json
-from trainctl.model.reports import JobStatus, PendingApply
-from trainctl.model.run import RankRecord, RunRecord, RunStatus
+from trainctl.model.reports import Checkpoint, JobStatus
+from trainctl.model.run import LIVE_FIRST, RankRecord, RunRecord, RunStatus
 from trainctl.views.runs.checkpoints import checkpoint_json, checkpoint_state_text
-from trainctl.views.runs.training import progress_text
-from trainctl.views.terminal.text import escape, format_timestamp, second
+from trainctl.views.terminal.text import (
+    display_width,
+    escape,
+    format_minute,
+    format_timestamp,
+    second,
+    table,
+    warning_text,
+)
 
 _CHECKPOINTS = 3
+_BAR = 20
 _PHASES = ("mirroring", "provisioning", "delivering", "running")
+_RANK_KEYS = ("rank", "node", "status", "exit_code", "error", "workdir")
 
 
 def status_json(status: JobStatus) -> dict[str, Any]:
     """Return the JSON of ``status``."""
     run = status.run
     recorded, reported, now = run.to_json(), run.reported, run.now
-    session, sync = reported.get("session"), reported.get("sync", {})
+    session, progress = reported.get("session"), now.get("progress")
+    sync = reported.get("sync", {})
+    ranks = [
+        {**to_json(rank), "node": rank.place, "workdir": status.workdir.get(rank.rank)}
+        for rank in run.ranks
+    ]
     times = ("created_at", "started_at", "ended_at")
     return {
         "address": str(status.address),
@@ -34,9 +50,10 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         "refresh_error": status.refresh_error or None,
         "waiting": now.get("waiting"),
         "session": session and {**session, "until": format_timestamp(session["until"])},
-        "progress": progress_json(now.get("progress")),
+        "progress": progress
+        and {**progress, "updated_at": format_timestamp(progress["updated_at"])},
         "matrix": dict(status.matrix) or None,
-        "ranks": [_rank_json(rank, status.workdir) for rank in run.ranks],
+        "ranks": [{name: rank[name] for name in _RANK_KEYS} for rank in ranks],
         **{name: format_timestamp(recorded[name]) for name in times},
         "phases": {name: run.phases.get(name, 0.0) for name in _PHASES},
         "mirrored": [
@@ -57,80 +74,35 @@ def status_json(status: JobStatus) -> dict[str, Any]:
     }
 
 
-def _rank_json(rank: RankRecord, workdir: Mapping[int, str]) -> dict[str, Any]:
-    recorded = to_json(rank)
-    names = ("rank", "status", "exit_code", "error")
-    form = {name: recorded[name] for name in names}
-    return {**form, "node": rank.place, "workdir": workdir.get(rank.rank)}
-
-
-def progress_json(progress: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the JSON of reported training progress."""
-    if progress is None:
-        return None
-    names = ("step", "total", "loss", "remaining_seconds")
-    values = {name: progress.get(name) for name in names}
-    return {**values, "updated_at": format_timestamp(progress.get("updated_at"))}
-
-
 def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[str]:
     """Return the status lines of a job; ``named`` if the run was given."""
     run = status.run
     lines = [f"{status.address}  run {run.number} ({run.id})  {run.words}"]
     if status.refresh_error:
         lines.append(f"  last known status: {status.refresh_error}")
-    lines += [f"  {word:<13} {text}" for word, text in _remark_lines(run)]
-    lines += [f"  {word:<13} {text}" for word, text in _session_lines(status)]
-    if status.apply:
-        lines.append(f"  {'apply':<13} {_apply_text(status.apply)}")
+    rows = [*_remarks(status)]
     for rank in run.ranks:
-        lines.append(f"  {f'rank {rank.rank}':<13} {_rank_text(rank, len(run.ranks))}")
+        rows.append((f"rank {rank.rank}", _rank_text(rank, len(run.ranks))))
         if rank.rank in status.workdir:
-            lines.append(f"  {'files':<13} {escape(status.workdir[rank.rank])}")
+            rows.append(("files", escape(status.workdir[rank.rank])))
     times = (("created", run.created_at), ("started", run.started_at), ("ended", run.ended_at))
-    lines += [f"  {word:<13} {second(when)} UTC" for word, when in times if format_timestamp(when)]
-    lines += _phase_lines(status, now)
-    lines += [*_mirrored_lines(run), *_delivery_lines(run)]
-    return [*lines, *_checkpoint_lines(status, named=named)]
+    rows += [(word, f"{second(when)} UTC") for word, when in times if format_timestamp(when)]
+    rows += [*_phases(status, now), *_transfers(run), *_checkpoints(status, named=named)]
+    return [*lines, *(f"  {word:<13} {text}" for word, text in rows)]
 
 
-def _checkpoint_lines(status: JobStatus, *, named: bool) -> list[str]:
-    """Return the newest checkpoints, in list order, and the number of others."""
-    checkpoints = status.checkpoints
-    shown = sorted(checkpoints, key=lambda checkpoint: recency_key(asdict(checkpoint)))[
-        -_CHECKPOINTS:
-    ]
-    lines = []
-    for checkpoint in checkpoints:
-        if checkpoint in shown:
-            state = (
-                ""
-                if checkpoint.complete and not checkpoint.skipped_links
-                else f", {checkpoint_state_text(checkpoint)}"
-            )
-            lines.append(
-                f"  {'checkpoint':<13} {escape(checkpoint.name)}, rank {checkpoint.rank}, {format_bytes(checkpoint.bytes)}{state}"
-            )
-    if len(checkpoints) > _CHECKPOINTS:
-        job = shlex.quote(str(status.address).removeprefix("job."))
-        run = f" --run {status.run.id}" if named else ""
-        more = (
-            f"… and {len(checkpoints) - _CHECKPOINTS:,} more: trainctl checkpoints list {job}{run}"
-        )
-        lines.append(f"  {'':<13} {more}")
-    return lines
-
-
-def _remark_lines(run: RunRecord) -> list[tuple[str, str]]:
-    """Return labelled remarks about a run."""
+def _remarks(status: JobStatus) -> Iterator[tuple[str, str]]:
+    """Yield labelled remarks about a run, its session and its apply."""
+    run, apply = status.run, status.apply
     reported, progress = run.reported, run.now.get("progress")
     sync = reported.get("sync", {})
-    upload = f"{sync['state'].lower()}: {sync['error']}" if sync.get("error") else ""
     stopping = run.stop_requested and run.status.live
-    stop = "requested; not all nodes have reported the end of the run" if stopping else None
     remarks = [
         ("error", run.error),
-        ("stop", stop),
+        (
+            "stop",
+            "requested; not all nodes have reported the end of the run" if stopping else None,
+        ),
         ("retries", str(reported.get("retries") or "")),
         ("repeats", f"run {run.rerun_of}" if run.rerun_of else None),
         ("reused from", " in ".join((run.reused_from or {}).values())),
@@ -141,31 +113,38 @@ def _remark_lines(run: RunRecord) -> list[tuple[str, str]]:
             ("started with", ", ".join([f"{row['run']}: {row['name']}", *row.get("pointers", ())]))
             for row in reported.get("loaded") or ()
         ),
-        ("upload", upload),
+        ("upload", f"{sync['state'].lower()}: {sync['error']}" if sync.get("error") else None),
     ]
-    return [(word, escape(text)) for word, text in remarks if text]
+    yield from ((word, escape(text)) for word, text in remarks if text)
+    session = reported.get("session")
+    if session and run.status.live:
+        code, job = session["exit_code"], status.address.shell_quoted
+        ended = "commands completed" if code == 0 else f"commands failed with exit code {code}"
+        yield "session", f"{ended}; keeps its place until {second(session['until'])} UTC"
+        yield "to enter", f"trainctl ssh {job}"
+        yield "to extend", f"trainctl session extend {job}"
+        yield "to end", f"trainctl stop {job}"
+    if apply:
+        rest = ": interrupted; the next apply resumes it" if apply.interrupted else ""
+        yield "apply", f"of {escape(apply.actor)}, since {second(apply.since)} UTC{rest}"
 
 
-def _session_lines(status: JobStatus) -> list[tuple[str, str]]:
-    """Return how the commands ended of a run that keeps its place, and what to do with it."""
-    session = status.run.reported.get("session")
-    if not session or not status.run.status.live:
-        return []
-    code, until = session["exit_code"], second(session["until"])
-    ended = "commands completed" if code == 0 else f"commands failed with exit code {code}"
-    job = status.address.shell_quoted
-    return [
-        ("session", f"{ended}; keeps its place until {until} UTC"),
-        ("to enter", f"trainctl ssh {job}"),
-        ("to extend", f"trainctl session extend {job}"),
-        ("to end", f"trainctl stop {job}"),
-    ]
-
-
-def _apply_text(apply: PendingApply) -> str:
-    """Format the apply that starts the run."""
-    text = f"of {escape(apply.actor)}, since {second(apply.since)} UTC"
-    return f"{text}: interrupted; the next apply resumes it" if apply.interrupted else text
+def _checkpoints(status: JobStatus, *, named: bool) -> Iterator[tuple[str, str]]:
+    """Yield the newest checkpoints, in list order, and the number of others."""
+    checkpoints = status.checkpoints
+    ordered = sorted(checkpoints, key=lambda checkpoint: recency_key(asdict(checkpoint)))
+    shown = ordered[-_CHECKPOINTS:]
+    for checkpoint in checkpoints:
+        if checkpoint in shown:
+            text = f"{escape(checkpoint.name)}, rank {checkpoint.rank}, {format_bytes(checkpoint.bytes)}"
+            if not checkpoint.complete or checkpoint.skipped_links:
+                text += f", {checkpoint_state_text(checkpoint)}"
+            yield "checkpoint", text
+    more = len(checkpoints) - _CHECKPOINTS
+    if more > 0:
+        job = shlex.quote(str(status.address).removeprefix("job."))
+        run = f" --run {status.run.id}" if named else ""
+        yield "", f"… and {more:,} more: trainctl checkpoints list {job}{run}"
 
 
 def _rank_text(rank: RankRecord, ranks: int) -> str:
@@ -180,35 +159,39 @@ def _rank_text(rank: RankRecord, ranks: int) -> str:
     return ", ".join(parts)
 
 
-def _phase_lines(status: JobStatus, now: float) -> list[str]:
-    """Return the duration of each phase, the forecast, and the deadline."""
-    run, lines = status.run, []
+def _phases(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
+    """Yield the duration of each phase, the forecast, and the deadline."""
+    run = status.run
     phases = dict(run.phases)
     if run.status is RunStatus.RUNNING and run.started_at is not None:
         phases["running"] = max(0.0, now - run.started_at)
     for name in _PHASES:
         if name in phases:
-            duration = format_duration(phases[name])
             expected = status.forecast.get(name)
             forecast = f", in run {status.like} {format_duration(expected)}" if expected else ""
-            lines.append(f"  {name:<13} {duration}{forecast}")
+            yield name, f"{format_duration(phases[name])}{forecast}"
     if status.deadline is not None:
         left = status.deadline - now
-        text = f"in {format_duration(left)}" if left > 0 else "exceeded, stopping"
-        lines.append(f"  {'deadline':<13} {text}")
-    return lines
+        yield "deadline", f"in {format_duration(left)}" if left > 0 else "exceeded, stopping"
 
 
-def _mirrored_lines(run: RunRecord) -> list[str]:
-    """Return the weights mirrored for the run."""
-    lines = []
+def _transfers(run: RunRecord) -> Iterator[tuple[str, str]]:
+    """Yield the weights mirrored for the run, and bytes, route and time of each delivery."""
     for value in run.mirrored:
-        row = MirroringRecord.from_json(value)
-        if row.bytes:
-            text = f"{format_bytes(row.bytes)} in {format_duration(row.seconds)}"
-            through = through_client_text(row.bytes_through_client)
-            lines.append(f"  {'mirrored':<13} {value['weights']}: {text}{through}")
-    return lines
+        mirroring = MirroringRecord.from_json(value)
+        if mirroring.bytes:
+            text = f"{format_bytes(mirroring.bytes)} in {format_duration(mirroring.seconds)}"
+            through = through_client_text(mirroring.bytes_through_client)
+            yield "mirrored", f"{value['weights']}: {text}{through}"
+    for row in map(DeliveryRecord.from_json, run.deliveries):
+        if row.moved:
+            rank = f", rank {row.rank}" if len(run.ranks) > 1 else ""
+            text = f"{format_bytes(row.moved)} in {format_duration(row.seconds)}"
+            seconds = row.forecast_seconds
+            forecast = f", forecast {format_duration(seconds)}" if seconds is not None else ""
+            size = row.bytes_through_client if row.path != THROUGH_CLIENT else 0
+            through = through_client_text(size)
+            yield "delivered", f"{row.weights}{rank}: {text} ({row.path}){through}{forecast}"
 
 
 def through_client_text(size: int) -> str:
@@ -216,23 +199,201 @@ def through_client_text(size: int) -> str:
     return f", {format_bytes(size)} via the client" if size else ""
 
 
-def _delivery_lines(run: RunRecord) -> list[str]:
-    """Return bytes, route and time of each delivery."""
-    rows = [row for row in map(DeliveryRecord.from_json, run.deliveries) if row.moved]
-    lines = []
-    for row in rows:
-        rank = f", rank {row.rank}" if len(run.ranks) > 1 else ""
-        text = f"{format_bytes(row.moved)} in {format_duration(row.seconds)}"
-        forecast = row.forecast_seconds
-        forecast_text = f", forecast {format_duration(forecast)}" if forecast is not None else ""
-        size = row.bytes_through_client if row.path != THROUGH_CLIENT else 0
-        through = through_client_text(size)
-        lines.append(
-            f"  {'delivered':<13} {row.weights}{rank}: {text} ({row.path}){through}{forecast_text}"
-        )
-    return lines
+def progress_text(progress: Mapping[str, Any], *, bar: bool = True) -> str:
+    """Format ``120/1,000 [###-----] 12 %, 3m 20s left, loss 2.31``."""
+    step, total = progress.get("step"), progress.get("total")
+    parts = []
+    if step is not None:
+        parts.append(f"step {step:,}")
+    if step is not None and total:
+        share = min(1.0, max(0.0, step / total))
+        filled = int(share * _BAR)
+        drawn = f" [{'#' * filled}{'-' * (_BAR - filled)}]" if bar else ""
+        parts[0] += f"/{total:,}{drawn} {int(share * 100)} %"
+    if progress.get("remaining_seconds") is not None:
+        parts.append(f"{format_duration(progress['remaining_seconds'])} left")
+    if progress.get("loss") is not None:
+        parts.append(f"loss {progress['loss']:.4g}")
+    return ", ".join(parts)
 
 
 def run_exit_code(run: RunRecord) -> int:
     """Return the exit code of a command that followed a run."""
     return 0 if run.status is RunStatus.COMPLETED else 12
+
+
+NARROWEST_STATE = 20
+"""Columns for a status and the start of its reason."""
+_NAMED = 6
+
+
+def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> list[str]:
+    """Return a table of jobs, with one line per matrix."""
+    if not statuses:
+        return ["No jobs have run yet."]
+    groups: dict[Address, list[JobStatus]] = {}
+    for status in statuses:
+        groups.setdefault(
+            status.address if status.address.key is None else status.address.group, []
+        ).append(status)
+    rows = []
+    for address, group in groups.items():
+        run, is_matrix = group[0].run, address != group[0].address
+        places = [rank.place for status in group for rank in status.run.ranks]
+        started = [at for status in group if (at := status.run.started_at) is not None]
+        ran = None if is_matrix else run.phases.get("running")
+        rows.append(
+            [
+                f"{address} ({len(group)})" if is_matrix else str(address),
+                "" if is_matrix else f"{run.number} ({run.id})",
+                counts_by_state(group) if is_matrix else state_text(group[0]),
+                ", ".join(sorted({*places}) if is_matrix else dict.fromkeys(places)),
+                format_minute(min(started, default=None)),
+                "" if ran is None else format_duration(ran),
+                str(sum(len(status.checkpoints) for status in group)),
+            ]
+        )
+    headers = ["JOB", "RUN", "STATUS", "NODE", "STARTED (UTC)", "RAN", "CKPTS"]
+    sweeps = [group for address, group in groups.items() if address != group[0].address]
+    counts = [display_width(counts_by_state(group)) for group in sweeps]
+    narrowest = {"STATUS": max([NARROWEST_STATE, *counts])}
+    return table(
+        headers,
+        rows,
+        width=width,
+        shrinks=frozenset({"NODE", "STATUS"}),
+        narrowest=narrowest,
+        drops=("STARTED (UTC)", "NODE"),
+    )
+
+
+def pending_job_lines(jobs: Sequence[Address], statuses: Iterable[JobStatus]) -> list[str]:
+    """Return approved jobs that wait for a later apply.
+
+    ``reconcile`` does not replace live runs, as it can't ask for permission.
+    """
+    live = {status.address for status in statuses if status.run.status.live}
+    replacing = [job for job in jobs if job in live]
+    waiting = [job for job in jobs if job not in live]
+    lines = []
+    if waiting:
+        lines += [
+            "",
+            f"Approved, not started yet {_job_list(waiting)}",
+            "They start with a later apply, or with: trainctl reconcile. To see what blocks them: trainctl plan",
+        ]
+    if replacing:
+        lines += [
+            "",
+            f"Approved to replace a live run {_job_list(replacing)}",
+            "To start them, run: trainctl apply --stop-running. To see what blocks them: trainctl plan",
+        ]
+    return lines
+
+
+def _job_list(jobs: Sequence[Address]) -> str:
+    names = ", ".join(map(str, jobs[:_NAMED])) + (", …" if len(jobs) > _NAMED else "")
+    return f"({len(jobs)}): {names}"
+
+
+def refresh_error_lines(statuses: Iterable[JobStatus]) -> list[str]:
+    """Return a warning for each refresh error, with its jobs."""
+    jobs: dict[str, list[str]] = {}
+    for status in statuses:
+        if status.refresh_error:
+            jobs.setdefault(status.refresh_error, []).append(str(status.address))
+    return [
+        warning_text(
+            f"{escape(error)}: last known status of {', '.join(names)}", code="node-unreachable"
+        )
+        for error, names in jobs.items()
+    ]
+
+
+def state_text(status: JobStatus) -> str:
+    """Format a status: ``completed``, ``pending: waits for 2 of 4 GPUs``."""
+    run = status.run
+    reason, progress = run.now.get("waiting"), run.now.get("progress")
+    waiting = f": {escape(reason)}" if reason else ""
+    if progress and run.status.live and not reason:
+        waiting = f": {progress_text(progress, bar=False)}"
+    apply = " (apply interrupted)" if status.apply and status.apply.interrupted else ""
+    return run.words + waiting + apply + (" (last known)" if status.refresh_error else "")
+
+
+def counts_by_state(statuses: Iterable[JobStatus]) -> str:
+    """Count statuses: ``4 running, 88 pending, 4 completed``."""
+    counts = Counter(status.run.status for status in statuses)
+    return ", ".join(f"{counts[status]} {status.words}" for status in LIVE_FIRST if counts[status])
+
+
+_REASONS = 5
+"""How many reasons of failed runs are listed."""
+
+
+def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = None) -> list[str]:
+    """Return a table of a matrix by its varying values, and the counts."""
+    if not statuses:
+        return ["No job of the matrix has run yet."]
+    values = [dict(status.matrix) for status in statuses]
+    all_names = list(dict.fromkeys(name for value in values for name in value))
+    names = [name for name in all_names if len({value.get(name) for value in values}) > 1]
+    shared = [f"{name}={values[0][name]}" for name in all_names if name not in names]
+    ordered = sorted(
+        statuses, key=lambda status: [_sort_key(dict(status.matrix).get(n, "")) for n in names]
+    )
+    rows = []
+    for status in ordered:
+        run = status.run
+        ran = run.phases.get("running")
+        if ran is None and run.started_at is not None and run.status.live:
+            ran = max(0.0, now - run.started_at)
+        rows.append(
+            [
+                *(escape(dict(status.matrix).get(name, "")) for name in names),
+                state_text(status),
+                f"{run.number} ({run.id})",
+                "" if ran is None else format_duration(ran),
+                _newest(status.checkpoints),
+            ]
+        )
+    headers = [*(escape(name) for name in names), "STATUS", "RUN", "RAN", "CHECKPOINT"]
+    narrowest = {"STATUS": NARROWEST_STATE}
+    lines = table(
+        headers,
+        rows,
+        width=width,
+        shrinks=frozenset(narrowest),
+        narrowest=narrowest,
+        drops=("RUN", "RAN"),
+    )
+    head = [f"Same for all: {escape(', '.join(shared))}", ""] if shared else []
+    reasons = Counter(
+        (status.run.status.words, status.run.error.splitlines()[0])
+        for status in ordered
+        if status.run.error
+    )
+    lines += ["", f"{statuses[0].address.group}: {counts_by_state(statuses)}"]
+    lines += [
+        f"  {state}{f' ({count})' if count > 1 else ''}: {escape(error)}"
+        for (state, error), count in reasons.most_common(_REASONS)
+    ]
+    if len(reasons) > _REASONS:
+        lines.append(f"  … and {len(reasons) - _REASONS} more reasons: trainctl status JOB")
+    return [*head, *lines]
+
+
+def _sort_key(value: str) -> tuple[int, float, str]:
+    try:
+        return 0, float(value), value
+    except ValueError:
+        return 1, 0.0, value
+
+
+def _newest(checkpoints: Sequence[Checkpoint]) -> str:
+    """Format the newest complete checkpoint: its step, or its name."""
+    complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
+    if not complete:
+        return ""
+    newest = max(complete, key=lambda checkpoint: recency_key(asdict(checkpoint)))
+    return escape(newest.name) if newest.step is None else f"step {newest.step}"
