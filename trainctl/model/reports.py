@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainctl.errors import NodeUnreachable
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
+
+if TYPE_CHECKING:
+    from trainctl.base.protocol.weights import CachedListing
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,32 +239,13 @@ class CacheClearResult:
 
 
 @dataclass(frozen=True, slots=True)
-class CachedListingReport:
-    """A listing in a node's cache and the outcome of evicting or verifying it.
-
-    ``outcome`` is evicted, leased or busy; of a verification ok, evicted or corrupt. ``last_used`` in Unix seconds.
-    """
-
-    node: str
-    id: str
-    source: str
-    files: int
-    bytes: int
-    outcome: str
-    last_used: float | None = None
-    leased_by: tuple[str, ...] = ()
-    corrupt_files: tuple[str, ...] = ()
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class CacheReport:
-    """Result of an eviction or verification; ``freed`` and ``hashed`` in bytes.
+    """Result of an eviction or verification: listings with the ids of their nodes; ``freed`` and ``hashed`` in bytes.
 
     ``unreachable``: names of nodes with the reason.
     """
 
-    listings: tuple[CachedListingReport, ...]
+    listings: tuple[tuple[str, CachedListing], ...]
     freed: int = 0
     hashed: int = 0
     unreachable: tuple[tuple[str, str], ...] = ()

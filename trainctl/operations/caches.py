@@ -24,11 +24,9 @@ from trainctl.base.units import parse_size
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError, UsageError
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.address import Address, Kind, slug
-from trainctl.model.json_codec import from_json
 from trainctl.model.reports import (
     CacheClearResult,
     CachedFile,
-    CachedListingReport,
     CacheReport,
     CacheUsage,
     UnreachableNode,
@@ -105,11 +103,7 @@ def _call_nodes(
     if errors and not responses:
         raise errors[0][1]
     return CacheReport(
-        tuple(
-            from_json(CachedListingReport, {"node": node.id, **row})
-            for node, response in responses
-            for row in response["listings"]
-        ),
+        tuple((node.id, row) for node, response in responses for row in response["listings"]),
         sum(response["freed"] for _, response in responses),
         sum(response["bytes"] for _, response in responses),
         tuple((node.id, error.summary) for node, error in errors),

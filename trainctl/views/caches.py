@@ -7,12 +7,11 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from trainctl.base.protocol.weights import CachedListing
 from trainctl.base.units import format_bytes
-from trainctl.model.json_codec import to_json
 from trainctl.model.reports import (
     CacheClearResult,
     CachedFile,
-    CachedListingReport,
     CacheReport,
     CacheUsage,
     UnreachableNode,
@@ -204,10 +203,11 @@ def unreachable_cache_lines(report: CacheReport) -> list[str]:
 
 def cache_rows(report: CacheReport, columns: Sequence[str]) -> list[dict[str, Any]]:
     """Return the listings with only these columns."""
-    forms = (
-        {**to_json(row), "last_used": format_timestamp(row.last_used)} for row in report.listings
-    )
-    return [{name: form[name] for name in columns} for form in forms]
+    rows = [
+        {"node": node, **row, "last_used": format_timestamp(row["last_used"])}
+        for node, row in report.listings
+    ]
+    return [{name: row[name] for name in columns} for row in rows]
 
 
 def evict_lines(report: CacheReport, *, dry_run: bool, width: int | None = None) -> list[str]:
@@ -217,12 +217,12 @@ def evict_lines(report: CacheReport, *, dry_run: bool, width: int | None = None)
     texts = {"evicted": "would be evicted"} if dry_run else {}
     cells = [
         [
-            *_node_cells(row),
-            format_minute(row.last_used),
-            texts.get(row.outcome, row.outcome),
-            ", ".join(map(escape, row.leased_by)),
+            *_node_cells(node, row),
+            format_minute(row["last_used"]),
+            texts.get(row["outcome"], row["outcome"]),
+            ", ".join(map(escape, row["leased_by"])),
         ]
-        for row in report.listings
+        for node, row in report.listings
     ]
     headers = ["NODE", "LISTING", "SOURCE", "SIZE", "LAST USED (UTC)", "OUTCOME", "USED BY"]
     lines = table(headers, cells, width=width, right=frozenset({"SIZE"}), shrinks=_SHRINKS)
@@ -233,11 +233,14 @@ def verify_lines(report: CacheReport, width: int | None = None) -> list[str]:
     """Return a table of verified listings, corrupt files, and counts."""
     if not report.listings:
         return ["The cache is empty."]
-    cells = [[*_node_cells(row), row.outcome, escape(row.detail)] for row in report.listings]
+    cells = [
+        [*_node_cells(node, row), row["outcome"], escape(row["detail"])]
+        for node, row in report.listings
+    ]
     headers = ["NODE", "LISTING", "SOURCE", "SIZE", "OUTCOME", "DETAIL"]
     lines = table(headers, cells, width=width, right=frozenset({"SIZE"}), shrinks=_SHRINKS)
-    for row in report.listings:
-        lines += [f"  {row.node}: {escape(name)} was corrupt" for name in row.corrupt_files]
+    for node, row in report.listings:
+        lines += [f"  {node}: {escape(name)} was corrupt" for name in row["corrupt_files"]]
     count = pluralize(len(report.listings), "listing")
     return [*lines, "", f"{count} verified, {format_bytes(report.hashed)}."]
 
@@ -245,5 +248,5 @@ def verify_lines(report: CacheReport, width: int | None = None) -> list[str]:
 _SHRINKS = frozenset({"SOURCE", "USED BY", "DETAIL"})
 
 
-def _node_cells(row: CachedListingReport) -> list[str]:
-    return [row.node, row.id[:12], escape(row.source), format_bytes(row.bytes)]
+def _node_cells(node: str, row: CachedListing) -> list[str]:
+    return [node, row["id"][:12], escape(row["source"]), format_bytes(row["bytes"])]

@@ -133,6 +133,7 @@ def _runs(report: NodeReport) -> Sequence[Mapping[str, Any]]:
     return report.runs if report.found is None else report.found.get("runs") or ()
 
 
+_LISTING = ("id", "source", "bytes", "leased_by", "projects")
 _GPU = ("index", "uuid", "name", "memory_mib", "claimed_by", "project", "used_by")
 
 

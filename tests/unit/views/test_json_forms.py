@@ -21,13 +21,13 @@ from tests.support.projects.plans import (
     run_record,
     state_after,
 )
+from trainctl.base.protocol.weights import CachedListing
 from trainctl.ledger.codec import state_to_json
 from trainctl.ledger.history import HistoryRow
 from trainctl.model.action import ActionReason
 from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.diagnostics import Position, error
 from trainctl.model.reports import (
-    CachedListingReport,
     CacheReport,
     Checkpoint,
     JobStatus,
@@ -154,11 +154,11 @@ def listings() -> Iterator[tuple[str, Any]]:
     removed = RemovedListing("0" * 64, 1, 2)
     yield "mirror-gc", gc_json(GcReport(False, 1, 2, (removed,), *[(reference,)] * 3))
 
-    row = CachedListingReport(
-        "lab/n", "0" * 64, "", 0, 0, "busy", None, ("job.a run 1",), ("x",), "why"
-    )
-    yield "cache-evict", evict_json(CacheReport((row,), 5), dry_run=True)
-    yield "cache-verify", verify_json(CacheReport((replace(row, outcome="corrupt"),), 5, 6))
+    row: CachedListing = {"id": "0" * 64, "source": "", "bytes": 0, "last_used": None, "files": 0}
+    evicted: CachedListing = {**row, "outcome": "busy", "leased_by": ["job.a run 1"]}
+    yield "cache-evict", evict_json(CacheReport((("lab/n", evicted),), 5), dry_run=True)
+    corrupt: CachedListing = {**row, "outcome": "corrupt", "corrupt_files": ["x"], "detail": "why"}
+    yield "cache-verify", verify_json(CacheReport((("lab/n", corrupt),), 5, 6))
 
 
 def test_other_forms_match_their_schemas() -> None:

@@ -6,7 +6,7 @@ from typing import List, Optional, TypedDict
 
 from trainctl.base.protocol.method import Method, NodeCacheRequest, NotRequired, RootRequest
 from trainctl.base.protocol.runs import RunGpus
-from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
+from trainctl.base.protocol.weights import CachedListing, CacheQueryRequest, CacheQueryResponse
 
 
 class NoticeSource(TypedDict):
@@ -168,18 +168,7 @@ NodeDiskUsage = TypedDict("NodeDiskUsage", {"total": Optional[int], "free": Opti
 """Bytes of the file system that holds ``root``."""
 
 
-class ListingUsage(TypedDict):
-    """``leased_by``: names of live runs, ``projects``: their projects. ``last_used``: Unix seconds."""
-
-    id: str
-    source: str
-    bytes: int
-    last_used: Optional[float]
-    leased_by: List[str]
-    projects: List[Optional[str]]
-
-
-WeightsCacheUsage = TypedDict("WeightsCacheUsage", {"used": int, "listings": List[ListingUsage]})
+WeightsCacheUsage = TypedDict("WeightsCacheUsage", {"used": int, "listings": List[CachedListing]})
 
 
 class NodeLiveRun(TypedDict):

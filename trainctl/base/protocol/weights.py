@@ -106,23 +106,27 @@ class CacheEvictRequest(NodeCacheRequest):
     dry_run: bool
 
 
-class CacheListingRow(TypedDict, total=False):
-    """A listing and the ``outcome`` of an eviction or verification."""
+class CachedListing(TypedDict):
+    """A listing in a node's cache; ``outcome``: of its eviction (evicted, leased, busy) or verification (ok, evicted, corrupt).
+
+    ``leased_by``: names of live runs, ``projects``: their projects. ``last_used``: Unix seconds.
+    """
 
     id: str
     source: str
-    files: int
     bytes: int
-    outcome: str
     last_used: Optional[float]
-    leased_by: List[str]
-    corrupt_files: List[str]
-    detail: str
+    files: NotRequired[int]
+    leased_by: NotRequired[List[str]]
+    projects: NotRequired[List[Optional[str]]]
+    outcome: NotRequired[str]
+    corrupt_files: NotRequired[List[str]]
+    detail: NotRequired[str]
 
 
 ServeResponse = TypedDict("ServeResponse", {"sent": int})
 CacheListingsResponse = TypedDict(
-    "CacheListingsResponse", {"listings": List[CacheListingRow], "bytes": int, "freed": int}
+    "CacheListingsResponse", {"listings": List[CachedListing], "bytes": int, "freed": int}
 )
 """``bytes``: hashed."""
 

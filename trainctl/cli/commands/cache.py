@@ -168,7 +168,7 @@ def verify_command(
     rows = (VERIFY_COLUMNS, cache_rows(report, VERIFY_COLUMNS))
     print_result(session.output, format_, verify_json(report), lines, rows)
     session.output.note(*unreachable_cache_lines(report))
-    corrupt = any(row.outcome == "corrupt" for row in report.listings)
+    corrupt = any(row["outcome"] == "corrupt" for _, row in report.listings)
     return 1 if corrupt or report.unreachable else 0
 
 
@@ -192,5 +192,5 @@ def evict_command(
     rows = (EVICT_COLUMNS, cache_rows(report, EVICT_COLUMNS))
     print_result(session.output, format_, evict_json(report, dry_run=dry_run), lines, rows)
     session.output.note(*unreachable_cache_lines(report))
-    stays = any(row.outcome != "evicted" for row in report.listings)
+    stays = any(row["outcome"] != "evicted" for _, row in report.listings)
     return 1 if (names and stays) or report.unreachable else 0

@@ -24,8 +24,7 @@ from typing import (
 from trainctl.base.filesystem.files import list_names, make_directory, read_json, remove_tree
 from trainctl.base.lease import FileLease
 from trainctl.base.listing import ListedFile, Listing
-from trainctl.base.protocol.weights import CacheEvictRequest, CacheListingRow, CacheListingsResponse
-from trainctl.errors import NodeError
+from trainctl.base.protocol.weights import CachedListing, CacheEvictRequest, CacheListingsResponse
 from trainctl.node.cache.holds import CacheHolds, reservations, space_lock
 from trainctl.node.cache.listings import REMOVED, STAGE, CacheReferences, ListingTrees, load_listing
 from trainctl.node.system.layout import Layout, layout_of
@@ -145,30 +144,21 @@ def cache_evict(request: CacheEvictRequest, emit: Emit) -> CacheListingsResponse
         stored = {entry.id for entry in selected if inventory.holds(entry)}
         eviction = CacheEviction(layout, listings)
         holds = CacheHolds(layout)
-        rows: List[CacheListingRow] = []
+        rows: List[CachedListing] = []
         freed = 0
         for entry in selected:
             holders = holds.live_holds().get(entry.id, [])
             size = None if dry_run else eviction.remove_listing(entry, holds.is_needed)
             freed += size or 0
             if entry.id in stored:
-                names_of_holders = [holds.describe(key) for key in holders]
-                rows.append(_row(entry, names_of_holders, is_evicted=dry_run or size is not None))
+                is_evicted = dry_run or size is not None
+                row = entry.row()
+                row["leased_by"] = [holds.describe(key) for key in holders]
+                row["outcome"] = LEASED if holders else EVICTED if is_evicted else BUSY
+                rows.append(row)
         if names is None and not dry_run:
             freed += eviction.remove_orphans()
     return {"listings": rows, "bytes": 0, "freed": freed}
-
-
-def _row(entry: CacheEntry, holders: List[str], *, is_evicted: bool) -> CacheListingRow:
-    return {
-        "id": entry.id,
-        "source": entry.source,
-        "files": entry.files,
-        "bytes": entry.size,
-        "last_used": entry.last_used or None,
-        "leased_by": holders,
-        "outcome": LEASED if holders else EVICTED if is_evicted else BUSY,
-    }
 
 
 class CacheEntry:
@@ -195,16 +185,23 @@ class CacheEntry:
         return self.listing.unique_files if self.listing else ()
 
     @property
-    def files(self) -> int:
-        """Number of files."""
-        count = self._marker.get("files")
-        return count if isinstance(count, int) else len(self.listing.files) if self.listing else 0
-
-    @property
     def size(self) -> int:
         """Size in bytes."""
         size = self._marker.get("bytes")
         return size if isinstance(size, int) else self.listing.size if self.listing else 0
+
+    def row(self) -> CachedListing:
+        """Report the listing."""
+        files = self._marker.get("files")
+        return {
+            "id": self.id,
+            "source": self.source,
+            "bytes": self.size,
+            "last_used": self.last_used or None,
+            "files": files
+            if isinstance(files, int)
+            else len(self.listing.files if self.listing else ()),
+        }
 
 
 class CacheInventory:

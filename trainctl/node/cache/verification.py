@@ -12,7 +12,7 @@ from trainctl.base.lease import FileLease
 from trainctl.base.listing import ListedFile
 from trainctl.base.parallel import map_ordered
 from trainctl.base.protocol.method import NodeCacheRequest
-from trainctl.base.protocol.weights import CacheListingRow, CacheListingsResponse
+from trainctl.base.protocol.weights import CachedListing, CacheListingsResponse
 from trainctl.node.cache.eviction import CacheEntry, CacheEviction, CacheInventory
 from trainctl.node.cache.holds import CacheHolds, space_lock
 from trainctl.node.cache.listings import ListingTrees
@@ -72,17 +72,10 @@ class _CacheVerifier:
                 reported = now
                 emit({"done": self.hashed, "total": total})
 
-    def verify_listing(self, entry: CacheEntry) -> CacheListingRow:
+    def verify_listing(self, entry: CacheEntry) -> CachedListing:
         """Check one listing, clear or remove it if corrupt, and report the outcome."""
         listing = entry.listing
-        row: CacheListingRow = {
-            "id": entry.id,
-            "source": entry.source,
-            "detail": "",
-            "corrupt_files": [],
-            "files": len(listing.files) if listing else 0,
-            "bytes": listing.size if listing else 0,
-        }
+        row: CachedListing = {**entry.row(), "detail": "", "corrupt_files": []}
         with FileLease(self._layout.locks / f"listing-{entry.id}.lock"):
             if not self._layout.tree(entry.id).is_dir() and not self._trees.is_complete(entry.id):
                 return {**row, "outcome": EVICTED, "detail": "evicted during verification"}

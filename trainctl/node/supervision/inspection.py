@@ -15,7 +15,7 @@ from trainctl.base.protocol import host as protocol
 from trainctl.base.protocol.host import GpuUsage as GpuUse
 from trainctl.base.protocol.method import RootRequest
 from trainctl.base.protocol.runs import RunReport, RunSpec
-from trainctl.errors import TrainctlError
+from trainctl.base.protocol.weights import CachedListing
 from trainctl.node.cache.disk_space import cache_query
 from trainctl.node.cache.eviction import CacheInventory
 from trainctl.node.cache.holds import CacheHolds
@@ -134,12 +134,9 @@ def _cache(layout: Layout) -> protocol.WeightsCacheUsage:
         return {"used": 0, "listings": []}
     inventory, holds = CacheInventory(layout), CacheHolds(layout)
     held = holds.live_holds()
-    listings: List[protocol.ListingUsage] = [
+    listings: List[CachedListing] = [
         {
-            "id": listing.id,
-            "source": listing.source,
-            "bytes": listing.size,
-            "last_used": listing.last_used or None,
+            **listing.row(),
             "leased_by": [holds.describe(key) for key in held.get(listing.id, [])],
             "projects": [holds.project(key) for key in held.get(listing.id, [])],
         }
