@@ -30,24 +30,22 @@ from trainctl.weights.resolution import SourceRequest
 def unsupported(desired: DesiredState) -> list[Diagnostic]:
     """Return an error for each unsupported setting."""
     providers = frozenset(discovery.plugin_names(discovery.PROVIDERS))
-    errors = list(_check_settings(desired))
+    errors: list[Diagnostic] = []
+    url = desired.checkpoints.url
+    if url is not None and not url.startswith(("file:", "s3:")):
+        errors.append(
+            error(
+                f"checkpoints: {url.partition(':')[0]}:// is not supported by this version",
+                "Use file:///DIRECTORY or s3://BUCKET/PREFIX (with endpoint_url for other S3-compatible servers).",
+                code="unsupported",
+            )
+        )
     for resource in desired.resources.values():
         if resource.address.kind is Kind.CLUSTER:
             errors += _check_cluster(resource, providers)
         elif resource.address.kind is Kind.JOB:
             errors += _check_job(resource)
     return errors
-
-
-def _check_settings(desired: DesiredState) -> Iterator[Diagnostic]:
-    url = desired.checkpoints.url
-    if url is not None and not url.startswith(("file:", "s3:")):
-        scheme = url.partition(":")[0]
-        yield error(
-            f"checkpoints: {scheme}:// is not supported by this version",
-            "Use file:///DIRECTORY or s3://BUCKET/PREFIX (with endpoint_url for other S3-compatible servers).",
-            code="unsupported",
-        )
 
 
 def _check_cluster(cluster: DesiredResource, providers: frozenset[str]) -> Iterator[Diagnostic]:
@@ -74,13 +72,8 @@ def _check_job(job: DesiredResource) -> Iterator[Diagnostic]:
         detail = "Install the packages in the image, or set runtime.engine: host."
         summary = "runtime.venv and runtime.requirements are only supported without a container"
         yield _resource_error(job, summary, detail, code="host-only")
-    yield from _variable_conflicts(job)
-
-
-def _variable_conflicts(job: DesiredResource) -> Iterator[Diagnostic]:
-    """Find weights whose names result in the same environment variable."""
     first: dict[str, Address] = {}
-    for address in (weights.address for weights in job.job_spec.weights):
+    for address in (weights.address for weights in spec.weights):
         other = first.setdefault(weights_variable(address), address)
         if other != address:
             yield _resource_error(
@@ -116,11 +109,8 @@ def secret_leaks(
                 code="secret-in-manifest",
             )
         facts = weights.get(address)
-        if (
-            facts
-            and facts.resolved
-            and any(redact(name) != name for name in _file_names(facts.resolved))
-        ):
+        resolved = facts.resolved if facts else None
+        if resolved and any(redact(text) != text for text in _file_names(resolved)):
             yield error(
                 "a file name upstream contains the value of a secret",
                 "Exclude the file with ignore_patterns, and change the secret: it is visible upstream.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -122,12 +122,13 @@ def survey_nodes(
     ]
     replies = each(lambda pair: _query_node(workspace, pair[1]), allowed, parallelism)
     for (address, query), reply in zip(allowed, replies, strict=True):
+        if reply is None:
+            continue
+        result.diagnostics += _diagnose(reply, address, query.node)
         if isinstance(reply, NodeFacts):
             result.facts[address] = (*result.facts.get(address, ()), reply)
-            result.diagnostics += _unusable_diagnostics(reply, address, query.node)
-        elif reply is not None:
+        else:
             result.unreachable_nodes.add(query.node.id)
-            result.diagnostics.append(_unqueried_warning(reply, address, query.node))
     for address, of_cluster in queries.items():
         if result.capabilities[workspace.desired.resources[address].provider].schedules_jobs:
             result.scheduled.add(address)
@@ -165,7 +166,8 @@ def _cluster_queries(
         job: _job_requirements(spec, needs.get(job), workspace.settings.directory)
         for job, spec in jobs.items()
     }
-    surveys = _needed_surveys(jobs.values(), weights.surveys)
+    needed = {item.address for job in jobs.values() for item in job.weights}
+    surveys = {item: weights.surveys[item] for item in sorted(needed) if item in weights.surveys}
     rates = _transfer_rates(state, cluster.address)
     spec, several = cluster.cluster_spec, len(nodes) > 1
     return [
@@ -183,22 +185,21 @@ def _cluster_queries(
     ]
 
 
-def _unusable_diagnostics(facts: NodeFacts, cluster: Address, node: Node) -> list[Diagnostic]:
-    """Return an error for an unusable node that does not exist yet."""
-    reason = facts.reported["unusable"]
-    if node.key or not reason:
-        return []
-    summary = f"cannot create node {node.id}: {reason}"
-    advice = (
-        "Make the directory writable, or use another: dir: of the host, or cache: {node: {dir: …}}."
-    )
-    return [error(summary, advice, address=str(cluster), code=NodeError.default_code)]
-
-
-def _unqueried_warning(reason: TrainctlError, cluster: Address, node: Node) -> Diagnostic:
-    hint = "The plan uses the recorded state." if node.root else ""
-    detail = f"{reason.detail} {hint}".strip()
-    return warning(reason.summary, detail, address=str(cluster), code=reason.code)
+def _diagnose(
+    reply: NodeFacts | TrainctlError, cluster: Address, node: Node
+) -> Iterator[Diagnostic]:
+    """Yield a warning if the node can't be queried, an error if it doesn't exist yet and can't be created."""
+    if isinstance(reply, TrainctlError):
+        hint = "The plan uses the recorded state." if node.root else ""
+        detail = f"{reply.detail} {hint}".strip()
+        yield warning(reply.summary, detail, address=str(cluster), code=reply.code)
+    elif reply.reported["unusable"] and not node.key:
+        yield error(
+            f"cannot create node {node.id}: {reply.reported['unusable']}",
+            "Make the directory writable, or use another: dir: of the host, or cache: {node: {dir: …}}.",
+            address=str(cluster),
+            code=NodeError.default_code,
+        )
 
 
 def planned_nodes(workspace: Workspace, cluster: DesiredResource) -> tuple[Node, ...]:
@@ -225,13 +226,6 @@ def _job_requirements(
     )
 
 
-def _needed_surveys(
-    jobs: Iterable[JobSpec], known: Mapping[Address, SourceSurvey]
-) -> dict[Address, SourceSurvey]:
-    addresses = {weights.address for job in jobs for weights in job.weights}
-    return {address: known[address] for address in sorted(addresses) if address in known}
-
-
 def _transfer_rates(state: State, cluster: Address) -> dict[str, float]:
     """Return bytes per second, by hop, of the largest recorded transfers."""
     runs = [
@@ -251,9 +245,10 @@ def _transfer_rates(state: State, cluster: Address) -> dict[str, float]:
 
 def _query_node(workspace: Workspace, query: _NodeQuery) -> NodeFacts | TrainctlError | None:
     """Return facts of a node, or why it can't be queried; None if its machine is gone."""
-    provider = workspace.provider(query.provider)
+    provider, node = workspace.provider(query.provider), query.node
     try:
-        node = _locate(workspace, query)
+        if not node.key:
+            node = provider.locate(provider_cluster(node.cluster, query.cluster), node)
         if provider.capabilities.creates_machines and provider.read(node) is ResourceStatus.MISSING:
             return None
     except NodeError as error:
@@ -318,14 +313,6 @@ def _mirror_proximity(
     return MirrorProximity(
         sees=False, host=host, unserved_reason=reason, tls=query.mirror_serving.tls
     )
-
-
-def _locate(workspace: Workspace, query: _NodeQuery) -> Node:
-    node = query.node
-    if node.key:
-        return node
-    cluster = provider_cluster(node.cluster, query.cluster)
-    return workspace.provider(query.provider).locate(cluster, node)
 
 
 def _missing_requirements(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -119,10 +119,21 @@ def survey_caches(
     ]
 
     def query(cache: RecordedResource) -> tuple[CacheFacts, ...]:
+        location = find_cache_location(cache, state.resources.get)
+        if location is None:
+            return ()
+        owner = origin_of(state.resources.get, cache.address).name
+        request = CacheStatesRequest(
+            root=location.node.root,
+            lineage=state.lineage,
+            caches=[{"directory": directory, "owner": owner} for directory in location.directories],
+        )
         try:
-            return _query_cache(workspace, state, cache)
+            agent = workspace.agents.ephemeral_agent(location.provider, location.node)
+            rows = agent.call(CACHE_STATE, request, timeout=QUERY_SECONDS)["caches"]
         except NodeError:
             return ()  # reported with the cluster
+        return tuple(from_json(CacheFacts, row) for row in rows)
 
     results = zip(caches, each(query, caches, parallelism), strict=True)
     return {cache.address: facts for cache, facts in results if facts}
@@ -136,23 +147,6 @@ def full_cache_warnings(workspace: Workspace) -> list[str]:
         size = state.resources[address].cache_spec.size
         warnings.append(cache_full_warning(address, size, facts[0]))
     return [text for text in warnings if text]
-
-
-def _query_cache(
-    workspace: Workspace, state: State, cache: RecordedResource
-) -> tuple[CacheFacts, ...]:
-    location = find_cache_location(cache, state.resources.get)
-    if location is None:
-        return ()
-    owner = origin_of(state.resources.get, cache.address).name
-    request = CacheStatesRequest(
-        root=location.node.root,
-        lineage=state.lineage,
-        caches=[{"directory": directory, "owner": owner} for directory in location.directories],
-    )
-    agent = workspace.agents.ephemeral_agent(location.provider, location.node)
-    rows = agent.call(CACHE_STATE, request, timeout=QUERY_SECONDS)["caches"]
-    return tuple(from_json(CacheFacts, row) for row in rows)
 
 
 class TierCount(NamedTuple):
@@ -181,34 +175,22 @@ class TierQuery:
         }
 
     def counted(self, response: CacheQueryResponse) -> dict[Address, TierCount]:
-        """Count the bytes of each of the weights."""
+        """Count the bytes of each of the weights, each file in its nearest tier."""
         present, leased = frozenset(response["blobs"]), frozenset(response.get("leased", ()))
         shared = frozenset(response.get("shared", ()))
-        return {
-            address: _count_tiers(
-                survey, survey.listing in response["trees"], present, leased, shared
-            )
-            for address, survey in self.weights.items()
-        }
-
-
-def _count_tiers(
-    survey: SourceSurvey,
-    in_tree: bool,
-    present: Set[str | None],
-    leased: Set[str | None],
-    shared: Set[str | None],
-) -> TierCount:
-    """Count each file in its nearest tier: node, cluster's cache, mirror, upstream."""
-    tiers = {"node": 0, "cluster": 0, "mirror": 0, "upstream": 0}
-    claim = 0
-    for sha256, size, mirrored in survey.files:
-        on_node = in_tree or sha256 in present
-        remote = "mirror" if mirrored else "upstream"
-        tiers["node" if on_node else "cluster" if sha256 in shared else remote] += size
-        if not (on_node and sha256 in leased):
-            claim += size
-    return TierCount(TierFacts(**tiers), claim)
+        counts: dict[Address, TierCount] = {}
+        for address, survey in self.weights.items():
+            tiers = {"node": 0, "cluster": 0, "mirror": 0, "upstream": 0}
+            claim = 0
+            in_tree = survey.listing in response["trees"]
+            for sha256, size, mirrored in survey.files:
+                on_node = in_tree or sha256 in present
+                remote = "mirror" if mirrored else "upstream"
+                tiers["node" if on_node else "cluster" if sha256 in shared else remote] += size
+                if not (on_node and sha256 in leased):
+                    claim += size
+            counts[address] = TierCount(TierFacts(**tiers), claim)
+        return counts
 
 
 @dataclass(slots=True)
@@ -257,7 +239,12 @@ def survey_weights(
         }
         result.mirror_is_remote = is_remote(workspace.mirror)
         if not (result.mirror_is_remote and (options.offline or not options.refresh)):
-            _survey_mirror(workspace, state, result, resolved)
+            mirror = result.mirror = survey_mirror(workspace, state, [*resolved.values()])
+            if mirror.problem:
+                result.diagnostics.append(mirror.problem)
+            else:
+                result.diagnostics += mirror.warnings
+                result.surveys = dict(zip(resolved, mirror.sources, strict=True))
     for query, outcome in outcomes:
         _add_result(result, query, outcome, options)
     unusable = _unusable_mirror(workspace, result, options)
@@ -316,20 +303,6 @@ def _missing_bytes(surveys: Iterable[SourceSurvey]) -> int:
     return max(0, unknown + known - sum(survey.arrived for survey in surveys))
 
 
-def _survey_mirror(
-    workspace: Workspace,
-    state: State,
-    result: WeightsSurveyResult,
-    resolved: Mapping[Address, ResolvedSource],
-) -> None:
-    result.mirror = survey_mirror(workspace, state, [*resolved.values()])
-    if result.mirror.problem:
-        result.diagnostics.append(result.mirror.problem)
-    else:
-        result.diagnostics += result.mirror.warnings
-        result.surveys = dict(zip(resolved, result.mirror.sources, strict=True))
-
-
 @dataclass(frozen=True, slots=True)
 class _ResolvedWeights:
     """A source, and which of its files need the relay, as far as known without a request."""
@@ -365,18 +338,22 @@ def _resolve(
     *,
     upgrade: bool,
 ) -> _ResolvedWeights | TrainctlError:
+    store = workspace.mirror.store
     try:
-        credential = credential_of(query.resource.weights_spec, workspace.secrets)
-    except TrainctlError as failure:
-        return _resolve_without_credential(workspace, query, failure, upgrade=upgrade)
-    try:
+        try:
+            credential = credential_of(query.resource.weights_spec, workspace.secrets)
+        except TrainctlError as failure:  # the mirror may have the locked version
+            locked = resolve_from_lock(
+                query.request, failure, locked=query.locked, upgrade=upgrade, store=store
+            )
+            return _ResolvedWeights(locked, lambda file: True)
         with explaining_denials(credential):
             resolution = resolve(
                 query.request,
                 credential,
                 locked=query.locked,
                 upgrade=upgrade,
-                store=workspace.mirror.store,
+                store=store,
                 retry=workspace.retry,
                 once=once,
                 memory=cache_home(workspace.settings.environ) / "file-digests",
@@ -387,23 +364,6 @@ def _resolve(
         return _ResolvedWeights(resolution, lambda file: source.needs_relay(file, credential))
     except TrainctlError as failure:
         return failure
-
-
-def _resolve_without_credential(
-    workspace: Workspace, query: _WeightsQuery, reason: TrainctlError, *, upgrade: bool
-) -> _ResolvedWeights | TrainctlError:
-    """Resolve the locked version from the mirror, or return ``reason``."""
-    try:
-        resolution = resolve_from_lock(
-            query.request,
-            reason,
-            locked=query.locked,
-            upgrade=upgrade,
-            store=workspace.mirror.store,
-        )
-    except TrainctlError as failure:
-        return failure
-    return _ResolvedWeights(resolution, lambda file: True)
 
 
 def _add_result(
@@ -417,7 +377,15 @@ def _add_result(
         result.diagnostics.append(of_error(outcome, str(address)))
         return
     resolution = outcome.resolution
-    survey = result.surveys.get(address)
+    resolved, survey = resolution.resolved, result.surveys.get(address)
+    relayed = 0  # bytes that a remote mirror lacks and can't download itself
+    if result.mirror_is_remote and resolved.is_measured:
+        mirrored = (row[2] for row in survey.files) if survey else repeat(False)
+        relayed = sum(
+            file.size
+            for file, is_mirrored in zip(resolved.files, mirrored, strict=False)
+            if not is_mirrored and outcome.needs_relay(file)
+        )
     locked = (
         options.writes_lock is True
         or query.locked is not None
@@ -425,9 +393,9 @@ def _add_result(
         or query.request.source.startswith("file:")
     )
     result.facts[address] = WeightsFacts(
-        resolution.resolved,
+        resolved,
         survey.here if survey else None,
-        _relayed_bytes(result, query, outcome),
+        relayed,
         survey.listing if survey else None,
         locked,
         unmatched_patterns=resolution.unmatched,
@@ -435,20 +403,3 @@ def _add_result(
     result.diagnostics += [
         replace(diagnostic, address=str(address)) for diagnostic in resolution.warnings
     ]
-
-
-def _relayed_bytes(
-    result: WeightsSurveyResult,
-    query: _WeightsQuery,
-    outcome: _ResolvedWeights,
-) -> int:
-    """Return the bytes that a remote mirror lacks and can't download itself."""
-    resolved, survey = outcome.resolution.resolved, result.surveys.get(query.resource.address)
-    if not result.mirror_is_remote or not resolved.is_measured:
-        return 0
-    mirrored = (row[2] for row in survey.files) if survey else repeat(False)
-    return sum(
-        file.size
-        for file, is_mirrored in zip(resolved.files, mirrored, strict=False)
-        if not is_mirrored and outcome.needs_relay(file)
-    )
