@@ -113,7 +113,16 @@ class LogTruncator:
             status = self._log.stat()
             self._add_entry(status.st_size)
             if self._can_punch and status.st_blocks * _BLOCK_UNIT > self._limit:
-                self._shorten(status.st_size)
+                # keep the first eighth of the limit, and its half at the end
+                begin = self._limit // 8 // _BLOCK * _BLOCK
+                end = (status.st_size - self._limit // 2) // _BLOCK * _BLOCK
+                descriptor = os.open(self._log, os.O_WRONLY)
+                try:
+                    punch_hole(descriptor, begin, end - begin)
+                except OSError:
+                    self._can_punch = False  # unsupported by the file system: keep the log
+                finally:
+                    os.close(descriptor)
 
     def finish(self) -> None:
         """Record the final length of the log."""
@@ -131,24 +140,12 @@ class LogTruncator:
             stream.write(f"{now:.3f} {size}\n")
         self._last, self._size = now, size
 
-    def _shorten(self, size: int) -> None:
-        """Keep the first eighth of the limit, and its half at the end."""
-        begin = self._limit // 8 // _BLOCK * _BLOCK
-        end = (size - self._limit // 2) // _BLOCK * _BLOCK
-        descriptor = os.open(self._log, os.O_WRONLY)
-        try:
-            punch_hole(descriptor, begin, end - begin)
-        except OSError:
-            self._can_punch = False  # unsupported by the file system: keep the log
-        finally:
-            os.close(descriptor)
-
 
 _BUFFER_BYTES = 2**18
 _MAX_LINE = 2**20
 _POLL_SECONDS = 0.2
-_OPEN_LINE_SECONDS = 1.0
-_HEARTBEAT_SECONDS = 5.0
+_OPEN_LINE_SECONDS = 1.0  # progress bars are rewritten more often
+_HEARTBEAT_SECONDS = 5.0  # well below the client's patience
 
 Write = Callable[[bytes], None]
 
@@ -244,15 +241,6 @@ class _LogReader:
 
     def read(self) -> None:
         """Read to the current end, or to the run's end."""
-        at = self._begin()
-        at = self._read_to(at, self._end)
-        self._lines.flush_tail()
-        if self._filter.follow:
-            self._follow(at)
-        if not self._filter.open_end:
-            self._lines.close_line(self._end)
-
-    def _begin(self) -> int:
         filter_ = self._filter
         at = filter_.offset
         if filter_.since is not None:
@@ -260,7 +248,12 @@ class _LogReader:
             at = max(at, _line_start(self._stream, min(offset, self._end)))
         if filter_.tail is not None and filter_.pattern is None:
             at = max(at, _last_lines(self._stream, at, self._end, filter_.tail))
-        return at
+        at = self._read_to(at, self._end)
+        self._lines.flush_tail()
+        if filter_.follow:
+            self._follow(at)
+        if not filter_.open_end:
+            self._lines.close_line(self._end)
 
     def _follow(self, at: int) -> None:
         while True:

@@ -178,7 +178,12 @@ def free_resources(
 ) -> protocol.FreeResources:
     """Report free GPUs, CPUs and memory; ``replaced_key`` names a run to ignore."""
     layout = Layout(request["root"])
-    live = {run.key: run for run in list_runs(layout) if _is_running(run)}
+    over = (None, *runs.ENDED, runs.LOST)
+    live = {
+        run.key: run
+        for run in list_runs(layout)
+        if ((report := run.status()) and report["status"]) not in over
+    }
     replaced = live.pop(request.get("replaced_key") or "", None)
     freed = {*(replaced.record.get("gpus") or ())} if replaced else set()
     key, cached = request.get("key"), request.get("cached")
@@ -191,11 +196,6 @@ def free_resources(
         "nodes": spec["nodes"] if spec else None,
         "cached": cache_query(cached) if cached else None,
     }
-
-
-def _is_running(run: NodeRun) -> bool:
-    status = run.status()
-    return status is not None and status["status"] not in (*runs.ENDED, runs.LOST)
 
 
 def _free_gpus(

@@ -44,7 +44,7 @@ from trainctl.plan.values import OUTPUT_MARK
 from trainctl.resources.agents import node_named
 from trainctl.resources.checkpoints import CheckpointClient
 from trainctl.resources.runs.run_control import runs_of
-from trainctl.weights.mirrors import Mirror, directory_of
+from trainctl.weights.mirrors import directory_of
 
 _CHECKPOINT_FIELDS = (
     "name", "rank", "step", "bytes", "files", "created_at", "state", "url", "type", "base_model", "lora_rank",
@@ -71,7 +71,9 @@ def known_checkpoints(
 ) -> tuple[list[Checkpoint], tuple[UnreachableNode, ...]]:
     """Return a run's known checkpoints, and the unreachable nodes."""
     rows, unreachable = checkpoints_of(workspace, run).survey()
-    return _ordered(rows, run), unreachable
+    checkpoints = [checkpoint_from(row, run) for row in rows]
+    checkpoints.sort(key=lambda item: (item.rank, item.created_at, item.step or 0, item.name))
+    return checkpoints, unreachable
 
 
 def list_checkpoints(
@@ -152,23 +154,12 @@ def checkpoint_from(row: Mapping[str, Any], run: JobRun) -> Checkpoint:
         )
     fields = {key: row[key] for key in _CHECKPOINT_FIELDS if key in row}
     if fields.get("type") in ("full", "whisper") and not fields.get("base_model"):
-        fields["base_model"] = _mounted_model(run)
+        # the only model that the job mounts
+        sources = [item.source for item in run.job.job_spec.weights]
+        models = [source for source in sources if "://datasets/" not in source]
+        fields["base_model"] = models[0].removeprefix("hf://") if len(models) == 1 else None
     origin = {"job": str(run.job.address), "run": run.record.id}
     return Checkpoint(**{**origin, "step": None, **fields})
-
-
-def _mounted_model(run: JobRun) -> str | None:
-    """Return the source of the only model that the job mounts."""
-    sources = [item.source for item in run.job.job_spec.weights]
-    models = [source for source in sources if "://datasets/" not in source]
-    return models[0].removeprefix("hf://") if len(models) == 1 else None
-
-
-def _ordered(rows: Iterable[Mapping[str, Any]], run: JobRun) -> list[Checkpoint]:
-    checkpoints = [checkpoint_from(row, run) for row in rows]
-    return sorted(
-        checkpoints, key=lambda item: (item.rank, item.created_at, item.step or 0, item.name)
-    )
 
 
 def _checkpoint_label(row: Mapping[str, Any]) -> str:
@@ -312,16 +303,11 @@ def find_retained_data(workspace: Workspace) -> list[RetainedData]:
         if record.reused_from is None
         for retained in _retained_checkpoints(workspace, JobRun(job, record))
     ]
-    return [*checkpoints, *_retained_mirror(workspace.mirror)]
-
-
-def _retained_mirror(mirror: Mirror) -> list[RetainedData]:
-    try:
+    mirror, size = workspace.mirror, 0
+    with suppress(NodeError, StorageError):
         size = mirror.store.stored_bytes()
-    except (NodeError, StorageError):
-        return []
     place = str(directory_of(mirror) or mirror.url)
-    return [RetainedData("mirror", place, size)] if size else []
+    return [*checkpoints, *([RetainedData("mirror", place, size)] if size else [])]
 
 
 def _retained_checkpoints(workspace: Workspace, run: JobRun) -> list[RetainedData]:
@@ -329,22 +315,18 @@ def _retained_checkpoints(workspace: Workspace, run: JobRun) -> list[RetainedDat
         rows = checkpoints_of(workspace, run).rows()
     except (NodeError, StorageError):
         return []
-    size = sum(row["bytes"] for row in rows)
-    return [RetainedData("checkpoints", _checkpoint_location(workspace, run), size)] if size else []
-
-
-def _checkpoint_location(workspace: Workspace, run: JobRun) -> str:
-    store = run.record.store or {}
+    size, store = sum(row["bytes"] for row in rows), run.record.store or {}
+    if not size:
+        return []
     if store.get("url"):
-        return f"{store['url'].rstrip('/')}/{store['prefix']}"
-    node_id = run.record.ranks[0].node
-    cluster = workspace.ledger.state().resources.get(
-        Address(Kind.CLUSTER, node_id.partition("/")[0])
-    )
-    node = node_named(cluster, node_id) if cluster else None
-    if node is None:
-        return node_id
-    return str(checkpoint_directory(node, run.record))
+        place = f"{store['url'].rstrip('/')}/{store['prefix']}"
+    else:
+        place = run.record.ranks[0].node
+        address = Address(Kind.CLUSTER, place.partition("/")[0])
+        cluster = workspace.ledger.state().resources.get(address)
+        node = node_named(cluster, place) if cluster else None
+        place = str(checkpoint_directory(node, run.record)) if node else place
+    return [RetainedData("checkpoints", place, size)]
 
 
 def require_absent(place: Path, option: str = "--output-dir") -> None:

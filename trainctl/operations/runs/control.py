@@ -266,21 +266,14 @@ def send_secrets(workspace: Workspace, runs: Sequence[JobRun], emit: Emit) -> li
 
 
 def _send_run_secrets(workspace: Workspace, run: JobRun) -> JobRun:
-    values = (
-        None
-        if run.record.now.get("waiting") == WAITS_FOR_RESUME
-        else _secret_values(workspace, run)
-    )
+    values: dict[str, str] | None = None  # the node has stored them
+    if run.record.now.get("waiting") != WAITS_FOR_RESUME:
+        names = sorted(set(run.job.job_spec.runtime.secret_environment.values()))
+        values = {name: workspace.secrets.value(name) for name in names}
+        values |= workspace.checkpoints.values(run.record.store or {})
     record = run_control(workspace).set_secrets(run.record, values)
     record_run(workspace, run.job, record)
     return JobRun(run.job, record)
-
-
-def _secret_values(workspace: Workspace, run: JobRun) -> dict[str, str]:
-    names = sorted(set(run.job.job_spec.runtime.secret_environment.values()))
-    values = {name: workspace.secrets.value(name) for name in names}
-    values.update(workspace.checkpoints.values(run.record.store or {}))
-    return values
 
 
 def mask_secrets(workspace: Workspace, run: JobRun) -> Iterator[str]:

@@ -24,7 +24,7 @@ from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.survey.weights import survey_mirror
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import Change, Plan, PlanInputs, PlanOptions, RerunRequest
+from trainctl.plan.values import Plan, PlanInputs, PlanOptions, RerunRequest
 from trainctl.resources.runs.previous_runs import RERUN, RESUME, load_previous_run, require_inputs
 from trainctl.resources.runs.run_control import runs_of
 
@@ -65,7 +65,11 @@ def plan_with_resumes(
     resumed: dict[Address, RerunRequest] = {}
     warnings: list[Diagnostic] = []
     for change in plan.changes if survey.refresh and not survey.offline else ():
-        if change.address not in starts and _lost_its_machine(change):
+        runs = change.outputs.get("runs")
+        if change.reason is not ActionReason.RUN_LOST or not runs or change.address in starts:
+            continue
+        run = RunRecord.from_json(runs[-1])
+        if run.interrupted or run.status.live:  # its machine was taken back, or vanished
             try:
                 resumed |= resume_starts(workspace, [change.address], lost=True)
             except TrainctlError as error:
@@ -78,15 +82,6 @@ def plan_with_resumes(
     if resumed:
         plan = create_plan(workspace, options, survey, {**starts, **resumed})
     return replace(plan, diagnostics=(*plan.diagnostics, *warnings))
-
-
-def _lost_its_machine(change: Change) -> bool:
-    """Whether the change repeats a run that was interrupted, or that was live when its machine vanished."""
-    runs = change.outputs.get("runs")
-    if change.reason is not ActionReason.RUN_LOST or not runs:
-        return False
-    run = RunRecord.from_json(runs[-1])
-    return run.interrupted or run.status.live
 
 
 def _expand_matrix(workspace: Workspace, state: State, address: Address) -> list[Address]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from trainctl.base.json import JsonValue, digest
+from trainctl.base.json import digest
 from trainctl.base.parallel import each
 from trainctl.errors import StateMoved, TrainctlError, UsageError
 from trainctl.ledger.state import RecordedResource, State
@@ -14,7 +14,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.json_codec import to_json
 from trainctl.model.run import ReusedRun, RunRecord, RunStatus
-from trainctl.model.specs.job_spec import JobSpec, JobWeights
+from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.runtime import CheckpointSelector
 from trainctl.operations.directories import environments_url, split_environment
 from trainctl.operations.workspace import Workspace
@@ -165,18 +165,12 @@ def _find_runs(
             # Equal jobs of one manifest are separate runs on purpose.
             renamed = [pair for pair in runs if pair[0].address not in workspace.desired.resources]
             for job, run in [*named, *renamed][:1]:
-                found[address] = _reused_run(source, address, job, run)
+                where = f" in {source.place}" if source.place else ""
+                is_own = not source.place and job.address == address
+                owner = None if is_own else {"job": str(job.address), "state": source.url}
+                reused = replace(run, reused_from=run.reused_from or owner)
+                found[address] = ReusedRun(reused, f"run {run.number} of {job.address}{where}")
     return found
-
-
-def _reused_run(
-    source: _StateSource, address: Address, job: RecordedResource, run: RunRecord
-) -> ReusedRun:
-    where = f" in {source.place}" if source.place else ""
-    origin = f"run {run.number} of {job.address}{where}"
-    is_own = not source.place and job.address == address
-    owner = None if is_own else {"job": str(job.address), "state": source.url}
-    return ReusedRun(replace(run, reused_from=run.reused_from or owner), origin)
 
 
 def _is_usable(
@@ -204,7 +198,16 @@ def run_identity(
     ``loaded`` identifies the checkpoints that it starts from. Secrets count by name and version.
     """
     pins = job.weight_pins or {}
-    weights = [_weights_identity(item, pins.get(str(item.address))) for item in job.weights]
+    # of weights the source, files and version count, the name only where it is their location
+    weights = [
+        [
+            item.mount_location or str(item.address),
+            item.source.partition("@")[0],
+            [list(item.allow_patterns or ()), list(item.ignore_patterns or ())],
+            pins.get(str(item.address)),
+        ]
+        for item in job.weights
+    ]
     needed = [
         job.code.digest,
         *loaded,
@@ -229,10 +232,3 @@ def run_identity(
             "loaded": list(loaded),
         }
     )
-
-
-def _weights_identity(item: JobWeights, pin: str | None) -> JsonValue:
-    """Identify weights by their source, files and version; by name only where that is their location."""
-    source = item.source.partition("@")[0]
-    patterns = [list(item.allow_patterns or ()), list(item.ignore_patterns or ())]
-    return [item.mount_location or str(item.address), source, patterns, pin]

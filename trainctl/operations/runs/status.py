@@ -96,13 +96,20 @@ def _status_of_run(workspace: Workspace, run: JobRun, problem: TrainctlError | N
     checkpoints: Sequence[Checkpoint] = ()
     unreachable: Sequence[UnreachableNode] = ()
     try:
-        if (problem is None or problem.retryable) and _may_have_checkpoints(run):
+        enabled = run.job.job_spec.runtime.checkpointing_config.enabled
+        is_newest = run.job.outputs["runs"][-1]["id"] == run.record.id
+        # an older run may have saved some before its job was changed
+        may_have = run.record.started_at is not None and (enabled or not is_newest)
+        if may_have and (problem is None or problem.retryable):
             checkpoints, unreachable = known_checkpoints(workspace, run)
     except (NodeError, StorageError) as error:
         problem = problem or error
     matrix = tuple((item.name, item.value) for item in run.job.job_spec.matrix or ())
     reasons = [problem.summary] if problem else [node.why for node in unreachable]
-    completed = _last_completed(run) if run.record.status.live else None
+    completed = None  # the newest completed run before this one
+    for record in runs_of(run.job) if run.record.status.live else ():
+        if record.number < run.record.number and record.status is RunStatus.COMPLETED:
+            completed = record
     return JobStatus(
         run.job.address,
         run.record,
@@ -128,29 +135,12 @@ def _workdirs(workspace: Workspace, run: RunRecord) -> dict[int, str]:
     return directories
 
 
-def _may_have_checkpoints(run: JobRun) -> bool:
-    """Whether the run started, and its job saves checkpoints."""
-    enabled = run.job.job_spec.runtime.checkpointing_config.enabled
-    newest = run.job.outputs["runs"][-1]["id"] == run.record.id
-    return run.record.started_at is not None and (enabled or not newest)
-
-
 def _deadline(record: RunRecord) -> float | None:
     """Return the time limit of a live run; None without a limit."""
     limit = record.max_duration_seconds
     if limit is None or record.started_at is None or not record.status.live:
         return None
     return record.started_at + limit
-
-
-def _last_completed(run: JobRun) -> RunRecord | None:
-    """Return the newest completed run before this run."""
-    completed = [
-        record
-        for record in runs_of(run.job)
-        if record.number < run.record.number and record.status is RunStatus.COMPLETED
-    ]
-    return completed[-1] if completed else None
 
 
 POLL_SECONDS = 2.0

@@ -28,8 +28,9 @@ from trainctl.plan.values import Change, Plan
 from trainctl.resources.weights import credential_of
 from trainctl.weights.contents import compare_revisions, file_changes
 
-_PARALLEL = 10
+_IMAGES_AT_ONCE = 10
 _SECONDS = 10.0
+"""Patience with a registry: without an answer the digest is unknown."""
 
 
 def resolve_images(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
@@ -52,7 +53,7 @@ def resolve_images(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
         except TrainctlError as error:
             return image.base_image, error
 
-    return with_images(plan, dict(each(find, images.values(), _PARALLEL)))
+    return with_images(plan, dict(each(find, images.values(), _IMAGES_AT_ONCE)))
 
 
 _MOST, _PARALLEL = 10, 4
@@ -67,7 +68,13 @@ def with_contents(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
     moved = [] if offline else [change for change in plan.changes if _moves(change)][:_MOST]
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="contents") as pool:
         weights = pool.map(partial(_compare_weights, workspace, plan), moved)
-        diffs = [*weights, *_code(workspace, plan), *_images(plan), *_loads(plan)]
+        diffs = [*weights, *_code(workspace, plan)]
+    digests = {row.job: row.digest for row in plan.images}
+    for change in plan.changes:
+        run, digest = _last_run(change), digests.get(change.address)
+        if run and run.image_digest and digest and run.image_digest != digest:
+            diffs.append(ContentDiff(change.address, "image", run.image_digest, digest))
+    diffs += _loads(plan)
     return replace(plan, contents=tuple(diffs))
 
 
@@ -125,14 +132,6 @@ def _code(workspace: Workspace, plan: Plan) -> Iterator[ContentDiff]:
 def _last_run(change: Change | None) -> RunRecord | None:
     runs = change.outputs.get("runs") if change else None
     return RunRecord.from_json(runs[-1]) if runs else None
-
-
-def _images(plan: Plan) -> Iterator[ContentDiff]:
-    digests = {row.job: row.digest for row in plan.images}
-    for change in plan.changes:
-        run, digest = _last_run(change), digests.get(change.address)
-        if run and run.image_digest and digest and run.image_digest != digest:
-            yield ContentDiff(change.address, "image", run.image_digest, digest)
 
 
 def _loads(plan: Plan) -> Iterator[ContentDiff]:

@@ -11,10 +11,10 @@ from trainctl.apply.step import ApplyStep
 from trainctl.base.parallel import each
 from trainctl.base.protocol.runs import STATUS, RunReport, StatusRequest
 from trainctl.errors import NodeError, TrainctlError, UnknownOnNode
+from trainctl.inputs.image_digests import by_digest
 from trainctl.ledger.state import Intent, Lookup, RecordedResource, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
-from trainctl.model.specs.image import Image
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.runtime import CheckpointSelector, LoadCheckpointSpec
 from trainctl.plugin_api.provider import Node
@@ -83,18 +83,15 @@ def find_attempted_runs(
         keys = sorted({attempt.key for attempt in of_cluster})
         query = partial(_query_runs, agents, provider, keys)
         replies = dict(zip((node.id for node in nodes), each(query, nodes, _AT_ONCE), strict=True))
-        errors = [reply for reply in replies.values() if isinstance(reply, NodeError)]
-        reports = {
-            node: reply for node, reply in replies.items() if not isinstance(reply, NodeError)
-        }
-        runs += [
-            AttemptedRun(
-                attempt,
-                _run_from_reports(attempt, reports, place),
-                errors[0] if errors else None,
-            )
-            for attempt in of_cluster
-        ]
+        error = next((reply for reply in replies.values() if isinstance(reply, NodeError)), None)
+        for attempt in of_cluster:
+            ranks = [
+                (node, report)
+                for node, reply in replies.items()
+                if not isinstance(reply, NodeError) and (report := reply.get(attempt.key))
+            ]
+            ranks.sort(key=lambda pair: pair[1]["rank"])
+            runs.append(AttemptedRun(attempt, _run_of_ranks(attempt, ranks, place), error))
     return tuple(runs)
 
 
@@ -124,21 +121,6 @@ def _query_runs(
         return agent.call(STATUS, request, timeout=QUERY_SECONDS)["runs"]
     except NodeError as error:
         return error
-
-
-def _run_from_reports(
-    attempt: Intent, reports: Mapping[str, RunReports], place: LocateStore
-) -> RunRecord | None:
-    """Return the run's record from the reports of its ranks; None if there are none."""
-    ranks = sorted(
-        (
-            (node, report)
-            for node, runs in reports.items()
-            if (report := runs.get(attempt.key)) is not None
-        ),
-        key=lambda pair: pair[1]["rank"],
-    )
-    return _run_of_ranks(attempt, ranks, place)
 
 
 def _run_of_ranks(
@@ -187,9 +169,7 @@ def load_previous_run(control: RunControl, store: MirrorStore, run: RunRecord) -
     except UnknownOnNode as error:
         detail = "Its inputs were deleted from the node."
         raise _not_repeatable_error(run, f"{node} has no record of it", detail) from error
-    run_inputs = stored.get("run_inputs")
-    if not run_inputs:
-        raise _not_repeatable_error(run, "it is from an older version of trainctl")
+    run_inputs = stored["run_inputs"]
     if not stored["code_present"]:
         raise _not_repeatable_error(
             run, f"its code was deleted from {node}", f"It was {stored['code']}."
@@ -215,22 +195,23 @@ def rerun_step(step: ApplyStep, previous_run: PreviousRun) -> ApplyStep:
     """Return the step with the attributes and listings of an earlier run."""
     require_inputs(previous_run, step.lookup)
     job = replace(previous_run.job, rerun_of=previous_run.run.id)
-    if previous_run.run.image_digest and job.image:
-        job = replace(job, image=_pin_image(job.image, previous_run.run.image_digest))
-    return replace(
-        step,
-        attributes=job.to_attributes(),
-        lookup=_lookup_previous_listings(step.lookup, previous_run),
-    )
+    digest, image = previous_run.run.image_digest, job.image
+    # Local images have no name by digest.
+    if (
+        digest
+        and image
+        and "@" not in image.base_image
+        and not image.base_image.startswith("localhost/")
+    ):
+        job = replace(job, image=replace(image, base_image=by_digest(image.base_image, digest)))
 
+    def lookup(address: Address) -> RecordedResource | None:
+        recorded, listing = step.lookup(address), previous_run.listings.get(str(address))
+        if recorded is None or listing is None:
+            return recorded
+        return replace(recorded, outputs={**recorded.outputs, "listing": listing})
 
-def _pin_image(image: Image, digest: str) -> Image:
-    """Return the image by digest instead of tag; local images have no digest name."""
-    name = image.base_image
-    if "@" in name or name.startswith("localhost/"):
-        return image
-    folder, slash, last = name.rpartition("/")
-    return replace(image, base_image=f"{folder}{slash}{last.partition(':')[0]}@{digest}")
+    return replace(step, attributes=job.to_attributes(), lookup=lookup)
 
 
 def require_inputs(previous_run: PreviousRun, lookup: Lookup) -> None:
@@ -243,16 +224,6 @@ def require_inputs(previous_run: PreviousRun, lookup: Lookup) -> None:
     if gone:
         detail = "It was removed from the manifest since."
         raise _not_repeatable_error(previous_run.run, f"{', '.join(gone)} not found", detail)
-
-
-def _lookup_previous_listings(lookup: Lookup, previous_run: PreviousRun) -> Lookup:
-    def lookup_previous(address: Address) -> RecordedResource | None:
-        recorded, listing = lookup(address), previous_run.listings.get(str(address))
-        if recorded is None or listing is None:
-            return recorded
-        return replace(recorded, outputs={**recorded.outputs, "listing": listing})
-
-    return lookup_previous
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,12 +250,14 @@ def prepare_start(
     if repeated is None:
         return RunStart(step)
     again = rerun_step(step, load_previous_run(control, store, repeated))
-    return RunStart(
-        _with_checkpoints(again, _loaded_references(repeated))
-        if repeated.reported.get("loaded")
-        else again,
-        repeated,
-    )
+    loaded = []  # exactly the checkpoints that it started with
+    for checkpoint in repeated.reported.get("loaded") or ():
+        project, _, folder = str(checkpoint["run"]).split("/")
+        run_id, name = folder.partition("-")[2], str(checkpoint["name"])
+        loaded.append(CheckpointSelector(project, run=run_id, name=name))
+    if loaded:
+        again = _with_checkpoints(again, list(dict.fromkeys(loaded)))
+    return RunStart(again, repeated)
 
 
 def _with_checkpoints(step: ApplyStep, references: Sequence[CheckpointSelector]) -> ApplyStep:
@@ -294,16 +267,6 @@ def _with_checkpoints(step: ApplyStep, references: Sequence[CheckpointSelector])
     config = replace(before, enabled=True, checkpoints=tuple(references))
     job = replace(job, runtime=replace(job.runtime, load_checkpoint_config=config))
     return replace(step, attributes=job.to_attributes())
-
-
-def _loaded_references(run: RunRecord) -> list[CheckpointSelector]:
-    """Return selectors of exactly the checkpoints that a run loaded."""
-    selectors = []
-    for checkpoint in run.reported.get("loaded") or ():
-        project, _, folder = str(checkpoint["run"]).split("/")
-        run_id = folder.partition("-")[2]
-        selectors.append(CheckpointSelector(project, run=run_id, name=str(checkpoint["name"])))
-    return list(dict.fromkeys(selectors))
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,14 +61,15 @@ def checkpoint_table(
             escape(checkpoint.name),
             *([str(checkpoint.rank)] if _rank_count(checkpoints) else []),
             "" if checkpoint.step is None else str(checkpoint.step),
-            _type_text(checkpoint),
-            escape(_base_model_text(checkpoint)),
+            kind if checkpoint.lora_rank is None else f"{kind} r={checkpoint.lora_rank}",
+            escape(checkpoint.base_model or ("unknown" if kind in ("full", "whisper") else "")),
             _count(checkpoint.parameters),
             format_bytes(checkpoint.bytes),
             checkpoint_state_text(checkpoint),
             format_minute(checkpoint.created_at),
         ]
         for checkpoint in checkpoints
+        for kind in [checkpoint.type or ""]
     ]
     rank = ["RANK"] if _rank_count(checkpoints) else []
     headers = [
@@ -123,17 +124,6 @@ def serving_lines(serving: ServedCheckpoint, directory: Path, *, dry_run: bool) 
             yield from (f"  {line}".rstrip() for line in text.splitlines())
     if not dry_run:
         yield f"Next: trainctl -C {where} apply, then trainctl -C {where} proxy {JOB} {PORT}"
-
-
-def _base_model_text(checkpoint: Checkpoint) -> str:
-    is_model = checkpoint.type in ("full", "whisper")
-    return checkpoint.base_model or ("unknown" if is_model else "")
-
-
-def _type_text(checkpoint: Checkpoint) -> str:
-    if checkpoint.type and checkpoint.lora_rank is not None:
-        return f"{checkpoint.type} r={checkpoint.lora_rank}"
-    return checkpoint.type or ""
 
 
 def _rank_count(checkpoints: Sequence[Checkpoint]) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from trainctl.base.units import format_bytes
 from trainctl.model.address import Address
@@ -78,9 +77,16 @@ class JsonLogPrinter:
         """Print lines; keep an unfinished line until it is complete or rewritten."""
         events: list[Event] = []
         if batch.skipped_bytes:
-            events = [*self._rest(batch.rank, batch.time), self._gap(batch)]
+            missing = {"rank": batch.rank, "skipped_bytes": batch.skipped_bytes}
+            data = {"severity": "warning", "code": "log-truncated", **missing}
+            events += self._rest(batch.rank, batch.time)
+            events.append(
+                Event(EventType.DIAGNOSTIC, _gap_text(batch), self._address, data, batch.time)
+            )
         if batch.prepared_by:
-            events.append(self._elsewhere(batch))
+            data = {"severity": "note", "rank": batch.rank, "prepared_by": batch.prepared_by}
+            text = _prepared_elsewhere_text(batch)
+            events.append(Event(EventType.DIAGNOSTIC, text, self._address, data))
         if batch.lines:
             first, *rest = batch.lines
             lines = [self._open.pop(batch.rank, "") + first, *rest]
@@ -93,8 +99,12 @@ class JsonLogPrinter:
 
     def show_unreachable(self, unreachable: Sequence[UnreachableNode]) -> None:
         """Print a warning for each unreachable node."""
-        rows = zip(unreachable, unreachable_json(unreachable), strict=True)
-        self._emit.several([self._missing(node, row) for node, row in rows])
+        events = []
+        for node, row in zip(unreachable, unreachable_json(unreachable), strict=True):
+            data = {"severity": "warning", "code": "node-unreachable", **row}
+            text = unreachable_text(node, "the log")
+            events.append(Event(EventType.DIAGNOSTIC, text, self._address, data))
+        self._emit.several(events)
 
     def close(self) -> None:
         """Print the unfinished lines."""
@@ -102,19 +112,6 @@ class JsonLogPrinter:
 
     def _rest(self, rank: int, time: float | None = None) -> list[Event]:
         return [self._event(self._open.pop(rank), rank, time)] if rank in self._open else []
-
-    def _missing(self, node: UnreachableNode, row: Mapping[str, Any]) -> Event:
-        data = {"severity": "warning", "code": "node-unreachable", **row}
-        return Event(EventType.DIAGNOSTIC, unreachable_text(node, "the log"), self._address, data)
-
-    def _gap(self, batch: LogBatch) -> Event:
-        gone = {"rank": batch.rank, "skipped_bytes": batch.skipped_bytes}
-        data = {"severity": "warning", "code": "log-truncated", **gone}
-        return Event(EventType.DIAGNOSTIC, _gap_text(batch), self._address, data, batch.time)
-
-    def _elsewhere(self, batch: LogBatch) -> Event:
-        data = {"severity": "note", "rank": batch.rank, "prepared_by": batch.prepared_by}
-        return Event(EventType.DIAGNOSTIC, _prepared_elsewhere_text(batch), self._address, data)
 
     def _event(self, line: str, rank: int, time: float | None) -> Event:
         data = {"rank": rank, "run": self._run}

@@ -129,19 +129,18 @@ def metrics_csv(samples: Sequence[RankSample]) -> tuple[Sequence[str], list[dict
         *("host_cpu_usage", "host_memory_available_bytes"),
         *(f"gpu{n}_{part}" for n in numbers for part in ("utilization", "memory_usage_bytes")),
     ]
-    return columns, [_csv_row(sample) for sample in samples]
-
-
-def _csv_row(sample: RankSample) -> dict[str, Any]:
-    groups: dict[str, VolumeMetrics | HostMetrics | GpuMetrics] = {
-        **sample.volumes,
-        "host": sample.host,
-    }
-    groups |= {f"gpu{number}": gpu for number, gpu in sample.gpus.items()}
-    row = sample_json(sample)
-    for name, group in groups.items():
-        row |= {f"{name}_{key}": value for key, value in asdict(group).items()}
-    return row
+    rows = []
+    for sample in samples:
+        groups: dict[str, VolumeMetrics | HostMetrics | GpuMetrics] = {
+            **sample.volumes,
+            "host": sample.host,
+            **{f"gpu{number}": gpu for number, gpu in sample.gpus.items()},
+        }
+        row = sample_json(sample)
+        for name, group in groups.items():
+            row |= {f"{name}_{key}": value for key, value in asdict(group).items()}
+        rows.append(row)
+    return columns, rows
 
 
 def _peak_sample(peak: RankSample, sample: RankSample) -> RankSample:
@@ -225,12 +224,6 @@ def _gpu_lines(last: Sequence[RankSample], style: Style, width: int | None) -> l
     return _colored_table(headers, rows, shares, style, width)
 
 
-def _load_colour(share: float | None) -> str | None:
-    if share is None or share <= _WARN:
-        return None
-    return "red" if share > _ALARM else "yellow"
-
-
 def _volume_text(sample: RankSample, name: str) -> str:
     """Format usage, and utilization if it differs from that of the first volume."""
     volume, first = (
@@ -259,8 +252,10 @@ def _colored_table(
     """Return a table with cells coloured by utilization."""
 
     def paint(row: int, header: str, text: str) -> str:
-        colour = _load_colour(shares[row].get(header))
-        return style(text, colour) if colour else text
+        share = shares[row].get(header)
+        if share is None or share <= _WARN:
+            return text
+        return style(text, "red" if share > _ALARM else "yellow")
 
     shrinks = frozenset({"NODE", "NAME"})
     return table(headers, rows, style=style, indent="  ", width=width, shrinks=shrinks, paint=paint)
