@@ -179,13 +179,11 @@ HeldSession = TypedDict("HeldSession", {"until": float, "exit_code": int})
 
 
 class RunDetails(TypedDict, total=False):
-    """What a node reports of a run and its record in a state keeps whole, for views.
+    """What a node reports of a run and its record in a state keeps; in the JSON of ``status`` by these names if not otherwise.
 
     ``loaded``: the checkpoints it started with, ``{run, rank, name, step, version}``.
     """
 
-    mount: Optional[str]
-    weights_mode: Optional[str]
     retries: Optional[int]
     loaded: Optional[List[Dict[str, Any]]]
     session: Optional[HeldSession]
@@ -225,6 +223,8 @@ class RunReport(RunDetails, RunMoment):
     created_at: NotRequired[float]
     started_at: NotRequired[Optional[float]]
     ended_at: NotRequired[Optional[float]]
+    mount: NotRequired[Optional[str]]
+    weights_mode: NotRequired[Optional[str]]
     gpus: NotRequired[Optional[List[str]]]
     restarts: NotRequired[int]
     host: NotRequired[Optional[str]]

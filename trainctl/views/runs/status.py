@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from trainctl.base.checkpoints.layout import recency_key
+from trainctl.base.protocol.runs import RunDetails
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
 from trainctl.model.delivery import THROUGH_CLIENT, DeliveryRecord, MirroringRecord
@@ -35,9 +36,10 @@ _RANK_KEYS = ("rank", "node", "status", "exit_code", "error", "workdir")
 def status_json(status: JobStatus) -> dict[str, Any]:
     """Return the JSON of ``status``."""
     run = status.run
-    recorded, reported, now = run.to_json(), run.reported, run.now
-    session, progress = reported.get("session"), now.get("progress")
-    sync = reported.get("sync", {})
+    recorded, now = run.to_json(), run.now
+    details: dict[str, Any] = {**dict.fromkeys(RunDetails.__annotations__), **run.reported}
+    session, sync = details.pop("session"), details.pop("sync") or {}
+    loaded, progress = details.pop("loaded"), now.get("progress")
     ranks = [
         {**to_json(rank), "node": rank.place, "workdir": status.workdir.get(rank.rank)}
         for rank in run.ranks
@@ -63,10 +65,11 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         "deliveries": [DeliveryRecord.from_json(row).to_json() for row in run.deliveries],
         "checkpoint_sync_status": sync.get("state"),
         "checkpoint_sync_error": sync.get("error"),
-        "loaded_checkpoints": reported.get("loaded") or [],
+        "loaded_checkpoints": loaded or [],
         "forecast": dict(status.forecast) or None,
         "deadline_at": format_timestamp(status.deadline),
-        "retries": reported.get("retries") or 0,
+        **details,
+        "retries": details["retries"] or 0,
         "rerun_of": run.rerun_of,
         "checkpoints": [checkpoint_json(checkpoint) for checkpoint in status.checkpoints],
         "apply": status.apply
