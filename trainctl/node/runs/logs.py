@@ -145,7 +145,7 @@ _BUFFER_BYTES = 2**18
 _MAX_LINE = 2**20
 _POLL_SECONDS = 0.2
 _OPEN_LINE_SECONDS = 1.0  # progress bars are rewritten more often
-_HEARTBEAT_SECONDS = 5.0  # well below the client's patience
+_HEARTBEAT_SECONDS = 5.0  # well below the client's timeout of a silent node
 
 Write = Callable[[bytes], None]
 

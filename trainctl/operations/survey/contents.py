@@ -30,7 +30,7 @@ from trainctl.weights.contents import compare_revisions, file_changes
 
 _IMAGES_AT_ONCE = 10
 _SECONDS = 10.0
-"""Patience with a registry: without an answer the digest is unknown."""
+"""Timeout of a registry; then the digest is unknown."""
 
 
 def resolve_images(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
