@@ -182,11 +182,11 @@ def measure_cache(cache: Path, max_entries: Optional[int] = None) -> TrainingCac
     began, size, files = time.time(), 0, 0
     for number, entry in enumerate(walk_entries(cache), 1):
         if max_entries is not None and number > max_entries:
-            return {"bytes": size, "files": files, "at": began, "whole": False}
+            return {"bytes": size, "files": files, "at": began, "is_complete": False}
         if not entry.is_directory:
             size += entry.size
             files += 1
-    return {"bytes": size, "files": files, "at": began, "whole": True}
+    return {"bytes": size, "files": files, "at": began, "is_complete": True}
 
 
 def cache_summary(layout: Layout, cache: Path) -> TrainingCacheUsage:
@@ -380,7 +380,12 @@ def read_cache(request: protocol.TrainingCacheRequest, write: Callable[[bytes], 
         if size > _BUFFER_BYTES:
             write(("\n".join(pending) + "\n").encode())
             pending, size = [], 0
-    usage: protocol.TrainingCacheUsage = {"bytes": total, "files": files, "at": at, "whole": True}
+    usage: protocol.TrainingCacheUsage = {
+        "bytes": total,
+        "files": files,
+        "at": at,
+        "is_complete": True,
+    }
     write(("\n".join([*pending, json.dumps(usage)]) + "\n").encode())
     store_summary(layout, directory, usage)
 

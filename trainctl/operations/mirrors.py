@@ -24,7 +24,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import MirrorSite
 from trainctl.model.specs.auth import SourceAuthSpec
 from trainctl.model.specs.location import StoreLocation
-from trainctl.model.specs.resource import DesiredResource, WeightsSpec
+from trainctl.model.specs.resource import WeightsSpec
 from trainctl.operations.directories import data_home, directory_of
 from trainctl.plugin_api import discovery
 from trainctl.plugin_api.provider import Provider
@@ -48,22 +48,14 @@ def mirror_url(
     """Return the mirror's URL: ``file:``, a bucket, or ``node://CLUSTER[/PATH]``."""
     if desired is not None and desired.mirror.url:
         return desired.mirror.url
-    hosts = _first_host_cluster(desired, providers) if desired is not None else None
-    if hosts is not None:
-        return f"node://{hosts.address.name}"
-    return (data_home(environ) / "mirror").as_uri()
-
-
-def _first_host_cluster(desired: DesiredState, providers: Providers) -> DesiredResource | None:
-    """Return the first declared cluster of existing hosts."""
     installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
-    for name in desired.clusters:
-        cluster = desired.resources.get(Address(Kind.CLUSTER, name))
+    for name in desired.clusters if desired is not None else ():
+        cluster = desired.resources.get(Address(Kind.CLUSTER, name)) if desired else None
         if cluster is not None and cluster.provider in installed:
             capabilities = providers(cluster.provider).capabilities
             if not (capabilities.shares_disk_with_client or capabilities.creates_machines):
-                return cluster
-    return None
+                return f"node://{name}"  # the first cluster of existing hosts
+    return (data_home(environ) / "mirror").as_uri()
 
 
 def locate_host(

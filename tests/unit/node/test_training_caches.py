@@ -112,7 +112,7 @@ def test_a_walk_follows_no_link(node: NodeHarness, cache: Path) -> None:
     assert {os.fsencode(name) for name in found} == {*names, *map(os.fsencode, listed)}
     sizes = [found[name][0] for name in ("old", "old/deep", "new", "old/away")]
     assert sizes == [2000, 1000, 1000, 0]
-    assert (total["files"], total["bytes"], total["whole"]) == (8, 3000, True)
+    assert (total["files"], total["bytes"], total["is_complete"]) == (8, 3000, True)
 
 
 def test_plans_use_the_summary_of_the_last_walk(node: NodeHarness, cache: Path) -> None:

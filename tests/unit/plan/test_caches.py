@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.projects.plans import PlanScenario, at, change_of, desired, resource, state_after
+from trainctl.base.protocol.training import TrainingCacheState
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.diagnostics import Diagnostic
@@ -18,6 +19,10 @@ PROJECT = CacheFacts("/node/caches/demo", 1_200_000_000, 34, 1e9)
 TEAM = CacheFacts("/node/caches/.team", 0, 0, 1e9)
 CACHE = at("cache.demo-lab")
 DESTROY = PlanOptions(destroy=True)
+
+
+def test_a_node_reports_exactly_the_facts_of_a_cache() -> None:
+    assert CacheFacts.__annotations__.keys() == TrainingCacheState.__annotations__.keys()
 
 
 def recorded(name: str = "demo-lab", **attributes: Any) -> RecordedResource:

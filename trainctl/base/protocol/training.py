@@ -22,9 +22,9 @@ CacheStatesRequest = TypedDict(
     "CacheStatesRequest", {"root": str, "lineage": str, "caches": List[CacheOwnership]}
 )
 TrainingCacheUsage = TypedDict(
-    "TrainingCacheUsage", {"bytes": int, "files": int, "at": float, "whole": bool}
+    "TrainingCacheUsage", {"bytes": int, "files": int, "at": float, "is_complete": bool}
 )
-"""Usage of a cache, measured ``at`` Unix seconds; ``whole``: everything was counted."""
+"""Usage of a cache, measured ``at`` Unix seconds; ``is_complete``: everything was counted."""
 
 
 class TrainingCacheState(TrainingCacheUsage):

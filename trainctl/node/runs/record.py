@@ -130,7 +130,10 @@ class NodeRun:
     def create(self, spec: RunSpec) -> bool:
         """Store the specification; True if it replaces an older generation."""
         make_directory(self.directory)
-        self._date_apply(spec)
+        make_directory(self.layout.applies)
+        # Opening an existing file leaves its mtime, the time of the apply.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        os.close(os.open(self._apply(spec["turn"]), flags, PRIVATE_FILE))
         path = self.directory / "spec.json"
         if not path.exists():
             self._reserve_space()
@@ -198,12 +201,6 @@ class NodeRun:
     def _apply(self, position: ApplyPosition) -> Path:
         """File whose mtime is the time of an apply."""
         return self.layout.applies / names.check_name(position["apply"], "apply")
-
-    def _date_apply(self, spec: RunSpec) -> None:
-        make_directory(self.layout.applies)
-        # Opening an existing file leaves its mtime.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-        os.close(os.open(self._apply(spec["turn"]), flags, PRIVATE_FILE))
 
     def set_queue_order(self, changes: QueueOrder) -> None:
         """Change ``priority`` and ``slots`` of a pending run."""
@@ -286,6 +283,7 @@ class NodeRun:
         )  # check first: a supervisor writes its last record, then exits
         record = self.record
         status = record.get("status", CREATED)
+        store = spec.get("store") or {}
         if (
             spec.get("batch") is not None
         ):  # its supervisor may be on another host: ask the scheduler
@@ -297,7 +295,11 @@ class NodeRun:
                 cleanup.remove_container(self.directory)
                 self.discard_secrets()
                 self.release_space()
-            elif holder is not None and _needs_secrets(spec):
+            elif (  # a new supervisor would need secrets; never for gangs
+                holder is not None
+                and not spec.get("gang")
+                and (secret_variables(spec) or store.get("secret"))
+            ):
                 status = PENDING
                 is_stored = self.stored_secrets is not None
                 waiting = WAITS_FOR_RESUME if is_stored else WAITS_FOR_SECRETS
@@ -350,12 +352,6 @@ class NodeRun:
 def may_restart(status: RunReport) -> bool:
     """Check that the run has not started and has no supervisor."""
     return not status["supervised"] and status["status"] in (CREATED, PENDING)
-
-
-def _needs_secrets(spec: RunSpec) -> bool:
-    """Check whether a new supervisor would need secrets; never for gangs."""
-    store = spec.get("store") or {}
-    return not spec.get("gang") and bool(secret_variables(spec) or store.get("secret"))
 
 
 def upload_status(directory: Path) -> UploadStatus:
