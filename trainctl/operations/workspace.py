@@ -75,7 +75,7 @@ class WorkspaceSettings:
     offline: bool = False
     """Whether the manifest is read without the network."""
     untrusted: bool = False
-    """Whether the author of the manifest is not trusted; see ``review.untrusted``."""
+    """Whether the author of the manifest is not trusted; see ``survey.untrusted``."""
 
 
 class Workspace:

@@ -93,7 +93,10 @@ def _node_json(report: NodeReport) -> dict[str, Any]:
             "limit": report.limit,
             "used": cache.get("used"),
             "listings": [
-                {**listing, "last_used": format_timestamp(listing.get("last_used"))}
+                {
+                    **{name: listing[name] for name in _LISTING},
+                    "last_used": format_timestamp(listing["last_used"]),
+                }
                 for listing in cache.get("listings") or ()
             ],
         },
