@@ -12,6 +12,7 @@ import pytest
 from tests.support.cases import cases
 from tests.support.node_program.nodes import NodeHarness, lines_wanted, run_spec
 from trainctl.base.system.syscalls import punch_hole
+from trainctl.errors import TrainctlError
 from trainctl.node.runs.logs import read_lines
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system.layout import Layout

@@ -25,6 +25,7 @@ from trainctl.base.filesystem.files import list_names, make_directory, read_json
 from trainctl.base.lease import FileLease
 from trainctl.base.listing import ListedFile, Listing
 from trainctl.base.protocol.weights import CachedListing, CacheEvictRequest, CacheListingsResponse
+from trainctl.errors import NodeError
 from trainctl.node.cache.holds import CacheHolds, reservations, space_lock
 from trainctl.node.cache.listings import REMOVED, STAGE, CacheReferences, ListingTrees, load_listing
 from trainctl.node.system.layout import Layout, layout_of

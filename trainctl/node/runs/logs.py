@@ -28,6 +28,7 @@ from typing import (
 from trainctl.base.filesystem.files import read_json
 from trainctl.base.protocol.runs import ReadLinesRequest
 from trainctl.base.system.syscalls import punch_hole
+from trainctl.errors import NodeError, UnknownOnNode
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import PREPARE, NodeRun
 from trainctl.node.system.layout import Layout

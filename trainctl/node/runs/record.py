@@ -29,6 +29,7 @@ from trainctl.base.protocol.runs import (
 )
 from trainctl.base.system.processes import is_alive, process_record
 from trainctl.base.units import parse_accelerator, parse_duration
+from trainctl.errors import LockHeld
 from trainctl.node.containers import cleanup
 from trainctl.node.system import layout as names
 from trainctl.node.system.host import kill_marked, send_signal

@@ -16,6 +16,7 @@ from trainctl.base.protocol.host import GpuUsage as GpuUse
 from trainctl.base.protocol.method import RootRequest
 from trainctl.base.protocol.runs import RunReport, RunSpec
 from trainctl.base.protocol.weights import CachedListing
+from trainctl.errors import TrainctlError
 from trainctl.node.cache.disk_space import cache_query
 from trainctl.node.cache.eviction import CacheInventory
 from trainctl.node.cache.holds import CacheHolds
