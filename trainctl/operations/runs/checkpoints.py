@@ -303,11 +303,12 @@ def find_retained_data(workspace: Workspace) -> list[RetainedData]:
         if record.reused_from is None
         for retained in _retained_checkpoints(workspace, JobRun(job, record))
     ]
-    mirror, size = workspace.mirror, 0
+    mirror = workspace.mirror
     with suppress(NodeError, StorageError):
-        size = mirror.store.stored_bytes()
-    place = str(directory_of(mirror) or mirror.url)
-    return [*checkpoints, *([RetainedData("mirror", place, size)] if size else [])]
+        if size := mirror.store.stored_bytes():
+            place = str(directory_of(mirror) or mirror.url)
+            return [*checkpoints, RetainedData("mirror", place, size)]
+    return checkpoints
 
 
 def _retained_checkpoints(workspace: Workspace, run: JobRun) -> list[RetainedData]:
