@@ -125,6 +125,7 @@ class SlurmProvider(SshProvider):
         return found | accounted | self._accounted_jobs(node, "jobs", cancelled)
 
     def cancel_job(self, cluster: ClusterSettings, node: Node, job: BatchJob) -> None:
+        # of a running job only after its time to save: Slurm kills it within KillWait
         output = self._slurm(node, ["scancel", job.id])
         if output.exit_code != 0:
             raise NodeError(f"cannot cancel job {job.id}", _tail(output))
