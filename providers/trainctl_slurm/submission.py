@@ -177,7 +177,7 @@ def _options(cluster: ClusterSettings, request: BatchRequest) -> Iterator[str]:
     yield f"--output={request.log or '/dev/null'}"
     yield "--open-mode=append"
     yield "--requeue" if settings.get("requeue", True) else "--no-requeue"
-    yield f"--signal=TERM@{request.grace:.0f}"  # may be sent earlier: Slurm polls
+    yield f"--signal=TERM@{request.grace:.0f}"
     if request.gpus:
         yield f"--gres={gres(cluster, request.gpu_kind, request.gpus)}"
     after = (":".join(["afterok", *request.after]),) if request.after else ()
