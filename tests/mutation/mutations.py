@@ -256,7 +256,7 @@ MUTATIONS = [
     ),
     *_mutations(
         "trainctl/node/metrics",
-        ("tests/unit/node/test_progress.py",),
+        ("tests/unit/node/metrics/test_progress.py",),
         ("progress.py", 'if not row.keys() & {"step", "loss"}:', "if False:"),
         ("progress.py", "and math.isfinite(number)", ""),
         (

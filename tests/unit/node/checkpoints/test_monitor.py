@@ -15,7 +15,7 @@ from tests.support.node_program.saved_runs import PREFIX, ManualClock, SavedRun
 from trainctl.base.checkpoints.manifests import RunCheckpoints
 from trainctl.base.checkpoints.stores import DirectoryCheckpointStore
 
-GUIDE = Path(__file__).parents[3] / "docs/guides/checkpoints.md"
+GUIDE = Path(__file__).parents[4] / "docs/guides/checkpoints.md"
 TRAINERS = cases("node/trainers")
 
 
