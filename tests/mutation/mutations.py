@@ -249,7 +249,7 @@ MUTATIONS = [
     ),
     *_mutations(
         "trainctl/operations/manifests",
-        ("tests/unit/operations/test_truss.py", "tests/unit/cli/test_import_truss.py"),
+        ("tests/unit/operations/test_truss.py", "tests/unit/cli/test_imports.py"),
         ("truss.py", "elif looks_like_credential(command):", "elif False:"),
         ("truss.py", "if name.startswith(RESERVED_PREFIXES) or not", "if not"),
         ("truss.py", 'if is_literal or pattern.startswith("/")', "if True"),

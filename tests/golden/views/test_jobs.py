@@ -8,7 +8,7 @@ from typing import Any
 from syrupy.assertion import SnapshotAssertion
 
 from tests.golden.screens import text, windows
-from tests.unit.views.test_json_forms import problems
+from tests.unit.views.test_json import problems
 from trainctl.model.address import Address, Kind
 from trainctl.model.reports import Checkpoint, JobStatus, RankSample
 from trainctl.model.run import RankRecord, RunRecord, RunStatus

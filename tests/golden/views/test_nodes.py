@@ -9,7 +9,7 @@ from typing import Any
 from syrupy.assertion import SnapshotAssertion
 
 from tests.golden.screens import text
-from tests.unit.views.test_json_forms import problems
+from tests.unit.views.test_json import problems
 from trainctl.model.reports import CacheClearResult, CachedFile, CacheUsage, NodeReport, NodeUsage
 from trainctl.plugin_api.machines import Machine
 from trainctl.resources.clusters import OrphanedMachine, cost_since_launch

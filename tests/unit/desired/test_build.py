@@ -1,4 +1,4 @@
-"""From a manifest to the resources that it declares."""
+"""From a manifest to its resources, and all problems of manifests that can't be used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.support.cases import cases
 from tests.support.projects.manifests import desired, problems
 from trainctl.desired.build import directory_name
-from trainctl.desired.values import SecretSpec
+from trainctl.desired.values import JobOverrides, SecretSpec
 from trainctl.inputs.environment import RunPaths, environment
 from trainctl.model.address import Address, Kind, slug
 from trainctl.model.run import RunRecord
@@ -182,3 +182,27 @@ def test_persisting_a_secret_is_part_of_the_digest(tmp_path: Path) -> None:
     )
     assert unsaid == denied
     assert kept != unsaid
+
+
+PROBLEM_BOOKS = ("sections", "locations", "secrets", "jobs", "expressions", "matrix", "overrides")
+
+
+@pytest.mark.parametrize(
+    "case", [case for book in PROBLEM_BOOKS for case in cases(f"problems/{book}")]
+)
+def test_all_problems_are_reported_with_their_places(tmp_path: Path, case: dict[str, Any]) -> None:
+    """Each is ``LINE:COLUMN SUMMARY``; what is behind ``|`` is part of its detail."""
+    directory = tmp_path / "demo"
+    directory.mkdir()
+    overrides = JobOverrides(case.get("set", {}), tuple(case.get("jobs", ())))
+    found = problems(
+        directory, case["manifest"], variables=case.get("variables"), overrides=overrides
+    )
+    expected = [text.partition(" | ") for text in case["problems"]]
+    places = [str(problem.where).removeprefix("trainctl.yaml:") for problem in found]
+    reported = [f"{place} {one.summary}" for place, one in zip(places, found, strict=True)]
+    assert reported == [summary for summary, _, _ in expected]
+    for problem, (_, _, detail) in zip(found, expected, strict=True):
+        assert detail in problem.detail
+        assert problem.address == case.get("address", problem.address)
+        assert problem.code == case.get("code", problem.code)

@@ -12,15 +12,23 @@ from tests.support.projects.plans import EMPTY, LINEAGE, PlanScenario, at, inten
 from tests.support.sealed import OTHER_KEY, encryption_keys
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import TrainctlError
-from trainctl.ledger.state import State
-from trainctl.model.action import Action
+from trainctl.ledger.state import RecordedResource, State
+from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
-from trainctl.model.run import RunStatus
+from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.specs.checks import JobLifecycle
 from trainctl.plan.changes import change_digest, summarize_changes
-from trainctl.plan.plan_file import read_plan, remaining, resumed, staleness, write_plan
+from trainctl.plan.plan_file import (
+    MAX_INTERRUPTIONS,
+    _may_retry,
+    read_plan,
+    remaining,
+    resumed,
+    staleness,
+    write_plan,
+)
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import Plan, PlanOptions
+from trainctl.plan.values import Change, Plan, PlanOptions
 
 
 def a_plan(state: State = EMPTY, **options: Any) -> Plan:
@@ -228,3 +236,51 @@ def test_a_plan_of_files_identified_by_time_is_for_this_machine(
     again = make_plan(world.inputs(state_after(plan)))
     assert ("local-source" in {problem.code for problem in plan.diagnostics}) is is_local
     assert "local-source" not in {problem.code for problem in again.diagnostics}
+
+
+ENDINGS = {
+    "lost": (RunStatus.LOST, None),
+    "interrupted": (RunStatus.LOST, "interrupted: the machine is taken back at 13:00 UTC"),
+    "completed": (RunStatus.COMPLETED, None),
+    "vanished": (RunStatus.RUNNING, None),
+}
+
+
+MOST = "interrupted " * MAX_INTERRUPTIONS
+
+
+@pytest.mark.parametrize(
+    ("runs", "attempts", "notices", "may_retry"),
+    [
+        ("vanished", 1, "imds", True),
+        ("interrupted vanished", 1, "imds", True),
+        (MOST + "vanished", 1, "imds", False),
+        ("lost", 1, "imds", False),
+        ("lost", 2, "imds", True),
+        ("lost lost", 2, "imds", False),
+        ("interrupted", 1, "imds", True),
+        ("interrupted interrupted lost", 2, "imds", True),
+        ("lost interrupted lost", 2, "imds", False),
+        (MOST, 1, "imds", True),
+        (MOST + "interrupted", 1, "imds", False),
+        (MOST + "completed interrupted", 1, "imds", True),
+        ("vanished", 1, None, False),
+        ("vanished", 2, None, True),
+        ("lost vanished", 2, None, False),
+    ],
+)
+def test_interruptions_have_a_budget_of_their_own(
+    runs: str, attempts: int, notices: str | None, *, may_retry: bool
+) -> None:
+    """Since the last run that was not lost; without notices of its platform somebody may have deleted a machine."""
+    records = [
+        RunRecord("a", number, "k", status=ENDINGS[name][0], error=ENDINGS[name][1]).to_json()
+        for number, name in enumerate(runs.split())
+    ]
+    values = {"cluster": "lab", "retry": {"max_attempts": attempts, "delay": "0s"}}
+    job, lost = Address.parse("job.sft"), ActionReason.RUN_LOST
+    change = Change(job, Action.REPLACE, "", lost, values, values, outputs={"runs": records})
+    lab = Address.parse("cluster.lab")
+    node = {"name": "lab-0", "details": {"notice": {"kind": notices}} if notices else {}}
+    state = State(resources={lab: RecordedResource(lab, "rented", {}, {"nodes": [node]})})
+    assert _may_retry(change, state) is may_retry

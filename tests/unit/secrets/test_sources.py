@@ -1,7 +1,8 @@
-"""Values of secrets from files, commands and keyrings: what is read, what is refused, and what errors never show."""
+"""Values of secrets from files, commands, keyrings and AWS, and what errors never show."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,11 +10,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 
 from tests.support.node_program.nodes import wait_for
+from tests.support.servers.buckets import free_port, moto
 from trainctl.desired.values import SecretSpec
-from trainctl.errors import PermissionDenied, TrainctlError
+from trainctl.errors import PermissionDenied, SecretUnavailable, TrainctlError
 from trainctl.model.redaction import MASK, Redactor
 from trainctl.model.trust import AllowEntry, Trust
 from trainctl.secrets.resolver import SecretResolver
@@ -245,3 +248,82 @@ def test_secrets_of_a_keyring(home: Path) -> None:
     store.put(other, VALUE + "2")
     assert secrets(home, own).value("one") == VALUE
     assert secrets(home, other).value("one") == VALUE + "2"
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """AWS as the environment names it."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-real-key")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with moto() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        yield
+
+
+def aws_secrets(spec: SecretSpec) -> SecretResolver:
+    return SecretResolver(
+        {spec.name: spec}, Path(), os.environ, Redactor(), lambda: Trust("trust.toml")
+    )
+
+
+def aws_failure(spec: SecretSpec) -> TrainctlError:
+    with pytest.raises(TrainctlError) as caught:
+        aws_secrets(spec).value(spec.name)
+    assert VALUE not in f"{caught.value}"
+    return caught.value
+
+
+def in_aws(name: str, key: str | None = None, region: str | None = None) -> SecretSpec:
+    return SecretSpec("one", "aws-secrets-manager", name, key=key, region=region)
+
+
+@pytest.mark.integration
+def test_secrets_of_aws(aws: None) -> None:
+    """All of one, or a member; in the region that is named, else in the environment's."""
+    client = boto3.client("secretsmanager", region_name="us-east-1")
+    client.create_secret(Name="prod/plain", SecretString=VALUE)
+    client.create_secret(Name="prod/json", SecretString=json.dumps({"token": VALUE, "n": 1}))
+    client.create_secret(Name="prod/bytes", SecretBinary=b"bytes")
+    there = boto3.client("secretsmanager", region_name="eu-west-1")
+    there.create_secret(Name="there", SecretString=VALUE)
+
+    assert aws_secrets(in_aws("prod/plain")).value("one") == VALUE
+    assert aws_secrets(in_aws("prod/json", "token")).value("one") == VALUE
+    assert aws_secrets(in_aws("there", region="eu-west-1")).value("one") == VALUE
+    assert "'there' not found in AWS Secrets Manager" in aws_failure(in_aws("there")).summary
+    assert "not a JSON object with text under 'n'" in aws_failure(in_aws("prod/json", "n")).summary
+    assert "not a JSON object" in aws_failure(in_aws("prod/plain", "token")).summary
+    assert "is not text" in aws_failure(in_aws("prod/bytes")).summary
+
+
+@pytest.mark.integration
+def test_aws_that_does_not_answer_withholds_a_secret(
+    aws: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was asked and doesn't give it is told from what isn't there."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    error = aws_failure(in_aws("prod/plain", region="us-east-1"))
+    assert isinstance(error, SecretUnavailable)
+    assert "AWS Secrets Manager is unreachable" in error.summary
+
+
+@pytest.mark.integration
+def test_storing_in_aws(aws: None) -> None:
+    """Made where there is none, a new version where there is one; other members of an object stay."""
+    store = SECRET_STORES["aws-secrets-manager"]
+    plain, part = in_aws("new/plain"), in_aws("new/json", "token")
+    assert store.look(plain) is None
+    first = store.put(plain, VALUE)
+    second = store.put(plain, VALUE + "2")
+    kept = store.look(plain)
+    assert kept is not None
+    assert (kept.value, kept.version) == (VALUE + "2", second)
+    assert first != second
+
+    boto3.client("secretsmanager").create_secret(Name="new/json", SecretString='{"other": "x"}')
+    store.put(part, VALUE)
+    assert aws_secrets(part).value("one") == VALUE
+    assert aws_secrets(SecretSpec("o", "aws-secrets-manager", "new/json", key="other", redact=False)).value("o") == "x"  # fmt: skip
+    with pytest.raises(TrainctlError, match="not a JSON object"):
+        store.put(in_aws("new/plain", "token"), VALUE)

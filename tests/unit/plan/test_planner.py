@@ -1,10 +1,20 @@
-"""Resources that are moved, removed or imported: what the plan says, and when it is stale."""
+"""Plans of jobs that load each other's checkpoints, and of moved, removed and imported resources."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.support.projects.plans import PlanScenario, at, change_of, desired, state_after
+import pytest
+
+from tests.support.projects.plans import (
+    EMPTY,
+    PlanScenario,
+    at,
+    change_of,
+    desired,
+    resource,
+    state_after,
+)
 from trainctl.desired.values import DesiredMoves
 from trainctl.ledger.planned_edits import NO_EDITS, StateEdits
 from trainctl.ledger.state import State
@@ -12,12 +22,76 @@ from trainctl.model.action import Action, ActionReason
 from trainctl.model.run import RunStatus
 from trainctl.plan.plan_file import read_plan, remaining, resumed, staleness, write_plan
 from trainctl.plan.planner import is_applyable, make_plan
-from trainctl.plan.values import Plan, PlanOptions
+from trainctl.plan.values import Plan, PlanInputs, PlanOptions
 from trainctl.views.plan.json import plan_json
 from trainctl.views.plan.pages import plan_markdown
 from trainctl.views.plan.text import plan_text
 
+
+def chain(*pairs: tuple[str, str], state: State = EMPTY, rate: str = "1") -> PlanInputs:
+    """Inputs with jobs of which each first one needs the second."""
+    world = PlanScenario()
+    project, cluster, weights, _ = world.resources()
+    runtime = {**world.job["runtime"], "start_commands": [f"python train.py --lr {rate}"]}
+    names = sorted({name for pair in pairs for name in pair})
+    jobs = [
+        resource(
+            f"job.{name}",
+            {**world.job, "runtime": runtime},
+            *("project.demo", "cluster.lab", "weights.qwen3"),
+            *(f"job.{needed}" for first, needed in pairs if first == name),
+        )
+        for name in names
+    ]
+    code = {at(f"job.{name}"): world.code for name in names}
+    return world.inputs(state, desired=desired(project, cluster, weights, *jobs), code=code)
+
+
+def cycles(plan: Plan) -> list[tuple[str | None, str]]:
+    """Address and summary of the problems of cycles."""
+    found = [one for one in plan.diagnostics if one.code == "dependency-cycle"]
+    return [(one.address, one.summary) for one in found]
+
+
+@pytest.mark.parametrize("more", [(), (("d", "a"),)])
+def test_a_cycle_of_new_jobs_is_an_error(more: tuple[tuple[str, str], ...]) -> None:
+    """Once, and not for a job that only needs one of them."""
+    plan = make_plan(chain(("a", "b"), ("b", "c"), ("c", "a"), *more))
+    summary = "runs would wait for each other: job.a → job.b → job.c → job.a"
+    assert cycles(plan) == [("job.a", summary)]
+    assert not plan.usable
+
+
+def test_two_ways_to_one_job_are_no_cycle() -> None:
+    assert cycles(make_plan(chain(("a", "b"), ("b", "c"), ("a", "c")))) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "errors"),
+    [
+        (RunStatus.COMPLETED, 0),
+        (RunStatus.RUNNING, 0),
+        (RunStatus.FAILED, 1),
+        (RunStatus.STOPPED, 1),
+    ],
+)
+def test_jobs_that_ran_may_need_each_other(status: RunStatus, errors: int) -> None:
+    """Each starts after the newest run of the other, if that completed or is live."""
+    state = state_after(make_plan(chain(("a", "b"))), status=status)
+    plan = make_plan(chain(("a", "b"), ("b", "a"), state=state, rate="2"))
+    assert len(cycles(plan)) == errors
+
+
+def test_one_job_of_a_cycle_that_ran_is_enough() -> None:
+    state = state_after(make_plan(chain(("a", "b"))))
+    kept = {name: record for name, record in state.resources.items() if name != at("job.a")}
+    inputs = chain(("a", "b"), ("b", "a"), state=replace(state, resources=kept), rate="2")
+    assert cycles(make_plan(inputs)) == []
+
+
 OLD, JOB = at("job.old"), at("job.sft")
+
+
 BACK, FORTH = StateEdits({JOB: OLD}), StateEdits({OLD: JOB})
 
 
