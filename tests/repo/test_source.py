@@ -47,32 +47,34 @@ def facts(folder: str) -> dict[Path, Facts]:
 def product() -> dict[Path, Facts]:
     """Facts of all that is installed."""
     return {
-        path: found
+        path: file_facts
         for folder in ("trainctl", "providers", "state", "schemas")
-        for path, found in facts(folder).items()
+        for path, file_facts in facts(folder).items()
     }
 
 
 def _facts_of(path: Path) -> Facts:
     text = path.read_text()
-    found = Facts(len(text.splitlines()), {}, set(), [], set())
+    file_facts = Facts(len(text.splitlines()), {}, set(), [], set())
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             name = f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
-            found.functions[name] = (node.end_lineno or 0) - node.lineno + 1
+            file_facts.functions[name] = (node.end_lineno or 0) - node.lineno + 1
         elif isinstance(node, ast.Call):
             given = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
             name = node.func.id if isinstance(node.func, ast.Name) else ""
             if name == "TrainctlError" and not given:
-                found.bare.append(str(path.relative_to(ROOT)))
-            found.codes.update(_texts(given + (node.args[2:] if name == "DiagnosticText" else [])))
+                file_facts.bare.append(str(path.relative_to(ROOT)))
+            file_facts.codes.update(
+                _texts(given + (node.args[2:] if name == "DiagnosticText" else []))
+            )
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            found.imports.update(_imported(node))
+            file_facts.imports.update(_imported(node))
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if any(isinstance(each, ast.Name) and each.id == "default_code" for each in targets):
-                found.codes.update(_texts([node.value]))
-    return found
+                file_facts.codes.update(_texts([node.value]))
+    return file_facts
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> set[str]:
@@ -93,13 +95,17 @@ def _texts(values: list[ast.expr]) -> list[str]:
 def test_no_file_is_long() -> None:
     """No source or test file has more than 500 lines."""
     lengths = {str(path): len(path.read_text().splitlines()) for path in sources("tests")}
-    lengths |= {str(path): found.lines for path, found in product().items()}
+    lengths |= {str(path): file_facts.lines for path, file_facts in product().items()}
     assert {path: count for path, count in lengths.items() if count > MOST_LINES} == {}
 
 
 def test_no_function_is_long() -> None:
     """No function has more than 80 lines."""
-    sizes = {name: size for found in product().values() for name, size in found.functions.items()}
+    sizes = {
+        name: size
+        for file_facts in product().values()
+        for name, size in file_facts.functions.items()
+    }
     assert {name: size for name, size in sizes.items() if size > MOST_FUNCTION_LINES} == {}
 
 
@@ -107,7 +113,9 @@ def test_no_function_is_long() -> None:
 def test_no_function_of_a_test_is_long() -> None:
     """Neither here."""
     sizes = {
-        name: size for found in facts("tests").values() for name, size in found.functions.items()
+        name: size
+        for file_facts in facts("tests").values()
+        for name, size in file_facts.functions.items()
     }
     assert {name: size for name, size in sizes.items() if size > MOST_FUNCTION_LINES} == {}
 
@@ -115,8 +123,10 @@ def test_no_function_of_a_test_is_long() -> None:
 def test_the_medians_stay_small() -> None:
     """Half of the files have at most 220 lines, and half of the functions at most 10."""
     all_facts = product().values()
-    assert median(found.lines for found in all_facts if found.lines > 1) <= MEDIAN_LINES
-    sizes = [size for found in all_facts for size in found.functions.values()]
+    assert (
+        median(file_facts.lines for file_facts in all_facts if file_facts.lines > 1) <= MEDIAN_LINES
+    )
+    sizes = [size for file_facts in all_facts for size in file_facts.functions.values()]
     assert median(sizes) <= MEDIAN_FUNCTION_LINES
 
 
@@ -130,10 +140,14 @@ def test_no_module_is_a_bag() -> None:
 def test_what_runs_on_hosts_imports_the_standard_library_only(package: str) -> None:
     """Which of ours it may import is a contract of its own."""
     folder, allowed = ROOT / "trainctl" / package, set(sys.stdlib_module_names) | {"trainctl"}
-    own = {path: found for path, found in product().items() if path.is_relative_to(folder)}
+    own = {
+        path: file_facts for path, file_facts in product().items() if path.is_relative_to(folder)
+    }
     assert own
     assert {
-        path: found.imports - allowed for path, found in own.items() if found.imports - allowed
+        path: file_facts.imports - allowed
+        for path, file_facts in own.items()
+        if file_facts.imports - allowed
     } == {}
 
 
@@ -142,9 +156,9 @@ def test_codes_in_use_are_those_explained() -> None:
     node = ROOT / "trainctl" / "node"
     used = {
         code
-        for path, found in product().items()
+        for path, file_facts in product().items()
         if not path.is_relative_to(node)
-        for code in found.codes
+        for code in file_facts.codes
     }
     assert len(used) > 100
     assert used == set(explanations())
@@ -152,7 +166,7 @@ def test_codes_in_use_are_those_explained() -> None:
 
 def test_an_error_without_a_class_of_its_own_names_its_cause() -> None:
     """``TrainctlError`` itself is raised with a code; only a failure of the system has none to give."""
-    bare = [place for found in product().values() for place in found.bare]
+    bare = [place for file_facts in product().values() for place in file_facts.bare]
     assert bare == ["trainctl/cli/invoke.py"]
 
 

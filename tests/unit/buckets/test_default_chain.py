@@ -59,9 +59,9 @@ def found_by(
         monkeypatch.setenv(name, value)
     if host := environ.get("GCE_METADATA_HOST"):  # google-auth reads it at import
         monkeypatch.setattr("google.auth.compute_engine._metadata._GCE_METADATA_HOST", host)
-    found = default_credential(scheme, "account", environ)
-    assert found is not None
-    return found, parse_credential(scheme, found.value, found.origin)
+    credential = default_credential(scheme, "account", environ)
+    assert credential is not None
+    return credential, parse_credential(scheme, credential.value, credential.origin)
 
 
 def test_a_machine_of_google_has_a_service_account(
@@ -77,12 +77,12 @@ def test_a_machine_of_google_has_a_service_account(
         metadata.answers[f"{account}token"] = json.dumps(granted)
 
     grant("ya29.machine")
-    found, access = found_by("gs", monkeypatch, environ)
+    credential, access = found_by("gs", monkeypatch, environ)
     assert isinstance(access, BearerToken)
     assert (access.token, access.expires_at is not None) == ("ya29.machine", True)
-    assert found.renew is not None
+    assert credential.renew is not None
     grant("ya29.next")
-    assert "ya29.next" in found.renew().value
+    assert "ya29.next" in credential.renew().value
     assert {proof for _, proof in metadata.asked} == {"Google"}
 
 
@@ -144,6 +144,6 @@ def test_a_manifests_own_endpoint_gets_no_machine_account(
     }
     secrets = SecretResolver({}, tmp_path, environ, Redactor())
     hostile = WeightsSpec(source, auth=SourceAuthSpec(endpoint_url="http://127.0.0.1:9"))
-    found = secrets.default_bucket_credential(hostile)
-    assert found is None or found.value == ""
+    credential = secrets.default_bucket_credential(hostile)
+    assert credential is None or credential.value == ""
     assert metadata.asked == []
