@@ -64,25 +64,25 @@ def made(spec: JobSpec, address: Address = JOB, where: RunPaths = WHERE) -> dict
 
 def test_the_documented_variables_are_set() -> None:
     """The reference lists the variables of a job, and no other."""
-    found = made(job(checkpointing={"enabled": True}, cache={"enabled": True}))
+    environ = made(job(checkpointing={"enabled": True}, cache={"enabled": True}))
     weights = {"TRAINCTL_WEIGHTS_QWEN3", "TRAINCTL_WEIGHTS_SFT_1"}
-    assert set(found) == {*JOB_VARIABLES} | weights
+    assert set(environ) == {*JOB_VARIABLES} | weights
     declared = made(job({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}))
     assert declared["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "5"
 
 
 def test_who_and_where_a_run_is() -> None:
     """Ids, names, ranks and attempts, as the hosted service names them."""
-    found = made(job())
-    assert found["BT_TRAINING_JOB_ID"] == "abc1234"
-    assert found["BT_TRAINING_JOB_NAME"] == f"sft-{found['BT_TRAINING_JOB_ID']}"
-    assert found["BT_TRAINING_PROJECT_NAME"] == "demo"
-    assert re.fullmatch("[0-9a-f]{7}", found["BT_TRAINING_PROJECT_ID"])
-    assert found["BT_RETRY_COUNT"] == "1"
-    several = [found[name] for name in ("BT_GROUP_SIZE", "BT_NODE_RANK", "BT_LEADER_ADDR")]
+    environ = made(job())
+    assert environ["BT_TRAINING_JOB_ID"] == "abc1234"
+    assert environ["BT_TRAINING_JOB_NAME"] == f"sft-{environ['BT_TRAINING_JOB_ID']}"
+    assert environ["BT_TRAINING_PROJECT_NAME"] == "demo"
+    assert re.fullmatch("[0-9a-f]{7}", environ["BT_TRAINING_PROJECT_ID"])
+    assert environ["BT_RETRY_COUNT"] == "1"
+    several = [environ[name] for name in ("BT_GROUP_SIZE", "BT_NODE_RANK", "BT_LEADER_ADDR")]
     assert several == ["1", "0", "127.0.0.1"]
-    assert found["BT_WORKING_DIR"] == "/cache/lab-0/runs/key/work"
-    assert found["BT_SCRATCH_DIR"] == "/cache/lab-0/runs/key/scratch"
+    assert environ["BT_WORKING_DIR"] == "/cache/lab-0/runs/key/work"
+    assert environ["BT_SCRATCH_DIR"] == "/cache/lab-0/runs/key/scratch"
 
 
 @pytest.mark.parametrize(("accelerator", "count"), [(None, "2"), ("H100", "1"), ("H100:4", "4")])
@@ -93,33 +93,35 @@ def test_gpus_are_those_asked_for_or_all(accelerator: str | None, count: str) ->
 
 def test_directories_that_are_off_have_no_variable() -> None:
     """A script can ask whether there is a cache or a checkpoint directory."""
-    found = made(job())
-    assert not {"BT_CHECKPOINT_DIR", "BT_PROJECT_CACHE_DIR", "BT_RW_CACHE_DIR"} & set(found)
+    environ = made(job())
+    assert not {"BT_CHECKPOINT_DIR", "BT_PROJECT_CACHE_DIR", "BT_RW_CACHE_DIR"} & set(environ)
     assert directory_links(job(), WHERE) == []
 
 
 def test_kept_directories_are_named_where_they_lie() -> None:
     """Without wishes of the job's nothing is linked: the variables name the real places."""
     spec = job(checkpointing={"enabled": True}, cache={"enabled": True})
-    found = made(spec)
-    assert found["BT_CHECKPOINT_DIR"] == "/data/checkpoints/demo/sft/3-abc1234/rank-0"
-    assert found["BT_PROJECT_CACHE_DIR"] == found["BT_RW_CACHE_DIR"] == "/cache/lab-0/caches/demo"
-    assert found["BT_TEAM_CACHE_DIR"] == "/cache/lab-0/caches/.team"
+    environ = made(spec)
+    assert environ["BT_CHECKPOINT_DIR"] == "/data/checkpoints/demo/sft/3-abc1234/rank-0"
+    assert (
+        environ["BT_PROJECT_CACHE_DIR"] == environ["BT_RW_CACHE_DIR"] == "/cache/lab-0/caches/demo"
+    )
+    assert environ["BT_TEAM_CACHE_DIR"] == "/cache/lab-0/caches/.team"
     assert directory_links(spec, WHERE) == []
 
 
 def test_weights_are_named_where_they_can_be_read() -> None:
     """An absolute mount as it is, a relative one in the working directory."""
-    found = made(job())
-    assert found["TRAINCTL_WEIGHTS_QWEN3"] == "/app/models/qwen3"
-    assert found["TRAINCTL_WEIGHTS_SFT_1"] == f"{WHERE.work}/weights/tiny.en"
+    environ = made(job())
+    assert environ["TRAINCTL_WEIGHTS_QWEN3"] == "/app/models/qwen3"
+    assert environ["TRAINCTL_WEIGHTS_SFT_1"] == f"{WHERE.work}/weights/tiny.en"
     assert weights_variable(Address.parse("weights.a.b-c")) == "TRAINCTL_WEIGHTS_A_B_C"
 
 
 def test_declared_variables_are_there_and_hide_none_of_ours() -> None:
     """What the user declares is added; what the service promises stays true."""
-    found = made(job({"LR": "1e-5", "BT_NODE_RANK": "7"}))
-    assert (found["LR"], found["BT_NODE_RANK"]) == ("1e-5", "0")
+    environ = made(job({"LR": "1e-5", "BT_NODE_RANK": "7"}))
+    assert (environ["LR"], environ["BT_NODE_RANK"]) == ("1e-5", "0")
 
 
 def test_secrets_are_told_apart() -> None:
