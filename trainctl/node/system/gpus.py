@@ -231,7 +231,7 @@ def _output(argv: List[str], exit_empty: int = 0, seconds: float = _TIMEOUT_SECO
             argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        raise ToolTimeout("failed", f"{argv[0]} timed out after {seconds:g} s") from None
+        raise ToolTimeout(f"{argv[0]} timed out after {seconds:g} s") from None
     except OSError as error:
         raise NodeError(f"cannot run {argv[0]}: {error.strerror}") from None
     if process.returncode not in (0, exit_empty):
