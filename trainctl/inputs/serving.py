@@ -46,7 +46,7 @@ class ServedCheckpoint:
     def files(self) -> dict[str, str]:
         """Return the text of each file by its path, the manifest last."""
         uri = parse_source(self.base) if self.base else None
-        base = uri.location if uri and (uri.has_commits or uri.scheme == "file") else ""
+        base = uri.location if uri and (uri.has_commits or uri.is_local) else ""
         is_adapter = self.row["type"] not in ("full", "whisper")
         is_whisper = "whisper" in f"{self.row['type']} {base}".lower()
         packages = f"vllm{'[audio]' if is_whisper else ''}=={_VLLM}\n"

@@ -220,6 +220,14 @@ def _describe_value(path: Path, node: ManifestNode | None, expected: str) -> str
     return f'Found {displayable_value(path, node)}. If you mean text, put it in quotes: "{scalar_text(node.value)}".'
 
 
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+}
+"""Words and context keys of pydantic's kinds of errors."""
+
+
 def _of_value(
     kind: str, context: Mapping[str, Any], path: Path, node: ManifestNode | None
 ) -> DiagnosticText:
@@ -228,9 +236,10 @@ def _of_value(
         return DiagnosticText(
             f"{path_text(path)}: expected {context['expected']}", detail, "unknown-value"
         )
-    if kind == "greater_than_equal":
+    if kind in _BOUNDS:
+        word, key = _BOUNDS[kind]
         return DiagnosticText(
-            f"{path_text(path)} must be at least {context['ge']:g}", detail, "out-of-range"
+            f"{path_text(path)} must be {word} {context[key]:g}", detail, "out-of-range"
         )
     if kind == "too_short":
         return DiagnosticText(

@@ -144,5 +144,7 @@ def _type(form: Schema, root: Schema) -> str:
     if form.get("type") == "array" and form.get("items"):
         items = dict.fromkeys(_type(item, root) for item, _ in _forms(form["items"], root))
         return f"a list, each {' or '.join(items)}"
-    minimum = form.get("minimum")
-    return f"{kind}, at least {minimum}" if minimum is not None else kind
+    bounds = {"minimum": "at least", "maximum": "at most"}
+    return ", ".join(
+        [kind, *(f"{word} {form[key]}" for key, word in bounds.items() if key in form)]
+    )

@@ -76,6 +76,11 @@ class SourceUri:
         return self.text
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is a path of this machine: untrusted plans and policies restrict those."""
+        return self.scheme == "file"
+
+    @property
     def has_commits(self) -> bool:
         """Whether its versions are commits of a Hub, which never change."""
         return self.hub_type in ("models", "datasets")
@@ -90,7 +95,7 @@ class SourceUri:
 
     def within(self, directory: Path) -> SourceUri:
         """Make a relative ``file:`` path absolute; return other sources unchanged."""
-        if self.scheme != "file" or self.location.startswith("/"):
+        if not self.is_local or self.location.startswith("/"):
             return self
         path = os.path.normpath(directory.absolute() / self.location)
         return replace(self, text=f"file://{path}", location=path)

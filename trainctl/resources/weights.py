@@ -23,7 +23,7 @@ from trainctl.errors import (
 )
 from trainctl.ledger.state import Intent, Lookup, RecordedResource, origin_of
 from trainctl.model.delivery import MirroringRecord, MirrorSite
-from trainctl.model.source_uri import parse_source
+from trainctl.model.source_uri import BUCKETS, parse_source
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.plan.values import Observation
 from trainctl.plan.weights import content_key
@@ -62,7 +62,7 @@ class WeightsHandler:
         uri = source_request_of(step.weights_spec, self._context.directory).uri
         if resolved is None or not resolved.is_measured:
             resolved = self._resolve(step)
-        elif uri.scheme == "file":  # a plan may be applied in another checkout
+        elif uri.is_local:  # a plan may be applied in another checkout
             resolved = replace(resolved, source=uri.text)
         if step.weights_spec.pin not in (None, resolved.pin):
             raise self._source_changed(step, None, resolved)
@@ -154,7 +154,7 @@ class WeightsHandler:
         except TrainctlError as error:
             return resolve_from_lock(request, error, locked=planned, store=store).resolved
         uri = request.uri
-        if planned is not None and not (uri.has_commits or uri.scheme == "file"):
+        if planned is not None and not (uri.has_commits or uri.is_local):
             endpoint = source_for(uri.scheme).custom_endpoint(uri.text, credential)
             version = version_from_lock(uri.text, endpoint, planned)
             mirrored = mirrored_version(store, version, planned)
@@ -252,7 +252,7 @@ def credential_of(weights: WeightsSpec, secrets: SecretResolver) -> SourceCreden
     """Return the declared credential, or the platform's default, or None."""
     declared = secrets.declared_credential(weights)
     scheme = parse_source(weights.source).scheme
-    if declared is not None or scheme in ("file", "https"):
+    if declared is not None or scheme not in (*BUCKETS, "hf"):
         return declared
     if scheme != "hf":
         return secrets.default_bucket_credential(weights)

@@ -200,7 +200,7 @@ def resolve(
             "A commit never changes, so check the server. If you use a different HF_ENDPOINT on purpose, accept its files with plan --upgrade.",
             code="lock-mismatch",
         )
-    if pinned_entry is not None and differs and uri.scheme != "file":
+    if pinned_entry is not None and differs and not uri.is_local:
         mirrored, notice = fall_back(resolved, pinned_entry)
         return Resolution(mirrored, pinned_entry, True, unmatched, (notice,))
     return Resolution(
@@ -256,7 +256,7 @@ def _resolve_locked(
     upgrade: bool,
 ) -> Resolution:
     """Return the locked version with a warning, or raise ``error``."""
-    if locked is None or upgrade or request.uri.scheme == "file" or error.code in _SECRET_CODES:
+    if locked is None or upgrade or request.uri.is_local or error.code in _SECRET_CODES:
         raise error
     if request.sha256 not in (None, locked.revision.removeprefix("sha256:")):
         raise error  # the manifest declares another file
@@ -279,7 +279,7 @@ def _apply_patterns(
         raise _no_files_error(request, all_files, unmatched)
     check_paths(request.source, files)
     resolved = replace(all_files, files=files)
-    if request.uri.scheme == "file":
+    if request.uri.is_local:
         resolved = by_content(resolved, request.directory, memory)
     if request.uri.scheme == "https" and files[0].sha256:
         # not every response has the size, so it is no part of the identity
@@ -300,7 +300,7 @@ def _refuse_lfs_pointers(
 ) -> None:
     """Raise SourceError for a pointer of Git LFS; from other machines one file of each suffix is read."""
     small = [file for file in files if file.size in _POINTER_SIZES]
-    if request.uri.scheme != "file":
+    if not request.uri.is_local:
         small = [*{PurePosixPath(file.path).suffix: file for file in small}.values()][:_MOST_READ]
     for file in small:
 
@@ -335,7 +335,7 @@ def _warnings(
             code="upstream-changed",
         )
     before, now = (pinned_entry.files, pinned_entry.bytes), (len(resolved.files), resolved.size)
-    if request.uri.scheme == "file" and before != now:
+    if request.uri.is_local and before != now:
         yield warning(
             f"{request.source} differs from trainctl.lock",
             f"It had {version_size_text(*before)} and now has {version_size_text(*now)}. The current files are used; to update trainctl.lock, run plan --upgrade.",

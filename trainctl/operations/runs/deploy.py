@@ -124,7 +124,7 @@ def resolve_base_model(named: str, spec: JobSpec, directory: Path) -> str:
         is_mounted = f"/{name}".endswith(f"/{weights.mount_location.strip('/')}")
         uri = parse_source(weights.source)
         if is_mounted or name in (uri.location, weights.source.removeprefix("hf://")):
-            if uri.scheme == "file":
+            if uri.is_local:
                 return f"file://{(directory / uri.location).resolve()}"
             pin = (spec.weight_pins or {}).get(str(weights.address)) or ""
             source = weights.source.partition("@")[0]

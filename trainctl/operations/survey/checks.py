@@ -172,7 +172,7 @@ def _source_prefix(request: SourceRequest, environ: Mapping[str, str]) -> str | 
         uri = request.uri
     except SourceError:
         return None
-    if uri.scheme == "file":
+    if uri.is_local:
         return _directory_prefix(Path(uri.location))
     return _bucket_prefix(uri.text, request.endpoint_url, environ)
 

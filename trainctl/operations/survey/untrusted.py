@@ -99,7 +99,7 @@ def _require_public(request: SourceRequest, spec: WeightsSpec) -> None:
     """Raise PermissionDenied for a source with a credential or server, or outside the directory."""
     if spec.auth:
         reason = "it names a credential or a server"
-    elif request.uri.scheme == "file" and not _is_in(request):
+    elif request.uri.is_local and not _is_in(request):
         reason = "it is outside the directory of the manifest"
     else:
         return
