@@ -327,14 +327,6 @@ def _open_no_follow(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def create_file(path: Path) -> int:
-    """Create and open a file with the mode for its directory; return the descriptor."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, PRIVATE_FILE)
-    os.fchmod(descriptor, file_mode_for(path.parent))
-    return descriptor
-
-
 def file_mode_for(directory: Path) -> int:
     """Return the mode of new files in a directory."""
     return SHARED_FILE if is_group_shared(directory.stat()) else PRIVATE_FILE
