@@ -88,7 +88,7 @@ class Committer:
                 self._waiting = [waiting for waiting in self._waiting if waiting is not request]
             raise
         if request.error is not None:
-            raise request.error
+            raise copy.copy(request.error)  # a copy each, because receivers may set the address
 
     def submit_alone(self, decide: Decide) -> None:
         """Append the decided entries in a batch of their own."""
@@ -101,8 +101,8 @@ class Committer:
                 self._head.snapshot_if_due()  # before the threads continue, as the process may end
             except BaseException as error:  # noqa: BLE001 (raised in the threads that wait)
                 for request in batch:
-                    if not request.done:  # a copy each, because receivers may set the address
-                        request.error = copy.copy(error)
+                    if not request.done:
+                        request.error = error
             for request in batch:
                 request.ended.set()
 

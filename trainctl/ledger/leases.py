@@ -10,17 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainctl.base.clock import Clock
 from trainctl.base.lease import Liveness
 from trainctl.base.system import processes
 from trainctl.errors import LockHeld
 from trainctl.ledger.state import Intent, LeaseHolder, State
-
-if TYPE_CHECKING:
-    pass
-
 
 _MAX_LENGTH = 256
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")

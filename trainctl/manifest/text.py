@@ -293,7 +293,7 @@ def parse_toml(text: str, file: str, problems: list[Diagnostic]) -> ManifestNode
 
 
 def _toml_number(text: str) -> float:
-    """Parse a float; ``_node``, which knows positions, rejects non-finite numbers."""
+    """Parse a float; ``_toml_node``, which knows positions, rejects non-finite numbers."""
     try:
         return parse_finite(text.replace("_", ""))
     except ValueError:

@@ -48,13 +48,14 @@ def mirror_url(
     """Return the mirror's URL: ``file:``, a bucket, or ``node://CLUSTER[/PATH]``."""
     if desired is not None and desired.mirror.url:
         return desired.mirror.url
-    installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
-    for name in desired.clusters if desired is not None else ():
-        cluster = desired.resources.get(Address(Kind.CLUSTER, name)) if desired else None
-        if cluster is not None and cluster.provider in installed:
-            capabilities = providers(cluster.provider).capabilities
-            if not (capabilities.shares_disk_with_client or capabilities.creates_machines):
-                return f"node://{name}"  # the first cluster of existing hosts
+    if desired is not None:
+        installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
+        for name in desired.clusters:
+            cluster = desired.resources.get(Address(Kind.CLUSTER, name))
+            if cluster is not None and cluster.provider in installed:
+                capabilities = providers(cluster.provider).capabilities
+                if not (capabilities.shares_disk_with_client or capabilities.creates_machines):
+                    return f"node://{name}"  # the first cluster of existing hosts
     return (data_home(environ) / "mirror").as_uri()
 
 

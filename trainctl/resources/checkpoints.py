@@ -306,10 +306,10 @@ def _has_complete(rows: Sequence[Row]) -> bool:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Raise errors of the store as StorageError."""
+    """Raise errors of the store as StorageError; those of secrets and of the caller stay."""
     try:
         yield
-    except TrainctlError as error:
+    except NodeError as error:
         raise checkpoint_store_error(error.summary, error.detail) from None
     except OSError as error:
         raise checkpoint_store_error(f"{error.filename or 'the store'}: {error.strerror}") from None

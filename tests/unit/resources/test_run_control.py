@@ -76,6 +76,12 @@ def test_reports_add_up(case: dict[str, Any]) -> None:
             assert _plain(getattr(now, name, now.reported.get(name))) == value, name
 
 
+def test_what_a_run_loaded_and_uploads_outlasts_a_node_that_forgot_it() -> None:
+    run = run_of(S.RUNNING, reported={"loaded": [{"run": "a"}], "sync": {"state": "FAILED"}})
+    assert with_status(run, [report(S.STOPPED)]).reported == run.reported
+    assert with_status(run, [None]).reported == run.reported
+
+
 def test_every_status_has_its_place() -> None:
     """None that a node may report is unknown to the sum."""
     assert {with_status(run_of(S.RUNNING), [report(status)]).status for status in S} == set(S)

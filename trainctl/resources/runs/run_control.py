@@ -380,14 +380,21 @@ def with_status(run: RunRecord, reports: Sequence[RunReport | None]) -> RunRecor
         error=None if was_stopped else _run_error(known, root_cause, len(ranks)) or recorded_error,
         blamed=root_cause["rank"] if root_cause else None,
         phases=phases,
-        reported=_details(known) if known else run.reported,
+        reported=cast(
+            RunDetails,
+            {**{k: v for k, v in run.reported.items() if k in _LASTING}, **_details(known)},
+        ),
         now=_first_of(RunMoment, known),
     )
 
 
+_LASTING = frozenset({"retries", "loaded", "sync"})
+"""Details that stay recorded if later reports lack them, for example of a run that its node no longer has."""
+
+
 def _details(known: Sequence[RunReport]) -> RunDetails:
     details = _first_of(RunDetails, known)
-    if retries := max(report.get("retries") or 0 for report in known):
+    if retries := max((report.get("retries") or 0 for report in known), default=0):
         details["retries"] = retries
     if uploads := [report["sync"] for report in known if report.get("sync")]:
         # that of an unfinished upload, preferably with an error
