@@ -85,7 +85,7 @@ class OffersMachines(Protocol):
     def offers(self, cluster: ClusterSettings, *, online: bool = True) -> Sequence[Offer]:
         """Return the offers in the order in which ``create`` tries them.
 
-        OptionSelection a few seconds at most. Without a connection, and if ``online`` is false, prices come from a table and quotas
+        Takes a few seconds at most. Without a connection, and if ``online`` is false, prices come from a table and quotas
         are unknown.
         """
         ...

@@ -19,7 +19,7 @@ from trainctl.store.reader import BlobLocator
 T = TypeVar("T")
 _MAX_CONCURRENT = 3
 """Objects of up to 16 MiB in memory."""
-_NEXT_APPLY = "The next apply downloads what is missing."
+_NEXT_APPLY = "The next apply copies the source again."
 
 
 class FindingOutcome(str, Enum):
@@ -277,8 +277,9 @@ class _StoreRepair:
         return any(blob in self._corrupt or self._objects.stat(blob) is None for blob in blobs)
 
     def _delete(self, unwanted: Iterable[str]) -> None:
+        doomed = sorted(unwanted)  # may read much: the lease is checked afterwards
         self._access.require()
-        self._objects.delete(sorted(unwanted))
+        self._objects.delete(doomed)
 
 
 def is_intact(objects: ObjectStore, key: str) -> Optional[bool]:

@@ -344,7 +344,7 @@ class FoundRun(TypedDict):
 FindRunResponse = TypedDict("FindRunResponse", {"run": Optional[FoundRun]})
 RemoveResponse = TypedDict("RemoveResponse", {"removed": bool})
 ReleaseResponse = TypedDict("ReleaseResponse", {"released": bool})
-"""False if the run was started; its leases end with it."""
+"""False if the run was started; its holds end with it."""
 
 START = Method(
     "start",
@@ -379,10 +379,10 @@ REMOVE = Method(
     "remove",
     RunCacheRequest,
     RemoveResponse,
-    "Remove an ended run and its leases, but not its checkpoints.",
+    "Remove an ended run and its holds, but not its checkpoints.",
 )
 RELEASE = Method(
-    "release", RunCacheRequest, ReleaseResponse, "Release the leases of a run that never started."
+    "release", RunCacheRequest, ReleaseResponse, "Release the holds of a run that never started."
 )
 GET_RUN_INPUTS = Method(
     "get_run_inputs", RunRequest, RunInputsResponse, "Return the inputs of a run."

@@ -82,7 +82,7 @@ def _deliver_with_retries(
 
 
 def _refer(layout: Layout, listing: Listing, request: Mapping[str, Any]) -> None:
-    """Write reference and lease, so that no collection removes what the cache has."""
+    """Write reference and hold, so that no collection removes what the cache has."""
     lineage = request["lineage"]
     CacheReferences(layout).refer(lineage, listing, str(request.get("owner", "")))
     if request.get("lease"):

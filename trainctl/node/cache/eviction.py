@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import (
     Any,
@@ -105,9 +106,11 @@ class CacheEviction:
         named = {
             file.sha256 for listing in self._listings.values() for file in listing.unique_files
         }
-        stored = [path.name for path in self._layout.blobs.glob("*/*")]
-        stored += [path.stem for path in self._layout.partial.glob("*.part")]
-        stored += [path.stem for path in self._layout.partial.glob("*.map")]
+        stored = chain(
+            (path.name for path in self._layout.blobs.glob("*/*")),
+            (path.stem for path in self._layout.partial.glob("*.part")),
+            (path.stem for path in self._layout.partial.glob("*.map")),
+        )
         return freed + self.remove_unlinked(digest for digest in stored if digest not in named)
 
     def _is_needed(self, digest: str) -> bool:

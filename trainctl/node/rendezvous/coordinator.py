@@ -268,6 +268,8 @@ class Coordinator:
             return
         self._final = True
         if self._stage in ("running", "ending"):
+            if self._ended.get(rank, {}).get("status") == runs.COMPLETED:
+                del self._ended[rank]  # its commands completed, but not the run
             self._end(rank, {**state, "code": None}, now)
         else:
             self._finish(_cause(rank, state["status"], state.get("error")))

@@ -16,7 +16,7 @@ import threading
 import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Dict, Iterator, List, Optional, Sequence, cast
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, cast
 
 from trainctl.base.http import HttpClient
 from trainctl.base.network.object_server import ListeningServer
@@ -27,6 +27,9 @@ _MAX_BYTES = 2**16
 
 _IDLE_SECONDS = 10.0
 """How long a connection may wait for its next request; ranks send one every two seconds."""
+
+_LOGIN_SECONDS = 10.0
+"""How long a connection may last without an authentic message, however slowly bytes arrive."""
 
 _SPARE_CONNECTIONS = 64
 """Open connections in addition to two of each rank: probes, and ranks that connect again."""
@@ -63,6 +66,8 @@ class GangServer(ListeningServer):
         self._coordinator = coordinator
         self._timeouts = timeouts
         self._ranks: Dict[int, _Presence] = {}
+        self.strangers: Set[_Handler] = set()
+        """Connections without an authentic message so far."""
         self._changed = threading.Condition()
 
     def start(self) -> None:
@@ -99,6 +104,10 @@ class GangServer(ListeningServer):
     def service_actions(self) -> None:
         """Detect lost ranks: live ones connect again at once, and a slow network only delays."""
         super().service_actions()
+        for handler in tuple(self.strangers):
+            if time.monotonic() - handler.since > _LOGIN_SECONDS:
+                with contextlib.suppress(OSError):
+                    handler.connection.shutdown(socket.SHUT_RDWR)
         with self._changed, self._notifying():
             now, unreachable = time.monotonic(), set()
             for rank, peer in self._ranks.items():
@@ -144,9 +153,11 @@ class _Handler(BaseHTTPRequestHandler):
     """The rank whose messages came over this connection."""
 
     def setup(self) -> None:
-        """Set the timeout."""
+        """Set the timeout, and begin as a stranger."""
         super().setup()
         self.connection.settimeout(_IDLE_SECONDS)
+        self.since = time.monotonic()
+        cast(GangServer, self.server).strangers.add(self)
 
     def do_POST(self) -> None:
         """Answer an authentic message; close the connection after any other."""
@@ -160,11 +171,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self._respond(HTTPStatus.FORBIDDEN, b"")
         else:
+            server.strangers.discard(self)
             answer = server.exchange(message, self)
             self._respond(HTTPStatus.OK, sealed(server.token, data[:MAC_BYTES], answer))
 
     def finish(self) -> None:
         """Report the end of the connection."""
+        cast(GangServer, self.server).strangers.discard(self)
         super().finish()
         if self.rank is not None:
             cast(GangServer, self.server).disconnect(self.rank)

@@ -296,7 +296,8 @@ class GangMember(RankCoordination):
 
     def _final(self, own: RunOutcome) -> RunOutcome:
         """Outcome of this rank in view of the gang's."""
-        cause, alone = self.order.get("cause"), self.order.get("alone")
+        cause = self.order.get("cause") if self.is_over else None
+        alone = self.order.get("alone")
         if alone and own.status in (runs.COMPLETED, runs.FAILED):
             return own  # its commands had ended before rank 0 was lost
         if not cause or (alone and "stop" in self._state):

@@ -81,7 +81,7 @@ class NodeRun:
         self.held = self.directory / "held"
         """Exit code of commands that have ended, while their shell keeps the run's place."""
         self._reserve = self.directory / "reserve"
-        """OptionSelection the disk space for recording the end while the run isn't over."""
+        """Takes the disk space for recording the end while the run isn't over."""
         self.retains_secrets = False
         """Whether stored secrets outlive the start, as a batch system may start the run again."""
 

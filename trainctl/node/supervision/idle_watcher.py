@@ -183,9 +183,10 @@ class RunInterrupter:
             self._record(self._reader.read())
         at = self._notices["taken_back"]
         for run in live if at is not None else ():
+            if run.key in self._interrupted:
+                continue
             # Without processes it uploads its checkpoints, which a signal would end.
-            is_running = run.record.get("status") != RUNNING or find_by_environment(run.mark)
-            if run.key not in self._interrupted and is_running:
+            if run.record.get("status") != RUNNING or find_by_environment(run.mark):
                 self._interrupted.add(run.key)
                 _interrupt(run, at or 0.0)
 

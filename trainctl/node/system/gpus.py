@@ -78,7 +78,7 @@ ListGpusFn = Callable[[], List[GpuDevice]]
 """Lists the GPUs. The host's tools may take seconds."""
 
 
-class ToolTimeout(TrainctlError):
+class ToolTimeout(NodeError):
     """A tool timed out."""
 
 

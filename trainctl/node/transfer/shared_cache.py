@@ -238,6 +238,8 @@ class SharedCacheFetcher(MirrorFetcher):
     def fetch(self, units: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
         try:
             yield from list(super().fetch(units, pass_on))
+        except OSError:  # of its file system: nothing is known to be corrupt
+            yield from [FetchResult(None)] * len(units)
         except TrainctlError:
             self._shared.drop(self._listing, keys.listing(self._listing.id))
             yield from [FetchResult(None)] * len(units)

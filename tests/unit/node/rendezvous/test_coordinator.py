@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +13,7 @@ from tests.support.cases import cases
 from tests.support.network.faulty_proxy import FaultyProxy
 from tests.support.node_program.nodes import wait_for
 from trainctl.base.network.addresses import listen
+from trainctl.node.rendezvous import exchange
 from trainctl.node.rendezvous.coordinator import Coordinator, GangPolicy, GangTimeouts
 from trainctl.node.rendezvous.exchange import (
     MAC_BYTES,
@@ -240,6 +242,15 @@ def test_only_messages_with_the_token_are_answered(server: GangServer) -> None:
         client(port_of(server), "guess").exchange(message(1, "here"))
     order = client(port_of(server)).exchange(message(1, "here"))["order"]
     assert order["why"] == "waits for rank 0 of 2"
+
+
+def test_a_connection_without_the_token_ends_however_slowly_it_speaks(
+    server: GangServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "_LOGIN_SECONDS", 0.1)
+    with socket.create_connection((HERE, port_of(server)), timeout=30) as connection:
+        connection.sendall(b"POST")
+        assert connection.recv(1) == b""
 
 
 def test_a_repeated_message_changes_nothing(server: GangServer) -> None:
