@@ -277,9 +277,9 @@ class _StoreRepair:
         return any(blob in self._corrupt or self._objects.stat(blob) is None for blob in blobs)
 
     def _delete(self, unwanted: Iterable[str]) -> None:
-        doomed = sorted(unwanted)  # may read much: the lease is checked afterwards
+        keys_to_delete = sorted(unwanted)  # may read much: the lease is checked afterwards
         self._access.require()
-        self._objects.delete(doomed)
+        self._objects.delete(keys_to_delete)
 
 
 def is_intact(objects: ObjectStore, key: str) -> Optional[bool]:
