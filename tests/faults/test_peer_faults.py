@@ -174,11 +174,12 @@ def test_an_impostor_of_the_mirror_ends_the_delivery(
 
 def test_the_others_finish_without_a_killed_node(tmp_path: Path) -> None:
     """They fetch its part themselves; when it is back, it resumes with theirs."""
-    group = group_of(tmp_path, 3)
+    group = group_of(tmp_path, 3, chunks=3)
     with serve_mirror(group.mirror) as mirror, group.serving() as servers:
         peers = [one.peer for one in servers]
-        victim = group.begin(1, peers, mirror, max_rate=8_000_000, patience=0.5)
-        others = [group.begin(number, peers, mirror, patience=0.5) for number in (0, 2)]
+        slow = {"max_rate": 24_000_000, "patience": 0.5}  # at most a chunk before it moves
+        victim = group.begin(1, peers, mirror, **slow)
+        others = [group.begin(number, peers, mirror, **slow) for number in (0, 2)]
         await_movement(victim)
         kill(victim)
         kill(servers[1].process)
