@@ -40,7 +40,10 @@ class ClusterNetwork:
         self._filters = tag_filters(cluster=cluster, lineage=lineage)
 
     def ensure_security_group(self, settings: AwsSettings, vpc: str) -> str:
-        """Return the cluster's own security group, with the rules of the settings."""
+        """Return the cluster's own security group.
+
+        It allows ssh from the manifest's ranges only, and everything among the machines, as EFA needs.
+        """
         group = self._security_group(vpc)
         if group is None:
             with ignore_refusal("InvalidGroup.Duplicate"):  # created at the same time
@@ -56,8 +59,27 @@ class ClusterNetwork:
             group = self._security_group(vpc)
         if group is None:
             raise AwsError(f"security group {self._name} is not visible yet", "Apply again.", "")
-        self._set_rules(group, settings)
-        return str(group["GroupId"])
+        name, port = group["GroupId"], settings.port
+        existing = {
+            str(block.get("CidrIp") or block.get("CidrIpv6"))
+            for rule in group.get("IpPermissions", ())
+            if rule.get("FromPort") == port
+            for block in (*rule.get("IpRanges", ()), *rule.get("Ipv6Ranges", ()))
+        }
+        wanted = {str(ip_network(text)) for text in settings.ssh_from}  # as AWS writes them
+        if surplus := existing - wanted:
+            self._account.ec2(
+                "revoke_security_group_ingress",
+                GroupId=name,
+                IpPermissions=_ssh_rules(sorted(surplus), port),
+            )
+        if missing := wanted - existing:
+            self._authorize("ingress", name, _ssh_rules(sorted(missing), port))
+        among = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": name}]}]
+        self._authorize("ingress", name, among)
+        if settings.efa:
+            self._authorize("egress", name, among)
+        return str(name)
 
     def ensure_placement_group(self) -> str:
         """Return the name of the cluster's own placement group."""
@@ -98,29 +120,6 @@ class ClusterNetwork:
             "describe_security_groups", "SecurityGroups", Filters=filters
         )
         return found[0] if found else None
-
-    def _set_rules(self, group: dict[str, Any], settings: AwsSettings) -> None:
-        """Allow ssh from the manifest's ranges only, and everything among the machines, as EFA needs."""
-        name, port = group["GroupId"], settings.port
-        existing = {
-            str(block.get("CidrIp") or block.get("CidrIpv6"))
-            for rule in group.get("IpPermissions", ())
-            if rule.get("FromPort") == port
-            for block in (*rule.get("IpRanges", ()), *rule.get("Ipv6Ranges", ()))
-        }
-        wanted = {str(ip_network(text)) for text in settings.ssh_from}  # as AWS writes them
-        if surplus := existing - wanted:
-            self._account.ec2(
-                "revoke_security_group_ingress",
-                GroupId=name,
-                IpPermissions=_ssh_rules(sorted(surplus), port),
-            )
-        if missing := wanted - existing:
-            self._authorize("ingress", name, _ssh_rules(sorted(missing), port))
-        among = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": name}]}]
-        self._authorize("ingress", name, among)
-        if settings.efa:
-            self._authorize("egress", name, among)
 
     def _authorize(self, direction: str, group: str, rules: Sequence[dict[str, Any]]) -> None:
         with ignore_refusal("InvalidPermission.Duplicate"):
@@ -178,25 +177,21 @@ def delete_unused(account: AwsAccount, cluster: str, lineage: str) -> None:
     in_cluster = tag_filters(cluster=cluster, lineage=lineage)
     if find_instances(account, in_cluster, (*LIVE, "shutting-down")):
         return
-    left = [*_delete_volumes(account, cluster, lineage)]
+    end = time.monotonic() + _DETACH_SECONDS
+    while True:
+        found = account.ec2_items("describe_volumes", "Volumes", Filters=in_cluster)
+        volumes = [item for item in found if item["State"] not in ("deleting", "deleted")]
+        if not volumes or time.monotonic() > end:
+            break
+        for volume in volumes:  # they outlived their machines
+            if volume["State"] == "available":
+                with ignore_refusal("InvalidVolume.NotFound", "VolumeInUse"):
+                    account.ec2("delete_volume", VolumeId=volume["VolumeId"])
+        time.sleep(_PAUSE_SECONDS)
+    left = [f"{volume['VolumeId']} is {volume['State']}" for volume in volumes]
     left += ClusterNetwork(account, cluster, lineage).delete()
     if left:
         raise NodeError(
             f"cannot delete everything of cluster {cluster} in {account.region}",
             "\n".join([*left, "Apply or destroy again, or delete them in the console."]),
         )
-
-
-def _delete_volumes(account: AwsAccount, cluster: str, lineage: str) -> list[str]:
-    """Delete volumes that outlived their machines; return those that could not be deleted."""
-    filters, end = tag_filters(cluster=cluster, lineage=lineage), time.monotonic() + _DETACH_SECONDS
-    while True:
-        found = account.ec2_items("describe_volumes", "Volumes", Filters=filters)
-        volumes = [item for item in found if item["State"] not in ("deleting", "deleted")]
-        if not volumes or time.monotonic() > end:
-            return [f"{volume['VolumeId']} is {volume['State']}" for volume in volumes]
-        for volume in volumes:
-            if volume["State"] == "available":
-                with ignore_refusal("InvalidVolume.NotFound", "VolumeInUse"):
-                    account.ec2("delete_volume", VolumeId=volume["VolumeId"])
-        time.sleep(_PAUSE_SECONDS)

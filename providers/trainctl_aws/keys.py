@@ -8,7 +8,6 @@ names it. After a kill in between, the machine has one of the two keys of its ta
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import hmac
 import os
@@ -17,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainctl.base.filesystem.files import create_exclusive
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.provider import Node, Transport
 from trainctl.remote.responses import printable_tail
@@ -76,15 +76,7 @@ def ensure_login_key(path: Path) -> KeyPair:
     """Return the login key in a file; create it first unless it exists. Concurrent callers agree."""
     if not path.exists():
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(key_pair(os.urandom(32)).private)
-            stream.flush()
-            os.fsync(stream.fileno())
-        with contextlib.suppress(FileExistsError):  # another caller's counts
-            path.hardlink_to(temporary)
-        temporary.unlink()
+        create_exclusive(path, key_pair(os.urandom(32)).private.encode())
     return key_pair(_seed_of(path.read_text()))
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from trainctl.base.filesystem.files import write_json
 from trainctl.errors import NodeError, NodeUnreachable, UserInterrupt
 from trainctl.plugin_api.machines import Offer
 from trainctl.plugin_api.provider import ClusterSettings
@@ -23,8 +24,7 @@ from trainctl_aws.account import (
 )
 from trainctl_aws.catalog import quota_of, quota_page
 from trainctl_aws.keys import data_directory
-from trainctl_aws.request import RunInstancesRequest
-from trainctl_aws.settings import AwsSettings
+from trainctl_aws.request import MachineRequest
 
 _CAPACITY = frozenset(
     [
@@ -61,24 +61,11 @@ def wait(cluster: ClusterSettings, seconds: float) -> None:
 class InstanceLauncher:
     """Launches the instance of one key."""
 
-    def __init__(
-        self,
-        account: AwsAccount,
-        cluster: ClusterSettings,
-        settings: AwsSettings,
-        environ: Mapping[str, str],
-        name: str,
-        key: str,
-    ) -> None:
-        self._account = account
-        self._cluster = cluster
-        self._settings = settings
-        self._name = name
-        self._key = key
-        self._record = LaunchRecord(environ, key)
-        self._parameters = RunInstancesRequest(
-            account, cluster, settings, environ, name, key
-        ).parameters
+    def __init__(self, request: MachineRequest) -> None:
+        self._request = request
+        self._account, self._cluster = request.account, request.cluster
+        self._settings, self._name, self._key = request.settings, request.name, request.key
+        self._record = LaunchRecord(request.environ, request.key)
         self._failures: list[tuple[str, str, str]] = []
         """Type of each offer without capacity, the reason, and both in words."""
 
@@ -128,7 +115,7 @@ class InstanceLauncher:
         for ended in range(_MAX_ENDED):
             token = token or self._token(offer, rounds, ended)
             self._record.write(offer, token)
-            instance = self._await_visible(self._request(offer, token))
+            instance = self._await_visible(self._run_instance(offer, token))
             if state_of(instance) in LIVE:
                 return instance
             reason = str((instance.get("StateReason") or {}).get("Code", ""))
@@ -141,9 +128,9 @@ class InstanceLauncher:
         parts = (self._key, offer.type, offer.zone, offer.availability, str(rounds), str(ended))
         return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
-    def _request(self, offer: Offer, token: str) -> str:
+    def _run_instance(self, offer: Offer, token: str) -> str:
         """Send the request; return the instance ID, that of an earlier request with this token included."""
-        parameters = self._parameters(offer, token)
+        parameters = self._request.parameters(offer, token)
         try:
             answer = self._account.ec2("run_instances", ClientToken=token, **parameters)
         except AwsError as error:
@@ -217,9 +204,7 @@ class LaunchRecord:
     def write(self, offer: Offer, token: str) -> None:
         """Record the request that follows."""
         self._path.parent.mkdir(0o700, parents=True, exist_ok=True)
-        temporary = self._path.with_suffix(f".{time.monotonic_ns()}")
-        temporary.write_text(json.dumps({"offer": offer.to_json(), "token": token}))
-        temporary.replace(self._path)
+        write_json(self._path, {"offer": offer.to_json(), "token": token}, durable=False)
 
     def read(self) -> tuple[Offer, str] | None:
         """Return the recorded offer and token."""

@@ -100,20 +100,19 @@ def make_offers(settings: AwsSettings, facts: MarketFacts) -> list[Offer]:
             is_known = not settings.spot or price.date != PRICE_DATE
             if limit is not None and amount is not None and amount > limit and is_known:
                 continue
-            offers.append(
-                Offer(
-                    type=name,
-                    gpus=known.gpus if known else 0,
-                    gpu_kind=known.gpu_kind if known else "",
-                    zone=zone,
-                    price_per_hour=price.amount,
-                    price_source=price.source,
-                    price_date=price.date,
-                    availability=settings.availability,
-                    quota_left=facts.machines_left.get(name),
-                    note=facts.note,
-                )
+            offer = Offer(
+                name,
+                known.gpus if known else 0,
+                known.gpu_kind if known else "",
+                zone,
+                price.amount,
+                price.source,
+                price.date,
+                settings.availability,
+                quota_left=facts.machines_left.get(name),
+                note=facts.note,
             )
+            offers.append(offer)
     return offers
 
 
@@ -166,8 +165,8 @@ def _zones(account: AwsAccount, settings: AwsSettings) -> dict[str, tuple[str, .
 
 def subnet_zones(account: AwsAccount, settings: AwsSettings) -> dict[str, dict[str, Any]]:
     """Return the subnet to use by zone: those of the settings, or the default VPC's."""
-    if settings.subnets:
-        found = account.ec2("describe_subnets", SubnetIds=list(settings.subnets))["Subnets"]
+    if settings.subnet:
+        found = account.ec2("describe_subnets", SubnetIds=list(settings.subnet))["Subnets"]
     else:
         vpcs = account.ec2("describe_vpcs", Filters=[{"Name": "is-default", "Values": ["true"]}])
         if not vpcs["Vpcs"]:

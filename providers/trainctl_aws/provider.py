@@ -45,10 +45,10 @@ from trainctl_aws.cluster_resources import delete_instance, delete_unused
 from trainctl_aws.keys import locate_with_own_key, login_key_path
 from trainctl_aws.launch import InstanceLauncher, LaunchRecord, find_by_key, wait
 from trainctl_aws.offers import NO_FACTS, make_offers, survey_market
-from trainctl_aws.request import BOOT_WAIT, LOGIN_MARKER
+from trainctl_aws.request import BOOT_WAIT, LOGIN_MARKER, MachineRequest
 from trainctl_aws.settings import AwsSettings, find_problems, read_settings, schema
 from trainctl_ssh import SshProvider
-from trainctl_ssh.hosts import SshHost, find_host_paths, node_login
+from trainctl_ssh.hosts import find_host_paths
 
 _PARALLELISM = 16
 _LONGEST_PAUSE_SECONDS = 4.0
@@ -93,9 +93,21 @@ class AwsProvider:
         return tuple(find_problems(cluster))
 
     def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
-        """Price and GPUs are those of the first offer in the table."""
+        """The price is that of the first type, the GPUs are those that all types have."""
         settings = read_settings(cluster)
-        return planned_nodes(cluster.name, settings)
+        types = [TYPES.get(name) for name in settings.instance_types]
+        counts = [known.gpus if known else -1 for known in types]
+        return [
+            Node(
+                cluster.name,
+                f"{cluster.name}-{number}",
+                gpus=None if -1 in counts else min(counts, default=None),
+                # Equal details would mean the same machine.
+                details={"region": settings.region, "node": f"{cluster.name}-{number}"},
+                price_per_hour=types[0].price if types and types[0] else None,
+            )
+            for number in range(settings.nodes)
+        ]
 
     def offers(self, cluster: ClusterSettings, *, online: bool = True) -> Sequence[Offer]:
         settings = read_settings(cluster)
@@ -125,9 +137,9 @@ class AwsProvider:
         account = self._account(settings.region)
         found = find_instances(account, tag_filters(key=key))
         if not found:
-            launcher = InstanceLauncher(account, cluster, settings, os.environ, name, key)
+            request = MachineRequest(account, cluster, settings, os.environ, name, key)
             with self._deleting_unused(account, cluster):
-                found = [launcher.launch(self.offers(cluster))]
+                found = [InstanceLauncher(request).launch(self.offers(cluster))]
         return self._await_boot(account, cluster, found[0]["InstanceId"])
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
@@ -175,15 +187,15 @@ class AwsProvider:
         for instance in found:
             tags = tags_of(instance)
             machine = Machine(
-                id=instance["InstanceId"],
-                cluster=tags.get(CLUSTER, ""),
-                node=tags.get(NODE, ""),
-                lineage=tags.get(LINEAGE, ""),
-                key=tags.get(KEY, ""),
-                state=state_of(instance),
-                type=instance["InstanceType"],
-                zone=instance["Placement"]["AvailabilityZone"],
-                launched_at=instance["LaunchTime"].timestamp(),
+                instance["InstanceId"],
+                tags.get(CLUSTER, ""),
+                tags.get(NODE, ""),
+                tags.get(LINEAGE, ""),
+                tags.get(KEY, ""),
+                state_of(instance),
+                instance["InstanceType"],
+                instance["Placement"]["AvailabilityZone"],
+                instance["LaunchTime"].timestamp(),
                 price_per_hour=_number(tags.get(PRICE, "")),
                 details={"region": region},
             )
@@ -278,26 +290,8 @@ class AwsProvider:
         if name not in self._paths:
             with closing(self.transport(node)) as transport:
                 transport.run(["sh", "-c", BOOT_WAIT, "sh", LOGIN_MARKER], timeout=600)
-                host = SshHost(node.name, node_login(node))
-                self._paths[name] = find_host_paths(transport, host, node.id)
+                self._paths[name] = find_host_paths(transport, node)
         return replace(node, **self._paths[name])
-
-
-def planned_nodes(cluster: str, settings: AwsSettings) -> list[Node]:
-    """Return the nodes of the settings, with the first type's price and the GPUs that all types have."""
-    types = [TYPES.get(name) for name in settings.instance_types]
-    counts = [known.gpus if known else -1 for known in types]
-    return [
-        Node(
-            cluster=cluster,
-            name=f"{cluster}-{number}",
-            gpus=None if -1 in counts else min(counts, default=None),
-            # Equal details would mean the same machine.
-            details={"region": settings.region, "node": f"{cluster}-{number}"},
-            price_per_hour=types[0].price if types and types[0] else None,
-        )
-        for number in range(settings.nodes)
-    ]
 
 
 def node_of(settings: AwsSettings, instance: Instance) -> Node:
@@ -320,9 +314,9 @@ def node_of(settings: AwsSettings, instance: Instance) -> Node:
     shutdown = ("shutdown", "-h", "now")
     known = TYPES.get(instance["InstanceType"])
     return Node(
-        cluster=tags.get(CLUSTER, ""),
-        name=tags.get(NODE, ""),
-        address=address,
+        tags.get(CLUSTER, ""),
+        tags.get(NODE, ""),
+        address,
         key=tags.get(KEY, ""),
         gpus=known.gpus if known else None,
         details=details,

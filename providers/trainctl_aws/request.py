@@ -6,6 +6,7 @@ User data: keys, node cache on local disks, a time limit for the first boot, a s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -35,7 +36,7 @@ _BOOT_TIMER = """\
 mkdir -p /var/lib/trainctl && chmod 1777 /var/lib/trainctl
 [ -e {marker} ] || (setsid sh -c 'sleep {seconds}; [ -e {marker} ] || shutdown -h now' </dev/null >/dev/null 2>&1 &)
 """
-_EACH_BOOT = """\
+EACH_BOOT = """\
 #!/bin/sh
 # Mount the local NVMe disks, striped, as the node cache of trainctl. Watch for idle time again.
 root=$(getent passwd {user} | cut -d: -f6)/.cache/trainctl
@@ -67,46 +68,41 @@ exit 0
 """Script that waits until cloud-init has run, then creates the file in its argument."""
 
 
-class RunInstancesRequest:
-    """Builds the parameters for one node, and creates the groups that they name."""
+@dataclass(frozen=True, slots=True)
+class MachineRequest:
+    """A machine to launch for one key. Creates the groups that the parameters name."""
 
-    def __init__(
-        self,
-        account: AwsAccount,
-        cluster: ClusterSettings,
-        settings: AwsSettings,
-        environ: Mapping[str, str],
-        node: str,
-        key: str,
-    ) -> None:
-        self._account = account
-        self._cluster = cluster
-        self._settings = settings
-        self._node = node
-        self._key = key
-        self._login = login_key_path(environ, cluster.name, cluster.lineage)
-        self._groups = ClusterNetwork(account, cluster.name, cluster.lineage)
+    account: AwsAccount
+    cluster: ClusterSettings
+    settings: AwsSettings
+    environ: Mapping[str, str]
+    name: str
+    key: str
 
     def parameters(self, offer: Offer, token: str) -> dict[str, Any]:
         """Return the parameters of RunInstances: the same for every attempt with one token."""
-        cluster, settings = self._cluster, self._settings
-        login = ensure_login_key(self._login)
+        cluster, settings = self.cluster, self.settings
+        login = ensure_login_key(login_key_path(self.environ, cluster.name, cluster.lineage))
         host = derive_host_key(login, token)
         tags = {
             **dict(settings.tags),
-            "Name": f"{cluster.name}/{self._node}",
+            "Name": f"{cluster.name}/{self.name}",
             LINEAGE: cluster.lineage,
             CLUSTER: cluster.name,
-            NODE: self._node,
-            KEY: self._key,
+            NODE: self.name,
+            KEY: self.key,
         }
         price = {} if offer.price_per_hour is None else {PRICE: f"{offer.price_per_hour:g}"}
         own = {**tags, HOST_KEY: host.public, **price}
         group = settings.placement_group
         if group is True:
-            group = self._groups.ensure_placement_group()
-        return {
-            **launch_parameters(settings, offer),
+            group = self._network().ensure_placement_group()
+        parameters: dict[str, Any] = {
+            "InstanceType": offer.type,
+            "MinCount": 1,
+            "MaxCount": 1,
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required"},
             **self._image(),
             "UserData": user_data(settings.user, login, host, settings.boot_timeout),
             "NetworkInterfaces": self._interfaces(offer),
@@ -116,15 +112,37 @@ class RunInstancesRequest:
                 {"ResourceType": "volume", "Tags": tag_list(tags)},
             ],
         }
+        if settings.instance_profile:
+            parameters["IamInstanceProfile"] = {"Name": settings.instance_profile}
+        if settings.spot:
+            limit = settings.max_price_per_hour
+            parameters["InstanceMarketOptions"] = {
+                "MarketType": "spot",
+                "SpotOptions": {
+                    "SpotInstanceType": "one-time",
+                    "InstanceInterruptionBehavior": "terminate",
+                    **({} if limit is None else {"MaxPrice": f"{limit:g}"}),
+                },
+            }
+        if settings.capacity_block:
+            parameters["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
+        reserved = settings.capacity_block or settings.capacity_reservation
+        if reserved:
+            target = {"CapacityReservationId": reserved}
+            parameters["CapacityReservationSpecification"] = {"CapacityReservationTarget": target}
+        return parameters
+
+    def _network(self) -> ClusterNetwork:
+        return ClusterNetwork(self.account, self.cluster.name, self.cluster.lineage)
 
     def _image(self) -> dict[str, Any]:
-        ami = self._settings.ami
+        ami = self.settings.ami
         if ami.startswith("ssm:"):
             name = ami.removeprefix("ssm:")
-            ami = self._account.call("ssm", "get_parameter", Name=name)["Parameter"]["Value"]
-        image = self._account.ec2("describe_images", ImageIds=[ami])["Images"][0]
+            ami = self.account.call("ssm", "get_parameter", Name=name)["Parameter"]["Value"]
+        image = self.account.ec2("describe_images", ImageIds=[ami])["Images"][0]
         disk = {
-            "VolumeSize": self._settings.volume,
+            "VolumeSize": self.settings.volume,
             "VolumeType": "gp3",
             "DeleteOnTermination": True,
             "Encrypted": True,
@@ -133,14 +151,14 @@ class RunInstancesRequest:
         return {"ImageId": ami, "BlockDeviceMappings": [{"DeviceName": device, "Ebs": disk}]}
 
     def _interfaces(self, offer: Offer) -> list[dict[str, Any]]:
-        settings = self._settings
-        subnets = subnet_zones(self._account, settings)
+        settings = self.settings
+        subnets = subnet_zones(self.account, settings)
         zone = offer.zone or min(subnets)
         if zone not in subnets:
             raise NodeError(f"no subnet in {zone}", "Add one to subnet, or remove the zone.")
         subnet = subnets[zone]
         groups = list(settings.security_groups) or [
-            self._groups.ensure_security_group(settings, subnet["VpcId"])
+            self._network().ensure_security_group(settings, subnet["VpcId"])
         ]
         interface = {"DeviceIndex": 0, "SubnetId": subnet["SubnetId"], "Groups": groups}
         known = TYPES.get(offer.type)
@@ -156,41 +174,6 @@ class RunInstancesRequest:
         ]
 
 
-def launch_parameters(settings: AwsSettings, offer: Offer) -> dict[str, Any]:
-    """Return the parameters of RunInstances that depend on settings and offer only."""
-    parameters: dict[str, Any] = {
-        "InstanceType": offer.type,
-        "MinCount": 1,
-        "MaxCount": 1,
-        "InstanceInitiatedShutdownBehavior": "terminate",
-        "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required"},
-    }
-    if settings.instance_profile:
-        parameters["IamInstanceProfile"] = {"Name": settings.instance_profile}
-    if settings.spot:
-        limit = settings.max_price_per_hour
-        parameters["InstanceMarketOptions"] = {
-            "MarketType": "spot",
-            "SpotOptions": {
-                "SpotInstanceType": "one-time",
-                "InstanceInterruptionBehavior": "terminate",
-                **({} if limit is None else {"MaxPrice": f"{limit:g}"}),
-            },
-        }
-    if settings.capacity_block:
-        parameters["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
-    reserved = settings.capacity_block or settings.capacity_reservation
-    if reserved:
-        target = {"CapacityReservationId": reserved}
-        parameters["CapacityReservationSpecification"] = {"CapacityReservationTarget": target}
-    return parameters
-
-
-def each_boot(user: str) -> str:
-    """Return the script that cloud-init runs as root at each boot."""
-    return _EACH_BOOT.format(user=user)
-
-
 def user_data(user: str, login: KeyPair, host: KeyPair, boot_timeout: float) -> str:
     """Return a cloud-config; equal arguments give equal text."""
     timer = _BOOT_TIMER.format(marker=LOGIN_MARKER, seconds=int(boot_timeout))
@@ -203,7 +186,7 @@ def user_data(user: str, login: KeyPair, host: KeyPair, boot_timeout: float) -> 
             {
                 "path": "/var/lib/cloud/scripts/per-boot/trainctl",
                 "permissions": "0755",
-                "content": each_boot(user),
+                "content": EACH_BOOT.format(user=user),
             }
         ],
     }

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from trainctl.base.json import JsonObject
 from trainctl.base.units import parse_duration
-from trainctl.plugin_api.provider import ClusterSettings, SettingsProblem
+from trainctl.plugin_api.provider import (
+    ClusterSettings,
+    SettingsProblem,
+    integer_schema,
+    text_schema,
+)
 from trainctl_aws.catalog import ACCELERATORS, TYPES, counts_of, types_with
 
 DEFAULT_IMAGE = (
@@ -17,35 +22,149 @@ DEFAULT_IMAGE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AwsSettings:
-    """Settings of one cluster; durations in seconds."""
+_ID = r"^{}-[0-9a-f]{{8,17}}$(?!\n)"
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_+=,.@-]*$(?!\n)"
+_SUBNET = text_schema(_ID.format("subnet"), "Subnet.")
 
-    region: str
-    instance_types: tuple[str, ...]
-    zones: tuple[str, ...] = ()
-    nodes: int = 1
-    max_nodes: int = 0
-    ami: str = DEFAULT_IMAGE
-    user: str = "ubuntu"
-    spot: bool = False
-    capacity_reservation: str = ""
-    capacity_block: str = ""
-    volume: int = 200
-    placement_group: str | bool = False
-    efa: bool = False
-    instance_profile: str = ""
-    tags: tuple[tuple[str, str], ...] = ()
-    subnets: tuple[str, ...] = ()
-    security_groups: tuple[str, ...] = ()
-    ssh_from: tuple[str, ...] = ()
-    public: bool = True
-    jump: str = ""
-    port: int = 22
-    max_price_per_hour: float | None = None
-    capacity_timeout: float = 0.0
-    boot_timeout: float = 900.0
-    idle_timeout: float = 1800.0
+
+def _setting(value: Any, **schema: Any) -> Any:
+    """Return a member with its default and its schema."""
+    return field(default=value, metadata=schema)
+
+
+def _text(pattern: str, description: str, **more: Any) -> Any:
+    return _setting(more.get("default", ""), **text_schema(pattern, description, **more))
+
+
+def _whole(description: str, minimum: int = 1, **more: Any) -> Any:
+    return _setting(more.get("default", 0), **integer_schema(description, minimum, **more))
+
+
+def _list(pattern: str, item: str, description: str) -> Any:
+    return _setting((), **_list_schema(text_schema(pattern, item), description))
+
+
+def _list_schema(items: JsonObject, description: str) -> JsonObject:
+    return {"type": "array", "items": items, "minItems": 1, "description": description}
+
+
+def _duration(description: str, default: str) -> Any:
+    pattern = r"^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?$(?!\n)"
+    forms = [{"type": "string", "pattern": pattern}, {"type": "integer", "minimum": 0}]
+    return _setting(parse_duration(default), anyOf=forms, description=description, default=default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsSettings:
+    """Settings of one cluster by their keys in the manifest; durations in seconds."""
+
+    region: str = _text(r"^[a-z]{2}(-[a-z]+)+-[0-9]+$(?!\n)", "Region, such as us-east-1.")
+    zones: tuple[str, ...] = _list(
+        r"^[a-z0-9-]+[a-z]$(?!\n)",
+        "Availability zone.",
+        "Availability zones in order of preference; default: all of the region.",
+    )
+    instance_types: tuple[str, ...] = _list(
+        r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$(?!\n)",
+        "Instance type.",
+        "Instance types in order of preference.",
+    )
+    accelerator: str = _setting(
+        "",
+        enum=list(ACCELERATORS),
+        description="GPU, as an alternative to instance_types; the cheapest type comes first.",
+    )
+    count: int = _whole(
+        "Number of GPUs per node, with accelerator; default: 8, or all that a machine can have."
+    )
+    nodes: int = _whole("Number of machines.", default=1)
+    ami: str = _text(
+        r"^(ami-[0-9a-f]{8,17}|ssm:/[A-Za-z0-9_./-]+)$(?!\n)",
+        "Image: its ID, or ssm:/PARAMETER; default: the current deep-learning base image with Ubuntu 22.04.",
+    )
+    user: str = _text(
+        r"^[a-z_][a-z0-9_-]*$(?!\n)", "Login name of the image; default: ubuntu.", default="ubuntu"
+    )
+    availability_model: str = _setting(
+        "on_demand",
+        enum=["on_demand", "spot"],
+        default="on_demand",
+        description="on_demand, or cheaper spot instances that AWS can end.",
+    )
+    capacity_reservation: str = _text(_ID.format("cr"), "ID of a capacity reservation to use.")
+    capacity_block: str = _text(_ID.format("cr"), "ID of a capacity block for ML to use.")
+    volume: int = _whole("Size of the root volume in GB.", minimum=8, default=200)
+    placement_group: str | bool = _setting(
+        False,
+        anyOf=[{"type": "boolean"}, {"type": "string", "pattern": _NAME}],
+        description="Place the machines close to each other: true for a group of its own, or the name of a group; default: true with efa, unless capacity is reserved.",
+    )
+    efa: bool = _setting(
+        False,
+        type="boolean",
+        default=False,
+        description="Attach Elastic Fabric Adapters, for training on several nodes.",
+    )
+    instance_profile: str = _text(
+        _NAME, "Name of the instance profile whose role the machines get; default: none."
+    )
+    tags: tuple[tuple[str, str], ...] = _setting(
+        (),
+        type="object",
+        propertyNames={"pattern": r"^(?!aws:|trainctl:|Name$)[A-Za-z0-9 +=._:/@-]{1,128}$(?!\n)"},
+        additionalProperties={"type": "string", "maxLength": 256},
+        description="More tags of machines and volumes.",
+    )
+    subnet: tuple[str, ...] = _setting(
+        (),
+        anyOf=[_SUBNET, _list_schema(_SUBNET, "Subnets.")],
+        description="Subnet, or a list with one for each zone; default: those of the default VPC.",
+    )
+    security_groups: tuple[str, ...] = _list(
+        _ID.format("sg"),
+        "Security group.",
+        "Security groups of the machines; default: a group of the cluster that allows ssh from ssh_from.",
+    )
+    ssh_from: tuple[str, ...] = _list(
+        r"^[0-9a-fA-F.:]+/[0-9]{1,3}$(?!\n)",
+        "Address range.",
+        "Address ranges that may connect to port 22, such as 203.0.113.7/32.",
+    )
+    address: str = _setting(
+        "public",
+        enum=["public", "private"],
+        default="public",
+        description="Address that trainctl connects to; private machines have no public address.",
+    )
+    jump: str = _text(
+        r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*$(?!\n)",
+        "Jump hosts, as for ssh -J: user@host:port, separated by commas.",
+    )
+    port: int = _whole("Port of sshd.", maximum=65535, default=22)
+    max_nodes: int = _whole(
+        "Most machines of this cluster that may exist at the same time; default: any number."
+    )
+    max_price_per_hour: float | None = _setting(
+        None,
+        type="number",
+        exclusiveMinimum=0,
+        description="Highest price per hour of one machine in USD; offers above it are not tried.",
+    )
+    capacity_timeout: float = _duration(
+        "How long to try all offers again while there is no capacity.", "0s"
+    )
+    boot_timeout: float = _duration(
+        "Time for a machine to boot; it turns itself off if trainctl has not logged in by then.",
+        "15m",
+    )
+    idle_timeout: float = _duration(
+        "Time without runs after which a machine turns itself off.", "30m"
+    )
+
+    @property
+    def spot(self) -> bool:
+        """Whether machines are spot instances."""
+        return self.availability_model == "spot"
 
     @property
     def availability(self) -> str:
@@ -54,36 +173,43 @@ class AwsSettings:
             return "capacity block"
         return "spot" if self.spot else "on-demand"
 
+    @property
+    def public(self) -> bool:
+        """Whether machines have a public address."""
+        return self.address != "private"
+
+
+def schema() -> JsonObject:
+    """Return the JSON Schema of a cluster section, without the core's keys."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["region"],
+        "properties": {member.name: dict(member.metadata) for member in fields(AwsSettings)},
+    }
+
 
 def read_settings(cluster: ClusterSettings) -> AwsSettings:
     """Return the settings of a cluster that the schema accepts."""
     own: Mapping[str, Any] = cluster.settings
-    names = AwsSettings.__dataclass_fields__.keys() & own.keys()
-    values = {name: own[name] for name in names if own[name]}
+    values = {name: own[name] for name in AwsSettings.__dataclass_fields__ if own.get(name)}
+    values.setdefault("ami", DEFAULT_IMAGE)
     for name, value in values.items():
         if name.endswith("_timeout"):
             values[name] = parse_duration(value)
         elif isinstance(value, list):
             values[name] = tuple(value)
-    subnet, reserved = (
-        own.get("subnet"),
-        own.get("capacity_block") or own.get("capacity_reservation"),
-    )
-    accelerator = str(own.get("accelerator") or "")
-    counts = counts_of(accelerator)
-    return AwsSettings(
-        **{
-            "instance_types": types_with(accelerator, int(own.get("count") or max(counts)))
-            if counts
-            else (),
-            **values,
-            "spot": own.get("availability_model") == "spot",
-            "placement_group": own.get("placement_group", bool(own.get("efa")) and not reserved),
-            "tags": tuple(sorted((own.get("tags") or {}).items())),
-            "subnets": (subnet,) if isinstance(subnet, str) else tuple(subnet or ()),
-            "public": own.get("address") != "private",
-        }
-    )
+        elif name == "tags":
+            values[name] = tuple(sorted(value.items()))
+        elif name == "subnet":
+            values[name] = (value,)
+    accelerator = values.get("accelerator", "")
+    if counts := counts_of(accelerator):
+        types = types_with(accelerator, int(values.get("count", max(counts))))
+        values.setdefault("instance_types", types)
+    reserved = values.get("capacity_block") or values.get("capacity_reservation")
+    group = own.get("placement_group", bool(own.get("efa")) and not reserved)
+    return AwsSettings(**{**values, "placement_group": group})
 
 
 def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
@@ -114,7 +240,17 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
         yield SettingsProblem(
             ("max_nodes",), f"max_nodes is less than nodes ({settings.nodes})", "Raise max_nodes."
         )
-    yield from _purchase_problems(settings)
+    reserved = settings.capacity_reservation or settings.capacity_block
+    if settings.capacity_reservation and settings.capacity_block:
+        yield SettingsProblem(
+            ("capacity_block",), "capacity_block and capacity_reservation exclude each other",
+            "Set one of them.",
+        )  # fmt: skip
+    if reserved and settings.spot:
+        yield SettingsProblem(
+            ("availability_model",), "spot instances can't use reserved capacity",
+            "Remove availability_model: spot.",
+        )  # fmt: skip
     yield from _efa_problems(settings)
 
 
@@ -134,20 +270,6 @@ def _type_problems(own: Mapping[str, Any], settings: AwsSettings) -> Iterator[Se
         )  # fmt: skip
 
 
-def _purchase_problems(settings: AwsSettings) -> Iterator[SettingsProblem]:
-    reserved = settings.capacity_reservation or settings.capacity_block
-    if settings.capacity_reservation and settings.capacity_block:
-        yield SettingsProblem(
-            ("capacity_block",), "capacity_block and capacity_reservation exclude each other",
-            "Set one of them.",
-        )  # fmt: skip
-    if reserved and settings.spot:
-        yield SettingsProblem(
-            ("availability_model",), "spot instances can't use reserved capacity",
-            "Remove availability_model: spot.",
-        )  # fmt: skip
-
-
 def _efa_problems(settings: AwsSettings) -> Iterator[SettingsProblem]:
     if not settings.efa:
         return
@@ -162,119 +284,3 @@ def _efa_problems(settings: AwsSettings) -> Iterator[SettingsProblem]:
                 ("address",), f"{name} with EFA has several network cards, so it gets no public address",
                 "Set address: private, and jump to a host in the VPC.",
             )  # fmt: skip
-
-
-_ID = r"^{}-[0-9a-f]{{8,17}}$(?!\n)"
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9_+=,.@-]*$(?!\n)"
-
-
-def _text(pattern: str, description: str, **more: Any) -> JsonObject:
-    return {"type": "string", "pattern": pattern, "description": description, **more}
-
-
-def _whole(description: str, minimum: int = 1, **more: Any) -> JsonObject:
-    return {"type": "integer", "minimum": minimum, "description": description, **more}
-
-
-def _list(items: JsonObject, description: str) -> JsonObject:
-    return {"type": "array", "items": items, "minItems": 1, "description": description}
-
-
-def _duration(description: str, **more: Any) -> JsonObject:
-    pattern = r"^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?$(?!\n)"
-    forms = [{"type": "string", "pattern": pattern}, {"type": "integer", "minimum": 0}]
-    return {"anyOf": forms, "description": description, **more}
-
-
-def schema() -> JsonObject:
-    """Return the JSON Schema of a cluster section, without the core's keys."""
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["region"],
-        "properties": {**_MACHINES, **_NETWORK, **_LIMITS},
-    }
-
-
-_MACHINES: JsonObject = {
-    "region": _text(r"^[a-z]{2}(-[a-z]+)+-[0-9]+$(?!\n)", "Region, such as us-east-1."),
-    "zones": _list(
-        _text(r"^[a-z0-9-]+[a-z]$(?!\n)", "Availability zone."),
-        "Availability zones in order of preference; default: all of the region.",
-    ),
-    "instance_types": _list(
-        _text(r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$(?!\n)", "Instance type."),
-        "Instance types in order of preference.",
-    ),
-    "accelerator": {
-        "enum": list(ACCELERATORS),
-        "description": "GPU, as an alternative to instance_types; the cheapest type comes first.",
-    },
-    "count": _whole("Number of GPUs per node, with accelerator; default: 8, or all that a machine can have."),
-    "nodes": _whole("Number of machines.", default=1),
-    "ami": _text(
-        r"^(ami-[0-9a-f]{8,17}|ssm:/[A-Za-z0-9_./-]+)$(?!\n)",
-        "Image: its ID, or ssm:/PARAMETER; default: the current deep-learning base image with Ubuntu 22.04.",
-    ),
-    "user": _text(r"^[a-z_][a-z0-9_-]*$(?!\n)", "Login name of the image; default: ubuntu.", default="ubuntu"),
-    "availability_model": {
-        "enum": ["on_demand", "spot"],
-        "default": "on_demand",
-        "description": "on_demand, or cheaper spot instances that AWS can end.",
-    },
-    "capacity_reservation": _text(_ID.format("cr"), "ID of a capacity reservation to use."),
-    "capacity_block": _text(_ID.format("cr"), "ID of a capacity block for ML to use."),
-    "volume": _whole("Size of the root volume in GB.", minimum=8, default=200),
-    "placement_group": {
-        "anyOf": [{"type": "boolean"}, {"type": "string", "pattern": _NAME}],
-        "description": "Place the machines close to each other: true for a group of its own, or the name of a group; default: true with efa, unless capacity is reserved.",
-    },
-    "efa": {
-        "type": "boolean",
-        "default": False,
-        "description": "Attach Elastic Fabric Adapters, for training on several nodes.",
-    },
-    "instance_profile": _text(_NAME, "Name of the instance profile whose role the machines get; default: none."),
-    "tags": {
-        "type": "object",
-        "propertyNames": {"pattern": r"^(?!aws:|trainctl:|Name$)[A-Za-z0-9 +=._:/@-]{1,128}$(?!\n)"},
-        "additionalProperties": {"type": "string", "maxLength": 256},
-        "description": "More tags of machines and volumes.",
-    },
-}  # fmt: skip
-_SUBNET = _text(_ID.format("subnet"), "Subnet.")
-_NETWORK: JsonObject = {
-    "subnet": {
-        "anyOf": [_SUBNET, _list(_SUBNET, "Subnets.")],
-        "description": "Subnet, or a list with one for each zone; default: those of the default VPC.",
-    },
-    "security_groups": _list(
-        _text(_ID.format("sg"), "Security group."),
-        "Security groups of the machines; default: a group of the cluster that allows ssh from ssh_from.",
-    ),
-    "ssh_from": _list(
-        _text(r"^[0-9a-fA-F.:]+/[0-9]{1,3}$(?!\n)", "Address range."),
-        "Address ranges that may connect to port 22, such as 203.0.113.7/32.",
-    ),
-    "address": {
-        "enum": ["public", "private"],
-        "default": "public",
-        "description": "Address that trainctl connects to; private machines have no public address.",
-    },
-    "jump": _text(
-        r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*$(?!\n)",
-        "Jump hosts, as for ssh -J: user@host:port, separated by commas.",
-    ),
-    "port": _whole("Port of sshd.", maximum=65535, default=22),
-}
-_LIMITS: JsonObject = {
-    "max_nodes": _whole("Most machines of this cluster that may exist at the same time; default: any number."),
-    "max_price_per_hour": {
-        "type": "number",
-        "exclusiveMinimum": 0,
-        "description": "Highest price per hour of one machine in USD; offers above it are not tried.",
-    },
-    "capacity_timeout": _duration("How long to try all offers again while there is no capacity.", default="0s"),
-    "boot_timeout": _duration("Time for a machine to boot; it turns itself off if trainctl has not logged in by then.", default="15m"),
-    "idle_timeout": _duration("Time without runs after which a machine turns itself off.", default="30m"),
-}  # fmt: skip

@@ -21,6 +21,7 @@ from trainctl.plugin_api.provider import (
     ResourceStatus,
     SettingsProblem,
     Transport,
+    integer_schema,
 )
 from trainctl.remote.node_markers import create_marker, marker_name, remove_marker
 from trainctl.remote.processes import ProgramRunner, ProgramStreams
@@ -45,19 +46,12 @@ class LocalProvider:
             "type": "object",
             "additionalProperties": False,
             "properties": {
-                "nodes": {
-                    "type": "integer",
-                    "minimum": 1,
-                    "maximum": _MAX_NODES,
-                    "default": 1,
-                    "description": "Number of nodes, which are directories of this machine.",
-                },
-                "gpus": {
-                    "type": "integer",
-                    "minimum": 0,
-                    "default": 0,
-                    "description": "Number of GPUs per node.",
-                },
+                "nodes": integer_schema(
+                    "Number of nodes, which are directories of this machine.",
+                    maximum=_MAX_NODES,
+                    default=1,
+                ),
+                "gpus": integer_schema("Number of GPUs per node.", minimum=0, default=0),
             },
         }
 
@@ -123,10 +117,10 @@ class LocalProvider:
 def _node(cluster: ClusterSettings, name: str, key: str) -> Node:
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "trainctl"
     return Node(
-        cluster=cluster.name,
-        name=name,
-        address="local",
-        root=str(_root(name)),
+        cluster.name,
+        name,
+        "local",
+        str(_root(name)),
         data=str(data),
         python=sys.executable,
         key=key,

@@ -109,7 +109,8 @@ class SlurmProvider(SshProvider):
         argv = sbatch_arguments(cluster, request)
         output = self._slurm(node, argv, script(request))
         if output.exit_code != 0:
-            raise NodeError(f"Slurm refused {request.label}", _tail(output), code="job-refused")
+            tail = printable_tail(output.stderr)
+            raise NodeError(f"Slurm refused {request.label}", tail, code="job-refused")
         self._note_change(node)
         return output.stdout.decode().strip().partition(";")[0]
 
@@ -126,9 +127,7 @@ class SlurmProvider(SshProvider):
 
     def cancel_job(self, cluster: ClusterSettings, node: Node, job: BatchJob) -> None:
         # of a running job only after its time to save: Slurm kills it within KillWait
-        output = self._slurm(node, ["scancel", job.id])
-        if output.exit_code != 0:
-            raise NodeError(f"cannot cancel job {job.id}", _tail(output))
+        self._checked(node, ["scancel", job.id], f"cannot cancel job {job.id}")
         self._note_change(node)
 
     def signal_job(self, cluster: ClusterSettings, node: Node, job: BatchJob) -> None:
@@ -140,9 +139,8 @@ class SlurmProvider(SshProvider):
         self, cluster: ClusterSettings, node: Node, job: BatchJob, request: BatchRequest
     ) -> None:
         """The name is the slot; a job that has just started is left as it is."""
-        output = self._slurm(node, ["scontrol", "update", f"jobid={job.id}", *order(request)])
-        if output.exit_code != 0:
-            raise NodeError(f"cannot change job {job.id}", _tail(output))
+        argv = ["scontrol", "update", f"jobid={job.id}", *order(request)]
+        self._checked(node, argv, f"cannot change job {job.id}")
         self._note_change(node)
 
     def machines(self, cluster: ClusterSettings, node: Node) -> Sequence[BatchMachine]:
@@ -176,9 +174,19 @@ class SlurmProvider(SshProvider):
         return with_margin(request, self._time_limits[key])
 
     def _sinfo(self, node: Node, argv: Sequence[str]) -> str:
+        return self._checked(node, argv, f"sinfo failed on {node.id}")
+
+    def _checked(
+        self,
+        node: Node,
+        argv: Sequence[str],
+        problem: str,
+        error: type[NodeError] = NodeError,
+    ) -> str:
+        """Return standard output; an error with this summary if the command fails."""
         output = self._slurm(node, argv)
         if output.exit_code != 0:
-            raise NodeError(f"sinfo failed on {node.id}", _tail(output))
+            raise error(problem, printable_tail(output.stderr))
         return output.stdout.decode(errors="replace")
 
     def _jobs(self, node: Node) -> list[BatchJob]:
@@ -188,10 +196,8 @@ class SlurmProvider(SshProvider):
             return known.jobs
         began = time.monotonic()
         query = ["sh", "-c", 'TZ=UTC "$@" --user="$(id -un)"', "sh", *squeue_arguments()]
-        output = self._slurm(node, query)
-        if output.exit_code != 0:
-            raise NodeUnreachable(f"squeue failed on {node.id}", _tail(output))
-        jobs = [*parse_jobs(output.stdout.decode(errors="replace"))]
+        output = self._checked(node, query, f"squeue failed on {node.id}", NodeUnreachable)
+        jobs = [*parse_jobs(output)]
         now = time.monotonic()
         is_settled = began > self._changed_at + _SETTLING_SECONDS
         interval = max(_POLL_SECONDS if is_settled else _SOON_SECONDS, 20 * (now - began))
@@ -227,10 +233,6 @@ class SlurmProvider(SshProvider):
                 code="scheduler-unreachable",
             )
         return output
-
-
-def _tail(output: CommandOutput) -> str:
-    return printable_tail(output.stderr)
 
 
 _: tuple[type[Provider], type[SchedulesJobs]] = (SlurmProvider, SlurmProvider)

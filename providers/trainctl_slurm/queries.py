@@ -35,9 +35,9 @@ def parse_jobs(output: str) -> Iterator[BatchJob]:
         word, _, detail = reason.partition(", ")  # ReqNodeNotAvail, UnavailableNodes:n4
         known = ", ".join(filter(None, (REASONS.get(word, word), detail)))
         yield BatchJob(
-            id=number,
-            key=comment.removeprefix(KEY).partition(" ")[0],
-            state=batch_state,
+            number,
+            comment.removeprefix(KEY).partition(" ")[0],
+            batch_state,
             reason=known if batch_state is BatchState.PENDING else "",
             restarts=int(restarts) if restarts.isdigit() else 0,
             nodes=(nodes,) if nodes else (),
@@ -171,9 +171,9 @@ def parse_machines(output: str) -> list[BatchMachine]:
     """Return the machines of sinfo, which prints one for each of its partitions."""
     machines = {
         name: BatchMachine(
-            name=name,
-            state=state.rstrip("*~#!%$@^-"),
-            usable=not state.startswith(_DOWN),
+            name,
+            state.rstrip("*~#!%$@^-"),
+            not state.startswith(_DOWN),
             reason="" if reason == "none" else reason,
             gpus=_gpus(gres),
             gpus_used=_gpus(used),

@@ -10,15 +10,15 @@ from typing import Any
 
 from trainctl.base.json import JsonObject
 from trainctl.base.protocol.runs import WAITING_EXIT_CODE
-from trainctl.plugin_api.provider import ClusterSettings
+from trainctl.plugin_api.provider import ClusterSettings, text_schema
 from trainctl.plugin_api.scheduler import BatchRequest, BatchVariables
 from trainctl_ssh.hosts import DIRECTORY, HOST
 
 VARIABLES = BatchVariables(
-    rank="SLURM_PROCID",
-    restarts="SLURM_RESTART_COUNT",
-    gpus="CUDA_VISIBLE_DEVICES",
-    host="SLURMD_NODENAME",
+    "SLURM_PROCID",
+    "SLURM_RESTART_COUNT",
+    "CUDA_VISIBLE_DEVICES",
+    "SLURMD_NODENAME",
     forwarded=("SLURM_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
 )
 KEY = "trainctl:"
@@ -41,18 +41,18 @@ SBATCH_OPTIONS = (
 """Options of sbatch that a manifest may set; all others belong to trainctl."""
 
 
-def _word(description: str) -> JsonObject:
-    return {"type": "string", "pattern": _WORD, "description": description}
-
-
 def schema() -> JsonObject:
     """Return the JSON Schema of a cluster section, without the core's keys."""
     kind: JsonObject = {
         "type": "object",
         "additionalProperties": False,
         "properties": {
-            "gres": _word("Type in Slurm's GRES, as in gpu:TYPE:COUNT; default: none."),
-            "partition": _word("Partition that has these GPUs; default: that of the cluster."),
+            "gres": text_schema(
+                _WORD, "Type in Slurm's GRES, as in gpu:TYPE:COUNT; default: none."
+            ),
+            "partition": text_schema(
+                _WORD, "Partition that has these GPUs; default: that of the cluster."
+            ),
         },
     }
     option: JsonObject = {
@@ -71,25 +71,22 @@ def schema() -> JsonObject:
                 "else": HOST,
                 "description": "Login host, as a host of an ssh cluster; default: Slurm's commands of this machine.",
             },
-            "shared_dir": {
-                "type": "string",
-                "pattern": DIRECTORY,
-                "description": "Directory of trainctl that the login host and all nodes share.",
-            },
-            "partition": _word("Partition; default: Slurm's."),
-            "account": _word("Account to charge; default: that of the user."),
-            "qos": _word("Quality of service; default: that of the account."),
-            "constraint": _word("Features that nodes must have."),
+            "shared_dir": text_schema(
+                DIRECTORY, "Directory of trainctl that the login host and all nodes share."
+            ),
+            "partition": text_schema(_WORD, "Partition; default: Slurm's."),
+            "account": text_schema(_WORD, "Account to charge; default: that of the user."),
+            "qos": text_schema(_WORD, "Quality of service; default: that of the account."),
+            "constraint": text_schema(_WORD, "Features that nodes must have."),
             "gpus": {
                 "type": "object",
                 "additionalProperties": kind,
                 "description": "GRES type and partition by the type in compute.accelerator; default: its name in lower case.",
             },
-            "node_cache": {
-                "type": "string",
-                "pattern": r"^[/$][^\x00-\x1f\x7f]*$(?!\n)",
-                "description": "Directory on each node's own disk for copies of weights, such as $SLURM_TMPDIR; default: jobs read the shared directory.",
-            },
+            "node_cache": text_schema(
+                r"^[/$][^\x00-\x1f\x7f]*$(?!\n)",
+                "Directory on each node's own disk for copies of weights, such as $SLURM_TMPDIR; default: jobs read the shared directory.",
+            ),
             "requeue": {
                 "type": "boolean",
                 "default": True,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainctl.base.filesystem.files import write_atomic
 from trainctl.errors import NodeUnreachable
 from trainctl.plugin_api.provider import Confirm
 from trainctl.remote.responses import printable_tail
@@ -268,7 +269,5 @@ def pinned_known_hosts(directory: Path, host_key: str) -> Path:
     name = hashlib.sha256(host_key.encode()).hexdigest()[:16]
     path = directory / f"pin-{name}"
     if not path.exists():
-        temporary = path.with_name(f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
-        temporary.write_text(f"{PIN} {host_key}\n")
-        temporary.replace(path)
+        write_atomic(path, f"{PIN} {host_key}\n".encode(), durable=False)
     return path

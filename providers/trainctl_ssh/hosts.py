@@ -17,6 +17,8 @@ from trainctl.plugin_api.provider import (
     ResourceStatus,
     SettingsProblem,
     Transport,
+    integer_schema,
+    text_schema,
 )
 from trainctl.remote.responses import printable_tail
 
@@ -65,19 +67,6 @@ class SshLogin:
         return {name: value for name, value in options.items() if value}
 
 
-@dataclass(frozen=True, slots=True)
-class SshHost:
-    """One host of a cluster; ``python`` and ``dir`` are empty unless declared."""
-
-    name: str
-    login: SshLogin
-    python: str = ""
-    dir: str = ""
-    gpus: int | None = None
-    price_per_hour: float | None = None
-    ports: str = ""
-
-
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$(?!\n)"
 _ADDRESS = r"^[A-Za-z0-9_:][A-Za-z0-9_.:-]*$(?!\n)"
 _USER = r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$(?!\n)"
@@ -88,23 +77,14 @@ _PORTS = r"^[0-9]{1,5}-[0-9]{1,5}$(?!\n)"
 _KEY = r"^[a-z][A-Za-z0-9@.-]* +[A-Za-z0-9+/]+=*( +[^\x00-\x1f\x7f]*)?$(?!\n)"
 
 
-def _text(pattern: str, description: str) -> JsonObject:
-    return {"type": "string", "pattern": pattern, "description": description}
-
-
 _LOGIN: JsonObject = {
-    "user": _text(_USER, "Login name; default: that of the SSH configuration."),
-    "port": {
-        "type": "integer",
-        "minimum": 1,
-        "maximum": 65535,
-        "description": "Port of sshd.",
-    },
-    "identity_file": _text(_FILE, "Private key for the login, a path on the client."),
-    "jump": _text(_JUMP, "Jump hosts, as for ssh -J: user@host:port, separated by commas."),
+    "user": text_schema(_USER, "Login name; default: that of the SSH configuration."),
+    "port": integer_schema("Port of sshd.", maximum=65535),
+    "identity_file": text_schema(_FILE, "Private key for the login, a path on the client."),
+    "jump": text_schema(_JUMP, "Jump hosts, as for ssh -J: user@host:port, separated by commas."),
 }
 _OPEN: JsonObject = {
-    "ports": _text(
+    "ports": text_schema(
         _PORTS,
         "Ports that other hosts can connect to through a firewall, as FIRST-LAST; default: any.",
     ),
@@ -115,18 +95,14 @@ HOST: JsonObject = {
     "anyOf": [{"required": ["name"]}, {"required": ["address"]}],
     "description": "A host: a name or an address, or both, and its settings.",
     "properties": {
-        "name": _text(_NAME, "Name of the node; default: its address."),
-        "address": _text(_ADDRESS, "Host name, IP address or alias of the SSH configuration."),
+        "name": text_schema(_NAME, "Name of the node; default: its address."),
+        "address": text_schema(_ADDRESS, "Host name, IP address or alias of the SSH configuration."),
         **_LOGIN,
         **_OPEN,
-        "host_key": _text(_KEY, "Public key of the host, TYPE BASE64 as printed by ssh-keyscan; no other is accepted."),
-        "python": _text(DIRECTORY, "Python 3.8 or newer: an absolute path, or one below ~/."),
-        "dir": _text(DIRECTORY, "Directory of trainctl on the host, an absolute path or one below ~/; default: ~/.cache/trainctl."),
-        "gpus": {
-            "type": "integer",
-            "minimum": 0,
-            "description": "Number of GPUs that jobs may use; default: all that the host reports.",
-        },
+        "host_key": text_schema(_KEY, "Public key of the host, TYPE BASE64 as printed by ssh-keyscan; no other is accepted."),
+        "python": text_schema(DIRECTORY, "Python 3.8 or newer: an absolute path, or one below ~/."),
+        "dir": text_schema(DIRECTORY, "Directory of trainctl on the host, an absolute path or one below ~/; default: ~/.cache/trainctl."),
+        "gpus": integer_schema("Number of GPUs that jobs may use; default: all that the host reports.", minimum=0),
         "price_per_hour": {"type": "number", "minimum": 0, "description": "Cost of the host per hour."},
     },
 }  # fmt: skip
@@ -134,7 +110,7 @@ HOST: JsonObject = {
 
 def schema() -> JsonObject:
     """Return the JSON Schema of a cluster section, without the core's keys."""
-    name = _text(_ADDRESS, "Name or address of a host, without user and port.")
+    name = text_schema(_ADDRESS, "Name or address of a host, without user and port.")
     return {
         "type": "object",
         "additionalProperties": False,
@@ -142,13 +118,9 @@ def schema() -> JsonObject:
         "properties": {
             **_LOGIN,
             **_OPEN,
-            "connect_timeout": {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": 600,
-                "default": CONNECT_SECONDS,
-                "description": "Connection timeout in seconds.",
-            },
+            "connect_timeout": integer_schema(
+                "Connection timeout in seconds.", maximum=600, default=CONNECT_SECONDS
+            ),
             "hosts": {
                 "type": "array",
                 "minItems": 1,
@@ -167,13 +139,14 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
         yield _range_error(("ports",))
     names: dict[str, int] = {}
     seen_hosts: dict[Any, int] = {}
-    for number, host in enumerate(hosts):
+    for number, (host, directory) in enumerate(hosts):
+        login = node_login(host)
         # an address of IPv6 has more than one colon, and nothing else has any
-        address, colon, port = host.login.address.partition(":")
+        address, colon, port = login.address.partition(":")
         if colon and port.isdigit():
             yield SettingsProblem(
                 ("hosts", number),
-                f"{host.login.address!r} contains a port",
+                f"{login.address!r} contains a port",
                 f"Use {{address: {address}, port: {port}}}.",
             )
         first = names.setdefault(host.name, number)
@@ -183,17 +156,17 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
                 f"duplicate host name {host.name!r}",
                 f"hosts[{first}] has the same name. Set a different name for each host.",
             )
-        identity = (host.login.address, host.login.port, host.login.user, host.dir)
+        identity = (login.address, login.port, login.user, directory)
         first = seen_hosts.setdefault(identity, number)
         if first != number and names[host.name] == number:
             yield SettingsProblem(
                 ("hosts", number),
                 f"hosts[{number}] is the same host as hosts[{first}]",
-                f"Both have the address {host.login.address!r}. Remove one, or set a different dir for each.",
+                f"Both have the address {login.address!r}. Remove one, or set a different dir for each.",
             )
         if host.ports != ports and not _is_port_range(host.ports):
             yield _range_error(("hosts", number, "ports"))
-        if host.login.host_key and not _is_key(host.login.host_key):
+        if login.host_key and not _is_key(login.host_key):
             yield SettingsProblem(
                 ("hosts", number, "host_key"),
                 "host_key is not a public key",
@@ -225,8 +198,8 @@ def _is_key(text: str) -> bool:
     return blob[:4] == len(kind).to_bytes(4, "big") and blob[4 : 4 + len(kind)] == kind.encode()
 
 
-def cluster_hosts(cluster: ClusterSettings) -> Iterator[SshHost]:
-    """Yield the hosts in declared order, with the cluster's settings applied."""
+def cluster_hosts(cluster: ClusterSettings) -> Iterator[tuple[Node, str]]:
+    """Yield the planned nodes in declared order, each with the ``dir`` of its host; empty unless declared."""
     shared: Mapping[str, Any] = cluster.settings
     for declared in shared.get("hosts") or ():
         host: Mapping[str, Any] = {"name": declared} if isinstance(declared, str) else declared
@@ -237,16 +210,17 @@ def cluster_hosts(cluster: ClusterSettings) -> Iterator[SshHost]:
             host_key=" ".join(str(host.get("host_key") or "").split()[:2]),  # without its comment
             **{name: own[name] for name in _LOGIN_SETTINGS if own.get(name)},
         )
-        name = str(host.get("name") or address)
-        yield SshHost(
-            name,
-            login,
-            str(host.get("python") or ""),
-            str(host.get("dir") or ""),
-            host.get("gpus"),
-            host.get("price_per_hour"),
-            str(own.get("ports") or ""),
+        node = Node(
+            cluster.name,
+            str(host.get("name") or address),
+            address,
+            python=str(host.get("python") or ""),
+            gpus=host.get("gpus"),
+            details=login.details,
+            price_per_hour=host.get("price_per_hour"),
+            ports=str(own.get("ports") or ""),
         )
+        yield node, str(host.get("dir") or "")
 
 
 def node_login(node: Node) -> SshLogin:
@@ -284,9 +258,12 @@ case $said in *": No such file or directory" | *": Not a directory") echo missin
 """Only ENOENT and ENOTDIR mean missing; ``ls`` prints the C library's texts."""
 
 
-def find_host_paths(transport: Transport, host: SshHost, node_label: str) -> dict[str, Any]:
-    """Return ``root``, ``data`` and ``python`` of a Node on the host; NodeError without a supported Python."""
-    candidates = (host.python,) if host.python else _CANDIDATES
+def find_host_paths(transport: Transport, node: Node, directory: str = "") -> dict[str, Any]:
+    """Return ``root``, ``data`` and ``python`` of a planned node; NodeError without a supported Python.
+
+    ``directory`` is the ``dir`` of its host; empty: the default.
+    """
+    candidates = (node.python,) if node.python else _CANDIDATES
     output = transport.run(["sh", "-c", _DISCOVERY_SCRIPT, "sh", *candidates], timeout=_SECONDS)
     home, pythons = "", []
     for line in output.stdout.decode(errors="surrogateescape").splitlines():
@@ -297,7 +274,7 @@ def find_host_paths(transport: Transport, host: SshHost, node_label: str) -> dic
             pythons.append(rest.split("\t"))
     if not home.startswith("/"):
         raise NodeError(
-            f"{node_label} has no home directory",
+            f"{node.id} has no home directory",
             printable_tail(output.stderr) or "Set HOME for this user on the host.",
         )
     known = [(re.match(r"(\d+)\.(\d+)", parts[0]), parts) for parts in pythons if len(parts) == 3]
@@ -306,20 +283,20 @@ def find_host_paths(transport: Transport, host: SshHost, node_label: str) -> dic
     ]
     if not supported:
         versions = ", ".join(f"{parts[-1]} is {parts[0]}" for parts in pythons if len(parts) == 3)
-        if host.python:
+        if node.python:
             raise NodeError(
-                f"{node_label}: {host.python} is not Python 3.8 or newer",
+                f"{node.id}: {node.python} is not Python 3.8 or newer",
                 f"{versions or 'It does not run'}. Correct python of the host.",
                 code="unsupported-node-python",
             )
         raise NodeError(
-            f"{node_label} has no Python 3.8 or newer",
+            f"{node.id} has no Python 3.8 or newer",
             f"{versions or 'None was found'}. Tried {', '.join(_CANDIDATES)}. Set python of the host to its path.",
             code="unsupported-node-python",
         )
-    directory = host.dir.rstrip("/") or "~/.cache/trainctl"
-    root = home.rstrip("/") + directory[1:] if directory.startswith("~/") else directory
-    data = f"{root}/data" if host.dir else f"{home.rstrip('/')}/.local/share/trainctl"
+    path = directory.rstrip("/") or "~/.cache/trainctl"
+    root = home.rstrip("/") + path[1:] if path.startswith("~/") else path
+    data = f"{root}/data" if directory else f"{home.rstrip('/')}/.local/share/trainctl"
     return {"root": root, "data": data, "python": supported[0][1]}
 
 

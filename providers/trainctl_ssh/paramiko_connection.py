@@ -160,14 +160,18 @@ class ParamikoConnection(SshConnection):
         try:
             master = self._open(client)
             master.sendall(shell.keepalive_line(token))
-            pid = read_greeting(master, token, self.login.connect_timeout)
+            output = shell.MarkedOutput(token, lambda _: None)
+            master.settimeout(self.login.connect_timeout + GREETING_SECONDS)
+            while output.began is None and (data := master.recv(_READ_BYTES)):
+                output.feed(data)
+            master.settimeout(None)
         except (paramiko.SSHException, OSError, EOFError) as error:
             self.close()
             raise self.lost(str(error)) from None
-        if pid is None:
+        if output.began is None:
             self.close()
             raise self._silent_error()
-        self._master, self._pid = master, pid
+        self._master, self._pid = master, int(output.began)
 
     def _open(self, client: paramiko.SSHClient) -> paramiko.Channel:
         channel = _transport(client).open_session(timeout=self.login.connect_timeout)
@@ -389,19 +393,6 @@ class ParamikoTransport:
             left, self._running = self._running, set()
         for channel in left:
             channel.close()
-
-
-def read_greeting(channel: paramiko.Channel, token: str, seconds: float) -> int | None:
-    """Return the PID of the remote shell; None if the channel ends first."""
-    output = shell.MarkedOutput(token, lambda _: None)
-    channel.settimeout(seconds + GREETING_SECONDS)
-    while output.began is None:
-        data = channel.recv(_READ_BYTES)
-        if not data:
-            return None
-        output.feed(data)
-    channel.settimeout(None)
-    return int(output.began)
 
 
 def relay(channel: paramiko.Channel, port: int) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.resources import files
@@ -29,7 +29,6 @@ from trainctl.plugin_api.provider import (
 from trainctl.remote.node_markers import marker_name
 from trainctl.remote.responses import printable_tail
 from trainctl_ssh.hosts import (
-    SshHost,
     SshLogin,
     cluster_hosts,
     find_host_paths,
@@ -75,13 +74,15 @@ class SshProvider:
         return tuple(find_problems(cluster))
 
     def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
-        return [_node(cluster, host) for host in cluster_hosts(cluster)]
+        return [node for node, _ in cluster_hosts(cluster)]
 
     def locate(self, cluster: ClusterSettings, node: Node) -> Node:
-        host = next(host for host in cluster_hosts(cluster) if host.name == node.name)
+        planned, directory = next(
+            host for host in cluster_hosts(cluster) if host[0].name == node.name
+        )
         with self._open(node) as transport:
-            paths = find_host_paths(transport, host, node.id)
-        return replace(_node(cluster, host), key=node.key, **paths)
+            paths = find_host_paths(transport, planned, directory)
+        return replace(planned, key=node.key, **paths)
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """Keys share a host; each has its own marker."""
@@ -152,9 +153,19 @@ class SshProvider:
         login = node_login(node)
         with self._lock:
             if login not in self._connections:
-                self._connections[login] = _open_connection(
-                    login, node.id, dict(os.environ), self._confirm
-                )
+                connect: type[OpenSshConnection | ParamikoConnection] = OpenSshConnection
+                if not shutil.which("ssh", path=os.environ.get("PATH")):
+                    try:  # a tenth of a second, and rarely wanted
+                        from trainctl_ssh.paramiko_connection import ParamikoConnection
+                    except ImportError:
+                        raise NodeUnreachable(
+                            "ssh not found",
+                            "Install the OpenSSH client, or paramiko: pip install 'trainctl[ssh]'.",
+                            code="ssh-client-missing",
+                        ) from None
+                    connect = ParamikoConnection
+                environ = dict(os.environ)
+                self._connections[login] = connect(login, node.id, environ, self._confirm)
             return self._connections[login].transport()
 
     def _confirm(self, question: str) -> bool:
@@ -188,38 +199,6 @@ class SshProvider:
                 f"{node.id}: {node.python} no longer runs", printable_tail(output.stderr)
             ) from None
         return response
-
-
-def _node(cluster: ClusterSettings, host: SshHost) -> Node:
-    return Node(
-        cluster=cluster.name,
-        name=host.name,
-        address=host.login.address,
-        python=host.python,
-        gpus=host.gpus,
-        details=host.login.details,
-        price_per_hour=host.price_per_hour,
-        ports=host.ports,
-    )
-
-
-def _open_connection(
-    login: SshLogin, node_label: str, environ: Mapping[str, str], confirm: Confirm
-) -> OpenSshConnection | ParamikoConnection:
-    """Return an unopened connection to a host, named ``node_label`` in errors."""
-    if shutil.which("ssh", path=environ.get("PATH")):
-        return OpenSshConnection(login, node_label, environ, confirm)
-    try:
-        from trainctl_ssh.paramiko_connection import (
-            ParamikoConnection,  # a tenth of a second, and rarely wanted
-        )
-    except ImportError:
-        raise NodeUnreachable(
-            "ssh not found",
-            "Install the OpenSSH client, or paramiko: pip install 'trainctl[ssh]'.",
-            code="ssh-client-missing",
-        ) from None
-    return ParamikoConnection(login, node_label, environ, confirm)
 
 
 _: type[Provider] = SshProvider

@@ -40,10 +40,10 @@ def key_of(kind: str, position: int) -> str:
     return f"{kind}/{position:012d}.json"
 
 
-def position_of(key: str) -> int | None:
-    """Return the position of a key; None for other objects."""
-    match = _NUMBERED.fullmatch(key)
-    return int(match[1]) if match else None
+def _positions(store: ObjectStore, kind: str, after: str = "") -> list[int]:
+    """Return the positions that have an object of a kind, ascending."""
+    matches = (_NUMBERED.fullmatch(key) for key, *_ in store.list(kind, after))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
@@ -74,11 +74,6 @@ def decode(key: str, data: bytes, url: str) -> dict[str, Any]:
         )
     checked: dict[str, Any] = body
     return checked
-
-
-def decode_entries(key: str, data: bytes, url: str) -> list[dict[str, Any]]:
-    """Decode the entries of a ``log/`` object."""
-    return validate_batch(key, decode(key, data, url).get("entries"), url)
 
 
 def validate_batch(key: str, batch: object, url: str) -> list[dict[str, Any]]:
@@ -142,8 +137,12 @@ class ObjectLog:
                 raise _append_conflict(position)
             return
         self._create(position, data, ids)
-        if self._newest_snapshot() > position and not self._is_packed_as(position, ids):
-            raise _append_conflict(position)
+        if self._newest_snapshot() > position:
+            packed = self._archive.batch_at(position)
+            if packed is not None and batch_ids(packed) != ids:
+                # a concurrent snapshot packed another batch
+                self._store.put(key_of(LOG, position), b"", durable=False)
+                raise _append_conflict(position)
 
     def snapshot(self, position: int, state: JsonObject) -> None:
         """Store a snapshot at ``position``; prune what the previous one covers."""
@@ -248,15 +247,15 @@ class ObjectLog:
 
     def _end_of_listing(self, start: int) -> int:
         after = key_of(LOG, start - 1) if start else ""
-        positions = [position_of(key) for key, *_ in self._store.list(LOG, after)]
-        return max((position + 1 for position in positions if position is not None), default=start)
+        return max((last + 1 for last in _positions(self._store, LOG, after)), default=start)
 
     def _load(self, positions: range) -> Iterator[bytes | None]:
         """Yield the objects of positions, None for missing ones."""
         return (self._store.get(key_of(LOG, position)) for position in positions)
 
     def _decode(self, position: int, data: bytes) -> Batch:
-        return decode_entries(key_of(LOG, position), data, self._url)
+        key = key_of(LOG, position)
+        return validate_batch(key, decode(key, data, self._url).get("entries"), self._url)
 
     def _unpruned(self, positions: range) -> list[Batch | None]:
         """Return batches, None for pruned ones; CorruptStateObject if one is missing."""
@@ -310,14 +309,6 @@ class ObjectLog:
         batch = self._decode(position, data) if data else self._archive.batch_at(position)
         return None if batch is None else batch_ids(batch)
 
-    def _is_packed_as(self, position: int, ids: list[str]) -> bool:
-        """Return whether a concurrent snapshot includes this append."""
-        packed = self._archive.batch_at(position)
-        if packed is None or batch_ids(packed) == ids:
-            return True
-        self._store.put(key_of(LOG, position), b"", durable=False)
-        return False
-
     def _refuse_hole(self, position: int) -> None:
         if position > self._exists_below and self._store.get(key_of(LOG, position - 1)) is None:
             raise StateError(
@@ -326,8 +317,7 @@ class ObjectLog:
             )
 
     def _snapshots(self) -> list[int]:
-        positions = (position_of(key) for key, *_ in self._store.list(SNAPSHOTS))
-        return sorted(position for position in positions if position is not None)
+        return _positions(self._store, SNAPSHOTS)
 
     def _newest_snapshot(self) -> int:
         return max(self._snapshots(), default=0)
@@ -364,8 +354,7 @@ class HistoryArchive:
 
     def firsts(self) -> list[int]:
         """Return the first position of each pack, ascending."""
-        positions = (position_of(key) for key, *_ in self._store.list(HISTORY))
-        return sorted(position for position in positions if position is not None)
+        return _positions(self._store, HISTORY)
 
     def packs(self) -> Iterator[HistoryPack]:
         """Yield all packs, the oldest first."""

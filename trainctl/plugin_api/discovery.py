@@ -83,7 +83,5 @@ def _entry_points(group: str) -> EntryPoints:
     return points
 
 
-@cache
-def _all_entry_points() -> Any:
-    """Read all entry points once, as it takes a scan of all distributions."""
-    return entry_points()
+_all_entry_points = cache(entry_points)
+"""All entry points, read once, as it takes a scan of all distributions."""

@@ -121,6 +121,16 @@ class SettingsProblem:
     detail: str
 
 
+def text_schema(pattern: str, description: str, **more: Any) -> JsonObject:
+    """Return the JSON Schema of a text setting."""
+    return {"type": "string", "pattern": pattern, "description": description, **more}
+
+
+def integer_schema(description: str, minimum: int = 1, **more: Any) -> JsonObject:
+    """Return the JSON Schema of an integer setting."""
+    return {"type": "integer", "minimum": minimum, "description": description, **more}
+
+
 Confirm = Callable[[str], bool]
 """Ask the user a yes-or-no question; return False without a terminal."""
 

@@ -21,6 +21,7 @@ from trainctl.testing.provider import ProviderConformance
 from trainctl_aws import AwsProvider
 from trainctl_aws.account import AwsAccount
 from trainctl_aws.launch import InstanceLauncher
+from trainctl_aws.request import MachineRequest
 from trainctl_aws.settings import read_settings
 
 
@@ -140,7 +141,8 @@ def test_an_idle_machine_ends_itself(
 def launcher(cluster: ClusterSettings, data: Path) -> InstanceLauncher:
     """The launcher of a client that has no files yet."""
     account, environ = AwsAccount("us-east-1"), {"XDG_DATA_HOME": str(data)}
-    return InstanceLauncher(account, cluster, read_settings(cluster), environ, "lab-0", "key")
+    settings = read_settings(cluster)
+    return InstanceLauncher(MachineRequest(account, cluster, settings, environ, "lab-0", "key"))
 
 
 def test_a_machine_without_a_login_ends_itself_after_the_boot_timeout(

@@ -26,7 +26,7 @@ from trainctl.plugin_api.provider import (
     Transport,
 )
 from trainctl_ssh import SshProvider
-from trainctl_ssh.hosts import SshHost, SshLogin, find_host_paths, find_presence, schema
+from trainctl_ssh.hosts import find_host_paths, find_presence, schema
 
 
 def path_lines(version: str) -> bytes:
@@ -60,8 +60,7 @@ _: type[Transport] = Scripted
 
 
 def find_paths(version: str, directory: str = "") -> dict[str, str]:
-    host = SshHost("gpu-1", SshLogin("gpu-1"), dir=directory)
-    return find_host_paths(Scripted(path_lines(version)), host, "lab/gpu-1")
+    return find_host_paths(Scripted(path_lines(version)), Node("lab", "gpu-1"), directory)
 
 
 @pytest.mark.parametrize("version", ["3.8.0", "3.11.7"])
