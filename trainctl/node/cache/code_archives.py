@@ -31,7 +31,15 @@ def upload_code(request: CodeRequest, emit: Emit, payload: BinaryIO) -> CodeResp
             shutil.copyfileobj(payload, stream, _COPY_BYTES)
             stream.flush()
             os.fsync(stream.fileno())
-        if not _is_complete_tar(temporary):
+        with temporary.open("rb") as stream:  # senders may be killed: it must end with two zero blocks
+            stream.seek(max(0, temporary.stat().st_size - len(_END)))
+            is_complete = stream.read() == _END
+        try:
+            with tarfile.open(temporary, "r:") as archive:
+                archive.getmembers()
+        except tarfile.TarError:
+            is_complete = False
+        if not is_complete:
             raise NodeError("incomplete or invalid code archive")
         temporary.replace(path)
     finally:
@@ -71,18 +79,6 @@ def open_archive(layout: Layout, digest: Any) -> BinaryIO:
         return layout.archive(digest).open("rb")
     except FileNotFoundError:
         raise UnknownOnNode(f"code {digest} not found on the node") from None
-
-
-def _is_complete_tar(path: Path) -> bool:
-    """Check for the two zero blocks at the tar's end, as senders may be killed."""
-    with path.open("rb") as stream:
-        stream.seek(max(0, path.stat().st_size - len(_END)))
-        ended = stream.read() == _END
-    try:
-        with tarfile.open(path, "r:") as archive:
-            return ended and archive.getmembers() is not None
-    except tarfile.TarError:
-        return False
 
 
 def _sha256(path: Path) -> str:

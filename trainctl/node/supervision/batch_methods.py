@@ -29,7 +29,6 @@ from trainctl.node.supervision.preflight import check_allocation
 from trainctl.node.supervision.supervisor import LaunchRequest, run_in_foreground
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout
-from trainctl.node.transfer.fetch import PEERS
 
 Emit = Callable[[Dict[str, Any]], None]
 _SHARED = ("agent", "cache", "caches", "code", "environments", "images", "queue", "training")
@@ -224,7 +223,7 @@ def _copy_weights(
         try:
             for name, listing in listings.items():
                 moved = copy_listing(run.layout, listing, request)
-                from_peers = moved.get(PEERS, 0)
+                from_peers = moved["bytes_peers"]
                 shared = sum(moved.values()) - from_peers
                 sys.stderr.write(f"{name}: copied {shared} bytes, {from_peers} from peers\n")
         finally:

@@ -54,12 +54,13 @@ if TYPE_CHECKING:
 
 FetchProgressFn = Callable[[int, int], None]
 """Receives the number of bytes that are present now, and how many of them were transferred."""
-PEERS = "peers"
+NOTHING_MOVED = {"bytes_mirror": 0, "bytes_peers": 0, "bytes_cluster": 0}
+"""Bytes by the source that they came from, as in ``DeliverResponse``."""
 _POLL_SECONDS = 0.05
 
 
 class DeliveryFetch:
-    """Fetches one delivery. ``moved`` counts the bytes from MIRROR, PEERS and SHARED."""
+    """Fetches one delivery. ``moved`` counts the bytes by source."""
 
     def __init__(self, layout: Layout, sources: TransferSources, progress: FetchProgressFn) -> None:
         self._layout = layout
@@ -68,7 +69,7 @@ class DeliveryFetch:
         self._files = layout.files
         self._lock = threading.Lock()
         self._fetched_to_shared: Set[str] = set()
-        self.moved: Dict[str, int] = {}
+        self.moved = dict(NOTHING_MOVED)
 
     def run(self, contents: Iterable[ListedFile], absent: Iterable[int]) -> None:
         """Fetch the blobs flagged in ``absent``, durably and under their final names."""
@@ -163,13 +164,13 @@ class DeliveryFetch:
 
     def _tier(self, file: ListedFile, source: str) -> str:
         """Source to count bytes for; shared bytes fetched here came from the mirror."""
-        if source == SHARED:
-            return MIRROR if file.sha256 in self._fetched_to_shared else SHARED
-        return MIRROR if source == MIRROR else PEERS
+        if source == SHARED and file.sha256 not in self._fetched_to_shared:
+            return "bytes_cluster"
+        return "bytes_mirror" if source in (MIRROR, SHARED) else "bytes_peers"
 
     def _count(self, length: int, tier: str) -> None:
         with self._lock:
-            self.moved[tier] = self.moved.get(tier, 0) + length
+            self.moved[tier] += length
             self._progress(length, length)
 
 
