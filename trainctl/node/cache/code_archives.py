@@ -31,7 +31,8 @@ def upload_code(request: CodeRequest, emit: Emit, payload: BinaryIO) -> CodeResp
             shutil.copyfileobj(payload, stream, _COPY_BYTES)
             stream.flush()
             os.fsync(stream.fileno())
-        with temporary.open("rb") as stream:  # senders may be killed: it must end with two zero blocks
+        # Senders may be killed: the tar must end with two zero blocks.
+        with temporary.open("rb") as stream:
             stream.seek(max(0, temporary.stat().st_size - len(_END)))
             is_complete = stream.read() == _END
         try:

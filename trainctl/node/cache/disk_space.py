@@ -11,7 +11,7 @@ from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
 from trainctl.base.units import format_bytes
 from trainctl.errors import InsufficientSpace, NodeError, StorageError, TrainctlError
 from trainctl.node.cache.eviction import CacheEntry, CacheEviction, CacheInventory
-from trainctl.node.cache.holds import CacheHolds, reservations, reserved_bytes, space_lock
+from trainctl.node.cache.holds import CacheHolds, reservations, reserved_listings, space_lock
 from trainctl.node.cache.listings import ListingTrees
 from trainctl.node.system.layout import Layout, check_sha256, layout_of
 
@@ -43,7 +43,8 @@ def make_space(layout: Layout, listing: Listing, limit: Optional[int], run: str)
     ended, else StorageError.
     """
     with space_lock(layout):
-        if limit is None and reserved_bytes(layout) <= (space_for_weights(str(layout.cache)) or 0):
+        reserved = sum(reserved_listings(layout).values())
+        if limit is None and reserved <= (space_for_weights(str(layout.cache)) or 0):
             return  # fits even if none of it is stored: no need to measure
         survey = _SpaceSurvey(layout)
         space = survey.space()

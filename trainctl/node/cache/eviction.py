@@ -15,11 +15,11 @@ from typing import (
     Iterable,
     Iterator,
     List,
-    Mapping,
     Optional,
     Sequence,
     Set,
     Tuple,
+    cast,
 )
 
 from trainctl.base.filesystem.files import list_names, make_directory, read_json, remove_tree
@@ -65,7 +65,9 @@ class CacheEviction:
         try:
             files = entry.unique_files  # read before the document is removed
             self._trees.restore_marker(entry.id)
-            self._trees.clear_completion(entry.id)
+            with contextlib.suppress(FileNotFoundError):  # so that no run starts to use the tree
+                marker = self._layout.completion_marker(entry.id)
+                marker.replace(self._layout.pending_marker(entry.id))
             if is_needed(entry.id):
                 self._trees.restore_marker(entry.id)
                 return None
@@ -83,7 +85,9 @@ class CacheEviction:
     def remove_unlinked(self, digests: Iterable[str]) -> int:
         """Remove blobs that no tree links and no incomplete or reserved listing needs."""
         freed = 0
-        for digest in (digest for digest in digests if not self._is_needed(digest)):
+        for digest in digests:
+            if digest in self._reserved or any(digest in it for it in self._incomplete.values()):
+                continue
             freed += _remove_unlinked(self._layout.files.blob(digest))
             freed += _remove_unlinked(self._layout.files.part(digest))
             _remove_unlinked(self._layout.files.map(digest))  # not counted as used
@@ -112,11 +116,6 @@ class CacheEviction:
             (path.stem for path in self._layout.partial.glob("*.map")),
         )
         return freed + self.remove_unlinked(digest for digest in stored if digest not in named)
-
-    def _is_needed(self, digest: str) -> bool:
-        return digest in self._reserved or any(
-            digest in digests for digests in self._incomplete.values()
-        )
 
 
 def _remove_unlinked(name: str) -> int:
@@ -166,16 +165,14 @@ def cache_evict(request: CacheEvictRequest, emit: Emit) -> CacheListingsResponse
 
 
 class CacheEntry:
-    """A listing in the cache; ``marker`` is its completion marker, also if moved."""
+    """A listing in the cache."""
 
-    def __init__(
-        self, layout: Layout, listing_id: str, marker: Mapping[str, Any], last_used: float
-    ) -> None:
+    def __init__(self, layout: Layout, listing_id: str) -> None:
         self.id = listing_id
-        self.source = str(marker.get("source", ""))
-        self.last_used = last_used
-        self.is_complete = layout.completion_marker(listing_id).exists()
-        self._marker = marker
+        self.last_used = CacheReferences(layout).last_used(listing_id)
+        marker = layout.completion_marker(listing_id)
+        self._about = read_json(marker) or read_json(layout.pending_marker(listing_id))
+        self.is_complete = marker.exists()
         self._document = layout.listing(listing_id)
 
     @cached_property
@@ -188,24 +185,14 @@ class CacheEntry:
         """One file for each distinct blob."""
         return self.listing.unique_files if self.listing else ()
 
-    @property
-    def size(self) -> int:
-        """Size in bytes."""
-        size = self._marker.get("bytes")
-        return size if isinstance(size, int) else self.listing.size if self.listing else 0
-
     def row(self) -> CachedListing:
-        """Report the listing."""
-        files = self._marker.get("files")
-        return {
-            "id": self.id,
-            "source": self.source,
-            "bytes": self.size,
-            "last_used": self.last_used or None,
-            "files": files
-            if isinstance(files, int)
-            else len(self.listing.files if self.listing else ()),
-        }
+        """Report the listing, by its completion marker if there is one."""
+        about = self._about
+        if about is None:
+            listing = self.listing or Listing(())
+            about = {"files": len(listing.files), "bytes": listing.size, "source": ""}
+        row = {"id": self.id, **about, "last_used": self.last_used or None}
+        return cast("CachedListing", row)
 
 
 class CacheInventory:
@@ -213,20 +200,14 @@ class CacheInventory:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._references = CacheReferences(layout)
 
     def listings(self) -> List[CacheEntry]:
         """All listings with a tree, marker or reference, least recently used first."""
         marked = {Path(name).stem for name in list_names(self._layout.completion_markers)}
-        ids = {*self._references.listings(), *marked, *list_names(self._layout.trees)}
-        entries = [self._entry(listing_id) for listing_id in ids if not listing_id.startswith(".")]
+        referenced = CacheReferences(self._layout).listings()
+        ids = {*referenced, *marked, *list_names(self._layout.trees)}
+        entries = [CacheEntry(self._layout, name) for name in ids if not name.startswith(".")]
         return sorted(entries, key=lambda entry: (entry.last_used, entry.id))
-
-    def _entry(self, listing_id: str) -> CacheEntry:
-        layout = self._layout
-        paths = (layout.completion_marker(listing_id), layout.pending_marker(listing_id))
-        marker = next(filter(None, map(read_json, paths)), {})
-        return CacheEntry(layout, listing_id, marker, self._references.last_used(listing_id))
 
     def holds(self, entry: CacheEntry) -> bool:
         """Check whether any bytes of the listing are stored."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from pathlib import Path
+from collections import Counter
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set
 
 from trainctl.base.filesystem.files import (
@@ -164,16 +164,6 @@ def reserve_listing(layout: Layout, listing: Listing) -> Iterator[None]:
             path.unlink()
 
 
-def reserved_bytes(layout: Layout) -> int:
-    """Sum of all reservations; blobs that several deliveries fetch count for each."""
-    return sum(_reservations(layout).values())
-
-
-def reserved_listings(layout: Layout) -> Set[str]:
-    """Ids of the reserved listings."""
-    return {path.name.partition(".")[0] for path in _reservations(layout)}
-
-
 def reservations(layout: Layout) -> Iterator[ListedFile]:
     """Files of the reserved listings; blobs of several listings are repeated."""
     for listing_id in reserved_listings(layout):
@@ -182,15 +172,15 @@ def reservations(layout: Layout) -> Iterator[ListedFile]:
             yield from listing.unique_files
 
 
-def _reservations(layout: Layout) -> Dict[Path, int]:
-    """Bytes reserved by live deliveries; removes reservations of dead processes."""
-    sizes = {}
+def reserved_listings(layout: Layout) -> Dict[str, int]:
+    """Bytes of the listings that live deliveries reserve, for each of them, by id."""
+    sizes: Counter[str] = Counter()
     names = list_names(layout.reservations)
     for path in (layout.reservations / name for name in names if not name.startswith(".")):
         record = read_json(path)
         if record and is_alive(record.get("holder")):
-            sizes[path] = int(record["bytes"])
-        else:
+            sizes[record["listing"]] += record["bytes"]
+        else:  # the process is dead
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
     return sizes

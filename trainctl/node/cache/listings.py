@@ -190,17 +190,13 @@ class ListingTrees:
     def build(self, listing: Listing, source: str) -> None:
         """Link the listing's blobs, which must be present, and mark the tree as complete."""
         tree = self._layout.tree(listing.id)
-        for marker in (
-            self._layout.pending_marker(listing.id),
-            self._layout.completion_marker(listing.id),
-        ):
+        for path in (self._layout.pending_marker, self._layout.completion_marker):
             with contextlib.suppress(FileNotFoundError):
-                marker.unlink()
+                path(listing.id).unlink()
         if tree.is_dir():
             self._fill(tree, listing)
         else:
-            stage = self._layout.partial / f"{STAGE}{listing.id}"
-            make_directory(stage)
+            stage = make_directory(self._layout.partial / f"{STAGE}{listing.id}")
             self._fill(stage, listing)
             stage.replace(tree)
             tree.chmod(_READ_ONLY)
@@ -222,35 +218,24 @@ class ListingTrees:
                     os.link(path, blob, follow_symlinks=False)
 
     def corrupt_files(self, listing: Listing, corrupt: AbstractSet[str]) -> List[str]:
-        """Paths of missing and corrupt files; ``corrupt`` are digests of corrupt blobs."""
-        tree = self._layout.tree(listing.id)
-        return [file.path for file in listing.files if not self._verify(tree, file, corrupt)]
+        """Paths of missing and corrupt files; ``corrupt`` are digests of corrupt blobs.
 
-    def _verify(self, tree: Path, file: ListedFile, corrupt: AbstractSet[str]) -> bool:
-        """Verify a file by its blob, or hash a copy; corrupt copies lose their stamp."""
-        path = tree / file.path
-        try:
-            status = path.lstat()
-            with contextlib.suppress(FileNotFoundError):
-                blob = os.lstat(self._layout.files.blob(file.sha256))
-                if os.path.samestat(status, blob) and file.sha256 not in corrupt:
-                    return True
-            if stat.S_ISREG(status.st_mode) and matches_file(path, file):
-                return True
-            os.utime(path, follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        return False
-
-    def clear_completion(self, listing_id: str) -> None:
-        """Move the completion marker aside, so that no run starts to use the tree.
-
-        Needs the listing's lock.
+        Files are verified by their blob; copies are hashed, and lose their stamp if they are corrupt.
         """
-        with contextlib.suppress(FileNotFoundError):
-            self._layout.completion_marker(listing_id).replace(
-                self._layout.pending_marker(listing_id)
-            )
+        paths = []
+        for file in listing.files:
+            path = self._layout.tree(listing.id) / file.path
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                status = path.lstat()
+                with contextlib.suppress(FileNotFoundError):
+                    blob = os.lstat(self._layout.files.blob(file.sha256))
+                    if os.path.samestat(status, blob) and file.sha256 not in corrupt:
+                        continue
+                if stat.S_ISREG(status.st_mode) and matches_file(path, file):
+                    continue
+                os.utime(path, follow_symlinks=False)
+            paths.append(file.path)
+        return paths
 
     def restore_marker(self, listing_id: str) -> None:
         """Restore a marker that was moved aside if the tree still exists.
@@ -334,17 +319,14 @@ def _directories(listing: Listing) -> Set[str]:
 
 
 def _remove_extra_files(tree: Path, listing: Listing, directories: Set[str]) -> None:
-    for directory, inner, names in os.walk(str(tree)):
-        base = Path(directory).relative_to(tree)
+    for top, inner, names in os.walk(str(tree)):
+        base = Path(top).relative_to(tree)
         for name in sorted(names):  # neighbours are close in the sorted listing
             if (base / name).as_posix() not in listing.paths:
-                Path(directory, name).unlink()
-        remaining: List[str] = []
-        for name in inner:
-            if (base / name).as_posix() in directories:
-                remaining.append(name)
-            elif Path(directory, name).is_symlink():
-                Path(directory, name).unlink()
+                Path(top, name).unlink()
+        for name in [name for name in inner if (base / name).as_posix() not in directories]:
+            inner.remove(name)
+            if Path(top, name).is_symlink():
+                Path(top, name).unlink()
             else:
-                remove_tree(Path(directory, name))
-        inner[:] = remaining
+                remove_tree(Path(top, name))

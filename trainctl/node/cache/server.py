@@ -11,13 +11,12 @@ from typing import (  # fmt: skip
     TYPE_CHECKING,
     Any,
     BinaryIO,
-    Callable,
     Dict,
     Iterator,
+    List,
     Mapping,
     Optional,
     Sequence,
-    Set,
     Tuple,
 )
 
@@ -41,7 +40,7 @@ from trainctl.base.protocol.weights import (
     ServeRequest,
     ServeResponse,
 )
-from trainctl.base.protocol.wire import CallbackClient, CallerGone
+from trainctl.base.protocol.wire import CallbackClient, CallerGone, Emit
 from trainctl.errors import NodeError
 from trainctl.node.cache.holds import reserved_listings
 from trainctl.node.cache.listings import ListingTrees, receive_listings
@@ -53,7 +52,6 @@ from trainctl.store.mirror_objects import MirrorObjectSource
 if TYPE_CHECKING:
     import ssl  # slow to import, and few servers use TLS
 
-Emit = Callable[[Mapping[str, Any]], None]
 _BLOB = re.compile(r"blobs/sha256/([0-9a-f]{2})/(\1[0-9a-f]{62})")
 _FRESH_SECONDS = 0.5
 _REPORT_SECONDS = 1.0
@@ -110,7 +108,7 @@ class CacheObjectSource(ObjectSource):
         }
         for file in (file for listing in listings for file in listing.unique_files if file.chunks):
             self._chunks.update((chunk.sha256, (file, chunk)) for chunk in file.chunk_ranges)
-        self._reserved: Set[str] = set()
+        self._reserved: Dict[str, int] = {}
         self._checked = -_FRESH_SECONDS
 
     def open(self, key: str, offset: int, length: Optional[int]) -> Optional[OpenObject]:
@@ -165,16 +163,17 @@ def _holdings(layout: Layout, listing: Listing) -> str:
     """Which transfer units of a listing are present, in the format of PeerSchedule."""
     if ListingTrees(layout).is_complete(listing.id):
         return to_hex(True for _ in unit_lengths(listing))
-    return to_hex(_present_units(layout, listing, set(list_names(layout.partial))))
-
-
-def _present_units(layout: Layout, listing: Listing, partial: Set[str]) -> Iterator[bool]:
+    partial = set(list_names(layout.partial))
+    present: List[bool] = []
     for file in listing.unique_files:
         is_whole = layout.files.has(file.sha256)
         is_arriving = not is_whole and f"{file.sha256}.map" in partial
         marks = layout.files.chunk_marks(file.sha256) if is_arriving else b""
-        for number, _ in enumerate(file.chunk_ranges):
-            yield is_whole or marks[number : number + 1] == bytes([VERIFIED])
+        present += [
+            is_whole or marks[number : number + 1] == bytes([VERIFIED])
+            for number, _ in enumerate(file.chunk_ranges)
+        ]
+    return to_hex(present)
 
 
 def _serve(

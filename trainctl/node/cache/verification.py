@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Callable, Iterable, List, Mapping
+from typing import AbstractSet, Any, Callable, List, Mapping, Tuple
 
 from trainctl.base.filesystem.files import make_directory
 from trainctl.base.lease import FileLease
@@ -42,60 +42,48 @@ def cache_verify(request: NodeCacheRequest, emit: Emit) -> CacheListingsResponse
         for listing in CacheInventory(layout).listings()
         if listing.is_complete or (listing.id in held and layout.tree(listing.id).is_dir())
     ]
-    files = {file for listing in listings for file in listing.unique_files}
-    verifier = _CacheVerifier(layout, emit, files)
-    rows = [verifier.verify_listing(listing) for listing in listings]
-    for file in verifier.corrupt:
+    unique = {file.sha256: file for entry in listings for file in entry.unique_files}.values()
+    total = sum(file.size for file in unique)
+    corrupt: List[ListedFile] = []
+    hashed, reported = 0, 0.0
+    threads = min(_MAX_THREADS, os.cpu_count() or 1)
+    for file, is_intact in map_ordered(layout.files.verify, unique, threads):
+        corrupt += [] if is_intact else [file]
+        hashed += file.size
+        now = time.monotonic()
+        if now - reported >= _EVENT_SECONDS or hashed >= total:
+            reported = now
+            emit({"done": hashed, "total": total})
+    digests = {file.sha256 for file in corrupt}
+    results = [_verify_listing(layout, entry, digests) for entry in listings]
+    for file in corrupt:
         if not layout.files.verify(file):  # still corrupt, after clearing all markers
             layout.files.remove(file)
     with space_lock(layout):
         freed = CacheEviction(layout, CacheInventory(layout).listings()).remove_orphans()
-    return {"listings": rows, "bytes": verifier.hashed, "freed": freed + verifier.freed}
+    freed += sum(size for _, size in results)
+    return {"listings": [row for row, _ in results], "bytes": hashed, "freed": freed}
 
 
-class _CacheVerifier:
-    """One pass: hash blobs, clear markers of corrupt listings, remove corrupt blobs."""
-
-    def __init__(self, layout: Layout, emit: Emit, files: Iterable[ListedFile]) -> None:
-        self._layout = layout
-        self._trees = ListingTrees(layout)
-        self.corrupt: List[ListedFile] = []
-        self.hashed = self.freed = 0
-        unique = {file.sha256: file for file in files}.values()
-        total = sum(file.size for file in unique)
-        threads, reported = min(_MAX_THREADS, os.cpu_count() or 1), 0.0
-        for file, is_intact in map_ordered(layout.files.verify, unique, threads):
-            self.corrupt += [] if is_intact else [file]
-            self.hashed += file.size
-            now = time.monotonic()
-            if now - reported >= _EVENT_SECONDS or self.hashed >= total:
-                reported = now
-                emit({"done": self.hashed, "total": total})
-
-    def verify_listing(self, entry: CacheEntry) -> CachedListing:
-        """Check one listing, clear or remove it if corrupt, and report the outcome."""
-        listing = entry.listing
-        row: CachedListing = {**entry.row(), "detail": "", "corrupt_files": []}
-        with FileLease(self._layout.locks / f"listing-{entry.id}.lock"):
-            if not self._layout.tree(entry.id).is_dir() and not self._trees.is_complete(entry.id):
-                return {**row, "outcome": EVICTED, "detail": "evicted during verification"}
-            if listing is None:
-                return {**row, "outcome": self._clear(entry), "detail": "its listing is missing"}
-            self._trees.adopt(listing)
-            corrupt_files = self._trees.corrupt_files(
-                listing, {file.sha256 for file in self.corrupt}
-            )
-            if not corrupt_files and self._trees.is_intact(listing, thoroughly=True):
-                return {**row, "outcome": OK}
-            row["corrupt_files"] = corrupt_files
-            detail = "the next delivery fetches it again"
-            return {**row, "outcome": self._clear(entry), "detail": detail}
-
-    def _clear(self, entry: CacheEntry) -> str:
-        """Remove a tree, or only its completion marker if a live run holds it."""
+def _verify_listing(
+    layout: Layout, entry: CacheEntry, corrupt: AbstractSet[str]
+) -> Tuple[CachedListing, int]:
+    """Check one listing, clear or remove it if corrupt; report the outcome and the bytes freed."""
+    listing, trees = entry.listing, ListingTrees(layout)
+    row: CachedListing = {**entry.row(), "detail": "", "corrupt_files": []}
+    with FileLease(layout.locks / f"listing-{entry.id}.lock"):
+        if not layout.tree(entry.id).is_dir() and not trees.is_complete(entry.id):
+            return {**row, "outcome": EVICTED, "detail": "evicted during verification"}, 0
+        if listing is None:
+            row["detail"] = "its listing is missing"
+        else:
+            trees.adopt(listing)
+            row["corrupt_files"] = trees.corrupt_files(listing, corrupt)
+            if not row["corrupt_files"] and trees.is_intact(listing, thoroughly=True):
+                return {**row, "outcome": OK}, 0
+            row["detail"] = "the next delivery fetches it again"
         with contextlib.suppress(FileNotFoundError):
-            self._layout.completion_marker(entry.id).unlink()
-        if CacheHolds(self._layout).is_needed(entry.id):
-            return CORRUPT
-        self.freed += self._trees.remove(entry.id)
-        return EVICTED
+            layout.completion_marker(entry.id).unlink()
+        if CacheHolds(layout).is_needed(entry.id):
+            return {**row, "outcome": CORRUPT}, 0
+        return {**row, "outcome": EVICTED}, trees.remove(entry.id)
