@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainctl.apply.step import ApplyStep
@@ -20,6 +20,7 @@ from trainctl.errors import (
     TrainctlError,
     UserInterrupt,
 )
+from trainctl.inputs.environment import RunPaths
 from trainctl.model.address import Address
 from trainctl.model.delivery import MIRROR, THROUGH_CLIENT, DeliveryRecord, TransferForecast
 from trainctl.model.specs.resource import ClusterSpec
@@ -27,23 +28,36 @@ from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import ProjectContext
 from trainctl.resources.clusters import cache_target, shared_settings
-from trainctl.resources.mirror_access import MirrorAccess, NodeMirrorCall, PeerServers
+from trainctl.resources.mirror_access import MirrorAccess, NodeMirrorCall, Peer, PeerServers
 from trainctl.store.store import MirrorStore
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRank:
+    """A rank, its node with agent and cluster, and the run's paths there."""
+
+    number: int
+    node: Node
+    agent: NodeAgent
+    cluster: ClusterSpec
+    paths: RunPaths
 
 
 class DeliveryProgress:
     """Sums up the progress of all nodes; thread-safe. Starts from the planned bytes."""
 
-    def __init__(self, step: ApplyStep, listings: Mapping[str, Listing], nodes: int) -> None:
+    def __init__(
+        self, step: ApplyStep, listings: Mapping[str, Listing], ranks: Sequence[PlacedRank]
+    ) -> None:
         self._step = step
-        self._nodes = nodes
+        self._nodes = len(ranks)
         self._lock = threading.Lock()
         self._received: dict[tuple[int, str], int] = {}
         self._remaining: dict[tuple[int, str], int] = {}
         for address, listing in listings.items():
-            for rank in range(nodes):
-                planned = step.forecasts.get((rank, address), TransferForecast()).bytes
-                self._remaining[rank, address] = listing.size if planned is None else planned
+            for rank in ranks:
+                planned = step.forecasts.get((rank.number, address), TransferForecast()).bytes
+                self._remaining[rank.number, address] = listing.size if planned is None else planned
 
     def of(self, rank: int, address: str) -> Callable[[Mapping[str, Any]], None]:
         """Return the event handler of one node and listing."""
@@ -70,31 +84,6 @@ class DeliveryProgress:
         target = f" to {self._nodes} nodes" if self._nodes > 1 else ""
         received, remaining = sum(self._received.values()), sum(self._remaining.values())
         self._step.progress(f"delivering {address}{target}", received, received + remaining)
-
-
-@dataclass(frozen=True, slots=True)
-class RankAssignment:
-    """The node of a rank, its agent and its cluster."""
-
-    node: Node
-    agent: NodeAgent
-    cluster: ClusterSpec
-
-    @property
-    def provider(self) -> str:
-        """The name of its cluster's provider."""
-        return self.cluster.provider
-
-
-@dataclass(frozen=True, slots=True)
-class _NodeDelivery:
-    """Listings to deliver to one node; ``options`` are added to every request."""
-
-    rank: int
-    assignment: RankAssignment
-    listings: Mapping[str, Listing]
-    mirror: NodeMirrorCall
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Delivery:
@@ -131,7 +120,7 @@ class Delivery:
     def deliver(
         self,
         step: ApplyStep,
-        assignments: Sequence[RankAssignment],
+        ranks: Sequence[PlacedRank],
         listings: Mapping[str, Listing],
     ) -> tuple[DeliveryRecord, ...]:
         """Deliver all listings to all nodes in parallel; raise an error at the end.
@@ -142,114 +131,102 @@ class Delivery:
             return ()
         step.stop_if_cancelled()
         try:
-            return self._deliver_all(step, assignments, listings)
+            return self._deliver_all(step, ranks, listings)
         except (NodeUnreachable, UserInterrupt):
             raise  # the next apply resumes the transfer
         except TrainctlError:
-            for assignment in assignments:
+            for rank in ranks:
                 with contextlib.suppress(TrainctlError):
-                    request = RunCacheRequest(
-                        **cache_target(assignment.node, assignment.cluster), key=step.key
-                    )
-                    assignment.agent.call(RELEASE, request)
+                    request = RunCacheRequest(**cache_target(rank.node, rank.cluster), key=step.key)
+                    rank.agent.call(RELEASE, request)
             raise
 
     def _deliver_all(
-        self,
-        step: ApplyStep,
-        assignments: Sequence[RankAssignment],
-        listings: Mapping[str, Listing],
+        self, step: ApplyStep, ranks: Sequence[PlacedRank], listings: Mapping[str, Listing]
     ) -> tuple[DeliveryRecord, ...]:
-        progress = DeliveryProgress(step, listings, len(assignments))
+        progress = DeliveryProgress(step, listings, ranks)
         with contextlib.ExitStack() as stack:
-            peers = self._peers(assignments, listings)
+            peers = self._peers(ranks, listings)
             announced = stack.enter_context(peers).announced() if peers else {}
             for peer_error in peers.excluded if peers else ():
                 step.notify(f"peer excluded: {peer_error.summary}")
-            deliveries = [
-                _NodeDelivery(
-                    rank,
-                    assignment,
-                    listings,
-                    stack.enter_context(
-                        self._mirror.of(assignment.provider, assignment.node, assignment.agent)
-                    ),
-                    {"node": assignment.node.id, "peers": list(announced.values())}
-                    if assignment.node.id in announced
-                    else {},
-                )
-                for rank, assignment in enumerate(assignments)
+            calls = [
+                stack.enter_context(self._mirror.of(rank.cluster.provider, rank.node, rank.agent))
+                for rank in ranks
             ]
 
-            def deliver(delivery: _NodeDelivery) -> tuple[DeliveryRecord, ...]:
+            def deliver(rank: PlacedRank, call: NodeMirrorCall) -> tuple[DeliveryRecord, ...]:
+                found = [*announced.values()] if rank.node.id in announced else []
                 try:
-                    return self._deliver_to(step, delivery, progress)
+                    return self._deliver_to(step, rank, call, listings, found, progress)
                 except BaseException:
                     if peers:  # none waits for its chunks
-                        peers.leave(delivery.assignment.node.id)
+                        peers.leave(rank.node.id)
                     raise
 
-            if len(deliveries) == 1:
-                return deliver(deliveries[0])
-            with ThreadPoolExecutor(len(deliveries), thread_name_prefix="deliver") as pool:
-                futures = [pool.submit(deliver, delivery) for delivery in deliveries]
+            if len(ranks) == 1:
+                return deliver(ranks[0], calls[0])
+            with ThreadPoolExecutor(len(ranks), thread_name_prefix="deliver") as pool:
+                pairs = zip(ranks, calls, strict=True)
+                futures = [pool.submit(deliver, *pair) for pair in pairs]
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise _first_error(errors)
         return tuple(record for future in futures for record in future.result())
 
     def _peers(
-        self, assignments: Sequence[RankAssignment], listings: Mapping[str, Listing]
+        self, ranks: Sequence[PlacedRank], listings: Mapping[str, Listing]
     ) -> PeerServers | None:
         """Return servers for two or more nodes that don't see the mirror."""
         remote = [
-            (assignment.node, assignment.agent, cache_target(assignment.node, assignment.cluster))
-            for assignment in assignments
-            if not self._is_near(assignment)
+            (rank.node, rank.agent, cache_target(rank.node, rank.cluster))
+            for rank in ranks
+            if not self._mirror.is_near(rank.cluster.provider, rank.node)
         ]
-        if len(remote) < 2 or any(shared_settings(item.cluster) for item in assignments):
+        if len(remote) < 2 or any(shared_settings(rank.cluster) for rank in ranks):
             return None
         return PeerServers(remote, list(listings.values()), self._mirror.register)
 
-    def _is_near(self, assignment: RankAssignment) -> bool:
-        return self._mirror.is_near(assignment.provider, assignment.node)
-
     def _deliver_to(
-        self, step: ApplyStep, delivery: _NodeDelivery, progress: DeliveryProgress
+        self,
+        step: ApplyStep,
+        rank: PlacedRank,
+        call: NodeMirrorCall,
+        listings: Mapping[str, Listing],
+        peers: Sequence[Peer],
+        progress: DeliveryProgress,
     ) -> tuple[DeliveryRecord, ...]:
         """Deliver the listings to one node, one by one: they share its network and disk."""
+        is_near = self._mirror.is_near(rank.cluster.provider, rank.node)
+        is_relayed = self._mirror.far == THROUGH_CLIENT and not is_near
+        route = "mirror-to-node" if is_near else self._mirror.far
+        if shared_settings(rank.cluster):
+            route = "shared-cache"
+        elif peers:
+            route = "peers"
         records = []
-        for address, listing in delivery.listings.items():
+        for address, listing in listings.items():
             step.stop_if_cancelled()
             weights = None if "/" in address else step.needed(Address.parse(address)).weights_spec
             source = weights.source if weights else f"checkpoint {address}"
             request = {
-                **cache_target(delivery.assignment.node, delivery.assignment.cluster),
+                **cache_target(rank.node, rank.cluster),
                 "lineage": self._context.lineage,
                 "owner": self._context.owner,
                 "lease": step.key,
                 "source": source,
-                **delivery.options,
+                **({"node": rank.node.id, "peers": peers} if peers else {}),
             }
-            on_event = progress.of(delivery.rank, address)
-            response = delivery.mirror(DELIVER, request, on_event, listing)
-            progress.finish(delivery.rank, address)
-            is_near = self._is_near(delivery.assignment)
-            route = "mirror-to-node" if is_near else self._mirror.far
-            if shared_settings(delivery.assignment.cluster):
-                route = "shared-cache"
-            elif delivery.options.get("peers"):
-                route = "peers"
-            node = delivery.assignment.node.id
-            record = DeliveryRecord.of(delivery.rank, node, address, response, route)
-            is_relayed = self._mirror.far == THROUGH_CLIENT and not is_near
+            response = call(DELIVER, request, progress.of(rank.number, address), listing)
+            progress.finish(rank.number, address)
+            record = DeliveryRecord.of(rank.number, rank.node.id, address, response, route)
+            forecast = step.forecasts.get((rank.number, address), TransferForecast())
+            bytes_through_client = record.bytes_by_tier[MIRROR] if is_relayed else 0
             records.append(
                 replace(
                     record,
-                    forecast_seconds=step.forecasts.get(
-                        (delivery.rank, address), TransferForecast()
-                    ).seconds,
-                    bytes_through_client=record.bytes_by_tier[MIRROR] if is_relayed else 0,
+                    forecast_seconds=forecast.seconds,
+                    bytes_through_client=bytes_through_client,
                 )
             )
         return tuple(records)

@@ -19,7 +19,13 @@ from trainctl.base.listing import Listing
 from trainctl.base.parallel import each
 from trainctl.base.protocol.host import ADDRESSES, BUILD_ENVIRONMENT, EnvironmentRequest
 from trainctl.base.protocol.method import RootRequest
-from trainctl.base.protocol.runs import CheckpointStoreSpec, DeploymentSpec, GangSpec, StartRequest
+from trainctl.base.protocol.runs import (
+    CheckpointStoreSpec,
+    DeploymentSpec,
+    GangSpec,
+    RunContainer,
+    StartRequest,
+)
 from trainctl.errors import InsufficientSpace, NodeError, NodeUnreachable, StalePlan, TrainctlError
 from trainctl.inputs.code import CodeSource, pack, scan_code
 from trainctl.inputs.environment import run_paths
@@ -30,13 +36,12 @@ from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.resources.agents import Services, nodes_of
 from trainctl.resources.caches import directory_on, ensure_cache_on
 from trainctl.resources.clusters import cache_settings
-from trainctl.resources.delivery import Delivery, RankAssignment, listings_of
+from trainctl.resources.delivery import Delivery, PlacedRank, listings_of
 from trainctl.resources.loading import CheckpointLoader
 from trainctl.resources.mirror_access import mirror_access
 from trainctl.resources.placement import PreflightChecker, RunPlacer, leader_addresses
 from trainctl.resources.runs.batch_runs import BatchCluster, rank_node
 from trainctl.resources.runs.launch import (
-    PlacedRank,
     PreparedRank,
     build_run_spec,
     fetch_code,
@@ -163,7 +168,7 @@ class Deployment:
         image = prepared[0].image
         run = replace(
             run,
-            image_digest=image.digest if image else None,
+            image_digest=image["digest"] if image else None,
             code=step.job_spec.code.digest,
             code_archive=prepared[0].archive,
             delivered=sum(delivery.moved for delivery in deliveries),
@@ -192,7 +197,7 @@ class Deployment:
     ) -> tuple[DeliveryRecord, ...]:
         """Deliver the weights; DeferredStep if there is no disk space until other runs end."""
         try:
-            return self._delivery.deliver(step, [rank.assignment for rank in ranks], listings)
+            return self._delivery.deliver(step, ranks, listings)
         except InsufficientSpace as error:
             if replaced.stop():
                 return self._deliver(step, ranks, listings, replaced)
@@ -247,8 +252,7 @@ class Deployment:
                 team=directory_on(node, caches.get("team")),
             )
             agent = self._agents.of(cluster.provider, nodes[0] if batch is not None else node)
-            assignment = RankAssignment(node, agent, cluster.cluster_spec)
-            ranks.append(PlacedRank(number, assignment, paths))
+            ranks.append(PlacedRank(number, node, agent, cluster.cluster_spec, paths))
         return ranks
 
     def _prepare_ranks(self, start: RunStart, ranks: Sequence[PlacedRank]) -> list[PreparedRank]:
@@ -374,15 +378,19 @@ class Deployment:
         values |= self._checkpoint_secrets(step, run)
         requests: list[StartRequest] = []
         for rank in prepared:
+            image = rank.image
             deployment: DeploymentSpec = {
                 "follows": [{"key": run.key, "address": str(job)} for job, run in blocking.follows],
                 "turn": {"apply": self._apply, "index": self._queue_positions.get(step.address, 0)},
-                "cache": cache_settings(rank.rank.assignment.cluster)["dir"],
+                "cache": cache_settings(rank.rank.cluster)["dir"],
                 "store": cast("CheckpointStoreSpec", run.store or {}),
                 "checkpoints": self._services.checkpoints.settings,
                 "load": [],
                 "gang": gang,
-                "container": rank.image.container if rank.image else None,
+                "container": image
+                and RunContainer(
+                    engine=image["engine"]["name"], image=image["id"], workdir=image["workdir"]
+                ),
                 "batch": {} if batch else None,
             }
             spec = build_run_spec(step, run, rank, self._context.lineage, listings, deployment)

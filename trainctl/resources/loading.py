@@ -17,9 +17,8 @@ from trainctl.inputs.checkpoints import CheckpointAccess, loadable_runs, referen
 from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.run import RunRecord
 from trainctl.resources.checkpoints import CheckpointClient, Row
-from trainctl.resources.delivery import Delivery
+from trainctl.resources.delivery import Delivery, PlacedRank
 from trainctl.resources.mirror_access import MirrorAccess, NodeFilesAccess, NodeServer
-from trainctl.resources.runs.launch import PlacedRank
 from trainctl.resources.runs.run_control import RunControl
 
 _AT_ONCE = 8
@@ -122,12 +121,13 @@ class CheckpointLoader:
         nodes = {rank.node.id: rank for rank, _ in reversed(ranks)}
         with closing(NodeServer(agent, request, self.register, rows)) as server:
             source = NodeFilesAccess(server, self.register)
-            assignments = [rank.assignment for rank in nodes.values()]
             try:
-                records = self.delivery(source).deliver(self.step, assignments, {name: listing})
+                records = self.delivery(source).deliver(
+                    self.step, [*nodes.values()], {name: listing}
+                )
             except InsufficientSpace as full:
                 raise DeferredStep(f"waits: {full.summary}", full.detail, code=full.code) from full
         for rank, start in ranks:
             place = {"url": f"file://{quote(source.trees[rank.node.id])}"}
             start["run"]["load"].append({**exact, "place": place})
-        return [replace(record, rank=nodes[record.node].number) for record in records]
+        return [*records]

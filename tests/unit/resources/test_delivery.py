@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.support.storage.mirrors import MemorySource, ingest, mirror_at
 from trainctl.apply.step import ApplyStep
 from trainctl.base.listing import CHUNK_BYTES
 from trainctl.errors import NodeError
+from trainctl.inputs.environment import RunPaths
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.address import Address
@@ -20,7 +22,7 @@ from trainctl.model.specs.resource import ClusterSpec
 from trainctl.plugin_api.discovery import load_provider
 from trainctl.plugin_api.provider import Capabilities, ClusterSettings
 from trainctl.resources.agents import Agents, ProjectContext
-from trainctl.resources.delivery import Delivery, RankAssignment
+from trainctl.resources.delivery import Delivery, PlacedRank
 from trainctl.resources.mirror_access import DirectoryMirrorAccess, PeerServers
 
 pytestmark = pytest.mark.integration
@@ -48,7 +50,10 @@ class Lab:
         cluster = ClusterSettings("lab", {"nodes": 3})
         nodes = [provider.create(cluster, f"lab-{n}", f"key-{n}") for n in range(3)]
         spec = ClusterSpec.from_attributes({"provider": "far"})
-        self.ranks = [RankAssignment(node, self.agents.of("far", node), spec) for node in nodes]
+        self.ranks = [
+            PlacedRank(number, node, self.agents.of("far", node), spec, cast(RunPaths, None))
+            for number, node in enumerate(nodes)
+        ]
 
     def deliver(self) -> tuple[DeliveryRecord, ...]:
         access = DirectoryMirrorAccess(self.agents, str(self._mirror), lambda token: token)

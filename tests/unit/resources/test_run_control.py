@@ -19,9 +19,9 @@ from trainctl.model.specs.resource import ClusterSpec, DesiredResource
 from trainctl.plugin_api.provider import Capabilities, Node, Provider, ResourceStatus
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import Agents
-from trainctl.resources.delivery import RankAssignment
+from trainctl.resources.delivery import PlacedRank
 from trainctl.resources.loading import CheckpointLoader
-from trainctl.resources.runs.launch import PlacedRank, PreparedRank, build_run_spec
+from trainctl.resources.runs.launch import PreparedRank, build_run_spec
 from trainctl.resources.runs.run_control import (
     RunControl,
     are_lost,
@@ -165,7 +165,7 @@ def test_a_run_spec_has_no_secret_values() -> None:
     }
     run = run_of(S.DEPLOYING)
     paths = run_paths(node, "demo", run, 0)
-    rank = PlacedRank(0, RankAssignment(node, cast(NodeAgent, None), ClusterSpec()), paths)
+    rank = PlacedRank(0, node, cast(NodeAgent, None), ClusterSpec(), paths)
     nothing: dict[str, Any] = dict.fromkeys(("cache", "gang", "container", "batch"))
     spec = build_run_spec(
         DesiredResource(JOB, "local", attributes),

@@ -25,7 +25,6 @@ from trainctl.base.protocol.runs import (
     STOP,
     DeploymentSpec,
     QueueOrder,
-    RunContainer,
     RunSpec,
     StartRequest,
     StartResponse,
@@ -33,15 +32,14 @@ from trainctl.base.protocol.runs import (
     SweepSlots,
 )
 from trainctl.errors import LockHeld, NodeError, NodeUnreachable, TrainctlError
-from trainctl.inputs.environment import RunPaths, caches, directory_links, environment
+from trainctl.inputs.environment import caches, directory_links, environment
 from trainctl.inputs.image_digests import by_digest
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import ResourceAttributes
-from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
-from trainctl.resources.delivery import RankAssignment
+from trainctl.resources.delivery import PlacedRank
 from trainctl.resources.runs.run_control import RunControl, with_status
 from trainctl.secrets.resolver import SecretResolver
 
@@ -87,14 +85,6 @@ def fetch_code(control: RunControl, run: RunRecord, digest: str) -> Iterator[Ite
         yield iter(lambda: spool.read(_BUFFER_BYTES), b"")
 
 
-@dataclass(frozen=True, slots=True)
-class PulledImage:
-    """An image's digest, and the container settings of the run spec."""
-
-    digest: str
-    container: RunContainer
-
-
 def pull_image(
     step: ApplyStep,
     agent: NodeAgent,
@@ -102,7 +92,7 @@ def pull_image(
     lineage: str,
     secrets: SecretResolver,
     digest: str | None,
-) -> PulledImage | None:
+) -> PullImageResponse | None:
     """Pull the job's image on the node; None for a job that runs on the host.
 
     It has the plan's ``digest``, if that is known. Raise NodeError with the message of the registry or the engine.
@@ -118,11 +108,7 @@ def pull_image(
 
     def pull(image: str) -> PullImageResponse:
         request = PullImageRequest(
-            root=root,
-            lineage=lineage,
-            image=image,
-            engine=job.runtime.engine,
-            login=login,
+            root=root, lineage=lineage, image=image, engine=job.runtime.engine, login=login
         )
         response = agent.call(PULL_IMAGE, request, on_event=on_event)
         if response["note"]:
@@ -133,36 +119,12 @@ def pull_image(
     response = pull(job.image.base_image)
     if digest not in (None, response["digest"]):  # the tag has moved since the plan was made
         response = pull(by_digest(job.image.base_image, digest))
-    container = RunContainer(
-        engine=response["engine"]["name"],
-        image=response["id"],
-        workdir=response["workdir"],
-    )
-    return PulledImage(response["digest"], container)
+    return response
 
 
 _POLL_SECONDS = 0.2
 _MAY_CONTINUE = "The run may be live there: check trainctl status. Apply again to resume it."
 _LAUNCHING = frozenset({RunStatus.CREATED, RunStatus.DEPLOYING})
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedRank:
-    """A rank, its node, and the run's paths there."""
-
-    number: int
-    assignment: RankAssignment
-    paths: RunPaths
-
-    @property
-    def node(self) -> Node:
-        """The rank's node."""
-        return self.assignment.node
-
-    @property
-    def agent(self) -> NodeAgent:
-        """The agent of the node."""
-        return self.assignment.agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +134,7 @@ class PreparedRank:
     rank: PlacedRank
     archive: str
     venv: str | None
-    image: PulledImage | None
+    image: PullImageResponse | None
 
 
 def start_together(
@@ -195,22 +157,35 @@ def start_together(
         rendezvous = first["rendezvous"]
         if rendezvous:
             mask(rendezvous["token"])
-
-        def follow(rank: PlacedRank, request: StartRequest) -> StartResponse:
-            return _start(step, rank, StartRequest(**request, rendezvous=rendezvous))
-
-        others = list(zip(ranks, requests, strict=True))[1:]
-        responses = each(lambda pair: follow(*pair), others, len(others))
-        return _wait_for_launch(step, control, with_status(run, [first, *responses]))
+        others = [
+            (rank, StartRequest(**request, rendezvous=rendezvous))
+            for rank, request in zip(ranks, requests, strict=True)
+        ][1:]
+        responses = each(lambda pair: _start(step, *pair), others, len(others))
+        run = control.status(with_status(run, [first, *responses]))
+        # until the ranks have met and everything before their commands is done
+        while any(rank.status in _LAUNCHING for rank in run.ranks) and run.status.live:
+            if waiting := run.now.get("waiting"):
+                step.progress(waiting, 0, 0)
+            step.cancelled.wait(_POLL_SECONDS)
+            step.stop_if_cancelled()
+            run = control.status(run)
     except NodeUnreachable as error:
         error.detail = f"{error.detail} {_MAY_CONTINUE}".lstrip()
         raise
     except LockHeld:
         raise  # a newer attempt owns the run
     except TrainctlError:
-        for rank in ranks:
-            _ensure_ended(rank, run)
+        for rank in ranks:  # each may have started before the error
+            request = StopRequest(root=rank.node.root, key=run.key, grace_seconds=0)
+            try:
+                rank.agent.call(STOP, request)
+            except TrainctlError as error:
+                raise NodeUnreachable(
+                    f"it is unknown whether run {run.id} was started", error.summary
+                ) from error
         raise
+    return run
 
 
 def _start(step: ApplyStep, rank: PlacedRank, request: StartRequest) -> StartResponse:
@@ -219,29 +194,6 @@ def _start(step: ApplyStep, rank: PlacedRank, request: StartRequest) -> StartRes
             step.progress(str(event["waiting"]), 0, 0)
 
     return rank.agent.call(START, request, on_event=on_event)
-
-
-def _wait_for_launch(step: ApplyStep, control: RunControl, run: RunRecord) -> RunRecord:
-    """Wait until the ranks have met and everything before their commands is done."""
-    run = control.status(run)
-    while any(rank.status in _LAUNCHING for rank in run.ranks) and run.status.live:
-        if waiting := run.now.get("waiting"):
-            step.progress(waiting, 0, 0)
-        step.cancelled.wait(_POLL_SECONDS)
-        step.stop_if_cancelled()
-        run = control.status(run)
-    return run
-
-
-def _ensure_ended(rank: PlacedRank, run: RunRecord) -> None:
-    """Stop a rank that may have started before the error."""
-    request = StopRequest(root=rank.node.root, key=run.key, grace_seconds=0)
-    try:
-        rank.agent.call(STOP, request)
-    except TrainctlError as error:
-        raise NodeUnreachable(
-            f"it is unknown whether run {run.id} was started", error.summary
-        ) from error
 
 
 _GRACE_SECONDS = 30
