@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,7 @@ from trainctl.base.protocol.method import Method
 from trainctl.base.protocol.wire import error_to_json
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import RecordedResource
-from trainctl.plugin_api.provider import Node, Provider, ResourceStatus, Transport
+from trainctl.plugin_api.provider import Node, Provider, Transport
 from trainctl.plugin_api.scheduler import SchedulesJobs
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import load_bytecode, node_archive
@@ -60,7 +60,7 @@ class Agents:
     """
 
     def __init__(self, providers: Providers, cache: Path | None = None) -> None:
-        self._providers = providers
+        self.providers = providers
         self._cache = cache
         self._lock = threading.RLock()
         self._agents: dict[tuple[str, bool], NodeAgent] = {}
@@ -95,7 +95,8 @@ class Agents:
 
     def _agent(self, provider: str, node: Node, *, ephemeral: bool) -> NodeAgent:
         with self._lock:
-            key = (_identity(node), ephemeral)
+            # All fields: a name may come to mean another machine.
+            key = (json.dumps(node.to_json(), sort_keys=True), ephemeral)
             if key not in self._agents:
                 transport, sessions = self._transport(provider, node)
                 runs_this_python = node.python == sys.executable and self.shares_disk(provider)
@@ -111,21 +112,12 @@ class Agents:
 
     def shares_disk(self, provider: str) -> bool:
         """Whether the provider's nodes see the files of the client."""
-        return self._providers(provider).capabilities.shares_disk_with_client
+        return self.providers(provider).capabilities.shares_disk_with_client
 
     def scheduler(self, provider: str) -> SchedulesJobs | None:
         """Return the provider's batch system; None if trainctl places the runs."""
-        instance = self._providers(provider)
+        instance = self.providers(provider)
         return instance if isinstance(instance, SchedulesJobs) else None
-
-    def creates_machines(self, provider: str) -> bool:
-        """Whether the provider's nodes exist from their creation to their deletion only."""
-        return self._providers(provider).capabilities.creates_machines
-
-    def was_taken_back(self, provider: str, node: Node) -> bool:
-        """Whether the machine of a node is gone, of a platform that takes machines back."""
-        status = self._providers(provider).read(node) if node.details.get("notice") else None
-        return status is ResourceStatus.MISSING
 
     def sees(self, provider: str, node: Node, mirror: HostMirrorLocation | None) -> bool:
         """Whether a node sees the directory of a mirror; None for a mirror on the client."""
@@ -139,16 +131,11 @@ class Agents:
 
     def _transport(self, provider: str, node: Node) -> tuple[Transport, NodeSessions]:
         with self._lock:
-            key = _identity(replace(node, root="", data="", python="", key="", gpus=None))
+            key = json.dumps([node.id, node.address, node.details], sort_keys=True)
             if key not in self._transports:
-                transport = self._providers(provider).transport(node)
+                transport = self.providers(provider).transport(node)
                 self._transports[key] = (transport, NodeSessions(transport))
             return self._transports[key]
-
-
-def _identity(node: Node) -> str:
-    """Return a key of all fields: a name may come to mean another machine."""
-    return json.dumps(node.to_json(), sort_keys=True)
 
 
 def nodes_of(cluster: RecordedResource) -> tuple[Node, ...]:
@@ -254,7 +241,13 @@ class NodeCall:
         following: Iterable[bytes] = (),
     ) -> Result:
         """Call the method; an error of a response is raised as it was here."""
-        heartbeat = threading.Thread(target=self._send_heartbeats, daemon=True, name="heartbeat")
+
+        def beat() -> None:
+            while not (self._stop.is_set() or self.ended.wait(_HEARTBEAT_SECONDS)):
+                self._responses.put(b"\n")
+            self._responses.close()
+
+        heartbeat = threading.Thread(target=beat, daemon=True, name="heartbeat")
         heartbeat.start()
         try:
             result = self._agent.call(
@@ -278,12 +271,6 @@ class NodeCall:
         """Raise the exception that left the node without a response, if there was one."""
         if self._failure is not None:
             raise self._failure
-
-    def _send_heartbeats(self) -> None:
-        """Send empty lines until the call ends; then close the node's input."""
-        while not (self._stop.is_set() or self.ended.wait(_HEARTBEAT_SECONDS)):
-            self._responses.put(b"\n")
-        self._responses.close()
 
     def _on_event(self, event: Mapping[str, Any]) -> None:
         if "request" in event:

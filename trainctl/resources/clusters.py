@@ -31,7 +31,7 @@ from trainctl.plugin_api.provider import (
     Provider,
     ResourceStatus,
 )
-from trainctl.resources.agents import Agents, Providers, nodes_of, same_machine, unprovisioned_nodes
+from trainctl.resources.agents import Agents, nodes_of, same_machine, unprovisioned_nodes
 
 
 def cache_settings(cluster: ClusterSpec) -> TierConfig:
@@ -221,15 +221,14 @@ _WORST = (
 class ClusterHandler:
     """Creates, inspects and deletes the nodes of a cluster."""
 
-    def __init__(self, providers: Providers, agents: Agents, lineage: str) -> None:
-        self._providers = providers
+    def __init__(self, agents: Agents, lineage: str) -> None:
         self._agents = agents
         self._lineage = lineage
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
         """Create missing nodes and delete surplus nodes; a replacement first deletes all."""
         name = step.cluster_spec.provider
-        provider = self._providers(name)
+        provider = self._agents.providers(name)
         settings = provider_cluster(step.address.name, step.cluster_spec)
         cluster = replace(
             settings, lineage=self._lineage, notify=step.notify, cancelled=step.cancelled
@@ -260,7 +259,7 @@ class ClusterHandler:
         if not intent.attributes:
             return {}
         spec = ClusterSpec.from_attributes(intent.attributes)
-        provider = self._providers(intent.provider)
+        provider = self._agents.providers(intent.provider)
         cluster = provider_cluster(intent.address.name, spec)
         recorded = lookup(intent.address)
         recorded_keys = {node.key for node in nodes_of(recorded)} if recorded else set()
@@ -272,7 +271,7 @@ class ClusterHandler:
 
     def read(self, recorded: RecordedResource, lookup: Lookup) -> Observation:
         """Return the worst status of the nodes, and the nodes that became reachable."""
-        provider = self._providers(recorded.provider)
+        provider = self._agents.providers(recorded.provider)
         nodes, unreachable = nodes_of(recorded), unprovisioned_nodes(recorded)
         read = each(provider.read, nodes, AT_ONCE)
         statuses = {node.id: status for node, status in zip(nodes, read, strict=True)}
@@ -298,7 +297,7 @@ class ClusterHandler:
 
     def _remove_others(self, step: ApplyStep, recorded: RecordedResource, keys: Set[str]) -> None:
         """Delete recorded nodes without these keys; try all before raising."""
-        provider = self._providers(recorded.provider)
+        provider = self._agents.providers(recorded.provider)
         cluster = provider_cluster(recorded.address.name, recorded.cluster_spec)
 
         def remove(node: Node) -> NodeError | None:
@@ -327,7 +326,7 @@ class ClusterHandler:
 
     def _remove(self, provider_name: str, node: Node, cluster: ClusterSpec) -> bool:
         """Clean up and delete a node; return False if its machine was deleted without cleanup."""
-        provider = self._providers(provider_name)
+        provider = self._agents.providers(provider_name)
         status = provider.read(node)
         disposable = provider.capabilities.creates_machines
         if status is ResourceStatus.MISSING:

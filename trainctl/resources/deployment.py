@@ -230,7 +230,7 @@ class Deployment:
                     listings,
                     [blocking.node] if blocking.node else None,
                     excluded=failed.keys(),
-                    replaced_key=replaced.key,
+                    replaced_key=replaced.live.key if replaced.live else None,
                     resumed=step.resumed,
                 )
             )

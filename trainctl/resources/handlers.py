@@ -67,7 +67,8 @@ class MachineBoundHandler:
             name = step.recorded.attributes.get("cluster") if step.recorded else None
             address = Address(Kind.CLUSTER, str(name))
             cluster = step.lookup(address) if address in self.services.ending else None
-            if cluster is None or not self.services.agents.creates_machines(cluster.provider):
+            providers = self.services.agents.providers
+            if cluster is None or not providers(cluster.provider).capabilities.creates_machines:
                 raise
             step.progress("its machine doesn't respond, and is deleted", 0, 0)
 
@@ -82,7 +83,7 @@ def handlers(services: Services) -> Mapping[Kind, ResourceHandler]:
     """Create the handler of each kind."""
     return {
         Kind.PROJECT: ProjectHandler(),
-        Kind.CLUSTER: ClusterHandler(services.providers, services.agents, services.context.lineage),
+        Kind.CLUSTER: ClusterHandler(services.agents, services.context.lineage),
         Kind.WEIGHTS: WeightsHandler(services),
         Kind.CACHE: MachineBoundHandler(
             CacheHandler(services.agents, services.context.lineage), services

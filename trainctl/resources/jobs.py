@@ -31,7 +31,7 @@ from trainctl.model.run import RunRecord, RunStatus, run_id
 from trainctl.plan.values import Change, Observation
 from trainctl.plugin_api.provider import ResourceStatus
 from trainctl.resources.agents import Agents, Services, nodes_of
-from trainctl.resources.checkpoints import CheckpointClient, checkpoint_store_error
+from trainctl.resources.checkpoints import CheckpointClient
 from trainctl.resources.clusters import cache_target
 from trainctl.resources.placement import taken_back_reason, unreachable_nodes_reason
 from trainctl.resources.runs.batch_runs import BatchCluster
@@ -43,6 +43,7 @@ from trainctl.resources.runs.previous_runs import (
     is_active,
     possible_nodes,
     prepare_start,
+    run_name,
 )
 from trainctl.resources.runs.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
 
@@ -89,20 +90,28 @@ class JobHandler:
         run = replace(run, store=store)
         try:
             start = prepare_start(control, self._services.mirror.store, step, earlier)
-            run = self._deployment.deploy(start, start.mark(run), replaced)
+            repeated = start.repeated_run.id if start.repeated_run else None
+            run = self._deployment.deploy(start, replace(run, rerun_of=repeated), replaced)
         except (NodeUnreachable, UserInterrupt):
             raise  # it may have started: the intent stays open for the next apply
         except DeferredStep:
             raise  # nothing was started: no run
         except TrainctlError as error:
-            if replaced.note_survivor(error):
+            if replaced.live is not None:
+                name = run_name(replaced.live).capitalize()
+                error.detail = f"{error.detail}\n{name} continues.".lstrip()
                 raise
             failed = replace(
                 run, status=RunStatus.DEPLOY_FAILED, error=error.summary, ended_at=time.time()
             )
             raise StepFailed(error, _outputs(*replaced.earlier, failed)) from error
-        if run.status is RunStatus.DEPLOY_FAILED or _was_lost_before_start(run):
-            raise StepFailed(_start_error(run), _outputs(*replaced.earlier, run))
+        was_lost = run.status is RunStatus.LOST and run.started_at is None
+        if run.status is RunStatus.DEPLOY_FAILED or was_lost:
+            why = "the run could not be started"
+            if was_lost:
+                why = f"{run_name(run)} was lost before it started: its supervisor or node failed"
+            failure = NodeError(run.error or why, code=run.now.get("cause"))
+            raise StepFailed(failure, _outputs(*replaced.earlier, run))
         return _outputs(*replaced.earlier, run)
 
     def _apply_without_start(
@@ -157,7 +166,7 @@ class JobHandler:
         if run is not None and run.status.live:
             if not may_stop(run.id):
                 raise LiveRunConflict(
-                    f"run {run.number} ({run.id}) is live, started by an interrupted apply",
+                    f"{run_name(run)} is live, started by an interrupted apply",
                     "Use --stop-running to stop it, or restore its configuration: apply then resumes it.",
                 )
             run = RunControl(self._agents, lookup).stop(run)
@@ -214,18 +223,5 @@ def observe_jobs(
     return observations
 
 
-def _was_lost_before_start(run: RunRecord) -> bool:
-    return run.status is RunStatus.LOST and run.started_at is None
-
-
 def _outputs(*runs: RunRecord) -> dict[str, Any]:
     return {"runs": [run.to_json() for run in runs]}
-
-
-def _start_error(run: RunRecord) -> TrainctlError:
-    lost = f"run {run.number} ({run.id}) was lost before it started: its supervisor or node failed"
-    error = run.error or (lost if _was_lost_before_start(run) else "the run could not be started")
-    cause = run.now.get("cause")
-    if cause == "checkpoint-store":
-        return checkpoint_store_error(error)
-    return NodeError(error, code=cause)

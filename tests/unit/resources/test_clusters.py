@@ -53,7 +53,7 @@ class Lab:
         self.home = home
         self.provider = provider = Away()
         self.agents = Agents(lambda name: provider, bytecode_cache())
-        self.handler = ClusterHandler(lambda name: provider, self.agents, "lineage")
+        self.handler = ClusterHandler(self.agents, "lineage")
         self.recorded: RecordedResource | None = None
 
     def step(

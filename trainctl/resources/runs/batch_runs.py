@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from trainctl.base.parallel import each
 from trainctl.base.protocol.runs import (
@@ -18,7 +18,6 @@ from trainctl.base.protocol.runs import (
     CreateBatchRunRequest,
     EndBatchRunRequest,
     ExpectStopRequest,
-    RunRankRequest,
     RunReport,
     StartRequest,
     StatusRequest,
@@ -164,10 +163,21 @@ class BatchCluster:
         self.agent.call(CREATE_BATCH_RUN, create)
         jobs = self.scheduler.find_jobs(self.settings, self.node, after) if after else {}
         waits_for = [jobs[key].id for key in after if key in jobs]
-        request = self._request(address, job, run, requests[0])
-        self.scheduler.submit_job(
-            self.settings, self.node, replace(request, after=waits_for, slot=slot)
+        rank_request = {
+            "root": self.node.root,
+            "data": self.node.data,
+            "key": run.key,
+            **asdict(self.scheduler.variables(self.settings)),  # fields of RunRankRequest
+        }
+        request = replace(
+            batch_request(address, job, run),
+            command=self.agent.command(RUN_RANK.name),
+            stdin=json.dumps(rank_request),
+            log=f"{requests[0]['root']}/runs/{run.key}/batch.log",
+            after=waits_for,
+            slot=slot,
         )
+        self.scheduler.submit_job(self.settings, self.node, request)
 
     def reorder(self, address: Address, job: JobSpec, run: RunRecord, slot: str | None) -> None:
         """Change slot and priority of the run's job if it is pending."""
@@ -175,28 +185,6 @@ class BatchCluster:
         if found is not None and found.state is BatchState.PENDING:
             request = replace(batch_request(address, job, run), slot=slot)
             self.scheduler.reorder_job(self.settings, self.node, found, request)
-
-    def _request(
-        self, address: Address, job: JobSpec, run: RunRecord, start: StartRequest
-    ) -> BatchRequest:
-        variables = self.scheduler.variables(self.settings)
-        rank_request = RunRankRequest(
-            root=self.node.root,
-            data=self.node.data,
-            key=run.key,
-            rank=variables.rank,
-            restarts=variables.restarts,
-            gpus=variables.gpus,
-            host=variables.host,
-            forwarded=[*variables.forwarded],
-            node_cache=variables.node_cache,
-        )
-        return replace(
-            batch_request(address, job, run),
-            command=self.agent.command(RUN_RANK.name),
-            stdin=json.dumps(rank_request),
-            log=f"{start['root']}/runs/{run.key}/batch.log",
-        )
 
 
 def batch_request(address: Address, job: JobSpec, run: RunRecord) -> BatchRequest:

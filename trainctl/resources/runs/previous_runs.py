@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -74,42 +74,34 @@ def find_attempted_runs(
     runs: list[AttemptedRun] = []
     for address, of_cluster in by_cluster.items():
         cluster = lookup(address)
-        nodes = nodes_of(cluster) if cluster else ()
-        batch = BatchCluster.of(agents, cluster) if cluster else None
-        if batch is not None:
-            runs += _attempted_batch_runs(batch, of_cluster, place)
-            continue
-        provider = cluster.provider if cluster else ""
-        keys = sorted({attempt.key for attempt in of_cluster})
-        query = partial(_query_runs, agents, provider, keys)
-        replies = dict(zip((node.id for node in nodes), each(query, nodes, _AT_ONCE), strict=True))
-        error = next((reply for reply in replies.values() if isinstance(reply, NodeError)), None)
+        replies: list[tuple[str, RunReports | NodeError]] = []
+        if cluster and (batch := BatchCluster.of(agents, cluster)):
+            jobs = (
+                (attempt.key, JobSpec.from_attributes(attempt.attributes)) for attempt in of_cluster
+            )
+            reports = batch.reports({key: job.compute.node_count for key, job in jobs})
+            of_ranks = (
+                [reports]
+                if isinstance(reports, NodeError)
+                else [{key: report} for key, ranks in reports.items() for report in ranks]
+            )
+            replies = [(batch.node.id, reply) for reply in of_ranks]
+        elif cluster:
+            keys = sorted({attempt.key for attempt in of_cluster})
+            query = partial(_query_runs, agents, cluster.provider, keys)
+            nodes = nodes_of(cluster)
+            names = (node.id for node in nodes)
+            replies = list(zip(names, each(query, nodes, _AT_ONCE), strict=True))
+        error = next((reply for _, reply in replies if isinstance(reply, NodeError)), None)
         for attempt in of_cluster:
-            ranks = [
+            found = [
                 (node, report)
-                for node, reply in replies.items()
+                for node, reply in replies
                 if not isinstance(reply, NodeError) and (report := reply.get(attempt.key))
             ]
-            ranks.sort(key=lambda pair: pair[1]["rank"])
-            runs.append(AttemptedRun(attempt, _run_of_ranks(attempt, ranks, place), error))
+            found.sort(key=lambda pair: pair[1]["rank"])
+            runs.append(AttemptedRun(attempt, _run_of_ranks(attempt, found, place), error))
     return tuple(runs)
-
-
-def _attempted_batch_runs(
-    batch: BatchCluster, attempts: Sequence[Intent], place: LocateStore
-) -> Iterator[AttemptedRun]:
-    """Query the runs of attempts on a batch system."""
-    counts = {
-        attempt.key: JobSpec.from_attributes(attempt.attributes).compute.node_count
-        for attempt in attempts
-    }
-    reports = batch.reports(counts)
-    for attempt in attempts:
-        if isinstance(reports, NodeError):
-            yield AttemptedRun(attempt, None, reports)
-            continue
-        ranks = [(batch.node.id, report) for report in reports[attempt.key] if report is not None]
-        yield AttemptedRun(attempt, _run_of_ranks(attempt, ranks, place), None)
 
 
 def _query_runs(
@@ -187,7 +179,7 @@ def load_previous_run(control: RunControl, store: MirrorStore, run: RunRecord) -
 
 def _not_repeatable_error(run: RunRecord, why: str, detail: str = "") -> TrainctlError:
     return TrainctlError(
-        f"run {run.number} ({run.id}) can't be repeated: {why}", detail, code="rerun-inputs-missing"
+        f"{run_name(run)} can't be repeated: {why}", detail, code="rerun-inputs-missing"
     )
 
 
@@ -232,10 +224,6 @@ class RunStart:
 
     step: ApplyStep
     repeated_run: RunRecord | None = None
-
-    def mark(self, run: RunRecord) -> RunRecord:
-        """Record the repeated run in the new run's record."""
-        return replace(run, rerun_of=self.repeated_run.id if self.repeated_run else None)
 
 
 def prepare_start(
@@ -323,27 +311,15 @@ class ReplacedRun:
         self.earlier = tuple(earlier)
         self._step = step
         self._control = control
-        self._live = self.earlier[-1] if earlier and is_active(earlier[-1]) else None
-
-    @property
-    def key(self) -> str | None:
-        """The key of the live run."""
-        return self._live.key if self._live else None
+        self.live = self.earlier[-1] if earlier and is_active(earlier[-1]) else None
 
     def stop(self) -> bool:
         """Stop the live run and log it; return whether there was one."""
-        if self._live is None:
+        if self.live is None:
             return False
-        self._step.notify(f"stops {_run_name(self._live)}")
-        self.earlier = (*self.earlier[:-1], self._control.stop(self._live))
-        self._live = None
-        return True
-
-    def note_survivor(self, error: TrainctlError) -> bool:
-        """Add to a new run's error that the live run continues; False if none is."""
-        if self._live is None:
-            return False
-        error.detail = f"{error.detail}\n{_run_name(self._live).capitalize()} continues.".lstrip()
+        self._step.notify(f"stops {run_name(self.live)}")
+        self.earlier = (*self.earlier[:-1], self._control.stop(self.live))
+        self.live = None
         return True
 
 
@@ -352,5 +328,6 @@ def is_active(run: RunRecord) -> bool:
     return run.status.live or any(rank.status.live for rank in run.ranks)
 
 
-def _run_name(run: RunRecord) -> str:
+def run_name(run: RunRecord) -> str:
+    """Return the number and id of a run, for people."""
     return f"run {run.number} ({run.id})"

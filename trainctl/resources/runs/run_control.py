@@ -16,7 +16,7 @@ from trainctl.errors import NodeError, UnknownOnNode
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import LIVE_FIRST, RankRecord, RunRecord, RunStatus
-from trainctl.plugin_api.provider import Node
+from trainctl.plugin_api.provider import Node, ResourceStatus
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.responses import OnEvent
 from trainctl.resources.agents import Agents, node_named
@@ -103,14 +103,16 @@ class RunControl:
         if not are_lost(unreachable.keys(), reports):
             return ObservedRun(with_partial_status(run, by_rank), error)
         lost = with_status(run, reports)
-        if all(map(self._was_taken_back, unreachable.values())):
+        (node_id,) = unreachable.values()
+        cluster, node = self._cluster_and_node(node_id)
+        if (
+            cluster
+            and node
+            and node.details.get("notice")  # its platform takes machines back
+            and self._agents.providers(cluster.provider).read(node) is ResourceStatus.MISSING
+        ):
             lost = replace(lost, error=f"{INTERRUPTED}{lost.error}")
         return ObservedRun(lost, None)
-
-    def _was_taken_back(self, node_id: str) -> bool:
-        cluster = self._lookup(Address(Kind.CLUSTER, node_id.partition("/")[0]))
-        node = node_named(cluster, node_id) if cluster else None
-        return bool(cluster and node and self._agents.was_taken_back(cluster.provider, node))
 
     def _observe_batch(self, runs: Sequence[RunRecord]) -> dict[str, ObservedRun]:
         """Query runs of one batch system, and it, once."""
@@ -139,14 +141,13 @@ class RunControl:
 
     def set_queue_order(self, run: RunRecord, order: QueueOrder) -> None:
         """Set the priority and slots of a run that may be queued."""
-
-        def set_order(agent: NodeAgent, node: Node) -> protocol.RunReport:
-            return agent.call(
+        self._call_nodes(
+            run,
+            lambda agent, node: agent.call(
                 protocol.SET_QUEUE_ORDER,
                 protocol.SetQueueOrderRequest(root=node.root, key=run.key, **order),
-            )
-
-        self._call_nodes(run, set_order)
+            ),
+        )
 
     def set_secrets(self, run: RunRecord, values: Mapping[str, str] | None) -> RunRecord:
         """Restart a run that waits for its secrets; None uses those stored on the node."""
@@ -202,12 +203,12 @@ class RunControl:
 
     def remove(self, run: RunRecord) -> None:
         """Delete the run's files on its nodes, except checkpoints."""
-
-        def remove(agent: NodeAgent, node: Node) -> protocol.RemoveResponse:
-            request = protocol.RunCacheRequest(root=node.root, key=run.key)
-            return agent.call(protocol.REMOVE, request)
-
-        self._call_nodes(run, remove)
+        self._call_nodes(
+            run,
+            lambda agent, node: agent.call(
+                protocol.REMOVE, protocol.RunCacheRequest(root=node.root, key=run.key)
+            ),
+        )
 
     def read_lines(
         self,
@@ -319,9 +320,12 @@ class RunControl:
             node = rank_node(node, rank)
         return agent, node
 
-    def _find_node(self, node_id: str) -> tuple[NodeAgent, Node]:
+    def _cluster_and_node(self, node_id: str) -> tuple[RecordedResource | None, Node | None]:
         cluster = self._lookup(Address(Kind.CLUSTER, node_id.partition("/")[0]))
-        node = node_named(cluster, node_id) if cluster else None
+        return cluster, node_named(cluster, node_id) if cluster else None
+
+    def _find_node(self, node_id: str) -> tuple[NodeAgent, Node]:
+        cluster, node = self._cluster_and_node(node_id)
         if cluster is None or node is None:
             raise UnknownOnNode(f"node {node_id} is no longer in the state")
         return self._agents.ephemeral_agent(cluster.provider, node), node
