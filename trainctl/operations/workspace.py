@@ -349,7 +349,6 @@ class Workspace:
             directory, lineage, self.owner, ", ".join(projects), self.excluded_paths
         )
         return Services(
-            self.provider,
             self.agents,
             self.mirror,
             self.secrets,

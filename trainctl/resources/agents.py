@@ -178,7 +178,6 @@ def node_named(cluster: RecordedResource, node_id: str) -> Node | None:
 class Services:
     """Shared dependencies of the handlers."""
 
-    providers: Providers
     agents: Agents
     mirror: Mirror
     secrets: SecretResolver

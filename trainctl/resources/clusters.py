@@ -9,7 +9,7 @@ from typing import Any
 
 from trainctl.apply.step import ApplyStep, MayStop, StepFailed
 from trainctl.base.parallel import each
-from trainctl.base.protocol.host import IDLE_SHUTDOWN, IdleShutdownRequest
+from trainctl.base.protocol.host import IDLE_SHUTDOWN, IdleShutdownRequest, IdleShutdownSettings
 from trainctl.base.protocol.method import LineageRequest, NodeCacheRequest, TierConfig
 from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.base.protocol.training import REMOVE_CACHE, CacheOwnerRequest
@@ -63,129 +63,91 @@ def _tier(cache: CacheTier | None) -> TierConfig:
 AT_ONCE = 16
 
 
-def idle_shutdown_request(node: Node) -> IdleShutdownRequest:
-    """Return the request that has a machine end itself when it is idle."""
-    timeout = IDLE_TIMEOUT_SECONDS if node.idle_timeout is None else node.idle_timeout
-    return IdleShutdownRequest(
-        root=node.root,
-        settings={
-            "shutdown": [*node.shutdown],
-            "stop": [*node.stop],
-            "idle_timeout": timeout,
-            "notice": node.details.get("notice"),
-        },
-    )
-
-
+@dataclass(frozen=True, slots=True)
 class NodeProvisioner:
     """Creates the nodes of one step; idempotent, as existing nodes keep their keys."""
 
-    def __init__(
-        self,
-        step: ApplyStep,
-        cluster: ClusterSettings,
-        provider: Provider,
-        agents: Agents,
-        recorded: RecordedResource | None,
-    ) -> None:
-        self._step = step
-        self._cluster = cluster
-        self._provider = provider
-        self._agents = agents
-        self._before = {node.name: node for node in nodes_of(recorded)} if recorded else {}
-        self._attempted = (
-            {node.name: node for node in unprovisioned_nodes(recorded)} if recorded else {}
-        )
+    step: ApplyStep
+    cluster: ClusterSettings
+    provider: Provider
+    agents: Agents
+    recorded: RecordedResource | None
 
     def make(self) -> tuple[list[Node], list[Node]]:
         """Create the reachable nodes; return them and the unreachable ones. StepFailed if all are unreachable.
 
         Unreachable nodes with a key may have been created.
         """
-        results = each(self._node, self._provider.plan(self._cluster), AT_ONCE)
+        before = {node.name: node for node in nodes_of(self.recorded)} if self.recorded else {}
+        attempted = (
+            {node.name: node for node in unprovisioned_nodes(self.recorded)}
+            if self.recorded
+            else {}
+        )
+        results = each(
+            lambda node: self._node(node, before.get(node.name), attempted.get(node.name)),
+            self.provider.plan(self.cluster),
+            AT_ONCE,
+        )
         skipped = [result for result in results if isinstance(result, _SkippedNode)]
         nodes = [node for node in results if isinstance(node, Node)]
         unreachable = [result.node for result in skipped]
         if not nodes and skipped:
             raise StepFailed(skipped[0].error, node_outputs([], unreachable))
         for node in unreachable:
-            self._step.progress(f"without {node.id}, which is unreachable", 0, 0)
+            self.step.progress(f"without {node.id}, which is unreachable", 0, 0)
         return nodes, unreachable
 
-    def _node(self, planned: Node) -> Node | _SkippedNode:
-        before, attempted = self._before.get(planned.name), self._attempted.get(planned.name)
+    def _node(
+        self, planned: Node, before: Node | None, attempted: Node | None
+    ) -> Node | _SkippedNode:
+        new_key = f"{self.step.key}/{planned.name}"
         # The key that an earlier attempt may have created the node with, or ''.
-        attempted_key = self._new_key(planned.name) if self._step.resumed else ""
+        attempted_key = new_key if self.step.resumed else ""
         if attempted is not None and attempted.key and same_machine(attempted, planned):
             attempted_key = attempted.key
-        if self._provider.capabilities.creates_machines:
-            return self._machine(planned, before, attempted_key)
-        try:
-            located = self._provider.locate(self._cluster, planned)
-        except NodeUnreachable as error:
-            if before is not None and same_machine(before, planned):
-                return before
-            return _SkippedNode(replace(planned, key=attempted_key), error)
-        key = attempted_key or self._new_key(planned.name)
-        if before:  # another key would create a second node
-            status = self._provider.read(replace(located, key=before.key))
-            is_present = status is ResourceStatus.PRESENT
-            key = before.key if is_present else self._new_key(planned.name)
-        return self._create(planned, key)
-
-    def _machine(
-        self, planned: Node, before: Node | None, attempted_key: str
-    ) -> Node | _SkippedNode:
-        """Create a node whose machine need not exist yet, so that it can't be located."""
-        key = attempted_key or self._new_key(planned.name)
-        if before is not None:
-            status = self._provider.read(before)
-            if status not in _OBSERVED:
-                return before
-            key = before.key if status is ResourceStatus.PRESENT else self._new_key(planned.name)
+        may_be_missing = self.provider.capabilities.creates_machines  # then it can't be located
+        existing = before
+        if not may_be_missing:
+            try:
+                located = self.provider.locate(self.cluster, planned)
+            except NodeUnreachable as error:
+                if before is not None and same_machine(before, planned):
+                    return before
+                return _SkippedNode(replace(planned, key=attempted_key), error)
+            existing = replace(located, key=before.key) if before else None
+        key = attempted_key or new_key
+        if existing is not None:  # another key would create a second node
+            status = self.provider.read(existing)
+            if may_be_missing and status not in _OBSERVED:
+                return existing
+            key = existing.key if status is ResourceStatus.PRESENT else new_key
         return self._create(planned, key)
 
     def _create(self, planned: Node, key: str) -> Node | _SkippedNode:
         try:
-            node = self._provider.create(self._cluster, planned.name, key)
-            agent = self._agents.of(self._provider.name, node)
+            node = self.provider.create(self.cluster, planned.name, key)
+            agent = self.agents.of(self.provider.name, node)
             agent.call(STATUS, StatusRequest(root=node.root, keys=[]))
-            if self._provider.capabilities.costs_money and node.shutdown:
-                agent.call(IDLE_SHUTDOWN, idle_shutdown_request(node))
+            if self.provider.capabilities.costs_money and node.shutdown:
+                timeout = IDLE_TIMEOUT_SECONDS if node.idle_timeout is None else node.idle_timeout
+                settings: IdleShutdownSettings = {
+                    "shutdown": [*node.shutdown],
+                    "stop": [*node.stop],
+                    "idle_timeout": timeout,
+                    "notice": node.details.get("notice"),
+                }
+                request = IdleShutdownRequest(root=node.root, settings=settings)
+                agent.call(IDLE_SHUTDOWN, request)
         except NodeUnreachable as error:
             return _SkippedNode(replace(planned, key=key), error)
         return node
-
-    def _new_key(self, name: str) -> str:
-        return f"{self._step.key}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class _SkippedNode:
     node: Node
     error: NodeUnreachable
-
-
-def find_reachable(
-    provider: Provider, cluster: ClusterSettings, nodes: Sequence[Node]
-) -> tuple[str, ...]:
-    """Return the names of the reachable nodes among nodes that were not created.
-
-    A machine that doesn't exist yet counts as reachable if its provider responds.
-    """
-
-    def is_reachable(node: Node) -> bool:
-        try:
-            if provider.capabilities.creates_machines:
-                machine = provider.find(cluster, node.key) if node.key else None
-                return machine is None or provider.read(machine) in _OBSERVED
-            provider.locate(cluster, node)
-        except NodeError:
-            return False
-        return True
-
-    results = zip(nodes, each(is_reachable, nodes, AT_ONCE), strict=True)
-    return tuple(node.name for node, reachable in results if reachable)
 
 
 def kept_outputs(
@@ -276,7 +238,20 @@ class ClusterHandler:
         read = each(provider.read, nodes, AT_ONCE)
         statuses = {node.id: status for node, status in zip(nodes, read, strict=True)}
         cluster = provider_cluster(recorded.address.name, recorded.cluster_spec)
-        recovered_nodes = find_reachable(provider, cluster, unreachable)
+
+        def is_reachable(node: Node) -> bool:
+            """Whether a node was found, or a machine doesn't exist yet and its provider responds."""
+            try:
+                if provider.capabilities.creates_machines:
+                    machine = provider.find(cluster, node.key) if node.key else None
+                    return machine is None or provider.read(machine) in _OBSERVED
+                provider.locate(cluster, node)
+            except NodeError:
+                return False
+            return True
+
+        found = zip(unreachable, each(is_reachable, unreachable, AT_ONCE), strict=True)
+        recovered_nodes = tuple(node.name for node, reachable in found if reachable)
         statuses |= {
             node.id: ResourceStatus.UNREACHABLE
             for node in unreachable
@@ -341,7 +316,12 @@ class ClusterHandler:
                 f"Nothing was removed from the node. Try again when it is reachable, or remove it from the state: trainctl nodes forget {node.id}.",
             )
         try:
-            self._clean_up(provider_name, node, cluster)
+            agent = self._agents.of(provider_name, node)
+            team = CacheOwnerRequest(
+                root=node.root, directory=team_cache(node), lineage=self._lineage
+            )
+            agent.call(REMOVE_CACHE, team)
+            agent.call(FORGET, LineageRequest(**cache_target(node, cluster), lineage=self._lineage))
         except NodeUnreachable:
             if not disposable:
                 raise
@@ -349,12 +329,6 @@ class ClusterHandler:
             return False
         provider.delete(node)  # keeps directories that other states use
         return True
-
-    def _clean_up(self, provider_name: str, node: Node, cluster: ClusterSpec) -> None:
-        agent = self._agents.of(provider_name, node)
-        team = CacheOwnerRequest(root=node.root, directory=team_cache(node), lineage=self._lineage)
-        agent.call(REMOVE_CACHE, team)
-        agent.call(FORGET, LineageRequest(**cache_target(node, cluster), lineage=self._lineage))
 
 
 def _cache_directories(cluster: ClusterSpec) -> tuple[str | None, str | None]:

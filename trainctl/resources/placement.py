@@ -417,7 +417,19 @@ class PreflightChecker:
         while pairs:
             counts = Counter(rank for pair in pairs for rank in pair)
             worst = max(counts, key=lambda rank: (counts[rank], rank))
-            findings[nodes[worst].id].append(_unreached(worst, pairs, nodes, hosts))
+            source, target = min(pair for pair in pairs if worst in pair)
+            host, port = nodes[target], hosts[target]["port"]
+            tried = ", ".join(hosts[target]["addresses"]) or "no address"
+            name = host.id if source == worst else "it"
+            by = "it" if source == worst else nodes[source].id
+            findings[nodes[worst].id].append(
+                make_finding(
+                    "ports",
+                    ERROR,
+                    f"{by} cannot connect to {name} at port {port} ({tried})",
+                    f"Open {host.ports or 'all ports'} of {host.id} in its firewall, or set ports: and address: of the host.",
+                )
+            )
             pairs = {pair for pair in pairs if worst not in pair}
         mtus = [response["mtu"] for response in responses]
         _add_differences("mtu", "interface has MTU", nodes, mtus, findings)
@@ -471,18 +483,3 @@ def _failed_pairs(
         for to in found["unreached"]
         if not responses[to]["problem"]  # it can't listen, as its port was taken meanwhile
     }
-
-
-def _unreached(
-    rank: int, pairs: set[tuple[int, int]], nodes: Sequence[Node], hosts: Sequence[PortOfRank]
-) -> Finding:
-    """Return the finding of a node whose connections fail, from it or to it."""
-    source, target = min(pair for pair in pairs if rank in pair)
-    host, port = nodes[target], hosts[target]["port"]
-    tried = ", ".join(hosts[target]["addresses"]) or "no address"
-    name = host.id if source == rank else "it"
-    by = "it" if source == rank else nodes[source].id
-    ports = host.ports or "all ports"
-    remedy = f"Open {ports} of {host.id} in its firewall, or set ports: and address: of the host."
-    summary = f"{by} cannot connect to {name} at port {port} ({tried})"
-    return make_finding("ports", ERROR, summary, remedy)

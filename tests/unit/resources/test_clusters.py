@@ -233,7 +233,7 @@ def test_a_machine_that_stops_responding_during_cleanup_is_deleted(
     def refuse(*_: object) -> None:
         raise NodeUnreachable("connection refused")
 
-    monkeypatch.setattr(cloud.handler, "_clean_up", refuse)
+    monkeypatch.setattr(cloud.agents, "of", refuse)
     cloud.destroy()
     assert cloud.left == []
 
