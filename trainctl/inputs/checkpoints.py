@@ -71,14 +71,25 @@ class CheckpointAccess:
 
     def values(self, place: Mapping[str, Any]) -> dict[str, str]:
         """Return the secrets of a store by name; raise TrainctlError if unavailable."""
-        name = place.get("secret")
-        if name is None:
+        secret = place.get("secret")
+        if secret is None:
             return {}
         to = self._destination(place)
-        if name != ENVIRONMENT:
-            return {name: self._secrets.sent(name, to)}
+        if secret != ENVIRONMENT:
+            return {secret: self._secrets.sent(secret, to)}
         self._require_trusted(place, to)
-        return {ENVIRONMENT: self._environment_credential(place)}
+        values = {key: self._environ.get(name, "").strip() for name, key in _KEYS.items()}
+        values["aws_region"] = values["aws_region"] or self._environ.get("AWS_DEFAULT_REGION", "")
+        if not (values["aws_access_key_id"] and values["aws_secret_access_key"]):
+            raise TrainctlError(
+                f"no credential for {place['url']}",
+                "Name a declared secret in checkpoints.auth, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+                code="missing-secret",
+            )
+        for key in ("aws_secret_access_key", "aws_session_token"):
+            if values[key]:
+                self._secrets.registered(SourceCredential(values[key], f"the environment's {key}"))
+        return {ENVIRONMENT: json.dumps({key: value for key, value in values.items() if value})}
 
     def require_trust(self) -> None:
         """Raise PermissionDenied if the client's credential would go to an untrusted host."""
@@ -101,20 +112,6 @@ class CheckpointAccess:
         environ = self._environ
         default = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or None
         return self._settings.endpoint_url or default
-
-    def _environment_credential(self, place: Mapping[str, Any]) -> str:
-        values = {key: self._environ.get(name, "").strip() for name, key in _KEYS.items()}
-        values["aws_region"] = values["aws_region"] or self._environ.get("AWS_DEFAULT_REGION", "")
-        if not (values["aws_access_key_id"] and values["aws_secret_access_key"]):
-            raise TrainctlError(
-                f"no credential for {place['url']}",
-                "Name a declared secret in checkpoints.auth, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
-                code="missing-secret",
-            )
-        for key in ("aws_secret_access_key", "aws_session_token"):
-            if values[key]:
-                self._secrets.registered(SourceCredential(values[key], f"the environment's {key}"))
-        return json.dumps({key: value for key, value in values.items() if value})
 
 
 def reference_of(

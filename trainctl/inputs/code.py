@@ -118,7 +118,33 @@ def scan(
     names of directories in the code. Raises TrainctlError if a file is invalid.
     """
     try:
-        return _scan(directory, code, reserved, tuple(f"{name}/" for name in skipped))
+        root = code_directory(directory, code)
+        reserved_directories = _directories(root, reserved)
+        skip = (*reserved_directories, *(f"{name}/" for name in skipped))
+        listed = _git_files(root)
+        paths, excluded = _walk(root, skip) if listed is None else listed
+        downloads = {
+            f"{Path(path).parent}/" for path in paths if path.endswith(f"/{DOWNLOAD_MARK}")
+        }
+        excluded |= {path for path in reserved_directories if (root / path).is_dir()} | downloads
+        is_ignored, is_negated = _ignore_rules(root)
+        is_never = _pattern_matcher(_ALWAYS_EXCLUDED)
+        is_sensitive = _pattern_matcher(_SENSITIVE_PATTERNS)
+        included = []
+        for path in paths:
+            if (
+                is_never(path)
+                or path.startswith((*skip, *downloads))
+                or is_ignored(path)
+                or Path(os.path.realpath(root / path)) in reserved
+            ):
+                continue
+            if is_sensitive(path) and not is_negated(path):
+                excluded.add(path)
+            elif not _is_own_output(root / path, path):
+                included.append(path)
+        files = tuple(_describe(root, sorted(included, key=_nfc), use_git=listed is not None))
+        return CodeSource(root, files, tuple(sorted(p for p in excluded if not is_ignored(p))))
     except OSError as error:
         name = f"{error.filename} in the code" if error.filename else "the code"
         raise TrainctlError(
@@ -126,35 +152,6 @@ def scan(
             "Make it readable, or exclude it with .trainctlignore.",
             code="unreadable-code",
         ) from error
-
-
-def _scan(
-    directory: Path, code: str, reserved: Sequence[Path], skipped: tuple[str, ...]
-) -> CodeSource:
-    root = code_directory(directory, code)
-    reserved_directories = _directories(root, reserved)
-    listed = _git_files(root)
-    paths, excluded = _walk(root, (*reserved_directories, *skipped)) if listed is None else listed
-    downloads = {f"{Path(path).parent}/" for path in paths if path.endswith(f"/{DOWNLOAD_MARK}")}
-    excluded |= {path for path in reserved_directories if (root / path).is_dir()} | downloads
-    is_ignored, is_negated = _ignore_rules(root)
-    is_never = _pattern_matcher(_ALWAYS_EXCLUDED)
-    is_sensitive = _pattern_matcher(_SENSITIVE_PATTERNS)
-    included = []
-    for path in paths:
-        if (
-            is_never(path)
-            or path.startswith((*reserved_directories, *skipped, *downloads))
-            or is_ignored(path)
-            or Path(os.path.realpath(root / path)) in reserved
-        ):
-            continue
-        if is_sensitive(path) and not is_negated(path):
-            excluded.add(path)
-        elif not _is_own_output(root / path, path):
-            included.append(path)
-    files = _describe(root, sorted(included, key=_nfc), use_git=listed is not None)
-    return CodeSource(root, tuple(files), tuple(sorted(p for p in excluded if not is_ignored(p))))
 
 
 @contextmanager
@@ -300,7 +297,17 @@ def _is_own_output(path: Path, name: str) -> bool:
 
 def _describe(root: Path, paths: list[str], *, use_git: bool) -> Iterator[CodeFile]:
     files = [path for path in paths if not (root / path).is_symlink()]
-    blobs = dict(zip(files, _blob_ids(root, files, use_git=use_git), strict=True))
+    output = run_git(root, "rev-parse", "--show-toplevel", "--show-prefix") if use_git else None
+    # hash-object reads paths relative to the top of the work tree, a line each; a quote begins a quoted path.
+    top, prefix = (output or b"\n").split(b"\n")[:2]
+    names = [prefix + os.fsencode(path) for path in files]
+    if not (output and files) or any(b"\n" in name or name[:1] == b'"' for name in names):
+        ids = [_blob((root / path).read_bytes()) for path in files]
+    else:
+        lines = b"".join(name + b"\n" for name in names)
+        out = run_git(Path(os.fsdecode(top)), "hash-object", "--stdin-paths", stdin=lines)
+        ids = (out or b"").decode("ascii").split()
+    blobs = dict(zip(files, ids, strict=True))
     for path in paths:
         if any(ord(char) < 32 or 0xD800 <= ord(char) < 0xE000 for char in path):
             raise TrainctlError(
@@ -330,18 +337,6 @@ def _leaves(root: Path, path: str, target: str) -> bool:
     lexical = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
     outside = lexical == ".." or lexical.startswith(("../", "/"))
     return outside or not Path(os.path.realpath(root / path)).is_relative_to(root)
-
-
-def _blob_ids(root: Path, paths: list[str], *, use_git: bool) -> list[str]:
-    output = run_git(root, "rev-parse", "--show-toplevel", "--show-prefix") if use_git else None
-    # hash-object reads paths relative to the top of the work tree, a line each; a quote begins a quoted path.
-    top, prefix = (output or b"\n").split(b"\n")[:2]
-    names = [prefix + os.fsencode(path) for path in paths]
-    if not output or not paths or any(b"\n" in name or name[:1] == b'"' for name in names):
-        return [_blob((root / path).read_bytes()) for path in paths]
-    lines = b"".join(name + b"\n" for name in names)
-    out = run_git(Path(os.fsdecode(top)), "hash-object", "--stdin-paths", stdin=lines)
-    return (out or b"").decode("ascii").split()
 
 
 def _nfc(path: str) -> str:

@@ -45,8 +45,40 @@ class SecretSources:
 
 def read(spec: SecretSpec, context: SecretSources) -> str:
     """Read a secret; raise TrainctlError if missing, PermissionDenied if untrusted."""
-    store = SECRET_STORES.get(spec.origin)
-    return store.read(spec) if store else _READERS[spec.origin](spec, context)
+    if store := SECRET_STORES.get(spec.origin):
+        return store.read(spec)
+    if spec.origin == "env":
+        value = context.environ.get(spec.source)
+        if not value:
+            raise missing_error(
+                spec,
+                f"environment variable {spec.source} is not set",
+                f"Set it where trainctl runs: export {spec.source}=…",
+            )
+        return value
+    check_allowed(spec, context)
+    if spec.origin == "command":
+        label, data = f"the output of {spec.source}", run_secret_command(spec, context)
+    else:
+        label, path = spec.source, secret_path(spec, context)
+        try:
+            with open_file(path) as file:
+                data = file.read(MAX_BYTES + 3)
+        except OSError as error:
+            raise missing_error(
+                spec,
+                f"cannot read {spec.source}: {error.strerror}",
+                "Create the file, or use another source.",
+            ) from None
+    content = data.removesuffix(b"\n").removesuffix(b"\r")
+    if len(content) > MAX_BYTES:
+        raise unusable_error(
+            spec, f"{label} is longer than {MAX_BYTES // 2**10} KiB", "Use a shorter value."
+        )
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise unusable_error(spec, f"{label} is not UTF-8 text") from None
 
 
 def is_local(spec: SecretSpec) -> bool:
@@ -71,58 +103,6 @@ def secret_path(spec: SecretSpec, context: SecretSources) -> Path:
     if spec.source.startswith("~/"):
         return (Path(context.environ.get("HOME", "~")).expanduser() / spec.source[2:]).resolve()
     return (context.directory / spec.source).resolve()
-
-
-def _from_env(spec: SecretSpec, context: SecretSources) -> str:
-    value = context.environ.get(spec.source)
-    if not value:
-        raise missing_error(
-            spec,
-            f"environment variable {spec.source} is not set",
-            f"Set it where trainctl runs: export {spec.source}=…",
-        )
-    return value
-
-
-def _from_file(spec: SecretSpec, context: SecretSources) -> str:
-    check_allowed(spec, context)
-    path = secret_path(spec, context)
-    try:
-        with open_file(path) as file:
-            data = file.read(MAX_BYTES + 3)
-    except OSError as error:
-        raise missing_error(
-            spec,
-            f"cannot read {spec.source}: {error.strerror}",
-            "Create the file, or use another source.",
-        ) from None
-    return _text(spec, data, spec.source)
-
-
-def _from_command(spec: SecretSpec, context: SecretSources) -> str:
-    check_allowed(spec, context)
-    data = run_secret_command(spec, context.directory, context.environ, MAX_BYTES, context.register)
-    return _text(spec, data, f"the output of {spec.source}")
-
-
-def _text(spec: SecretSpec, data: bytes, label: str) -> str:
-    """Decode the value without a final line end."""
-    content = data.removesuffix(b"\n").removesuffix(b"\r")
-    if len(content) > MAX_BYTES:
-        raise unusable_error(
-            spec, f"{label} is longer than {MAX_BYTES // 2**10} KiB", "Use a shorter value."
-        )
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError:
-        raise unusable_error(spec, f"{label} is not UTF-8 text") from None
-
-
-_READERS: Mapping[str, Callable[[SecretSpec, SecretSources], str]] = {
-    "env": _from_env,
-    "file": _from_file,
-    "command": _from_command,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,25 +135,20 @@ class SecretPush:
 
 
 def run_secret_command(
-    spec: SecretSpec,
-    directory: Path,
-    environ: Mapping[str, str],
-    limit: int,
-    register: Callable[[str], str],
-    seconds: float = _COMMAND_SECONDS,
+    spec: SecretSpec, context: SecretSources, seconds: float = _COMMAND_SECONDS
 ) -> bytes:
     """Run the command in the manifest's directory and return its output.
 
-    Callers check trust first. Longer output is cut slightly above ``limit`` bytes. On timeout, the process group is
+    Callers check trust first. Longer output is cut slightly above MAX_BYTES. On timeout, the process group is
     killed. Raises TrainctlError on failure, with stderr after the words of stdout are registered for redaction.
     """
-    program = resolve_program(spec, directory, environ)
+    program = resolve_program(spec, context.directory, context.environ)
     deadline = time.monotonic() + seconds
     try:
         process = subprocess.Popen(
             [str(program), *spec.command[1:]],
-            cwd=directory,
-            env=dict(environ),
+            cwd=context.directory,
+            env=dict(context.environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -183,7 +158,7 @@ def run_secret_command(
         raise missing_error(spec, f"cannot run {spec.source}: {error.strerror}") from None
     with process:
         try:
-            stdout, stderr = _read_output(process, limit, deadline)
+            stdout, stderr = _read_output(process, deadline)
             code = process.wait(max(deadline - time.monotonic(), 0))
         except BaseException as error:
             with suppress(ProcessLookupError):
@@ -196,7 +171,7 @@ def run_secret_command(
     if code != 0:
         for text in stdout.decode("utf-8", "replace").split():
             if len(text) >= 8:
-                register(text)
+                context.register(text)
         lines = stderr.decode("utf-8", "replace").strip().splitlines()
         raise unavailable_error(
             spec, f"{spec.source} exited with {code}", lines[-1] if lines else ""
@@ -215,9 +190,7 @@ def resolve_program(spec: SecretSpec, directory: Path, environ: Mapping[str, str
     return Path(path).absolute()
 
 
-def _read_output(
-    process: subprocess.Popen[bytes], limit: int, deadline: float
-) -> tuple[bytes, bytes]:
+def _read_output(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
     """Read stdout and stderr to their ends; raise TimeoutError after the deadline."""
     assert process.stdout is not None and process.stderr is not None  # noqa: S101, PT018 (pipes)
     stdout, stderr = b"", b""
@@ -233,7 +206,7 @@ def _read_output(
                 if not piece:
                     selector.unregister(key.fileobj)
                 elif key.fileobj is process.stdout:
-                    stdout += piece if len(stdout) <= limit else b""
+                    stdout += piece if len(stdout) <= MAX_BYTES else b""
                 else:
                     stderr = (stderr + piece)[-_MAX_ERROR_OUTPUT:]
     return stdout, stderr

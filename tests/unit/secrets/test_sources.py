@@ -18,9 +18,9 @@ from tests.support.servers.buckets import free_port, moto
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import PermissionDenied, SecretUnavailable, TrainctlError
 from trainctl.model.redaction import MASK, Redactor
-from trainctl.model.trust import AllowEntry, Trust
+from trainctl.model.trust import AllowEntry, Trust, default_trust
 from trainctl.secrets.resolver import SecretResolver
-from trainctl.secrets.sources import MAX_BYTES, SECRET_STORES, run_secret_command
+from trainctl.secrets.sources import MAX_BYTES, SECRET_STORES, SecretSources, run_secret_command
 
 VALUE = "Kd4mP9sL1yB6-value"
 
@@ -171,8 +171,9 @@ def test_what_a_command_complains_of_is_shown_without_its_output(home: Path) -> 
 def test_a_command_that_does_not_end_is_ended(home: Path) -> None:
     """With all that it started, when its time is over."""
     words = ("sh", "-c", "sleep 1000 & echo $! > pid; wait")
+    context = SecretSources(home, os.environ, default_trust, str)
     with pytest.raises(TrainctlError, match="timed out after 1 s"):
-        run_secret_command(command(*words), home, os.environ, MAX_BYTES, str, seconds=1.0)
+        run_secret_command(command(*words), context, seconds=1.0)
     pid = (home / "pid").read_text().strip()
     wait_for(lambda: state_of(pid) in ("", "Z"))
 
