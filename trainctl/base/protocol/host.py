@@ -311,13 +311,21 @@ EngineInfo = TypedDict("EngineInfo", {"name": str, "version": str, "root_is_user
 """``root_is_user``: root in a container is the user on the host."""
 
 
-class PullImageResponse(TypedDict):
-    """``id``: image id in the engine. ``digest``: of the registry's manifest. ``note``: for the user, may be empty."""
+class ImageInfo(TypedDict):
+    """``id`` always names the same image in the engine. ``digest``: of its manifest in the registry, or of the image.
 
-    engine: EngineInfo
+    ``workdir``: its WORKDIR, empty if unset.
+    """
+
     id: str
     digest: str
     workdir: str
+
+
+class PullImageResponse(ImageInfo):
+    """``note``: for the user, may be empty."""
+
+    engine: EngineInfo
     pulled: bool
     note: str
 

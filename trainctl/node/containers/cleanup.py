@@ -13,7 +13,13 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 
 from trainctl.base.filesystem.files import make_directory, read_json, remove_tree, write_json
 from trainctl.base.system.processes import cpu_seconds, descendants, is_alive, process_record
-from trainctl.node.containers.engines import APPTAINER, DOCKER, LABEL, run_program
+from trainctl.node.containers.engines import (
+    APPTAINER,
+    DOCKER,
+    LABEL,
+    run_program,
+    scratch_directory,
+)
 
 _CHOWN_TARGET = "/given"
 _CHOWN_SECONDS = 600.0  # datasets of millions of files
@@ -26,11 +32,6 @@ def record_container(directory: Path, engine: str, image: str, ours: Sequence[st
     if engine == APPTAINER:
         remove_tree(scratch_directory(directory))  # of an earlier attempt
         make_directory(scratch_directory(directory))
-
-
-def scratch_directory(directory: Path) -> Path:
-    """Writable storage of an apptainer container."""
-    return directory / "container"
 
 
 def remove_container(directory: Path) -> None:

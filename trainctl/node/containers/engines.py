@@ -8,10 +8,10 @@ import shlex
 import subprocess
 import threading
 from collections import deque
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from trainctl.base.protocol.host import EngineInfo as EngineAnswer
+from trainctl.base.protocol.host import EngineInfo
 from trainctl.errors import NodeError
 
 PODMAN, DOCKER, APPTAINER = "podman", "docker", "apptainer"
@@ -30,18 +30,6 @@ _PROBES = {
     DOCKER: (DOCKER, "info", "--format", "{{.ServerVersion}} {{.SecurityOptions}}"),
     APPTAINER: (APPTAINER, "--version"),
 }
-
-
-class LocalEngine(NamedTuple):
-    """A working engine; ``root_is_user``: root in a container is this user outside."""
-
-    name: str
-    version: str
-    root_is_user: bool
-
-    def to_json(self) -> EngineAnswer:
-        """Convert to the form of the protocol."""
-        return {"name": self.name, "version": self.version, "root_is_user": self.root_is_user}
 
 
 class ProgramResult(NamedTuple):
@@ -92,22 +80,7 @@ def run_program(
     )
 
 
-def probe_engine(name: str) -> Tuple[Optional[LocalEngine], str]:
-    """Query an engine; if it doesn't work, None and the reason."""
-    result = run_program(_PROBES[name], _PROBE_SECONDS)
-    if result.code != 0:
-        if result.code in (124, 126, 127):
-            return None, result.complaint
-        return None, f"{name}: {_ERROR.sub('', result.complaint)}"
-    words = result.out.split()
-    if name == APPTAINER:
-        return LocalEngine(name, words[-1] if words else "", root_is_user=True), ""
-    version, rest = (words[0] if words else ""), result.out.lower()
-    root_is_user = os.geteuid() == 0 or " true" in rest or "name=rootless" in rest
-    return LocalEngine(name, version, root_is_user), ""
-
-
-def choose_engine(requested: Optional[str]) -> LocalEngine:
+def choose_engine(requested: Optional[str]) -> EngineInfo:
     """The requested engine, or the first that works; TrainctlError with the reason for each."""
     if requested is not None and requested not in ORDER:
         raise NodeError(
@@ -115,10 +88,19 @@ def choose_engine(requested: Optional[str]) -> LocalEngine:
         )
     reasons = []
     for name in (requested,) if requested else ORDER:
-        engine, reason = probe_engine(name)
-        if engine is not None:
-            return engine
-        reasons.append(reason)
+        result = run_program(_PROBES[name], _PROBE_SECONDS)
+        if result.code == 0:
+            text, words = result.out.lower(), result.out.split() or [""]
+            is_rootless = name == APPTAINER or " true" in text or "name=rootless" in text
+            return {
+                "name": name,
+                "version": words[-1 if name == APPTAINER else 0],
+                "root_is_user": is_rootless or os.geteuid() == 0,
+            }
+        if result.code in (124, 126, 127):
+            reasons.append(result.complaint)
+        else:
+            reasons.append(f"{name}: {_ERROR.sub('', result.complaint)}")
     raise NodeError(
         f"no container engine works: {'; '.join(reasons)}",
         "Install podman, docker or apptainer on the node, or set runtime.engine: host.",
@@ -168,56 +150,86 @@ class BindMount(NamedTuple):
     read_only: bool = False
 
 
-class ContainerSpec(NamedTuple):
-    """A container, independent of the engine. Sizes in bytes; ``None``: no limit.
+class ContainerLimits(NamedTuple):
+    """Sizes in bytes; ``None``: no limit."""
 
-    ``gpus`` are indices or UUIDs; ``("all",)`` for all. ``temporary`` is a directory of the host that serves as writable
-    storage for apptainer.
-    """
-
-    image: str
-    directory: str
-    temporary: str
-    name: str
-    work: str
-    binds: Sequence[BindMount]
-    variables: Mapping[str, str]
-    gpus: Sequence[str]
     shm_size: int
-    memory: Optional[int]
-    cpus: Optional[int]
+    memory: Optional[int] = None
+    cpus: Optional[int] = None
+
+
+class DeviceAccess(NamedTuple):
+    """Devices of the host, and what a container needs to use them."""
+
     devices: Sequence[str] = ()
     ulimits: Mapping[str, int] = {}
     capabilities: Sequence[str] = ()
 
 
-def engine_arguments(engine: str, spec: ContainerSpec) -> Tuple[str, ...]:
-    """Command line to run it in the foreground. Secrets are passed on standard input."""
+class ContainerSpec(NamedTuple):
+    """A container of the run in ``directory``, independent of the engine.
+
+    ``gpus`` are indices or UUIDs; ``("all",)`` for all.
+    """
+
+    image: str
+    directory: Path
+    name: str
+    binds: Sequence[BindMount]
+    variables: Mapping[str, str]
+    gpus: Sequence[str]
+    limits: ContainerLimits
+    access: DeviceAccess = DeviceAccess()
+
+
+def scratch_directory(directory: Path) -> Path:
+    """Writable storage of a run's apptainer container."""
+    return directory / "container"
+
+
+def engine_command(
+    engine: str, spec: ContainerSpec, *, root: bool
+) -> Tuple[Tuple[str, ...], Mapping[str, str]]:
+    """Command line to run it in the foreground, and variables of the engine; ``root``: whether the caller is root.
+
+    Secrets are passed on standard input. ``--compat`` isolates an apptainer container from the host's files and
+    variables, as other engines do. Its ``/tmp`` and home are directories of the host: in memory they would be small. The
+    kernel limits its ``/dev/shm`` to half of the memory.
+    """
+    limits, access = spec.limits, spec.access
+    shared: List[str] = ["--memory", str(limits.memory)] if limits.memory is not None else []
+    shared += ["--cpus", str(limits.cpus)] if limits.cpus is not None else []
+    mounts = [word for bind in spec.binds for word in ("--mount", mount_option(bind))]
+    if engine == APPTAINER:
+        variables = dict(spec.variables)
+        if spec.gpus and spec.gpus[0] != "all":
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)
+        scratch = str(scratch_directory(spec.directory))
+        return (
+            *(APPTAINER, "exec", "--compat", "--workdir", scratch, "--pwd", str(WORK)),
+            *(() if root else _ROOT_INSIDE),
+            *shared,
+            *(("--nv",) if spec.gpus else ()),
+            *(word for device in access.devices for word in ("--bind", device)),
+            *mounts,
+            *(spec.image, "/bin/sh", str(FIRST)),
+        ), {_PREFIX + name: value for name, value in variables.items()}
     return (
         *(engine, "run", "--interactive", "--pull", "never", "--log-driver", "none"),
         *(("--rm",) if engine == PODMAN else ()),  # docker may report exit code 0 then
         *("--name", spec.name, "--label", f"{LABEL}={spec.directory}"),
         *("--network", "host", "--userns", "host", "--user", "0:0"),
         *("--security-opt", "label=disable", "--stop-timeout", "0"),
-        *("--shm-size", str(spec.shm_size)),
-        *_limits(spec),
+        *("--shm-size", str(limits.shm_size)),
+        *shared,
         *_gpus(engine, spec.gpus),
-        *(word for device in spec.devices for word in ("--device", device)),
-        *(word for item in spec.ulimits.items() for word in ("--ulimit", "%s=%d" % item)),
-        *(word for name in spec.capabilities for word in ("--cap-add", name)),
-        *(word for bind in spec.binds for word in ("--mount", mount_option(bind))),
+        *(word for device in access.devices for word in ("--device", device)),
+        *(word for item in access.ulimits.items() for word in ("--ulimit", "%s=%d" % item)),
+        *(word for name in access.capabilities for word in ("--cap-add", name)),
+        *mounts,
         *(word for item in spec.variables.items() for word in ("--env", "=".join(item))),
         *("--entrypoint", "/bin/sh", spec.image, str(FIRST)),
-    )
-
-
-def _limits(spec: ContainerSpec) -> List[str]:
-    arguments: List[str] = []
-    if spec.memory is not None:
-        arguments += ["--memory", str(spec.memory)]
-    if spec.cpus is not None:
-        arguments += ["--cpus", str(spec.cpus)]
-    return arguments
+    ), {}
 
 
 def _gpus(engine: str, gpus: Sequence[str]) -> List[str]:
@@ -248,30 +260,8 @@ _ROOT_INSIDE = ("--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command")
 """Root in the container is the user outside of it, and there is no other user."""
 
 
-def apptainer_arguments(spec: ContainerSpec, *, root: bool) -> Tuple[str, ...]:
-    """Command line for apptainer; ``root``: whether the caller is root.
-
-    ``--compat`` isolates the container from the host's files and variables, as other engines do. ``/tmp`` and home are
-    directories of the host: in memory they would be small. The kernel limits ``/dev/shm`` to half of the memory.
-    """
-    return (
-        *(APPTAINER, "exec", "--compat", "--workdir", spec.temporary, "--pwd", spec.work),
-        *(() if root else _ROOT_INSIDE),
-        *_limits(spec),
-        *(("--nv",) if spec.gpus else ()),
-        *(word for device in spec.devices for word in ("--bind", device)),
-        *(word for bind in spec.binds for word in ("--mount", mount_option(bind))),
-        *(spec.image, "/bin/sh", str(FIRST)),
-    )
-
-
-def apptainer_variables(spec: ContainerSpec) -> Dict[str, str]:
-    """Environment of apptainer that sets the job's variables and names its GPUs."""
-    variables = dict(spec.variables)
-    if spec.gpus and spec.gpus[0] != "all":
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)
-    return {_PREFIX + name: value for name, value in variables.items()}
-
+WORK = PurePosixPath("/b10/workspace")
+"""The working directory in the container."""
 
 CONTROL = PurePosixPath("/run/trainctl")
 """Directory in the container with its program, its log and the number of the current command."""
@@ -331,7 +321,6 @@ exit "$__status"
 
 def init_program(
     workdir: str,
-    work: PurePosixPath,
     mounted: Sequence[str],
     *,
     input_bytes: int,
@@ -345,20 +334,18 @@ def init_program(
     commands.
     """
     text = _HEAD.format(log=LOG, input_bytes=input_bytes)
-    skipped = _entries_to_skip(workdir, work, mounted)
+    skipped = _entries_to_skip(workdir, mounted)
     if skipped is not None:
         pattern = "|".join(shlex.quote(name) for name in skipped) or "''"
-        text += _COPY.format(workdir=shlex.quote(workdir), skipped=pattern, work=work)
+        text += _COPY.format(workdir=shlex.quote(workdir), skipped=pattern, work=WORK)
     run = (_WITH_STOP_SIGNAL if forwards_term else _PLAIN).format(commands=COMMANDS)
     return text + run + holding + _TAIL
 
 
-def _entries_to_skip(
-    workdir: str, work: PurePosixPath, mounted: Sequence[str]
-) -> Optional[List[str]]:
+def _entries_to_skip(workdir: str, mounted: Sequence[str]) -> Optional[List[str]]:
     """Entries of the WORKDIR at or above mounts; None if nothing is to be copied."""
     folder = PurePosixPath(workdir)
-    if str(folder) in (".", "/", "/root", str(work)):
+    if str(folder) in (".", "/", "/root", str(WORK)):
         return None
     skipped = set()
     for mount in map(PurePosixPath, mounted):

@@ -9,20 +9,9 @@ import json
 import os
 import re
 import tempfile
+from functools import partial
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Set, Tuple
 
 from trainctl.base.filesystem.files import (
     list_names,
@@ -31,12 +20,17 @@ from trainctl.base.filesystem.files import (
     remove_tree,
     write_json,
 )
-from trainctl.base.protocol.host import PullImageRequest, PullImageResponse
+from trainctl.base.protocol.host import (
+    EngineInfo,
+    ImageInfo,
+    PullImageRequest,
+    PullImageResponse,
+    RegistryLogin,
+)
 from trainctl.errors import NodeError, TrainctlError
 from trainctl.node.containers.engines import (
     APPTAINER,
     PODMAN,
-    LocalEngine,
     ProgramResult,
     choose_engine,
     run_program,
@@ -45,19 +39,9 @@ from trainctl.node.containers.engines import (
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout
 
+Emit = Callable[[Dict[str, Any]], None]
 _PULLING = "pulling"
-
-
-class LocalImage(NamedTuple):
-    """An image on this node; ``id`` always names the same image in the engine.
-
-    ``digest`` is that of its manifest in the registry, or of the image if it came from none;
-    ``workdir`` is its WORKDIR, empty if unset.
-    """
-
-    id: str
-    digest: str
-    workdir: str
+_READ_BYTES = 2**20
 
 
 class ImageStore:
@@ -117,96 +101,29 @@ _HUB_KEYS = ("docker.io", "https://index.docker.io/v1/")
 """Keys under which podman and docker look up a login to Docker Hub."""
 
 
-class RegistryCredentials(NamedTuple):
-    """Login to a registry; on disk only during a pull."""
-
-    registry: str
-    username: str
-    password: str
-
-    @property
-    def document(self) -> Dict[str, Any]:
-        """Content of an engine's login file."""
-        pair = base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
-        host = self.registry.partition("://")[2] or self.registry
-        host = host.partition("/")[0]
-        keys = _HUB_KEYS if host in _HUB else (host,)
-        return {"auths": {key: {"auth": pair} for key in keys}}
-
-
-class PullOptions(NamedTuple):
-    """Options before and after ``pull``, and variables."""
-
-    before: Tuple[str, ...] = ()
-    after: Tuple[str, ...] = ()
-    variables: Tuple[Tuple[str, str], ...] = ()
-
-
-@contextlib.contextmanager
-def login_options(
-    layout: Layout, engine: LocalEngine, login: Optional[RegistryCredentials]
-) -> Iterator[PullOptions]:
-    """Options for podman or docker to use the login while the context lasts."""
-    if login is None:
-        yield PullOptions()
-        return
-    with temporary_directory(layout.root, "login") as folder:
-        path = folder / "config.json"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-            json.dump(login.document, stream)
-        if engine.name == PODMAN:
-            yield PullOptions(after=("--authfile", str(path)))
-        else:
-            yield PullOptions(
-                before=("--config", str(folder)), variables=tuple(_daemon_variables())
-            )
-
-
-def _daemon_variables() -> List[Tuple[str, str]]:
-    """Address of the docker daemon, missing in a separate configuration directory."""
-    if os.environ.get("DOCKER_HOST"):
-        return []
-    result = run_program(("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"))
-    host = result.out.strip()
-    return [("DOCKER_HOST", host)] if result.code == 0 and host else []
-
-
-_READ_BYTES = 2**20
-RunFn = Callable[[Sequence[str], Mapping[str, str]], ProgramResult]
-
-
-def find_sif(layout: Layout, reference: str) -> Optional[LocalImage]:
-    """Image that the name resolved to when it was last pulled; None if it never was."""
-    record = read_json(_record(layout, reference)) or {}
-    digest = str(record.get("digest") or "")
-    path = ImageStore(layout).sif / f"{digest.rpartition(':')[2]}.sif"
-    if not path.is_file():
-        return None
-    return LocalImage(str(path), digest, str(record.get("workdir") or ""))
-
-
-def pull_sif(
-    layout: Layout, reference: str, login: Optional[RegistryCredentials], run: RunFn
+def _pull_sif(
+    layout: Layout, reference: str, login: Optional[RegistryLogin], emit: Emit
 ) -> ProgramResult:
     """Pull and convert an image to a file, with apptainer's cache of layers."""
     store = ImageStore(layout)
     with temporary_directory(store.top, _PULLING) as folder:
-        partial = folder / "image.sif"
+        image = folder / "image.sif"
         # on the node's disk: home is often too small
         variables = {
             "APPTAINER_CACHEDIR": str(make_directory(store.cache)),
             "APPTAINER_TMPDIR": str(folder),
         }
         if login is not None:
-            variables["APPTAINER_DOCKER_USERNAME"] = login.username
-            variables["APPTAINER_DOCKER_PASSWORD"] = login.password
-        result = run((APPTAINER, "pull", str(partial), f"docker://{reference}"), variables)
+            variables["APPTAINER_DOCKER_USERNAME"] = login["username"]
+            variables["APPTAINER_DOCKER_PASSWORD"] = login["password"]
+        argv = (APPTAINER, "pull", str(image), f"docker://{reference}")
+        result = run_streaming(argv, variables, emit)
         if result.code == 0:
-            digest = _sha256(partial)
-            directories = (document.get("WorkingDir") for document in _objects(partial))
+            digest = _sha256(image)
+            directories = (document.get("WorkingDir") for document in _objects(image))
             workdir = next((str(directory) for directory in directories if directory), "")
             record = {"digest": f"sha256:{digest}", "workdir": workdir}
-            partial.replace(make_directory(store.sif) / f"{digest}.sif")
+            image.replace(make_directory(store.sif) / f"{digest}.sif")
             write_json(_record(layout, reference), record)
     return result
 
@@ -237,9 +154,6 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-Emit = Callable[[Dict[str, Any]], None]
-
-
 def pull_image(request: PullImageRequest, emit: Emit) -> PullImageResponse:
     """Pull an image unless it is present by digest.
 
@@ -252,27 +166,26 @@ def pull_image(request: PullImageRequest, emit: Emit) -> PullImageResponse:
     engine = choose_engine(request["engine"])
     before = find_image(layout, engine, reference)
     note = ""
-    if before is None or not _is_final(engine, reference, before):
-        login = RegistryCredentials(**request["login"]) if request["login"] else None
-        result = _pull(layout, engine, reference, login, emit)
+    # no registry resolves a digest or the name of a local build again
+    is_local = before is not None and (
+        reference.startswith("localhost/") or before["digest"] == before["id"]
+    )
+    is_final = "@sha256:" in reference or (is_local and engine["name"] != APPTAINER)
+    if before is None or not is_final:
+        emit({"line": ""})
+        pull = _pull_sif if engine["name"] == APPTAINER else partial(_pull, engine["name"])
+        result = pull(layout, reference, request["login"] or None, emit)
         if result.code != 0:
             if before is None or not is_registry_unreachable(result):
                 raise pull_error(reference, result)
             note = f"registry is unreachable, using {reference} as present on the node"
     image = find_image(layout, engine, reference)
     if image is None:
-        raise NodeError(f"image {reference} not found after {engine.name} pulled it")
-    pulled = before is None or before.id != image.id
-    stored = image.digest if engine.name == APPTAINER else image.id
-    ImageStore(layout).mark(lineage, engine.name, stored, pulled=pulled)
-    return {
-        "engine": engine.to_json(),
-        "id": image.id,
-        "digest": image.digest,
-        "workdir": image.workdir,
-        "pulled": pulled,
-        "note": note,
-    }
+        raise NodeError(f"image {reference} not found after {engine['name']} pulled it")
+    pulled = before is None or before["id"] != image["id"]
+    stored = image["digest"] if engine["name"] == APPTAINER else image["id"]
+    ImageStore(layout).mark(lineage, engine["name"], stored, pulled=pulled)
+    return {**image, "engine": engine, "pulled": pulled, "note": note}
 
 
 def validate_reference(reference: Any) -> str:
@@ -282,11 +195,14 @@ def validate_reference(reference: Any) -> str:
     return reference
 
 
-def find_image(layout: Layout, engine: LocalEngine, reference: str) -> Optional[LocalImage]:
+def find_image(layout: Layout, engine: EngineInfo, reference: str) -> Optional[ImageInfo]:
     """Find the image with this name on the node; None if there is none."""
-    if engine.name == APPTAINER:
-        return find_sif(layout, reference)
-    result = run_program((engine.name, "image", "inspect", reference))
+    if engine["name"] == APPTAINER:  # the file to which the name resolved when it was last pulled
+        record = read_json(_record(layout, reference)) or {}
+        digest, workdir = str(record.get("digest") or ""), str(record.get("workdir") or "")
+        path = ImageStore(layout).sif / f"{digest.rpartition(':')[2]}.sif"
+        return {"id": str(path), "digest": digest, "workdir": workdir} if path.is_file() else None
+    result = run_program((engine["name"], "image", "inspect", reference))
     if result.code != 0:
         return None
     try:
@@ -295,9 +211,9 @@ def find_image(layout: Layout, engine: LocalEngine, reference: str) -> Optional[
         digests = [str(repodigest) for repodigest in document.get("RepoDigests") or ()]
         workdir = str((document.get("Config") or {}).get("WorkingDir") or "")
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise NodeError(f"unexpected output of {engine.name} for image {reference}") from None
+        raise NodeError(f"unexpected output of {engine['name']} for image {reference}") from None
     digest = _digest(reference, digests, str(document.get("Digest")))
-    return LocalImage(identity, digest or identity, workdir)
+    return {"id": identity, "digest": digest or identity, "workdir": workdir}
 
 
 def _digest(reference: str, digests: Sequence[str], own: str) -> str:
@@ -321,29 +237,29 @@ def _digest(reference: str, digests: Sequence[str], own: str) -> str:
     )
 
 
-def _is_final(engine: LocalEngine, reference: str, image: LocalImage) -> bool:
-    """Check for a reference by digest or a local build, which no registry resolves."""
-    if "@sha256:" in reference:
-        return True
-    is_local = reference.startswith("localhost/") or image.digest == image.id
-    return is_local and engine.name != APPTAINER
-
-
 def _pull(
-    layout: Layout,
-    engine: LocalEngine,
-    reference: str,
-    login: Optional[RegistryCredentials],
-    emit: Emit,
+    engine: str, layout: Layout, reference: str, login: Optional[RegistryLogin], emit: Emit
 ) -> ProgramResult:
-    emit({"line": ""})
-    if engine.name == APPTAINER:
-        return pull_sif(
-            layout, reference, login, lambda argv, more: run_streaming(argv, more, emit)
-        )
-    with login_options(layout, engine, login) as options:
-        argv = (engine.name, *options.before, "pull", *options.after, reference)
-        return run_streaming(argv, dict(options.variables), emit)
+    """Pull with podman or docker; the login is on disk meanwhile."""
+    if login is None:
+        return run_streaming((engine, "pull", reference), {}, emit)
+    pair = base64.b64encode(f"{login['username']}:{login['password']}".encode()).decode()
+    host = (login["registry"].partition("://")[2] or login["registry"]).partition("/")[0]
+    document = {"auths": {key: {"auth": pair} for key in (_HUB_KEYS if host in _HUB else (host,))}}
+    with temporary_directory(layout.root, "login") as folder:
+        path = folder / "config.json"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+            json.dump(document, stream)
+        if engine == PODMAN:
+            return run_streaming((PODMAN, "pull", "--authfile", str(path), reference), {}, emit)
+        variables = {}
+        if not os.environ.get("DOCKER_HOST"):  # in the configuration that ``folder`` replaces
+            endpoint = ("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
+            result = run_program(endpoint)
+            if result.code == 0 and result.out.strip():
+                variables["DOCKER_HOST"] = result.out.strip()
+        argv = (engine, "--config", str(folder), "pull", reference)
+        return run_streaming(argv, variables, emit)
 
 
 _REASONS: Tuple[Tuple[str, str, str], ...] = (

@@ -9,15 +9,14 @@ import os
 import resource
 import shlex
 from pathlib import Path, PurePosixPath
-from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import List, Mapping, Sequence, Tuple
 
 from trainctl.base.filesystem.archives import is_inside
 from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.units import parse_size
-from trainctl.node.containers import cleanup, engines
+from trainctl.node.containers import cleanup
 from trainctl.node.containers.engines import (
-    APPTAINER,
     COMMANDS,
     DOCKER,
     FIRST,
@@ -25,9 +24,13 @@ from trainctl.node.containers.engines import (
     LOG,
     PROGRESS,
     STEP,
+    WORK,
     BindMount,
+    ContainerLimits,
     ContainerSpec,
+    DeviceAccess,
     complaint,
+    engine_command,
     init_program,
 )
 from trainctl.node.environment.workspace import (
@@ -41,7 +44,6 @@ from trainctl.node.runs.record import RUN_VARIABLE, NodeRun, secret_variables, s
 from trainctl.node.scheduling.allocation import VISIBILITY_VARIABLES
 from trainctl.node.system.host import memory_bytes
 
-WORK = PurePosixPath("/b10/workspace")
 CONTAINER_PATHS = {
     "BT_WORKING_DIR": str(WORK),
     "BT_SCRATCH_DIR": "/mnt/bt-scratch",
@@ -81,90 +83,80 @@ def launch(
     container = spec["container"]
     assert container is not None  # noqa: S101  (checked by the caller)
     engine = container["engine"]
-    runtime, compute = spec["job"]["runtime"], spec["job"]["compute"]
     secret = {name: variables[name] for name in secret_variables(spec)}
-    public = _public_variables(spec, variables, secret)
+    public = {  # without secrets and the host's variables
+        name: value
+        for name, value in variables.items()
+        if name not in secret
+        and (name in spec["environment"] or name.startswith(_RESERVED_PREFIXES))
+    }
     mounts = _workspace_mounts(run, prepared, public)
     binds = _binds(run, output, prepared, mounts)
-    targets = [bind.target for bind in binds]
-    holding = holding_lines(HELD, trigger) if trigger else ""
     exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in secret.items())
     first = init_program(
         container["workdir"],
-        WORK,
-        targets,
+        [bind.target for bind in binds],
         input_bytes=len(os.fsencode(exports)) + 1,
         forwards_term=engine == DOCKER,
-        holding=holding,
+        holding=holding_lines(HELD, trigger) if trigger else "",
     )
     commands = shell_program(start_commands(spec), Path(str(WORK)), Path(str(STEP)))
     for name, text in (("commands.sh", commands), ("first.sh", first)):
         write_atomic(run.directory / name, text.encode(), durable=False)
-    rdma = rdma_access(RDMA)
-    container_spec = ContainerSpec(
-        image=container["image"],
-        directory=str(run.directory),
-        temporary=str(cleanup.scratch_directory(run.directory)),
-        # Shown in engines' lists; must be unique on the machine.
-        name=f"trainctl-{spec['id']}-rank-{spec['rank']}-{os.urandom(3).hex()}",
-        work=str(WORK),
-        binds=binds,
-        variables=_container_variables(public, mounts),
-        gpus=_gpus(gpus, variables),
-        shm_size=parse_size(runtime["shm_size"] or memory_bytes() // 2),  # default of hosts
-        memory=parse_size(compute["memory"]) if compute["memory"] else None,
-        cpus=compute["cpu_count"],
-        devices=[*rdma.devices, *runtime.get("devices", ())],
-        ulimits={**rdma.ulimits, **runtime["ulimits"]},
-        capabilities=rdma.capabilities,
-    )
-    argv, engine_variables = _engine_command(engine, container_spec)
+    # Shown in engines' lists; must be unique on the machine.
+    name = f"trainctl-{spec['id']}-rank-{spec['rank']}-{os.urandom(3).hex()}"
+    inside = {
+        name: _container_path(value, mounts)
+        if name.startswith(_RESERVED_PREFIXES) and name != RUN_VARIABLE and value.startswith("/")
+        else value
+        for name, value in public.items()
+    }
+    limits, access = _resources(spec)
+    image, ids = container["image"], _gpus(gpus, variables)
+    container_spec = ContainerSpec(image, run.directory, name, binds, inside, ids, limits, access)
+    argv, engine_variables = engine_command(engine, container_spec, root=os.geteuid() == 0)
     persistent = {str(link["target"]) for link in spec.get("links", [])}
     owned = [*(mount.source for mount in mounts), *sorted(persistent)]
-    cleanup.record_container(run.directory, engine, container_spec.image, owned)
+    cleanup.record_container(run.directory, engine, image, owned)
     log = run.directory / "engine.log"
     visible = {  # read by metrics
         name: variables[name] for name in VISIBILITY_VARIABLES if name in variables
     }
     environment = {**os.environ, **visible, **engine_variables}
     environment.update({RUN_VARIABLE: str(run.directory), _SECRETS: exports})
+
+    def refused() -> str:
+        if started_commands(run.step):
+            return ""
+        cause = complaint(log.read_text(errors="replace")) or "it ended before the first command"
+        return f"cannot start the container: {cause[:_MAX_ERROR]}"
+
     return Launch(
         ("/bin/sh", "-c", _WRAPPER, str(log), *argv),
         environment,
         finish=lambda: cleanup.remove_container(run.directory),
-        refused=_start_error_reader(run, log),
+        refused=refused,
         lifeline=True,
     )
 
 
 RDMA = Path("/dev/infiniband")
+_RDMA_LIMITS = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE}
 
 
-class _RdmaAccess(NamedTuple):
-    devices: Sequence[str] = ()
-    ulimits: Mapping[str, int] = {}
-    capabilities: Sequence[str] = ()
-
-
-def rdma_access(directory: Path) -> _RdmaAccess:
-    """Return what a container needs to use the host's RDMA devices, within the user's hard limits."""
-    if not directory.is_dir():
-        return _RdmaAccess()
-    limits = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE}
-    hard = {name: resource.getrlimit(limit)[1] for name, limit in limits.items()}
-    return _RdmaAccess([str(directory)], hard, ["IPC_LOCK"])
-
-
-def _public_variables(
-    spec: RunSpec, variables: Mapping[str, str], secret: Mapping[str, str]
-) -> Dict[str, str]:
-    """The job's own variables, without secrets and the host's variables."""
-    return {
-        name: value
-        for name, value in variables.items()
-        if name not in secret
-        and (name in spec["environment"] or name.startswith(_RESERVED_PREFIXES))
-    }
+def _resources(spec: RunSpec) -> Tuple[ContainerLimits, DeviceAccess]:
+    """Limits of the job, and its devices with the host's RDMA devices, within the user's hard limits."""
+    runtime, compute = spec["job"]["runtime"], spec["job"]["compute"]
+    limits = ContainerLimits(
+        parse_size(runtime["shm_size"] or memory_bytes() // 2),  # default of hosts
+        parse_size(compute["memory"]) if compute["memory"] else None,
+        compute["cpu_count"],
+    )
+    devices, ulimits = runtime.get("devices", ()), runtime["ulimits"]
+    if not RDMA.is_dir():
+        return limits, DeviceAccess([*devices], {**ulimits})
+    hard = {name: resource.getrlimit(limit)[1] for name, limit in _RDMA_LIMITS.items()}
+    return limits, DeviceAccess([str(RDMA), *devices], {**hard, **ulimits}, ["IPC_LOCK"])
 
 
 def _workspace_mounts(
@@ -210,37 +202,8 @@ def _container_path(path: str, mounts: Sequence[BindMount]) -> str:
     return path
 
 
-def _container_variables(public: Mapping[str, str], mounts: Sequence[BindMount]) -> Dict[str, str]:
-    return {
-        name: _container_path(value, mounts)
-        if name.startswith(_RESERVED_PREFIXES) and name != RUN_VARIABLE and value.startswith("/")
-        else value
-        for name, value in public.items()
-    }
-
-
 def _gpus(claimed: Sequence[str], variables: Mapping[str, str]) -> Tuple[str, ...]:
     """GPUs claimed by the run; all for a job that has GPUs but claimed none by name."""
     if claimed:
         return tuple(claimed)
     return ("all",) if variables.get("BT_NUM_GPUS", "0") != "0" else ()
-
-
-def _engine_command(engine: str, spec: ContainerSpec) -> Tuple[Tuple[str, ...], Mapping[str, str]]:
-    """The engine's command line and environment."""
-    if engine == APPTAINER:
-        argv = engines.apptainer_arguments(spec, root=os.geteuid() == 0)
-        return argv, engines.apptainer_variables(spec)
-    return engines.engine_arguments(engine, spec), {}
-
-
-def _start_error_reader(run: NodeRun, log: Path) -> Callable[[], str]:
-    """Return a function that explains why no command was started, else empty."""
-
-    def read_error() -> str:
-        if started_commands(run.step):
-            return ""
-        cause = complaint(log.read_text(errors="replace")) or "it ended before the first command"
-        return f"cannot start the container: {cause[:_MAX_ERROR]}"
-
-    return read_error

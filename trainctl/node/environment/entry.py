@@ -18,8 +18,7 @@ from trainctl.base.system.processes import descendants, is_alive
 from trainctl.base.system.syscalls import setns
 from trainctl.errors import LockHeld, NodeError, TrainctlError, UnknownOnNode
 from trainctl.node.containers.cleanup import running_container
-from trainctl.node.containers.engines import APPTAINER, FIRST
-from trainctl.node.environment.container import WORK
+from trainctl.node.containers.engines import APPTAINER, FIRST, WORK
 from trainctl.node.environment.workspace import (
     activation_lines,
     job_environment,

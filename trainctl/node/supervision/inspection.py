@@ -20,7 +20,7 @@ from trainctl.errors import TrainctlError
 from trainctl.node.cache.disk_space import cache_query
 from trainctl.node.cache.eviction import CacheInventory
 from trainctl.node.cache.holds import CacheHolds
-from trainctl.node.containers.engines import LocalEngine, choose_engine
+from trainctl.node.containers.engines import choose_engine
 from trainctl.node.containers.images import find_image, validate_reference
 from trainctl.node.environment.container import RDMA
 from trainctl.node.environment.workspace import check_host
@@ -234,7 +234,7 @@ def _image_availability(
     layout: Layout, images: List[protocol.ImageQuery]
 ) -> List[protocol.ImageAvailability]:
     """For each image, its engine and whether it is present; else the error."""
-    engines: Dict[Optional[str], Union[LocalEngine, TrainctlError]] = {}
+    engines: Dict[Optional[str], Union[protocol.EngineInfo, TrainctlError]] = {}
     rows: List[protocol.ImageAvailability] = []
     for image in images:
         name = image["engine"]
@@ -249,7 +249,7 @@ def _image_availability(
         else:
             present = find_image(layout, engine, validate_reference(image["image"])) is not None
             rdma = RDMA.is_dir()
-            rows.append({"engine": engine.name, "present": present, "why": "", "rdma": rdma})
+            rows.append({"engine": engine["name"], "present": present, "why": "", "rdma": rdma})
     return rows
 
 

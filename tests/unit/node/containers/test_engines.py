@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import csv
-from pathlib import PurePosixPath
+from pathlib import Path
 
 import pytest
 
 from tests.support.cases import cases
 from trainctl.node.containers.engines import (
     BindMount,
+    ContainerLimits,
     ContainerSpec,
+    DeviceAccess,
     ProgramResult,
-    apptainer_arguments,
-    apptainer_variables,
-    engine_arguments,
+    engine_command,
     init_program,
     mount_option,
 )
@@ -22,18 +22,18 @@ from trainctl.node.containers.images import is_registry_unreachable, pull_error
 
 PLAIN = ContainerSpec(
     image="sha256:1",
-    directory="/node/runs/key",
-    temporary="/node/runs/key/container",
+    directory=Path("/node/runs/key"),
     name="trainctl-x",
-    work="/b10/workspace",
     binds=[BindMount("/data/w", "/w", read_only=True)],
     variables={"A": "1"},
     gpus=[],
-    shm_size=1,
-    memory=None,
-    cpus=None,
+    limits=ContainerLimits(1),
 )
 TWO = ["GPU-1", "GPU-2"]
+
+
+def arguments(engine: str, spec: ContainerSpec, *, root: bool = True) -> tuple[str, ...]:
+    return engine_command(engine, spec, root=root)[0]
 
 
 @pytest.mark.parametrize(
@@ -47,38 +47,40 @@ TWO = ["GPU-1", "GPU-2"]
 )
 def test_gpus_are_named(engine: str, gpus: list[str], words: str) -> None:
     """For podman by the Container Device Interface, for docker in a quoted CSV value."""
-    assert words in " ".join(engine_arguments(engine, PLAIN._replace(gpus=gpus)))
-    assert not {"--gpus", "--device"} & set(engine_arguments(engine, PLAIN))
+    assert words in " ".join(arguments(engine, PLAIN._replace(gpus=gpus)))
+    assert not {"--gpus", "--device"} & set(arguments(engine, PLAIN))
 
 
 def test_apptainer_has_all_gpus_and_a_variable_for_those_of_the_job() -> None:
     spec = PLAIN._replace(gpus=TWO)
-    variables = apptainer_variables(spec)
+    words, variables = engine_command("apptainer", spec, root=True)
 
-    assert "--nv" in apptainer_arguments(spec, root=True)
+    assert "--nv" in words
     assert variables["APPTAINERENV_CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
-    assert "CUDA_VISIBLE_DEVICES" not in str(apptainer_variables(PLAIN._replace(gpus=["all"])))
+    unnamed = engine_command("apptainer", PLAIN._replace(gpus=["all"]), root=True)
+    assert "CUDA_VISIBLE_DEVICES" not in str(unnamed)
 
 
 def test_apptainer_makes_users_root_inside() -> None:
     """Root needs no user namespace, which a machine may forbid."""
-    assert "--fakeroot" not in apptainer_arguments(PLAIN, root=True)
-    assert "--fakeroot" in apptainer_arguments(PLAIN, root=False)
+    assert "--fakeroot" not in arguments("apptainer", PLAIN)
+    assert "--fakeroot" in arguments("apptainer", PLAIN, root=False)
 
 
 def test_devices_and_limits() -> None:
     """Apptainer keeps the limits of the host."""
     spec = PLAIN._replace(
-        devices=["/dev/x"], ulimits={"memlock": -1}, capabilities=["IPC_LOCK"], memory=2**30, cpus=4
+        access=DeviceAccess(["/dev/x"], {"memlock": -1}, ["IPC_LOCK"]),
+        limits=ContainerLimits(1, 2**30, 4),
     )
-    words = " ".join(engine_arguments("podman", spec))
+    words = " ".join(arguments("podman", spec))
 
     assert "--device /dev/x --ulimit memlock=-1 --cap-add IPC_LOCK" in words
     assert f"--memory {2**30}" in words
     assert "--shm-size 1 " in words
     assert "--cpus 4" in words
-    assert "--memory" not in engine_arguments("podman", PLAIN)
-    assert "--bind /dev/x" in " ".join(apptainer_arguments(spec, root=True))
+    assert "--memory" not in arguments("podman", PLAIN)
+    assert "--bind /dev/x" in " ".join(arguments("apptainer", spec))
 
 
 @pytest.mark.parametrize(
@@ -99,8 +101,7 @@ def test_a_mount_is_a_line_of_csv(bind: BindMount) -> None:
 def test_the_images_working_directory_is_copied_unless_it_is_mounted(
     workdir: str, mounted: list[str]
 ) -> None:
-    work = PurePosixPath("/b10/workspace")
-    text = init_program(workdir, work, mounted, input_bytes=1, forwards_term=False)
+    text = init_program(workdir, mounted, input_bytes=1, forwards_term=False)
     assert ("cp -RPn" in text) is (workdir.startswith("/app") and mounted != ["/app"])
 
 
