@@ -94,7 +94,10 @@ def main() -> int:
     failure: TrainctlError
     try:
         request = read_request(sys.stdin.buffer)
-        _mark_use(method, request)
+        root = request.get("root")
+        if isinstance(root, str) and os.path.exists(f"{root}/idle_shutdown.json"):  # noqa: PTH110 - no import of pathlib
+            mark_use = _find_function("supervision.idle_shutdown.mark_use")
+            mark_use(root, counts=method not in _QUERIES)
         _dispatch(method, request)
     except TrainctlError as error:
         failure = error
@@ -106,13 +109,6 @@ def main() -> int:
         return 0
     write_line({"error": error_to_json(failure)}, raw=method in _RAW_METHODS)
     return 1
-
-
-def _mark_use(method: str, request: Mapping[str, Any]) -> None:
-    """Renew the lease of a machine that ends itself when idle."""
-    root = request.get("root")
-    if isinstance(root, str) and os.path.exists(f"{root}/idle_shutdown.json"):  # noqa: PTH110 - no import of pathlib
-        _find_function("supervision.idle_shutdown.mark_use")(root, counts=method not in _QUERIES)
 
 
 def _dispatch(method: str, request: Mapping[str, Any]) -> None:

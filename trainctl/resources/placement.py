@@ -21,6 +21,7 @@ from trainctl.base.protocol.host import (
     PREFLIGHT,
     PREFLIGHT_PORTS,
     WARNING,
+    DiskNeeds,
     Finding,
     FreeResourcesRequest,
     InspectNodeRequest,
@@ -371,15 +372,18 @@ class PreflightChecker:
         sizes = (step.needed(item.address).weights_spec.bytes for item in step.job_spec.weights)
         size = sum(_PROBE_BYTES if size is None else size for size in sizes)
         sent_at = time.time()
+        disks: DiskNeeds = {
+            "data": node.data,
+            "listings": [*listings],
+            "probe_bytes": min(_PROBE_BYTES, size),
+            "checkpoint_bytes": step.job_spec.runtime.checkpointing_config.volume_bytes or 0,
+        }
         request = PreflightRequest(
             **cache_target(node, cluster.cluster_spec),
-            data=node.data,
+            **disks,
             key=key,
             gpus={"count": compute.gpus, "kind": compute.gpu_kind, "declared": node.gpus},
             in_container=step.job_spec.in_container,
-            listings=[*listings],
-            probe_bytes=min(_PROBE_BYTES, size),
-            checkpoint_bytes=step.job_spec.runtime.checkpointing_config.volume_bytes or 0,
             ports=node.ports if compute.node_count > 1 else None,
         )
         agent = self._agents.of(cluster.provider, node)

@@ -107,13 +107,18 @@ HostGpuFacts = TypedDict("HostGpuFacts", {"name": str, "is": List[str]})
 FreeGpu = TypedDict("FreeGpu", {"name": str, "is": List[str], "free": bool})
 
 
-class FreeResources(TypedDict):
-    """``live``: keys of active runs. ``nodes``: by rank, of the run ``key`` if it was started here. ``memory``: bytes."""
+class HostCapacity(TypedDict):
+    """CPUs that a process may use, and ``memory`` in bytes."""
+
+    cpus: int
+    memory: int
+
+
+class FreeResources(HostCapacity):
+    """``live``: keys of active runs. ``nodes``: by rank, of the run ``key`` if it was started here."""
 
     gpus: List[FreeGpu]
     live: List[str]
-    cpus: int
-    memory: int
     nodes: Optional[List[str]]
     cached: Optional[CacheQueryResponse]
 
@@ -122,28 +127,46 @@ AddressesResponse = TypedDict("AddressesResponse", {"addresses": List[str]})
 """Addresses by which other hosts reach this one."""
 
 
-class Facts(TypedDict):
-    """``mount``: ``namespace``, or ``link`` without private mounts. ``disk_free``: bytes that weights may take, null: unknown.
+class HostGpuReport(TypedDict):
+    """``gpus``: ``is`` lists matching kinds; ``gpus_problem``: of the tools that report them."""
 
-    ``unusable``: why the directories can't be created. ``absent``: missing ``sources``. ``gpus``: ``is`` lists matching kinds.
-    """
-
-    serving: ServingFacts
-    python: str
-    cpus: int
-    memory: int
-    unusable: str
-    disk_free: Optional[int]
-    mount: str
-    logout: LogoutPolicy
-    hosts: List[MissingHostRequirements]
-    absent: List[str]
     gpus: List[HostGpuFacts]
     gpus_problem: Optional[str]
+
+
+class SoftwareFacts(TypedDict):
+    """Version of Python, and what jobs need of the host."""
+
+    python: str
+    logout: LogoutPolicy
+    hosts: List[MissingHostRequirements]
     images: List[ImageAvailability]
+
+
+class DirectoryFacts(TypedDict):
+    """``unusable``: why the directories can't be created. ``disk_free``: bytes that weights may take, null: unknown.
+
+    ``absent``: missing ``sources``.
+    """
+
+    unusable: str
+    disk_free: Optional[int]
+    absent: List[str]
+
+
+class MountFacts(TypedDict):
+    """``mount``: ``namespace``, or ``link`` without private mounts."""
+
+    mount: str
+    blocked: List[BlockedMount]
+
+
+class Facts(HostCapacity, HostGpuReport, SoftwareFacts, DirectoryFacts, MountFacts):
+    """Facts of a host."""
+
+    serving: ServingFacts
     cached: Optional[CacheQueryResponse]
     free_resources: Optional[FreeResources]
-    blocked: List[BlockedMount]
 
 
 class InspectNodeRequest(NodeCacheRequest):
@@ -152,16 +175,28 @@ class InspectNodeRequest(NodeCacheRequest):
     gpus: Optional[int]
 
 
-class GpuUsage(TypedDict):
-    """``claimed_by`` and ``used_by``: texts for people."""
+class ReportedGpu(TypedDict):
+    """A GPU as its tool reports it."""
 
     index: int
     uuid: str
     name: str
     memory_mib: Optional[int]
+
+
+class GpuUsage(ReportedGpu):
+    """``claimed_by`` and ``used_by``: texts for people."""
+
     claimed_by: Optional[str]
     project: Optional[str]
     used_by: Optional[str]
+
+
+class GpuUsageReport(TypedDict):
+    """GPUs that jobs may use; ``gpus_problem``: of the tools that report them."""
+
+    gpus: List[GpuUsage]
+    gpus_problem: Optional[str]
 
 
 NodeDiskUsage = TypedDict("NodeDiskUsage", {"total": Optional[int], "free": Optional[int]})
@@ -184,12 +219,9 @@ class NodeLiveRun(TypedDict):
     project: str
 
 
-class NodeInspection(TypedDict):
+class NodeInspection(AddressesResponse, GpuUsageReport):
     """Resources of a node and their use. ``idle_shutdown`` null: the machine doesn't end itself."""
 
-    addresses: List[str]
-    gpus: List[GpuUsage]
-    gpus_problem: Optional[str]
     disk: NodeDiskUsage
     cache: WeightsCacheUsage
     runs: List[NodeLiveRun]
@@ -218,30 +250,36 @@ def make_finding(check: str, level: str, summary: str, remedy: str) -> Finding:
     return {"check": check, "level": level, "summary": summary, "remedy": remedy}
 
 
-class PreflightRequest(NodeCacheRequest):
-    """``key``: the run. ``listings``: its weights, of ``probe_bytes`` bytes in total. ``checkpoint_bytes``: disk space they need.
-
-    ``ports``: range of the host's ports for a gang, ``FIRST-LAST`` or empty: any; null: no gang.
-    """
+class DiskNeeds(TypedDict):
+    """``listings``: weights of the run, of ``probe_bytes`` bytes in total. ``checkpoint_bytes``: disk space they need."""
 
     data: str
-    key: str
-    gpus: RunGpus
-    in_container: bool
     listings: List[str]
     probe_bytes: int
     checkpoint_bytes: int
+
+
+class PreflightRequest(NodeCacheRequest, DiskNeeds):
+    """``key``: the run. ``ports``: range of the host's ports for a gang, ``FIRST-LAST`` or empty: any; null: no gang."""
+
+    key: str
+    gpus: RunGpus
+    in_container: bool
     ports: Optional[str]
 
 
-class PreflightResponse(TypedDict):
+class HostCheck(TypedDict):
+    """What a check of a host found, and the version of its GPU driver."""
+
+    driver: Optional[str]
+    findings: List[Finding]
+
+
+class PreflightResponse(AddressesResponse, HostCheck):
     """``started``: the run has started here before. ``port``: a free one for ``preflight_ports``."""
 
     time: float
     started: bool
-    driver: Optional[str]
-    findings: List[Finding]
-    addresses: List[str]
     port: Optional[int]
 
 

@@ -161,17 +161,16 @@ UploadStatus = TypedDict(
 )
 """Upload of a run's checkpoints; empty if it keeps none. ``pending``: names of checkpoints not yet uploaded."""
 
-TrainingProgress = TypedDict(
-    "TrainingProgress",
-    {
-        "step": Optional[int],
-        "total": Optional[int],
-        "loss": Optional[float],
-        "remaining_seconds": Optional[float],
-        "updated_at": float,
-    },
+ReportedStep = TypedDict(
+    "ReportedStep", {"step": Optional[int], "total": Optional[int], "loss": Optional[float]}
 )
-"""Progress that a job reported last."""
+
+
+class TrainingProgress(ReportedStep):
+    """Progress that a job reported last."""
+
+    remaining_seconds: Optional[float]
+    updated_at: float
 
 
 HeldSession = TypedDict("HeldSession", {"until": float, "exit_code": int})

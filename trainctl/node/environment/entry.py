@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from trainctl.base.filesystem.space import from_os_error
-from trainctl.base.protocol.runs import EnterRequest, RunSpec
+from trainctl.base.protocol.runs import EnterRequest
 from trainctl.base.system.processes import descendants, is_alive
 from trainctl.base.system.syscalls import setns
 from trainctl.errors import LockHeld, NodeError, TrainctlError, UnknownOnNode
@@ -57,17 +57,25 @@ def _enter(run: NodeRun, request: EnterRequest) -> int:
     secrets = secret if request["with_secrets"] else {}
     holder = run.supervisor
     if holder is None or not is_alive(holder):
-        return _enter_directory(run, spec, secrets, request["command"])
+        if not run.work.is_dir():
+            raise UnknownOnNode(f"run {run.key} has no directory", "It has not started.")
+        if secrets:
+            text = "the secrets of an ended run are not stored"
+            raise UnknownOnNode(text, "Omit --with-secrets.")
+        variables = job_environment(run, spec, None)  # without the mounts
+        before = activation_lines(spec["venv"])
+        argv = _program(before, str(run.work), request["command"], ["-l"])
+        return _execute(argv, variables, None)
     pids = descendants(int(holder["pid"]))
     container = running_container(run.directory)
     if spec.get("container") and container.engine != APPTAINER:
         if not container.id:
             raise _not_started(run)
         values = _values(pids, secrets)
-        argv = [container.engine, "exec", "--interactive", *(["--tty"] if os.isatty(0) else [])]
-        argv += [word for name in values for word in ("--env", name)]
-        argv += [container.id, *_program("", str(WORK), request["command"])]
-        os.execvpe(argv[0], argv, {**os.environ, **values})  # noqa: S606 - the engine
+        words = [container.engine, "exec", "--interactive", *(["--tty"] if os.isatty(0) else [])]
+        words += [word for name in values for word in ("--env", name)]
+        words += [container.id, *_program("", str(WORK), request["command"])]
+        os.execvpe(words[0], words, {**os.environ, **values})  # noqa: S606 - the engine
     in_container = bool(spec.get("container"))
     first = _first_process(run, pids, in_container)
     own = _environment(first)
@@ -75,26 +83,10 @@ def _enter(run: NodeRun, request: EnterRequest) -> int:
     variables = {name: value for name, value in without_copies(own).items() if name not in secret}
     variables.update(_values(pids, secrets))
     work = str(WORK) if in_container else str(run.work)
-    before = "" if in_container else restoring_lines(kept) + _activation(spec)
+    before = "" if in_container else restoring_lines(kept) + activation_lines(spec["venv"])
     variables = keep_variables(variables, kept)
     login = [] if in_container else ["-l"]
     return _execute(_program(before, work, request["command"], login), variables, first)
-
-
-def _enter_directory(
-    run: NodeRun, spec: RunSpec, secrets: Mapping[str, str], command: Sequence[str]
-) -> int:
-    """Enter the directory of a run that has ended, without its mounts."""
-    if not run.work.is_dir():
-        raise UnknownOnNode(f"run {run.key} has no directory", "It has not started.")
-    if secrets:
-        raise UnknownOnNode("the secrets of an ended run are not stored", "Omit --with-secrets.")
-    variables = job_environment(run, spec, None)
-    return _execute(_program(_activation(spec), str(run.work), command, ["-l"]), variables, None)
-
-
-def _activation(spec: RunSpec) -> str:
-    return activation_lines(spec["venv"])
 
 
 def _program(

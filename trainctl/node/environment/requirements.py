@@ -37,20 +37,30 @@ class Interpreter(NamedTuple):
 
 def build_environment(request: EnvironmentRequest, emit: Emit) -> EnvironmentResponse:
     """Build a virtual environment from a requirements file, once per digest."""
-    layout = Layout(request["root"])
-    texts = requirement_texts(layout, request["code"], str(request["requirements"]))
+    layout, name = Layout(request["root"]), str(request["requirements"])
+    texts = requirement_texts(layout, request["code"], name)
     python = _interpreter()
-    identity = [sorted(texts.items()), *python]
-    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-    environment = _VirtualEnvironment(layout, digest)
-    if environment.is_complete:
-        environment.touch()
-        return {"venv": str(environment.path), "built": False}
+    digest = hashlib.sha256(json.dumps([sorted(texts.items()), *python]).encode()).hexdigest()
+    path = layout.environments / digest  # fixed, as scripts name it
+    marker = layout.environments / f"{digest}.json"
+
+    def is_complete() -> bool:
+        return read_json(marker) is not None and (path / "bin" / "python").exists()
+
+    if is_complete():
+        os.utime(marker)  # protects it from garbage collection for a while
+        return {"venv": str(path), "built": False}
     make_directory(layout.environments)
     with FileLease(layout.environments / f"{digest}.lock"):
-        if not environment.is_complete:
-            environment.build(python, texts, str(request["requirements"]), emit)
-    return {"venv": str(environment.path), "built": True}
+        if not is_complete():
+            remove_tree(path)
+            try:
+                _install(python, path, texts, name, emit)
+            except (TrainctlError, OSError):
+                remove_tree(path)
+                raise
+            write_json(marker, {"requirements": texts, "python": list(python)})
+    return {"venv": str(path), "built": True}
 
 
 def requirement_texts(layout: Layout, code: Any, name: str) -> Dict[str, str]:
@@ -75,58 +85,29 @@ def requirement_texts(layout: Layout, code: Any, name: str) -> Dict[str, str]:
     return texts
 
 
-class _VirtualEnvironment:
-    """One environment, complete once its marker exists; its scripts fix its path."""
-
-    def __init__(self, layout: Layout, digest: str) -> None:
-        self.path = layout.environments / digest
-        self._marker = layout.environments / f"{digest}.json"
-
-    @property
-    def is_complete(self) -> bool:
-        """Check for the marker and the interpreter."""
-        return read_json(self._marker) is not None and (self.path / "bin" / "python").exists()
-
-    def touch(self) -> None:
-        """Record its use, which protects it from garbage collection for a while."""
-        os.utime(self._marker)
-
-    def build(self, python: Interpreter, texts: Mapping[str, str], name: str, emit: Emit) -> None:
-        """Build it from scratch; TrainctlError with the installer's last lines."""
-        remove_tree(self.path)
-        try:
-            self._install(python, texts, name, emit)
-        except (TrainctlError, OSError):
-            remove_tree(self.path)
-            raise
-        write_json(self._marker, {"requirements": dict(texts), "python": list(python)})
-
-    def _install(
-        self, python: Interpreter, texts: Mapping[str, str], name: str, emit: Emit
-    ) -> None:
-        make_directory(self.path)
-        directory = self.path / "requirements"
-        for path, text in texts.items():
-            target = directory / path
-            make_directory(target.parent)
-            target.write_text(text)
-        for argv in _install_commands(python, self.path, directory / os.path.normpath(name)):
-            _run(argv, directory, emit)
-
-
-def _install_commands(python: Interpreter, path: Path, requirements: Path) -> List[List[str]]:
+def _install(
+    python: Interpreter, path: Path, texts: Mapping[str, str], name: str, emit: Emit
+) -> None:
     """Use uv if it is installed, as it is ten times as fast; else venv and pip."""
+    directory, own = make_directory(path) / "requirements", str(path / "bin" / "python")
+    for file, text in texts.items():
+        target = directory / file
+        make_directory(target.parent)
+        target.write_text(text)
+    requirements = str(directory / os.path.normpath(name))
     uv = run_in_login_shell("command -v uv", None).stdout.strip()
-    own = str(path / "bin" / "python")
     if uv:
-        return [
+        commands = [
             [uv, "venv", "--quiet", "--allow-existing", "--python", python.path, str(path)],
-            [uv, "pip", "install", "--python", own, "-r", str(requirements)],
+            [uv, "pip", "install", "--python", own, "-r", requirements],
         ]
-    return [
-        [python.path, "-m", "venv", str(path)],
-        [own, "-m", "pip", "install", "--disable-pip-version-check", "-r", str(requirements)],
-    ]
+    else:
+        commands = [
+            [python.path, "-m", "venv", str(path)],
+            [own, "-m", "pip", "install", "--disable-pip-version-check", "-r", requirements],
+        ]
+    for argv in commands:
+        _run(argv, directory, emit)
 
 
 def _run(argv: List[str], directory: Path, emit: Emit) -> None:

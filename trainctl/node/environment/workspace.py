@@ -21,7 +21,6 @@ from trainctl.node.runs.mount import Mount, check_mounts, private_mounts
 from trainctl.node.runs.record import (
     RUN_VARIABLE,
     NodeRun,
-    WeightsMount,
     declared_variables,
     secret_variables,
     weights_of,
@@ -54,12 +53,73 @@ class PreparedJob(NamedTuple):
     variables: Mapping[str, str] = {}
 
 
-class _DirectoryLayout(NamedTuple):
-    """Mounts for a private namespace; symlinks and variables where there is none."""
+class _DirectoryLayout:
+    """Mounts for a private namespace; symlinks and variables where there is none.
 
-    mounts: List[Mount]
-    links: List[Tuple[Path, Path]]
-    variables: Dict[str, str]
+    ``private``: mounts are possible, below the working directory too; ``linked``: symlinks out of it resolve.
+    """
+
+    def __init__(self, run: NodeRun, spec: RunSpec, private: bool, *, linked: bool = True) -> None:
+        self._run = run
+        self._spec = spec
+        self._private = private
+        self._linked = linked
+        self.mounts: List[Mount] = []
+        self.links: List[Tuple[Path, Path]] = []
+        self.variables: Dict[str, str] = {}
+        for weights in weights_of(spec):
+            listing = layout.check_sha256(weights.listing, "listing")
+            if not hold_listing(run, listing):
+                raise UnknownOnNode(f"weights {weights.address} are not present on this node")
+            self._place(run.layout.tree(listing), weights.location, read_only=True)
+        for mount in spec["job"]["mounts"]:
+            source = layout.check_absolute(mount["host_path"], "host_path")
+            if not source.is_dir():
+                raise NodeError(f"host_path {str(source)!r} is not a directory on this node")
+            self._place(source, mount["mount_location"], read_only=mount["read_only"])
+        for link in spec.get("links", []):
+            self._place_persistent(link)
+
+    def _place(self, source: Path, location: str, *, read_only: bool) -> None:
+        """Place weights or a directory of the host at the job's path."""
+        if not location.startswith("/") and not self._private:
+            self.links.append((_require_free(_path_in_workdir(self._run, location)), source))
+            return
+        if not location.startswith("/"):
+            target = _path_in_workdir(self._run, location)
+            target.mkdir(0o755, parents=True, exist_ok=True)
+            location = str(target)
+        self.mounts.append(Mount(location, str(source), read_only))
+
+    def _place_persistent(self, link: PersistentDirectory) -> None:
+        """Place a directory that outlives the run."""
+        path, target = link["path"], layout.check_absolute(link["target"], "link")
+        read_only = bool(link.get("read_only"))
+        if path.startswith("~/") and not self._linked:
+            self.mounts.append(Mount(f"{_HOME_IN_CONTAINER}/{path[2:]}", str(target), False))
+        elif path.startswith("~/"):
+            self._place_at_home(link, target)
+        elif path.startswith("/"):
+            if self._private or not (read_only and path == str(target)):
+                self.mounts.append(Mount(path, str(target), read_only))
+        elif self._linked:
+            self.links.append((_require_free(_path_in_workdir(self._run, path)), target))
+        else:
+            mount_point = make_directory(_path_in_workdir(self._run, path))
+            self.mounts.append(Mount(str(mount_point), str(target), read_only))
+
+    def _place_at_home(self, link: PersistentDirectory, target: Path) -> None:
+        """Mount a directory below the job's home, or set the link's variable."""
+        make_directory(target)
+        home = self._spec["environment"].get("HOME") or os.environ.get("HOME", "")
+        mount_point = Path(os.path.realpath(f"{home}/{link['path'][2:]}"))
+        if self._private and home.startswith("/"):
+            with contextlib.suppress(OSError):
+                make_directory(mount_point)  # without it the mount would rebuild the home directory
+                self.mounts.append(Mount(str(mount_point), str(target), read_only=False))
+                return
+        if link["variable"] not in declared_variables(self._spec):
+            self.variables[link["variable"]] = str(target)
 
 
 def prepare_job(run: NodeRun, spec: RunSpec, data: Path) -> PreparedJob:
@@ -71,10 +131,10 @@ def prepare_job(run: NodeRun, spec: RunSpec, data: Path) -> PreparedJob:
         unpack(stream, run.work)
     _create_directories(run, spec, data)
     if spec.get("container"):
-        mounts = tuple(_layout_directories(run, spec, private=True, linked=False).mounts)
+        mounts = tuple(_DirectoryLayout(run, spec, private=True, linked=False).mounts)
         return PreparedJob(mounts, "container", "read-only" if spec["listings"] else "none")
     private = private_mounts(run.directory)
-    directories = _layout_directories(run, spec, private.possible)
+    directories = _DirectoryLayout(run, spec, private.possible)
     if not private.possible and directories.mounts:
         raise NodeError(
             f"cannot mount {directories.mounts[0].target} for the job on this node",
@@ -114,112 +174,18 @@ def job_environment(
 
 def _create_directories(run: NodeRun, spec: RunSpec, data: Path) -> None:
     """Create directories named by the job, if below trainctl's directories."""
+    own = (run.layout.root, data)
     for name, value in spec["environment"].items():
         if name.startswith("BT_") and name.endswith("_DIR") and str(value).startswith("/"):
             path = layout.check_absolute(value, name)
-            if is_inside(path, run.layout.root) or is_inside(path, data):
+            if any(is_inside(path, directory) for directory in own):
                 make_directory(path)
     for link in spec.get("links", []):
         target = layout.check_absolute(link["target"], "link")
-        if is_inside(target, run.layout.root) or is_inside(target, data):
+        if any(is_inside(target, directory) for directory in own):
             make_directory(target)
-    for directory in spec.get("caches", []):
-        make_directory(layout.check_absolute(directory, "cache"))
-
-
-def _layout_directories(
-    run: NodeRun, spec: RunSpec, private: bool, *, linked: bool = True
-) -> _DirectoryLayout:
-    """Lay out mounts, symlinks and variables.
-
-    ``private``: mounts are possible, below the working directory too; ``linked``: symlinks out of it resolve.
-    """
-    directories = _DirectoryLayout([], [], {})
-    for weights in weights_of(spec):
-        _place_directory(run, _tree(run, weights), weights.location, True, private, directories)
-    for mount in spec["job"]["mounts"]:
-        source = layout.check_absolute(mount["host_path"], "host_path")
-        if not source.is_dir():
-            raise NodeError(f"host_path {str(source)!r} is not a directory on this node")
-        location, read_only = mount["mount_location"], mount["read_only"]
-        _place_directory(run, source, location, read_only, private, directories)
-    for link in spec.get("links", []):
-        _place_persistent(run, spec, link, private, linked, directories)
-    return directories
-
-
-def _place_persistent(
-    run: NodeRun,
-    spec: RunSpec,
-    link: PersistentDirectory,
-    private: bool,
-    linked: bool,
-    directories: _DirectoryLayout,
-) -> None:
-    """Place a directory that outlives the run."""
-    target = layout.check_absolute(link["target"], "link")
-    read_only = bool(link.get("read_only"))
-    if link["path"].startswith("~/"):
-        if linked:
-            _place_at_home(spec, link, target, private, directories)
-        else:
-            directories.mounts.append(
-                Mount(f"{_HOME_IN_CONTAINER}/{link['path'][2:]}", str(target), False)
-            )
-    elif link["path"].startswith("/"):
-        if private or not (read_only and link["path"] == str(target)):
-            directories.mounts.append(Mount(link["path"], str(target), read_only))
-    elif linked:
-        directories.links.append((_require_free(_path_in_workdir(run, link["path"])), target))
-    else:
-        mount_point = make_directory(_path_in_workdir(run, link["path"]))
-        directories.mounts.append(Mount(str(mount_point), str(target), read_only))
-
-
-def _place_at_home(
-    spec: RunSpec,
-    link: PersistentDirectory,
-    target: Path,
-    private: bool,
-    directories: _DirectoryLayout,
-) -> None:
-    """Mount a directory below the job's home, or set the link's variable."""
-    make_directory(target)
-    home = spec["environment"].get("HOME") or os.environ.get("HOME", "")
-    mount_point = Path(os.path.realpath(f"{home}/{link['path'][2:]}"))
-    if private and home.startswith("/"):
-        with contextlib.suppress(OSError):
-            make_directory(mount_point)  # without it the mount would rebuild the home directory
-            directories.mounts.append(Mount(str(mount_point), str(target), read_only=False))
-            return
-    if link["variable"] not in declared_variables(spec):
-        directories.variables[link["variable"]] = str(target)
-
-
-def _place_directory(
-    run: NodeRun,
-    source: Path,
-    location: str,
-    read_only: bool,
-    private: bool,
-    directories: _DirectoryLayout,
-) -> None:
-    """Place weights or a directory of the host at the job's path."""
-    if not location.startswith("/") and not private:
-        directories.links.append((_require_free(_path_in_workdir(run, location)), source))
-        return
-    if not location.startswith("/"):
-        target = _path_in_workdir(run, location)
-        target.mkdir(0o755, parents=True, exist_ok=True)
-        location = str(target)
-    directories.mounts.append(Mount(location, str(source), read_only))
-
-
-def _tree(run: NodeRun, weights: WeightsMount) -> Path:
-    listing = layout.check_sha256(weights.listing, "listing")
-    if not hold_listing(run, listing):
-        raise UnknownOnNode(f"weights {weights.address} are not present on this node")
-    return run.layout.tree(listing)
+    for cache in spec.get("caches", []):
+        make_directory(layout.check_absolute(cache, "cache"))
 
 
 def _path_in_workdir(run: NodeRun, relative: str) -> Path:

@@ -13,11 +13,11 @@ import math
 import os
 import socket
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.base.network.addresses import listen
-from trainctl.base.protocol.runs import TrainingProgress
+from trainctl.base.protocol.runs import ReportedStep, TrainingProgress
 from trainctl.base.system.syscalls import fork_child
 from trainctl.node.runs.record import NodeRun
 
@@ -41,15 +41,14 @@ def read_progress(
         first = _numbers(_read(run, 0, _HEAD_BYTES)[::-1]).get("step", 0.0) if is_resumed else 0.0
         if step > first:
             left = (at - started_at) * (total - step) / (step - first)
-    return {
+    reported: ReportedStep = {
         "step": None if step is None else int(step),
         "total": None if total is None else int(total),
         "loss": row.get("loss"),
-        "remaining_seconds": max(0.0, left - (time.time() - at))
-        if is_live and left is not None
-        else None,
-        "updated_at": at,
     }
+    if left is not None:
+        left = max(0.0, left - (time.time() - at)) if is_live else None
+    return {**reported, "remaining_seconds": left, "updated_at": at}
 
 
 def newest_values(run: NodeRun) -> Dict[str, float]:
@@ -136,73 +135,60 @@ class ProgressEndpoint:
         return variables
 
     def _serve(self, listener: socket.socket) -> int:
-        from socketserver import TCPServer  # slow to import, and few processes serve
+        from http import HTTPStatus  # slow to import, and few processes serve
+        from http.server import BaseHTTPRequestHandler
+        from socketserver import TCPServer
 
-        server = TCPServer(
-            (_LOOPBACK, 0), _handler(self._token, self._append), bind_and_activate=False
-        )
+        endpoint, expected = self, f"Bearer {self._token}"
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 5.0
+
+            def do_POST(self) -> None:
+                actual, status = self.headers.get("Authorization", ""), HTTPStatus.OK
+                if not hmac.compare_digest(actual.encode(), expected.encode()):
+                    status = HTTPStatus.UNAUTHORIZED
+                else:
+                    try:
+                        length = int(self.headers.get("Content-Length", ""))
+                        if length > _MAX_BYTES:
+                            status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+                        else:
+                            endpoint._append(json.loads(self.rfile.read(length))["trainerStatus"])
+                    except (ValueError, TypeError, KeyError, AttributeError):
+                        status = HTTPStatus.BAD_REQUEST
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                """Log nothing."""
+
+        server = TCPServer((_LOOPBACK, 0), Handler, bind_and_activate=False)
         server.socket.close()
         server.socket = listener
         server.serve_forever()
         return 0
 
     def _append(self, status: Mapping[str, Any]) -> None:
-        line = json.dumps(_from_trainer_status(status, newest_values(self._run))) + "\n"
+        """Append a ``trainerStatus``, whose metrics are texts; ValueError if it isn't one."""
+        row: Dict[str, Any] = {}
+        for metric in list(status.get("metrics") or ())[:256]:
+            name = str(metric["name"])[:64]
+            with contextlib.suppress(ValueError):
+                row[_NAMES.get(name.replace("_", "").lower(), name)] = float(metric["value"])
+        percent = status.get("progressPercentage")
+        total = row.get("total", newest_values(self._run).get("total"))
+        # transformers reports 0 % before a resumed run's first step
+        if percent and total and "step" not in row:
+            row["step"] = total * float(percent) // 100
+        left = status.get("estimatedRemainingSeconds")
+        # transformers divides the time of a resumed process by all steps: estimate it from the steps
+        if left is not None and not (total and "step" in row):
+            row["remaining_seconds"] = float(left)
         flags = os.O_WRONLY | os.O_APPEND
         with os.fdopen(os.open(self._run.progress_lines, flags), "w") as stream:
-            stream.write(line)
-
-
-def _handler(token: str, append: Callable[[Mapping[str, Any]], None]) -> Any:
-    """Return the class that handles requests."""
-    from http import HTTPStatus
-    from http.server import BaseHTTPRequestHandler
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 5.0
-
-        def do_POST(self) -> None:
-            status = self._accept()
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            """Log nothing."""
-
-        def _accept(self) -> HTTPStatus:
-            expected, actual = f"Bearer {token}", self.headers.get("Authorization", "")
-            if not hmac.compare_digest(actual.encode(), expected.encode()):
-                return HTTPStatus.UNAUTHORIZED
-            try:
-                length = int(self.headers.get("Content-Length", ""))
-                if length > _MAX_BYTES:
-                    return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-                append(json.loads(self.rfile.read(length))["trainerStatus"])
-            except (ValueError, TypeError, KeyError, AttributeError):
-                return HTTPStatus.BAD_REQUEST
-            return HTTPStatus.OK
-
-    return Handler
-
-
-def _from_trainer_status(status: Mapping[str, Any], before: Mapping[str, float]) -> Dict[str, Any]:
-    """Convert a ``trainerStatus``, whose metrics are texts; ValueError if it isn't one."""
-    row: Dict[str, Any] = {}
-    for metric in list(status.get("metrics") or ())[:256]:
-        name = str(metric["name"])[:64]
-        with contextlib.suppress(ValueError):
-            row[_NAMES.get(name.replace("_", "").lower(), name)] = float(metric["value"])
-    percent, total = status.get("progressPercentage"), row.get("total", before.get("total"))
-    if (
-        percent and total and "step" not in row
-    ):  # transformers reports 0 % before a resumed run's first step
-        row["step"] = total * float(percent) // 100
-    left = status.get("estimatedRemainingSeconds")
-    # transformers divides the time of a resumed process by all steps: estimate it from the steps
-    if left is not None and not (total and "step" in row):
-        row["remaining_seconds"] = float(left)
-    return row
+            stream.write(json.dumps(row) + "\n")
 
 
 _NAMES = {

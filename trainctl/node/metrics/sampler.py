@@ -146,7 +146,12 @@ class _Sample:
         sample.update(process_usage(self._supervisor, ended_seconds, container))
         sample["host"] = host_usage()
         started_at = self._run.record.get("started_at")
-        _add_rates(sample, before, started_at)
+        # cores in use since the previous sample; None if the clock was set back
+        since = before or {"time": started_at or sample["time"], "cpu_seconds": 0.0}
+        seconds = sample["time"] - since["time"]
+        sample["cpu_usage"] = _rate(sample, since, seconds)
+        if before is not None:
+            sample["host"]["cpu_usage"] = _rate(sample["host"], before["host"], seconds)
         sample["progress"] = read_progress(self._run, started_at)
         code = 0
         try:
@@ -184,14 +189,18 @@ class _Sample:
             "cache": job_directory(self._spec, "BT_PROJECT_CACHE_DIR"),
         }
         usage = self._usage(directories)
-        return {
-            name: {
-                "usage_bytes": usage.get(name),
-                **(file_system_usage(paths[0]) or {}),
-            }
-            for name, paths in directories.items()
-            if paths
-        }
+        disks: Json = {}
+        for name, paths in directories.items():
+            if not paths:
+                continue
+            disks[name] = {"usage_bytes": usage.get(name)}
+            with contextlib.suppress(OSError):
+                status = os.statvfs(paths[0])
+                used = (status.f_blocks - status.f_bfree) * status.f_frsize
+                available = status.f_bavail * status.f_frsize
+                disks[name]["utilization"] = round(used / max(used + available, 1), 4)  # as df does
+                disks[name]["free_bytes"] = available
+        return disks
 
     def _usage(self, directories: Mapping[str, List[Path]]) -> Mapping[str, Optional[int]]:
         path = self._run.directory / DISK_USAGE
@@ -223,16 +232,6 @@ def read_metrics(request: MetricsRequest, emit: Callable[[Json], None]) -> Metri
     since = float(request.get("since") or 0.0)
     samples = _read(run.directory / "metrics.jsonl")
     return {"samples": [sample for sample in samples if sample["time"] > since]}
-
-
-def _add_rates(sample: Json, before: Optional[Json], started_at: Optional[float]) -> None:
-    """Add cores in use since the previous sample; None if the clock was set back."""
-    start = {"time": started_at or sample["time"], "cpu_seconds": 0.0}
-    since = before or start
-    sample["cpu_usage"] = _rate(sample, since, sample["time"] - since["time"])
-    if before is not None:
-        host, earlier = sample["host"], before["host"]
-        host["cpu_usage"] = _rate(host, earlier, sample["time"] - before["time"])
 
 
 def _rate(now: Json, before: Json, seconds: float) -> Optional[float]:
@@ -301,7 +300,6 @@ def job_pids(supervisor: int, below: Iterable[int]) -> List[int]:
 def host_usage() -> Json:
     """Counters of the machine since boot, and memory."""
     memory = _parse_table(Path("/proc/meminfo"))
-    received, sent = _network()
     # user, nice, system, irq, softirq and steal, of all CPUs: proc(5)
     times = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     return {
@@ -309,20 +307,8 @@ def host_usage() -> Json:
         "cpu_seconds": round((sum(times[:3]) + sum(times[5:8])) / _TICKS, 2),
         "memory_total_bytes": memory.get("MemTotal", 0) * 1024,
         "memory_available_bytes": memory.get("MemAvailable", 0) * 1024,
-        "network_received_bytes": received,
-        "network_sent_bytes": sent,
+        **_network(),
     }
-
-
-def file_system_usage(path: Path) -> Optional[Json]:
-    """Usage of the file system that holds a directory, computed as ``df`` does."""
-    try:
-        status = os.statvfs(path)
-    except OSError:
-        return None
-    used = (status.f_blocks - status.f_bfree) * status.f_frsize
-    available = status.f_bavail * status.f_frsize
-    return {"utilization": round(used / max(used + available, 1), 4), "free_bytes": available}
 
 
 def disk_usage(paths: Iterable[Path], deadline: float) -> Optional[int]:
@@ -381,7 +367,7 @@ def _parse_table(path: Path) -> Dict[str, int]:
     return table
 
 
-def _network() -> "tuple[int, int]":
+def _network() -> Json:
     """Bytes received and sent by all interfaces except loopback: proc(5)."""
     received = sent = 0
     for line in Path("/proc/net/dev").read_text().splitlines()[2:]:
@@ -390,4 +376,4 @@ def _network() -> "tuple[int, int]":
         if name.strip() != "lo" and len(words) > 8:
             received += int(words[0])
             sent += int(words[8])
-    return received, sent
+    return {"network_received_bytes": received, "network_sent_bytes": sent}

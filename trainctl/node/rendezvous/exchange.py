@@ -208,7 +208,12 @@ class GangClient:
         """Send a message to the first address that answers; the first time, try all of them."""
         if not self._reached:
             probe = {"probe": True, "number": message["number"]}
-            self._reached = [address for address in self._addresses if self._probe(address, probe)]
+            reached = []
+            for address in self._addresses:
+                with contextlib.suppress(OSError):  # another server, or none, listens there
+                    self._post(address, probe)
+                    reached.append(address)
+            self._reached = reached
         message = {**message, "state": {**message["state"], "reached": self._reached}}
         reason: OSError = ConnectionError("no address is reachable")
         for address in self._reached:
@@ -217,13 +222,6 @@ class GangClient:
             except OSError as error:  # noqa: PERF203
                 reason = error
         raise reason
-
-    def _probe(self, address: str, message: Value) -> bool:
-        """Check that rank 0, and no other server, listens at the address."""
-        with contextlib.suppress(OSError):
-            self._post(address, message)
-            return True
-        return False
 
     def _post(self, address: str, message: Value) -> Value:
         host = f"[{address}]" if ":" in address else address

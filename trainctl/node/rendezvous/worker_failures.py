@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Dict, List, Optional, Tuple
 
 _CONSEQUENCES = (
     # sockets
@@ -56,7 +56,12 @@ def judge_failure(text: str, code: Optional[int]) -> Tuple[bool, str]:
         match = _WORKER.match(line)
         prefix = match.group() if match else ""
         workers.setdefault(prefix, []).append(line[len(prefix) :])
-    last = {prefix: _from_traceback(lines[-_LAST_LINES:]) for prefix, lines in workers.items()}
+    last = {}
+    for prefix, lines in workers.items():
+        lines = lines[-_LAST_LINES:]
+        # the lines before the first traceback are of connections that were retried
+        starts = (number for number, line in enumerate(lines) if line.startswith("Traceback"))
+        last[prefix] = lines[next(starts, 0) :]
     broken = {name for name, lines in last.items() if _CONSEQUENCE.search("\n".join(lines))}
     errors = {
         name: [line for line in lines if _EXCEPTION.match(line)] for name, lines in last.items()
@@ -67,17 +72,8 @@ def judge_failure(text: str, code: Optional[int]) -> Tuple[bool, str]:
     if is_crash:  # earlier exceptions were handled
         errors = {}
     own = [f"{name}{lines[-1]}" for name, lines in errors.items() if lines and name not in broken]
-    own += [f"a worker was killed by signal {number}" for number in _crashes(text, parts[-1])]
+    signals = {int(number) for number in _WORKER_SIGNAL.findall(parts[-1])} & _CRASHES
+    if _KILLED_BY_LAUNCHER in text:  # a consequence
+        signals -= {signal.SIGKILL}
+    own += [f"a worker was killed by signal {number}" for number in signals]
     return bool(broken) and not own and not is_crash, next(iter(own), "")[:_LINE]
-
-
-def _from_traceback(lines: List[str]) -> List[str]:
-    """Return the lines from the first traceback on, if any: earlier ones are of connections that were retried."""
-    starts = (number for number, line in enumerate(lines) if line.startswith("Traceback"))
-    return lines[next(starts, 0) :]
-
-
-def _crashes(text: str, report: str) -> Set[int]:
-    """Signals in torchrun's report that are no consequence."""
-    signals = {int(number) for number in _WORKER_SIGNAL.findall(report)} & _CRASHES
-    return signals - {signal.SIGKILL} if _KILLED_BY_LAUNCHER in text else signals

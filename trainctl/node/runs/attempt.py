@@ -73,7 +73,15 @@ class Attempt:
         self._helpers = descendants(os.getpid())
         self._warden = os.fork()
         if self._warden == 0:
-            self._run_warden(code)
+            try:
+                self._stdin, writer = os.pipe()
+                kept, supervisor = (code, writer, *self._kept), int(self._supervisor["pid"])
+                ended = supervise_child(self._execute, kept, self._grace, supervisor)
+                if os.getppid() != supervisor:
+                    self._launch.finish()  # the supervisor has died
+                os.write(code, json.dumps(ended).encode())
+            finally:
+                os._exit(0)
         os.close(self._refusal)
         os.close(code)
         with os.fdopen(refusal, "rb") as stream:
@@ -120,18 +128,6 @@ class Attempt:
         if self._warden and not self.stopped:
             self.stopped = True
             os.kill(self._warden, signal.SIGTERM)
-
-    def _run_warden(self, result: int) -> None:
-        """Run in the warden's process; doesn't return."""
-        try:
-            self._stdin, writer = os.pipe()
-            kept = (result, writer, *self._kept)
-            code = supervise_child(self._execute, kept, self._grace, self._supervisor["pid"])
-            if os.getppid() != self._supervisor["pid"]:
-                self._launch.finish()  # the supervisor has died
-            os.write(result, json.dumps(code).encode())
-        finally:
-            os._exit(0)
 
     def _execute(self) -> None:
         """Set up log and mounts, record the start, execute the shell."""
@@ -199,7 +195,16 @@ def supervise_child(
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != supervisor:
         return -signal.SIGKILL
-    shell = _fork(child)
+    shell = os.fork()
+    if shell == 0:
+        try:
+            os.setsid()
+            for number in (*_IGNORED, *_IGNORED_BY_PYTHON):
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED_SIGNALS)
+            child()
+        finally:
+            os._exit(127)
     close_other_descriptors(*kept_descriptors)
     status = _wait(shell)
     if status is None:
@@ -207,20 +212,6 @@ def supervise_child(
         return exit_code(statuses.get(shell, signal.SIGKILL))
     end_descendants(lambda: _ORPHAN_GRACE_SECONDS)
     return status
-
-
-def _fork(child: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        os.setsid()
-        for number in (*_IGNORED, *_IGNORED_BY_PYTHON):
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED_SIGNALS)
-        child()
-    finally:
-        os._exit(127)
 
 
 def _wait(shell: int) -> Optional[int]:

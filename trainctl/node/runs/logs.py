@@ -16,7 +16,6 @@ from typing import (
     BinaryIO,
     Callable,
     Deque,
-    Iterator,
     List,
     Mapping,
     NamedTuple,
@@ -423,10 +422,15 @@ def _last_lines(stream: int, begin: int, end: int, count: int) -> int:
     """Offset of the last ``count`` lines."""
     if count == 0:
         return end
-    at, remaining = end, count + 1
-    for start, data in _read_backwards(stream, begin, end):
-        if at == end and not data.endswith(b"\n"):
-            remaining -= 1  # the last line has no newline
+    at, remaining, is_last = end, count + 1, True
+    while at > begin:
+        start = max(begin, at - _BUFFER_BYTES)
+        data = b""
+        if _seek(stream, start, os.SEEK_DATA, at) < at:  # otherwise it is a hole
+            data = os.pread(stream, at - start, start)
+            if is_last and not data.endswith(b"\n"):
+                remaining -= 1  # the last line has no newline
+            is_last = False
         at = start
         while remaining and data:
             data, newline, _ = data.rpartition(b"\n")
@@ -436,12 +440,3 @@ def _last_lines(stream: int, begin: int, end: int, count: int) -> int:
             if not newline:
                 break
     return begin
-
-
-def _read_backwards(stream: int, begin: int, end: int) -> Iterator[Tuple[int, bytes]]:
-    at = end
-    while at > begin:
-        start = max(begin, at - _BUFFER_BYTES)
-        if _seek(stream, start, os.SEEK_DATA, at) < at:
-            yield start, os.pread(stream, at - start, start)
-        at = start

@@ -76,7 +76,14 @@ def enter_namespace(mounts: Sequence[Mount], view: Path, hidden: Optional[Path])
     ``view`` is an empty directory on disk for rebuilt directories; ``hidden`` is covered by an empty directory.
     OSError if the kernel denies it.
     """
-    _unshare_mounts()
+    user, group = os.geteuid(), os.getegid()
+    try:
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+    except PermissionError:  # needs a user namespace, too
+        syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     syscalls.mount(None, "/", None, MS_REC | MS_SLAVE)
     groups: Dict[Path, List[Tuple[Mount, Path]]] = {}
     for mount in mounts:
@@ -152,18 +159,6 @@ def _check_in_namespace(mounts: Sequence[Mount]) -> str:
     return ""
 
 
-def _unshare_mounts() -> None:
-    """Enter a new mount namespace; without privilege, also a user namespace."""
-    user, group = os.geteuid(), os.getegid()
-    try:
-        syscalls.unshare(syscalls.CLONE_NEWNS)
-    except PermissionError:
-        syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-
-
 def _bind(mount: Mount, target: str) -> None:
     if mount.read_only:
         syscalls.bind_read_only(mount.source, target)
@@ -189,8 +184,18 @@ def _rebuild(ancestor: Path, inside_it: List[Tuple[Mount, Path]], stage: Path) -
     )  # or binds of its ancestors would contain it
     mounted = {rest.parts[0] for _, rest in inside_it}
     for entry in os.scandir(str(ancestor)):
-        if entry.name not in mounted:
-            _copy_entry(entry, stage / entry.name)
+        copy = stage / entry.name
+        if entry.name in mounted:
+            continue
+        if entry.is_symlink():
+            copy.symlink_to(os.readlink(entry.path))
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            copy.mkdir(0o755)
+        else:
+            copy.touch(0o644)
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            syscalls.mount(entry.path, str(copy), None, MS_BIND | MS_REC)
     for mount, rest in inside_it:
         target = stage / rest
         target.mkdir(0o755, parents=True, exist_ok=True)
@@ -206,18 +211,6 @@ def _rebuild(ancestor: Path, inside_it: List[Tuple[Mount, Path]], stage: Path) -
     else:
         syscalls.mount(str(stage), str(ancestor), None, MS_MOVE)
         syscalls.mount(None, str(ancestor), None, MS_PRIVATE)  # bindable again
-
-
-def _copy_entry(entry: os.DirEntry[str], target: Path) -> None:
-    if entry.is_symlink():
-        target.symlink_to(os.readlink(entry.path))
-        return
-    if entry.is_dir(follow_symlinks=False):
-        target.mkdir(0o755)
-    else:
-        target.touch(0o644)
-    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-        syscalls.mount(entry.path, str(target), None, MS_BIND | MS_REC)
 
 
 def check_mounts(mounts: Sequence[Mount], protected: Sequence[Path]) -> None:

@@ -350,6 +350,11 @@ class NodeRun:
         return read_json(self.directory / f"{_CLAIM}{number}")
 
 
+def part_of(spec: RunSpec, document: type) -> Dict[str, Any]:
+    """Members of the specification that a TypedDict has, too."""
+    return {name: value for name, value in spec.items() if name in document.__annotations__}
+
+
 def may_restart(status: RunReport) -> bool:
     """Check that the run has not started and has no supervisor."""
     return not status["supervised"] and status["status"] in (CREATED, PENDING)

@@ -52,13 +52,26 @@ class Allocation:
                     break
                 _check_dependency(dependency, status, run)
                 self._pending(f"waits for {dependency['address']} to complete", None)
-                if _wait_for_stop(POLL_SECONDS):
+                deadline = time.monotonic() + POLL_SECONDS
+                while not _is_stop_requested() and time.monotonic() < deadline:
+                    time.sleep(0.25)  # the signal stays pending, and doesn't end the sleep
+                if _is_stop_requested():
                     return False
         return not _is_stop_requested()
 
     def acquire(self) -> bool:
         """Wait for a slot and GPUs; False on a stop request."""
-        return self._acquire_slot() and self._acquire_gpus()
+        if not self._acquire_slot():
+            return False
+        gpu_request = self._gpu_request()
+        if not gpu_request.count:
+            return not self._is_stopping()
+
+        def claim() -> Optional[_ClaimRequest]:
+            self._gpus = gpu_request.claim(self._gpu_claims)
+            return None if self._gpus else (gpu_request.claims, gpu_request.waiting_reason)
+
+        return self._wait_in_queue(GPU_QUEUE, lambda: gpu_request.description, claim)
 
     @property
     def descriptors(self) -> List[int]:
@@ -116,17 +129,6 @@ class Allocation:
         self._hidden = gpu_request.hidden
         return gpu_request
 
-    def _acquire_gpus(self) -> bool:
-        gpu_request = self._gpu_request()
-        if not gpu_request.count:
-            return not self._is_stopping()
-
-        def claim() -> Optional[_ClaimRequest]:
-            self._gpus = gpu_request.claim(self._gpu_claims)
-            return None if self._gpus else (gpu_request.claims, gpu_request.waiting_reason)
-
-        return self._wait_in_queue(GPU_QUEUE, lambda: gpu_request.description, claim)
-
     def _wait_in_queue(
         self, name: str, reason: Callable[[], str], claim: Callable[[], Optional[_ClaimRequest]]
     ) -> bool:
@@ -152,7 +154,9 @@ def waiting_text(run: NodeRun, record: Mapping[str, Any]) -> Optional[str]:
     if record.get("status") not in (runs.PENDING, runs.DEPLOYING) or not record.get("waiting"):
         return None
     text, queue = str(record["waiting"]), record.get("queue")
-    ahead = RunQueue(run.layout.root, queue).ahead_of(run.key) if queue else 0
+    records = RunQueue(run.layout.root, queue).records() if queue else []
+    own = (position for position, name in enumerate(records) if record_key(name) == run.key)
+    ahead = next(own, len(records))
     return f"{text}, {ahead} ahead" if ahead else text
 
 
@@ -181,14 +185,6 @@ def _is_stop_requested() -> bool:
     return signal.SIGTERM in signal.sigpending()
 
 
-def _wait_for_stop(seconds: float) -> bool:
-    """Wait; True if a stop is requested. The signal stays pending."""
-    deadline = time.monotonic() + seconds
-    while not _is_stop_requested() and time.monotonic() < deadline:
-        time.sleep(min(0.25, seconds))
-    return _is_stop_requested()
-
-
 _MAX_PRIORITY = 10**9
 _ORDER_LENGTH = len("0000000000-00000000000000000000-")
 
@@ -206,12 +202,6 @@ class RunQueue:
             names = os.listdir(self.directory)  # noqa: PTH208 - called often: creates no Path objects
             return sorted(name for name in names if len(name) > _ORDER_LENGTH)
         return []
-
-    def ahead_of(self, key: str) -> int:
-        """Number of records before a run's."""
-        records = self.records()
-        positions = (at for at, record in enumerate(records) if record_key(record) == key)
-        return next(positions, len(records))
 
     def claim(self, key: str) -> str:
         """Name of the claim that a waiting run holds."""
@@ -238,7 +228,9 @@ class QueueEntry:
     def run_ahead(self) -> Optional[str]:
         """Claim of the run directly ahead, None for the first; updates the record."""
         priority = int(self._run.order.get("priority", self._priority))
-        mine = record_name(priority, self._created, self._run.key)
+        # sorts by descending priority, then by time
+        order = _MAX_PRIORITY - min(max(priority, -_MAX_PRIORITY), _MAX_PRIORITY)
+        mine = f"{order:010d}-{self._created:020d}-{self._run.key}"
         records = self._queue.records()
         own = [record for record in records if record_key(record) == self._run.key]
         if mine not in own:
@@ -267,12 +259,6 @@ class QueueEntry:
     def _remove(self, record: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             (self._queue.directory / record).unlink()
-
-
-def record_name(priority: int, created_ns: int, key: str) -> str:
-    """Name of a record: sorts by descending priority, then by time."""
-    bounded = min(max(priority, -_MAX_PRIORITY), _MAX_PRIORITY)
-    return f"{_MAX_PRIORITY - bounded:010d}-{created_ns:020d}-{key}"
 
 
 def record_key(record: str) -> str:

@@ -103,16 +103,19 @@ class DiskGuard:
             if free >= reserve:
                 continue
             own = disk_usage(paths, time.monotonic() + _MEASURE_SECONDS)
-            if own is None or (own > reserve and own >= self._largest_other()):
+            if own is not None and own <= reserve:
+                continue
+            if own is None or own >= max(
+                (
+                    sum(_usage(run).values())
+                    for run in list_runs(self._run.layout)
+                    if run.key != self._run.key and run.record.get("status") not in ENDED
+                ),
+                default=0,
+            ):
                 used = "many files" if own is None else format_bytes(own)
                 return f"it filled the disk of {paths[0]}: {format_bytes(free)} free, {used} of the run"
         return None
-
-    def _largest_other(self) -> int:
-        """Return the disk usage of the live run that takes the most."""
-        others = (run for run in list_runs(self._run.layout) if run.key != self._run.key)
-        live = (run for run in others if run.record.get("status") not in ENDED)
-        return max((sum(_usage(run).values()) for run in live), default=0)
 
 
 def _usage(run: NodeRun) -> Dict[str, int]:

@@ -15,8 +15,8 @@ from trainctl.base.filesystem.files import make_directory, read_json, write_json
 from trainctl.base.listing import Listing
 from trainctl.base.network.addresses import addresses
 from trainctl.base.protocol import runs as protocol
-from trainctl.base.protocol.host import PreflightRequest
-from trainctl.base.protocol.method import EmptyResponse, RunRequest
+from trainctl.base.protocol.host import DiskNeeds, PreflightRequest
+from trainctl.base.protocol.method import EmptyResponse, NodeCacheRequest, RunRequest
 from trainctl.base.protocol.runs import WAITING_EXIT_CODE, RunGpus, RunSpec, rank_root
 from trainctl.errors import NodeError, UnknownOnNode
 from trainctl.node.cache.delivery import copy_listing
@@ -43,8 +43,15 @@ def create_batch_run(request: protocol.CreateBatchRunRequest, emit: Emit) -> Emp
     """Create the ranks' directories, with specifications and secrets."""
     for spec in request["runs"]:
         run = _rank_run(request["root"], request["key"], spec["rank"], spec)
+        own = run.layout.root
         if spec["rank"]:
-            _share_directories(Path(request["root"]), run.layout.root)
+            make_directory(own)
+        for name in _SHARED if spec["rank"] else ():
+            shared = make_directory(Path(request["root"], name))
+            if not (own / name).is_symlink():
+                temporary = own / f".{name}.{os.getpid()}"
+                temporary.symlink_to(shared)
+                temporary.replace(own / name)
         run.create(spec)
         if request["secrets"] and run.record.get("status") not in runs.ENDED:
             run.store_secrets(request["secrets"])
@@ -120,17 +127,6 @@ def _rank_run(root: str, key: str, rank: int, spec: Optional[RunSpec] = None) ->
     return NodeRun(Layout(rank_root(root, rank), spec["cache"] if spec else None), key)
 
 
-def _share_directories(root: Path, own: Path) -> None:
-    """Link what the ranks share into a rank's root directory."""
-    make_directory(own)
-    for name in _SHARED:
-        make_directory(root / name)
-        if not (own / name).is_symlink():
-            temporary = own / f".{name}.{os.getpid()}"
-            temporary.symlink_to(root / name)
-            temporary.replace(own / name)
-
-
 def _granted(
     spec: RunSpec,
     request: protocol.RunRankRequest,
@@ -162,16 +158,22 @@ def _prepare(
 ) -> None:
     """Check the machine, then copy the run's weights to its own disk if it has a cache."""
     listings = dict(_listings(run, spec)) if request["node_cache"] else {}
-    check: PreflightRequest = {
-        "root": str(run.layout.root),
-        "cache": {"dir": str(run.layout.cache), "size": None},
+    disks: DiskNeeds = {
         "data": request["data"],
-        "key": run.key,
-        "gpus": wanted,
-        "in_container": bool(spec.get("container")),
         "listings": [listing.id for listing in listings.values()],
         "probe_bytes": min(_PROBE_BYTES, sum(listing.size for listing in listings.values())),
         "checkpoint_bytes": checkpoint_bytes(spec) or 0,
+    }
+    node: NodeCacheRequest = {
+        "root": str(run.layout.root),
+        "cache": {"dir": str(run.layout.cache), "size": None},
+    }
+    check: PreflightRequest = {
+        **node,
+        **disks,
+        "key": run.key,
+        "gpus": wanted,
+        "in_container": bool(spec.get("container")),
         "ports": None,
     }
     granted = (spec.get("batch") or {}).get("gpus", [])

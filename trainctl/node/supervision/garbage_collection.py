@@ -57,9 +57,7 @@ def forget(request: LineageRequest, emit: Emit) -> ForgetResponse:
         CacheHolds(cache).release_unstarted(lineage, runs)
         freed += _collect(cache)
     alone = not any(CacheReferences(cache).lineages() for cache in caches)
-    freed += _remove_unused_code(layout, alone=alone) + _remove_unused_environments(
-        layout, alone=alone
-    )
+    freed += _remove_unused(layout, alone=alone)
     files = (path for path in (layout.root / "caches").rglob("*") if path.is_file())
     is_empty = alone and not list_runs(layout) and next(files, None) is None
     return {"freed": freed, "empty": is_empty}
@@ -105,18 +103,13 @@ def _collect(layout: Layout) -> int:
 
         freed = sum(eviction.remove_listing(entry, is_needed) or 0 for entry in listings)
         freed += eviction.remove_orphans()
-    if not references.lineages() and not holds.live_holds():
-        freed += _remove_remains(layout)
-    return freed
-
-
-def _remove_remains(layout: Layout) -> int:
-    """Remove remains from an unused cache, with its directories if configured."""
-    freed = sum(remove_tree(layout.partial / name) for name in list_names(layout.partial))
+    if references.lineages() or holds.live_holds():
+        return freed
+    freed += sum(remove_tree(layout.partial / name) for name in list_names(layout.partial))
     remove_tree(layout.reservations)
     for path in layout.completion_markers.glob("*.pending"):
         path.unlink()
-    if layout.cache != Layout(str(layout.root)).cache:
+    if layout.cache != Layout(str(layout.root)).cache:  # a configured directory
         for name in _CACHE_DIRECTORIES:
             for directory, _, _ in os.walk(str(layout.cache / name), topdown=False):
                 with contextlib.suppress(OSError):
@@ -124,27 +117,18 @@ def _remove_remains(layout: Layout) -> int:
     return freed
 
 
-def _remove_unused_code(layout: Layout, *, alone: bool) -> int:
-    used = {layout.archive(spec["code"]).name for _, spec in list_specs(layout)}
+def _remove_unused(layout: Layout, *, alone: bool) -> int:
+    """Remove unused code and environments; recent ones only if no other lineage is here."""
+    specs = [spec for _, spec in list_specs(layout)]
+    used = {layout.archive(spec["code"]) for spec in specs}
+    used |= {Path(f"{spec['venv']}.json") for spec in specs}
+    archives = [layout.code / name for name in list_names(layout.code)]
     freed = 0
-    for name in list_names(layout.code):
+    for path in (*archives, *layout.environments.glob("*.json")):
         with contextlib.suppress(FileNotFoundError):
-            status = (layout.code / name).stat()
-            if name not in used and (alone or time.time() - status.st_mtime > _MIN_AGE_SECONDS):
-                (layout.code / name).unlink()
-                freed += status.st_size
-    return freed
-
-
-def _remove_unused_environments(layout: Layout, *, alone: bool) -> int:
-    """Remove unused environments; recent ones only if no other lineage is here."""
-    used = {spec["venv"] for _, spec in list_specs(layout)}
-    freed = 0
-    for completion_marker in layout.environments.glob("*.json"):
-        path = completion_marker.with_suffix("")
-        with contextlib.suppress(FileNotFoundError):
-            young = time.time() - completion_marker.stat().st_mtime <= _MIN_AGE_SECONDS
-            if str(path) not in used and (alone or not young):
-                completion_marker.unlink()
-                freed += remove_tree(path)
+            status = path.stat()
+            if path not in used and (alone or time.time() - status.st_mtime > _MIN_AGE_SECONDS):
+                path.unlink()
+                is_code = path.parent == layout.code
+                freed += status.st_size if is_code else remove_tree(path.with_suffix(""))
     return freed

@@ -36,7 +36,6 @@ from trainctl.node.runs.record import (
 )
 from trainctl.node.supervision.idle_shutdown import MachineUse
 from trainctl.node.system.host import send_signal
-from trainctl.node.system.layout import Layout
 
 _TICK_SECONDS = 2.0
 _MIN_TICK_SECONDS = 0.1
@@ -145,7 +144,16 @@ class IdleWatcher:
         settings = self._settings
         if idle < settings["idle_timeout"]:
             return None
-        if not has_unsaved_checkpoints(self._use.layout):
+        has_unsaved = any(  # checkpoints that are on this machine only
+            keeps_checkpoints(spec)
+            and run.started
+            and (
+                spec["store"].get("url") is None
+                or upload_status(run.directory).get("state") != COMPLETED
+            )
+            for run, spec in list_specs(self._use.layout)
+        )
+        if not has_unsaved:
             return settings["shutdown"]
         return (
             (settings["stop"] or settings["shutdown"])
@@ -208,16 +216,6 @@ def _interrupt(run: NodeRun, at: float) -> None:
         reason = f"{INTERRUPTED}the machine is taken back at {taken_back}"
         run.interrupt(reason, min(seconds, run.grace_seconds(spec)))
     send_signal([int(holder["pid"])], signal.SIGTERM)
-
-
-def has_unsaved_checkpoints(layout: Layout) -> bool:
-    """Check for started runs with checkpoints that are on this machine only."""
-    for run, spec in list_specs(layout):
-        if keeps_checkpoints(spec) and run.started:
-            is_local = spec["store"].get("url") is None
-            if is_local or upload_status(run.directory).get("state") != COMPLETED:
-                return True
-    return False
 
 
 class NoticeReader:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union, cast
 
 from trainctl.base.filesystem.files import why_unwritable
 from trainctl.base.filesystem.space import space_for_weights
 from trainctl.base.network.addresses import ServingAddresses, addresses
 from trainctl.base.protocol import host as protocol
-from trainctl.base.protocol.host import GpuUsage as GpuUse
 from trainctl.base.protocol.method import RootRequest
 from trainctl.base.protocol.runs import RunReport, RunSpec
 from trainctl.base.protocol.weights import CachedListing
@@ -34,6 +34,7 @@ from trainctl.node.runs.record import (
     NodeRun,
     list_runs,
     list_specs,
+    part_of,
 )
 from trainctl.node.scheduling.allocation import usable_gpus
 from trainctl.node.scheduling.claims import holder_pid, is_held
@@ -53,15 +54,26 @@ def inspect(request: protocol.InspectNodeRequest, emit: Emit) -> protocol.NodeIn
     layout = layout_of(request)
     statuses = ((spec, run.status()) for run, spec in list_specs(layout))
     live = [(spec, status) for spec, status in statuses if status and _is_live(status)]
-    gpus, error = _gpus(request["gpus"], live)
     use = MachineUse(layout)
+    path = layout.root  # may not exist yet
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    disk: protocol.NodeDiskUsage = {"total": None, "free": None}
+    with contextlib.suppress(OSError):
+        usage = shutil.disk_usage(str(path))
+        disk = {"total": usage.total, "free": usage.free}
     return {
-        "addresses": addresses(),
-        "gpus": gpus,
-        "gpus_problem": error,
-        "disk": _disk(layout.root),
+        **reached_at(request, emit),
+        **_gpu_usage(request["gpus"], live),
+        "disk": disk,
         "cache": _cache(layout),
-        "runs": [_run(spec, status) for spec, status in live],
+        "runs": [
+            cast(
+                "protocol.NodeLiveRun",
+                {**part_of(spec, protocol.NodeLiveRun), "status": status["status"]},
+            )
+            for spec, status in live
+        ],
         "idle_shutdown": use.report() if use.settings else None,
     }
 
@@ -76,58 +88,32 @@ def _is_live(run: RunReport) -> bool:
     return run["status"] in _LIVE and (run["supervised"] or run["status"] != CREATED)
 
 
-def _run(spec: RunSpec, status: RunReport) -> protocol.NodeLiveRun:
-    return {
-        "key": spec["key"],
-        "id": spec["id"],
-        "address": spec["address"],
-        "number": spec["number"],
-        "rank": spec["rank"],
-        "status": status["status"],
-        "lineage": spec["lineage"],
-        "project": spec["project"],
-    }
-
-
-def _gpus(declared: Optional[int], live: _Live) -> Tuple[List[GpuUse], Optional[str]]:
-    """GPUs that jobs may use, or the error of the tools that report them."""
+def _gpu_usage(declared: Optional[int], live: _Live) -> protocol.GpuUsageReport:
+    """GPUs with their users; unknown claims belong to another root directory or user."""
     try:
         gpus = usable_gpus(declared)
         users = gpu_users(gpus)
     except TrainctlError as error:
-        return [], error.summary
-    return [_gpu(gpu, live, users.get(gpu.id)) for gpu in gpus], None
-
-
-def _gpu(gpu: GpuDevice, live: _Live, user: Optional[str]) -> GpuUse:
-    """Usage of a GPU; unknown claims belong to another root directory or user."""
-    spec = next((spec for spec, status in live if gpu.id in (status["gpus"] or ())), None)
-    claimed = None
-    if spec is not None:
-        claimed = f"{spec['address']} run {spec['number']}"
-    elif is_held(gpu.claim):
-        claimed = f"PID {holder_pid(gpu.claim) or '?'}"
-    return {
-        "index": gpu.number,
-        "uuid": gpu.id,
-        "name": gpu.name,
-        "memory_mib": gpu.memory_total and gpu.memory_total >> 20,
-        "claimed_by": claimed,
-        "project": spec["project"] if spec else None,
-        "used_by": (claimed or f"PID {user}") if user else None,
-    }
-
-
-def _disk(root: Path) -> protocol.NodeDiskUsage:
-    """Usage of the file system of the root directory, which may not exist yet."""
-    path = root
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    try:
-        usage = shutil.disk_usage(str(path))
-    except OSError:
-        return {"total": None, "free": None}
-    return {"total": usage.total, "free": usage.free}
+        return {"gpus": [], "gpus_problem": error.summary}
+    rows: List[protocol.GpuUsage] = []
+    for gpu in gpus:
+        spec = next((spec for spec, status in live if gpu.id in (status["gpus"] or ())), None)
+        claimed = None
+        if spec is not None:
+            claimed = f"{spec['address']} run {spec['number']}"
+        elif is_held(gpu.claim):
+            claimed = f"PID {holder_pid(gpu.claim) or '?'}"
+        reported: protocol.ReportedGpu = {
+            "index": gpu.number,
+            "uuid": gpu.id,
+            "name": gpu.name,
+            "memory_mib": gpu.memory_total and gpu.memory_total >> 20,
+        }
+        user = users.get(gpu.id)
+        used = (claimed or f"PID {user}") if user else None
+        project = spec["project"] if spec else None
+        rows.append({**reported, "claimed_by": claimed, "project": project, "used_by": used})
+    return {"gpus": rows, "gpus_problem": None}
 
 
 def _cache(layout: Layout) -> protocol.WeightsCacheUsage:
@@ -152,26 +138,44 @@ def facts(request: protocol.FactsRequest, emit: Emit) -> protocol.Facts:
     paths = layout.layout_of(request)
     data = layout.check_absolute(request["data"], "data")
     private, cached, free = private_mounts(), request.get("cached"), request.get("free_resources")
-    gpu_source = lru_cache(maxsize=None)(list_gpus)
-    gpus, error = _gpu_facts(request.get("accelerators", []), gpu_source)
-    return {
-        "serving": ServingAddresses.here().to_json(),
+    gpu_source, kinds = lru_cache(maxsize=None)(list_gpus), request.get("accelerators", [])
+    gpus: protocol.HostGpuReport = {"gpus": [], "gpus_problem": None}
+    try:
+        gpus["gpus"] = [
+            {"name": gpu.name, "is": [*filter(gpu.matches_kind, kinds)]}
+            for gpu in sorted(gpu_source())
+        ]
+    except TrainctlError as error:
+        gpus["gpus_problem"] = error.summary
+    software: protocol.SoftwareFacts = {
         "python": sys.version.split()[0],
-        "cpus": cpu_count(),
-        "memory": memory_bytes(),
-        "unusable": next(filter(None, map(why_unwritable, (paths.root, data, paths.blobs))), ""),
-        "disk_free": space_for_weights(str(paths.cache)),
-        "mount": "namespace" if private.possible else "link",
         "logout": logout_rules(),
         "hosts": [check_host(requirement) for requirement in request.get("hosts", [])],
-        "absent": [path for path in request.get("sources", []) if not Path(path).is_dir()],
-        "gpus": gpus,
-        "gpus_problem": error,
         "images": _image_availability(paths, request.get("images", [])),
-        "cached": cache_query(cached) if cached else None,
-        "free_resources": free_resources(free, emit, gpu_source) if free else None,
+    }
+    directories: protocol.DirectoryFacts = {
+        "unusable": next(filter(None, map(why_unwritable, (paths.root, data, paths.blobs))), ""),
+        "disk_free": space_for_weights(str(paths.cache)),
+        "absent": [path for path in request.get("sources", []) if not Path(path).is_dir()],
+    }
+    mounts: protocol.MountFacts = {
+        "mount": "namespace" if private.possible else "link",
         "blocked": _blocked(request.get("mounts", []), private, [paths.root, paths.cache, data]),
     }
+    return {
+        **_capacity(),
+        **gpus,
+        **software,
+        **directories,
+        **mounts,
+        "serving": ServingAddresses.here().to_json(),
+        "cached": cache_query(cached) if cached else None,
+        "free_resources": free_resources(free, emit, gpu_source) if free else None,
+    }
+
+
+def _capacity() -> protocol.HostCapacity:
+    return {"cpus": cpu_count(), "memory": memory_bytes()}
 
 
 def free_resources(
@@ -189,45 +193,25 @@ def free_resources(
     freed = {*(replaced.record.get("gpus") or ())} if replaced else set()
     key, cached = request.get("key"), request.get("cached")
     spec = NodeRun(layout, key).spec if key else None
+    gpus: List[GpuDevice] = []
+    users: Dict[str, str] = {}
+    with contextlib.suppress(TrainctlError):  # reported by ``facts``
+        usable = usable_gpus(request["declared"], gpu_source)
+        users, gpus = gpu_users(usable), usable
     return {
-        "gpus": _free_gpus(request["declared"], request["accelerators"], gpu_source, freed),
+        **_capacity(),
+        "gpus": [
+            {
+                "name": gpu.name,
+                "is": [*filter(gpu.matches_kind, request["accelerators"])],
+                "free": gpu.id in freed or (not is_held(gpu.claim) and gpu.id not in users),
+            }
+            for gpu in gpus
+        ],
         "live": list(live),
-        "cpus": cpu_count(),
-        "memory": memory_bytes(),
         "nodes": spec["nodes"] if spec else None,
         "cached": cache_query(cached) if cached else None,
     }
-
-
-def _free_gpus(
-    declared: Optional[int], kinds: List[str], gpu_source: ListGpusFn, freed: Set[str]
-) -> List[protocol.FreeGpu]:
-    try:
-        gpus = usable_gpus(declared, gpu_source)
-        users = gpu_users(gpus)
-    except TrainctlError:
-        return []  # reported by ``facts``
-    return [
-        {
-            "name": gpu.name,
-            "is": [kind for kind in kinds if gpu.matches_kind(kind)],
-            "free": gpu.id in freed or (not is_held(gpu.claim) and gpu.id not in users),
-        }
-        for gpu in gpus
-    ]
-
-
-def _gpu_facts(
-    kinds: List[str], gpu_source: ListGpusFn
-) -> Tuple[List[protocol.HostGpuFacts], Optional[str]]:
-    """GPUs that the host's tools report, or the tools' error."""
-    try:
-        gpus = sorted(gpu_source())
-    except TrainctlError as error:
-        return [], error.summary
-    return [
-        {"name": gpu.name, "is": [kind for kind in kinds if gpu.matches_kind(kind)]} for gpu in gpus
-    ], None
 
 
 def _image_availability(

@@ -24,7 +24,9 @@ from trainctl.base.protocol.host import (
     ERROR,
     FAULT,
     WARNING,
+    DiskNeeds,
     Finding,
+    HostCheck,
     PortOfRank,
     PreflightPortsRequest,
     PreflightPortsResponse,
@@ -53,7 +55,6 @@ from trainctl.node.system.layout import Layout, check_absolute, layout_of
 
 _TOOL_SECONDS = 2.5  # all checks of a host take at most 3 s
 _MAX_NAMED = 2
-_GpuReport = Tuple[Optional[str], List[Finding]]
 _PORTS_SECONDS = 1.5
 """Time until all hosts must have reached each other; calls may begin late."""
 _PORT_CONNECT_SECONDS = 0.3
@@ -67,18 +68,16 @@ def preflight(
 ) -> PreflightResponse:
     """Check this host; a run that has started here needs no check."""
     now, layout = time.time(), layout_of(request)
+    started = NodeRun(layout, request["key"]).spec is not None
+    check: HostCheck = {"driver": None, "findings": []} if started else _check(request, layout)
     response: PreflightResponse = {
-        "time": now,
-        "started": NodeRun(layout, request["key"]).spec is not None,
-        "driver": None,
-        "findings": [],
+        **check,
         "addresses": [],
+        "time": now,
+        "started": started,
         "port": None,
     }
-    if response["started"]:
-        return response
-    response["driver"], response["findings"] = _check(request, layout)
-    if request["ports"] is not None:
+    if request["ports"] is not None and not started:
         response["addresses"] = addresses()
         try:
             response["port"] = free_port(request["ports"])
@@ -96,18 +95,23 @@ def check_allocation(request: PreflightRequest, host: str, granted: Sequence[str
     gpus = request["gpus"]
     has_tool = any(map(shutil.which, ("nvidia-smi", "rocm-smi")))
     gpus = {"count": gpus["count"] if has_tool else 0, "kind": "", "declared": None}
-    _, findings = _check(
-        {**request, "gpus": gpus},
-        layout_of(request),
-        lambda: visible_gpus(_host_gpus(), os.environ),
-    )
+    visible: ListGpusFn = lambda: visible_gpus(_host_gpus(), os.environ)  # noqa: E731
+    findings = _check({**request, "gpus": gpus}, layout_of(request), visible)["findings"]
     wanted = request["gpus"]["count"] or 0
     if 0 < len(granted) < wanted:
         summary = f"{len(granted)} of {wanted} GPUs that the run needs were granted"
         findings.append(
             make_finding("gpus", ERROR, summary, "Check the GPUs of the node in the batch system.")
         )
-    for finding in [*findings, *clock_findings(Path(request["root"]))]:
+    path = Path(request["root"], f".clock-{os.getpid()}")
+    with contextlib.suppress(OSError):  # the file server dates new files
+        path.write_bytes(b".")
+        skew = time.time() - path.stat().st_mtime
+        path.unlink()
+        if abs(skew) > _MAX_SKEW_SECONDS:
+            summary = f"its clock is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}"
+            findings.append(make_finding("clock", WARNING, summary, "Run chrony or ntpd."))
+    for finding in findings:
         if finding["level"] != WARNING:
             raise NodeError(f"node {host}: {finding['summary']}", finding["remedy"])
         sys.stderr.write(f"warning: node {host}: {finding['summary']}\n")
@@ -119,29 +123,24 @@ def _host_gpus() -> List[GpuDevice]:
 
 def _check(
     request: PreflightRequest, layout: Layout, gpu_source: ListGpusFn = _host_gpus
-) -> _GpuReport:
-    """Check GPUs, disks and limits; return the driver's version, too."""
+) -> HostCheck:
+    """Check GPUs, disks and limits."""
     uses_gpus = request["gpus"]["count"] != 0 and request["gpus"]["declared"] != 0
-    gpus: Callable[[], _GpuReport] = lambda: _gpus(request["gpus"], gpu_source)  # noqa: E731
-    disks: Callable[[], _GpuReport] = lambda: (None, _disks(request, layout))  # noqa: E731
+    gpus: Callable[[], HostCheck] = lambda: _gpus(request["gpus"], gpu_source)  # noqa: E731
+    disks: Callable[[], HostCheck] = lambda: {  # noqa: E731
+        "driver": None,
+        "findings": [*disk_findings(request, layout)],
+    }
     reports = each(lambda check: check(), [gpus, disks] if uses_gpus else [disks], 2)
-    driver = reports[0][0]
+    driver = reports[0]["driver"]
     has_gpus = uses_gpus and (bool(request["gpus"]["count"]) or driver is not None)
     limits = limit_findings(has_gpus and not request["in_container"])
-    return driver, [*chain.from_iterable(found for _, found in reports), *limits]
+    findings = chain.from_iterable(report["findings"] for report in reports)
+    return {"driver": driver, "findings": [*findings, *limits]}
 
 
-def _disks(request: PreflightRequest, layout: Layout) -> List[Finding]:
-    """Check the disks; write to them only if the run brings weights that the cache lacks."""
-    trees = ListingTrees(layout)
-    is_warm = all(trees.is_complete(listing) for listing in request["listings"])
-    size = 0 if is_warm else request["probe_bytes"]
-    data = check_absolute(request["data"], "data")
-    return [*disk_findings(layout.cache, data, size, request["checkpoint_bytes"])]
-
-
-def _gpus(wanted: RunGpus, gpu_source: ListGpusFn) -> _GpuReport:
-    """Compare the GPUs with those that the run needs; return the driver's version, too."""
+def _gpus(wanted: RunGpus, gpu_source: ListGpusFn) -> HostCheck:
+    """Compare the GPUs with those that the run needs."""
     required = wanted["count"]
     tools: List[Callable[[], Any]] = [
         lambda: usable_gpus(wanted["declared"], gpu_source),
@@ -152,11 +151,12 @@ def _gpus(wanted: RunGpus, gpu_source: ListGpusFn) -> _GpuReport:
         gpus, health, users = each(lambda tool: tool(), tools, len(tools))
     except ToolTimeout as error:
         remedy = "Enable the driver's persistence mode."
-        return None, [make_finding("driver", WARNING, error.summary, remedy)]
+        finding = make_finding("driver", WARNING, error.summary, remedy)
+        return {"driver": None, "findings": [finding]}
     except TrainctlError as error:
         remedy = "Check nvidia-smi on the host: repair the driver, or reboot."
         level = FAULT if required else WARNING
-        return None, [make_finding("driver", level, error.summary, remedy)]
+        return {"driver": None, "findings": [make_finding("driver", level, error.summary, remedy)]}
     matching = [gpu for gpu in gpus if gpu.matches_kind(wanted["kind"])]
     findings = [*gpu_errors({gpu.id: gpu.number for gpu in matching}, health)]
     findings += xid_errors() if matching and matching[0].vendor else ()
@@ -168,7 +168,7 @@ def _gpus(wanted: RunGpus, gpu_source: ListGpusFn) -> _GpuReport:
     else:
         findings += _foreign(matching, users, len(matching) if required is None else required)
     driver = next((status.driver for status in health.values()), None)
-    return driver, findings
+    return {"driver": driver, "findings": findings}
 
 
 def _foreign(gpus: List[GpuDevice], users: Mapping[str, str], required: int) -> List[Finding]:
@@ -212,39 +212,34 @@ def preflight_ports(
         listeners = listen(own["addresses"], range(own["port"], own["port"] + 1))
     except (OSError, TrainctlError) as error:
         return {"unreached": [], "mtu": None, "problem": str(error)}
-    answering = threading.Thread(
-        target=_answer, args=(listeners, set(others), _reply(request, rank), deadline), daemon=True
-    )
-    answering.start()
+
+    def reply(other: int) -> bytes:
+        """Another host may have the same private address: a reply names check and rank."""
+        return f"{request['token']} {other}\n".encode()
+
+    def answer() -> None:
+        """Reply to all that connect, until all ranks have."""
+        missing = set(others)
+        with contextlib.ExitStack() as stack:
+            for listener in listeners:
+                stack.enter_context(listener)
+            while missing and time.monotonic() < deadline:
+                ready = select.select(listeners, [], [], max(0.0, deadline - time.monotonic()))[0]
+                for listener in ready:
+                    with contextlib.suppress(OSError, ValueError), listener.accept()[0] as peer:
+                        peer.settimeout(_PORT_CONNECT_SECONDS)
+                        missing.discard(int(peer.recv(8)))
+                        peer.sendall(reply(rank))
 
     def reach(other: int) -> Optional[int]:
-        return _reach(hosts[other], rank, _reply(request, other), deadline)
+        return _reach(hosts[other], rank, reply(other), deadline)
 
+    answering = threading.Thread(target=answer, daemon=True)
+    answering.start()
     mtus = each(reach, others, len(others))
     answering.join()
     unreached = [other for other, mtu in zip(others, mtus) if mtu is None]
     return {"unreached": unreached, "mtu": next(iter(mtus), None) or None, "problem": ""}
-
-
-def _reply(request: PreflightPortsRequest, rank: int) -> bytes:
-    """Another host may have the same private address: a reply names check and rank."""
-    return f"{request['token']} {rank}\n".encode()
-
-
-def _answer(
-    listeners: Sequence[socket.socket], missing: Set[int], reply: bytes, deadline: float
-) -> None:
-    """Send ``reply`` to all that connect, until none of the ranks is missing."""
-    with contextlib.ExitStack() as stack:
-        for listener in listeners:
-            stack.enter_context(listener)
-        while missing and time.monotonic() < deadline:
-            ready = select.select(listeners, [], [], max(0.0, deadline - time.monotonic()))[0]
-            for listener in ready:
-                with contextlib.suppress(OSError, ValueError), listener.accept()[0] as connection:
-                    connection.settimeout(_PORT_CONNECT_SECONDS)
-                    missing.discard(int(connection.recv(8)))
-                    connection.sendall(reply)
 
 
 def _reach(host: PortOfRank, rank: int, reply: bytes, deadline: float) -> Optional[int]:
@@ -269,6 +264,7 @@ _SLOW_BYTES = 16 * 2**20
 _MIN_FREE = 64 * 2**20
 _MIN_FILES = 4096
 _MIN_SHM = 2**30
+_SHM = "/dev/shm"  # noqa: S108
 _MAX_SKEW_SECONDS = 30.0
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+),")
 _FAULTY_XIDS = frozenset({48, 62, 64, 74, 79, 94, 95, 109, 119, 120, 140, 143})
@@ -330,15 +326,21 @@ def _kernel_log(path: str) -> Iterator[str]:
         os.close(descriptor)
 
 
-def disk_findings(cache: Path, scratch: Path, size: int, needed: int = 0) -> Iterator[Finding]:
-    """Check that ``scratch`` has ``needed`` bytes free, and write ``size`` bytes to each of the two disks."""
+def disk_findings(request: DiskNeeds, layout: Layout) -> Iterator[Finding]:
+    """Check that the data directory has the space for checkpoints, and write to its disk and the cache's.
+
+    They are written to only if the run brings weights that the cache lacks.
+    """
+    trees, scratch = ListingTrees(layout), check_absolute(request["data"], "data")
+    is_warm = all(trees.is_complete(listing) for listing in request["listings"])
+    size, needed = 0 if is_warm else request["probe_bytes"], request["checkpoint_bytes"]
     free = free_space(str(scratch))
     if free is not None and free < max(needed, _MIN_FREE):
         use = f", {format_bytes(needed)} needed for checkpoints (volume_size_gib)" if needed else ""
         summary = f"{format_bytes(free)} free in {scratch}{use}"
         yield make_finding("space", ERROR, summary, "Free disk space.")
     disks: Dict[int, Path] = {}
-    for directory in map(_existing, (scratch, cache)):
+    for directory in map(_existing, (scratch, layout.cache)):
         disks.setdefault(directory.stat().st_dev, directory)
     for directory in disks.values() if size else ():
         if (free_space(str(directory)) or 0) > size + _MIN_FREE:  # deliveries report a full cache
@@ -371,30 +373,18 @@ def probe_disk(directory: Path, size: int) -> Optional[Finding]:
     return make_finding("disk", WARNING, summary, "Use a faster disk: cache: {node: {dir: …}}.")
 
 
-def limit_findings(uses_shm: bool, shm: str = "/dev/shm") -> Iterator[Finding]:  # noqa: S108
+def limit_findings(uses_shm: bool) -> Iterator[Finding]:
     """Check the limit of open files, and the size of shared memory for GPU jobs."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if most != resource.RLIM_INFINITY and most < _MIN_FILES:
         remedy = "Raise nofile in /etc/security/limits.conf."
         yield make_finding("limits", WARNING, f"at most {most} open files", remedy)
     with contextlib.suppress(OSError):
-        status = os.statvfs(shm)
+        status = os.statvfs(_SHM)
         size = status.f_blocks * status.f_frsize
         if uses_shm and size < _MIN_SHM:
-            summary = f"{shm} has {format_bytes(size)}: data loaders and NCCL may fail"
-            yield make_finding("shm", WARNING, summary, f"Mount a larger tmpfs on {shm}.")
-
-
-def clock_findings(directory: Path) -> Iterator[Finding]:
-    """Compare this clock with that of the directory's file server, which dates new files."""
-    path = directory / f".clock-{os.getpid()}"
-    with contextlib.suppress(OSError):
-        path.write_bytes(b".")
-        skew = time.time() - path.stat().st_mtime
-        path.unlink()
-        if abs(skew) > _MAX_SKEW_SECONDS:
-            summary = f"its clock is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}"
-            yield make_finding("clock", WARNING, summary, "Run chrony or ntpd.")
+            summary = f"{_SHM} has {format_bytes(size)}: data loaders and NCCL may fail"
+            yield make_finding("shm", WARNING, summary, f"Mount a larger tmpfs on {_SHM}.")
 
 
 def _existing(path: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional, cast
 
 from trainctl.base.filesystem.files import (
     list_names,
@@ -84,24 +84,20 @@ def find_run(request: protocol.FindRunRequest, emit: Emit) -> protocol.FindRunRe
     """Find a run by its ID or key, for importing it into a state."""
     for run, spec in runs.list_specs(Layout(request["root"])):
         if request["id"] in (spec["id"], spec["key"]):
-            found: protocol.FoundRun = {
-                "key": spec["key"],
-                "number": spec["number"],
-                "generation": spec["generation"],
-                "address": spec["address"],
-                "nodes": spec["nodes"],
-                "created_at": status_of(run)["created_at"],
-                "store": spec["store"],
-                "run_inputs": _inputs(spec),
-            }
-            return {"run": found}
+            found = runs.part_of(spec, protocol.FoundRun)
+            found.update(created_at=status_of(run)["created_at"], run_inputs=_inputs(spec))
+            return {"run": cast("protocol.FoundRun", found)}
     return {"run": None}
 
 
 def stop(request: protocol.StopRequest, emit: Emit) -> protocol.RunReport:
     """Stop a run and wait for its end, with an event each second."""
     run = NodeRun(Layout(request["root"]), request["key"])
-    spec = run.spec or _forbid_unknown(run)
+    spec = run.spec
+    if spec is None and run.layout.root.is_dir():  # don't recreate a destroyed node
+        make_directory(run.directory)
+        _forbid_start(run)
+        spec = run.spec  # it may have just been started
     if spec is None:
         return {"key": run.key, "status": runs.LOST, "supervised": False}
     if request["grace_seconds"] is not None:
@@ -177,14 +173,6 @@ def remove_old_marks(layout: Layout) -> None:
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > _MARK_MAX_AGE:
                 path.unlink()
-
-
-def _forbid_unknown(run: NodeRun) -> Optional[RunSpec]:
-    """Prevent the start of an unknown run; its specification if just started."""
-    if run.layout.root.is_dir():  # don't recreate a destroyed node
-        make_directory(run.directory)
-        _forbid_start(run)
-    return run.spec
 
 
 def _status_with_queue(run: NodeRun) -> Optional[protocol.RunReport]:

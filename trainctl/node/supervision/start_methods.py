@@ -31,8 +31,14 @@ def start(request: StartRequest, emit: Emit) -> StartResponse:
     """
     spec = request["run"]
     run = NodeRun(Layout(request["root"], spec.get("cache")), spec["key"])
-    if run.create(spec):
-        _stop_older_supervisor(run)
+    # the supervisor of an older attempt writes no record any more
+    holder = run.supervisor if run.create(spec) else None
+    deadline = time.monotonic() + _END_SECONDS
+    while holder is not None and is_alive(holder):
+        send_signal([int(holder["pid"])], signal.SIGTERM)
+        if time.monotonic() > deadline:
+            raise LockHeld(f"the supervisor of an older attempt at run {run.key} did not stop")
+        time.sleep(_POLL_SECONDS)
     status = run.status()
     if status is None or runs.may_restart(status):
         data = names.check_absolute(request["data"], "data")
@@ -56,14 +62,3 @@ def set_secrets(request: SetSecretsRequest, emit: Emit) -> RunReport:
         launch = LaunchRequest(run, spec, secrets, data)
         spawn(launch, lambda: emit({"waiting": run.record.get("waiting")}))
     return status_of(run)
-
-
-def _stop_older_supervisor(run: NodeRun) -> None:
-    """Stop the supervisor of an older attempt, which writes no record any more."""
-    holder = run.supervisor
-    deadline = time.monotonic() + _END_SECONDS
-    while holder is not None and is_alive(holder):
-        send_signal([int(holder["pid"])], signal.SIGTERM)
-        if time.monotonic() > deadline:
-            raise LockHeld(f"the supervisor of an older attempt at run {run.key} did not stop")
-        time.sleep(_POLL_SECONDS)

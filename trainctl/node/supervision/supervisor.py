@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
@@ -139,7 +140,17 @@ class _Supervisor:
         self._record: Dict[str, Any] = {}
         self._clock = Stopwatch()
         self._log = LogTruncator(request.run.log(self._rank))
-        self._peers = self._coordination(request)
+        self._peers = RankCoordination(request.run, request.spec, self._report_pending)
+        if request.spec.get("gang"):
+            from trainctl.node.rendezvous.member import GangMember
+
+            self._peers = GangMember(
+                request.run,
+                request.spec,
+                self._report_pending,
+                partial(self._report_pending, queue=None, status=runs.DEPLOYING),
+                request.rendezvous,
+            )
         self._allocation: Allocation = self._peers.allocation()
         self._uploads = UploaderProcess(request.run, request.spec, request.secrets, request.data)
         self._sampler = Sampler(request.run, request.spec)
@@ -179,19 +190,6 @@ class _Supervisor:
             self._end(outcome, at)
         self._release_caller()
         self._peers.close()
-
-    def _coordination(self, request: LaunchRequest) -> RankCoordination:
-        if not request.spec.get("gang"):
-            return RankCoordination(request.run, request.spec, self._report_pending)
-        from trainctl.node.rendezvous.member import GangMember
-
-        return GangMember(
-            request.run,
-            request.spec,
-            self._report_pending,
-            self._wait_for_ranks,
-            request.rendezvous,
-        )
 
     def _run_attempts(self) -> Optional[RunOutcome]:
         """Attempt until success, end of retries or a stop; None if superseded."""
@@ -361,43 +359,31 @@ class _Supervisor:
         if "started_at" in self._record:
             self._sampler.finish()
             kill_marked(self._run.mark)  # shells of users that entered the run
-        self._update_record_with_retries(
-            status=outcome.status,
-            exit_code=outcome.exit_code,
-            error=outcome.error,
-            cause=outcome.cause,
-            ended_at=at,
-            session=None,
-            **({"root_cause": dict(outcome.root_cause)} if outcome.root_cause else {}),
-        )
-        self._release_caller()
-        for directory in self._request.spec.get("caches", ()):
-            update_summary(self._run.layout, Path(directory))
-
-    def _report_pending(self, waiting: str, queue: Optional[str]) -> None:
-        """Report what the run waits for, and release the caller."""
-        if self._record.get("waiting") != waiting:
-            self._update_record(status=runs.PENDING, waiting=waiting, queue=queue)
-            self._release_caller()
-            release_free_memory()
-
-    def _wait_for_ranks(self, waiting: str) -> None:
-        """Report that other ranks have not started, and release the caller."""
-        if self._record.get("waiting") != waiting:
-            self._update_record(status=runs.DEPLOYING, waiting=waiting, queue=None)
-            self._release_caller()
-
-    def _update_record_with_retries(self, **changes: Any) -> None:
+        ending = {**outcome._asdict(), "ended_at": at, "session": None}
+        if not outcome.root_cause:
+            del ending["root_cause"]
         for _ in range(_WRITE_ATTEMPTS):
             with contextlib.suppress(OSError):
                 remove_tree(self._run.scratch)
                 remove_tree(self._run.view)
                 remove_tree(self._run.loaded)
                 self._run.discard_secrets()
-                self._record.update(changes)
+                self._record.update(ending)
                 self._write_record()
-                return
+                break
             time.sleep(1)
+        self._release_caller()
+        for directory in self._request.spec.get("caches", ()):
+            update_summary(self._run.layout, Path(directory))
+
+    def _report_pending(
+        self, waiting: str, queue: Optional[str], status: str = runs.PENDING
+    ) -> None:
+        """Report what the run waits for, and release the caller."""
+        if self._record.get("waiting") != waiting:
+            self._update_record(status=status, waiting=waiting, queue=queue)
+            self._release_caller()
+            release_free_memory()
 
     @property
     def _is_superseded(self) -> bool:

@@ -126,9 +126,10 @@ def test_a_disk_that_cannot_be_written_or_is_full_is_found(
     )
     assert [*tmp_path.iterdir()] == []
     monkeypatch.setattr(f"{preflight.__module__}.free_space", lambda _: 12 * 10**6)
-    (full,) = disk_findings(tmp_path, tmp_path, 64 * MIB)
+    layout = Layout(str(tmp_path))
+    (full,) = disk_findings(request(tmp_path, listings=["cold"]), layout)
     assert (full["level"], full["summary"]) == ("error", f"12.0 MB free in {tmp_path}")
-    (small,) = disk_findings(tmp_path, tmp_path, 0, 2**60)
+    (small,) = disk_findings(request(tmp_path, checkpoint_bytes=2**60), layout)
     assert small["level"] == "error"
     assert small["summary"].endswith("1152922 TB needed for checkpoints (volume_size_gib)")
 
