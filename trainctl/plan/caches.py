@@ -28,14 +28,6 @@ def outlives_its_jobs(inputs: PlanInputs, context: ResourceContext) -> bool:
     return not declared and all(address in inputs.desired.resources for address in owners)
 
 
-def keep_cache(context: ResourceContext) -> Change:
-    """Plan a no-op for such a cache."""
-    note = "no job uses it; deleted with its project"
-    return context.remove(
-        Action.NOOP, note=note, after=context.before, outputs_after=context.outputs
-    )
-
-
 def describe_removals(inputs: PlanInputs, changes: Iterable[Change]) -> list[Change]:
     """Add notes about deleted and kept directories to removals of caches."""
     changes = list(changes)
@@ -69,13 +61,27 @@ def cache_full_warning(address: Address, size: str | int | None, facts: CacheFac
 def cache_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
     """Report caches above their size, and new runs without access to their cache."""
     changes = list(changes)
-    if not inputs.options.destroy:
-        yield from _cache_full_warnings(inputs, changes)
+    declared = {
+        change.address: CacheSpec.from_attributes(change.after)
+        for change in changes
+        if change.address.kind is Kind.CACHE and change.after is not None
+    }
+    for address, cache in declared.items() if not inputs.options.destroy else ():
+        facts = next(iter(inputs.caches.get(address, ())), None)
+        if facts and (excess := cache_full_warning(address, cache.size, facts)) is not None:
+            is_team = cache.scope == "team"
+            owner = f"PROJECT --team --cluster {cache.cluster}" if is_team else cache.project
+            yield warning(
+                excess,
+                f"Jobs continue. To free disk space, run: trainctl cache clear {owner} --older-than 30d.",
+                code="cache-too-full",
+                address=str(address),
+            )
     for job in starting_changes(changes):
         config = job.job_spec.runtime.cache_config
         if config.enabled:
             yield from _cache_on_other_cluster(inputs, job, must_stay=config.require_cache_affinity)
-            yield from _cache_per_node(inputs, job, changes)
+            yield from _cache_per_node(inputs, job, declared.values())
         for placement in rank_placements(inputs, job) if config.enable_legacy_hf_mount else ():
             if placement.facts and placement.facts.reported["mount"] == "link":
                 yield warning(
@@ -95,25 +101,6 @@ def _fate(facts: CacheFacts, removed: frozenset[str]) -> str:
     if not facts.files and facts.is_complete:
         return ""
     return f"{facts.directory} is deleted with {content_text(facts)}"
-
-
-def _cache_full_warnings(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
-    for change in changes:
-        if change.address.kind is not Kind.CACHE or change.after is None:
-            continue
-        cache = CacheSpec.from_attributes(change.after)
-        facts = next(iter(inputs.caches.get(change.address, ())), None)
-        excess = cache_full_warning(change.address, cache.size, facts) if facts else None
-        if excess is None:
-            continue
-        is_team = cache.scope == "team"
-        owner = f"PROJECT --team --cluster {cache.cluster}" if is_team else cache.project
-        yield warning(
-            excess,
-            f"Jobs continue. To free disk space, run: trainctl cache clear {owner} --older-than 30d.",
-            code="cache-too-full",
-            address=str(change.address),
-        )
 
 
 def _cache_on_other_cluster(
@@ -152,15 +139,10 @@ def _cache_on_other_cluster(
 
 
 def _cache_per_node(
-    inputs: PlanInputs, job: Change, changes: Iterable[Change]
+    inputs: PlanInputs, job: Change, declared: Iterable[CacheSpec]
 ) -> Iterator[Diagnostic]:
     """Warn about ranks whose caches are directories of their nodes."""
     spec = job.job_spec
-    declared = [
-        CacheSpec.from_attributes(change.after)
-        for change in changes
-        if change.address.kind is Kind.CACHE and change.after is not None
-    ]
     shared = {
         cache.scope for cache in declared
         if cache.dir and cache.cluster == spec.cluster and cache.project in (None, spec.project)

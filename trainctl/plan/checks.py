@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
 
 
-def unknown_addresses(inputs: PlanInputs) -> Iterator[Diagnostic]:
-    """Report unknown addresses in the options."""
+def selection_errors(inputs: PlanInputs, planned: Collection[Address]) -> Iterator[Diagnostic]:
+    """Report unknown addresses in the options, and moves and imports that they leave out: all are done at once."""
     options = inputs.options
     declared = set(inputs.desired.resources)
     known = declared | set(inputs.state.resources) | set(inputs.state.open_intents)
@@ -47,10 +47,6 @@ def unknown_addresses(inputs: PlanInputs) -> Iterator[Diagnostic]:
                 address=str(address),
                 code="not-a-job",
             )
-
-
-def unselected_edits(inputs: PlanInputs, planned: Collection[Address]) -> Iterator[Diagnostic]:
-    """Report moved and imported resources outside of the selection: all are done at once."""
     for address, edit in inputs.edits.addresses.items():
         if address not in planned:
             yield error(
@@ -64,8 +60,13 @@ def unselected_edits(inputs: PlanInputs, planned: Collection[Address]) -> Iterat
 def protection_errors(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
     """Report changes that destroy resources protected by ``prevent_destroy``."""
     for change in changes:
-        if not change.lifecycle.prevent_destroy or not _destroys(change):
+        is_job = change.address.kind is Kind.JOB
+        replaces = change.action is Action.REPLACE and not (is_job and change.stops is None)
+        if not change.lifecycle.prevent_destroy or not (change.action in REMOVES or replaces):
             continue
+        fate = "removed from the state" if change.action is Action.FORGET else "destroyed"
+        if replaces:
+            fate = "stopped" if is_job else "replaced"
         declared = inputs.desired.resources.get(change.address)
         advice = (
             f"Exclude it with --exclude '{change.address}', or set lifecycle.prevent_destroy to false."
@@ -73,7 +74,7 @@ def protection_errors(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator
             else f"It was removed from the manifest, but its protection is in the state. To destroy it, restore its block with lifecycle.prevent_destroy: false and apply; to keep it, use --exclude '{change.address}'."
         )
         yield error(
-            f"{change.address} is protected and would be {_fate(change)}",
+            f"{change.address} is protected and would be {fate}",
             advice,
             address=str(change.address),
             code="prevent-destroy",
@@ -126,13 +127,8 @@ def failed_run_warnings(
 ) -> Iterator[Diagnostic]:
     """Warn about jobs whose newest run failed and that won't run again automatically."""
     for context in contexts:
-        change = changes[context.address]
-        if context.address.kind is not Kind.JOB or change.action not in (
-            Action.NOOP,
-            Action.UPDATE,
-        ):
-            continue
-        run = context.newest_run
+        continues = changes[context.address].action in (Action.NOOP, Action.UPDATE)
+        run = context.newest_run if continues and context.address.kind is Kind.JOB else None
         if run is not None and run.status is RunStatus.FAILED:
             why = f": {run.error}" if run.error else ""
             yield warning(
@@ -251,18 +247,6 @@ def source_problems(inputs: PlanInputs, changes: Collection[Change]) -> Iterator
         )
 
 
-def _destroys(change: Change) -> bool:
-    if change.address.kind is Kind.JOB and change.action is Action.REPLACE:
-        return change.stops is not None
-    return change.action in REMOVES or change.action is Action.REPLACE
-
-
-def _fate(change: Change) -> str:
-    if change.action is Action.REPLACE:
-        return "stopped" if change.address.kind is Kind.JOB else "replaced"
-    return "removed from the state" if change.action is Action.FORGET else "destroyed"
-
-
 def _unknown(address: Address, label: str, known: Iterable[Address]) -> Diagnostic:
     names = {str(name) for address in known for name in (address, address.group)}
     similar = difflib.get_close_matches(str(address), sorted(names), n=1)
@@ -317,26 +301,21 @@ def host_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Dia
             for lack in facts.missing_requirements.get(job.address, ()) if facts else ():
                 summary = f"{placement.node}: {lack}"
                 yield error(summary, _INSTALL, address=address, code="missing-on-host")
-            if facts and facts.reported["mount"] == "link":
-                yield from _writable_mount_warnings(job)
+            is_linked = facts is not None and facts.reported["mount"] == "link"
+            for mount in job.job_spec.mounts if is_linked else ():
+                if mount.read_only and not mount.mount_location.startswith("/"):
+                    yield warning(
+                        f"{mount.host_path} is linked, not mounted: read-only access is not enforced",
+                        "The node doesn't support private mounts.",
+                        address=address,
+                        code="writable-mount",
+                    )
             if facts and not facts.reported["logout"]["survives"]:
                 yield warning(
                     f"runs on {facts.id} would end when the user logs out",
                     "{why}. {fix}".format(**facts.reported["logout"]),
                     code="stops-at-logout",
                 )
-
-
-def _writable_mount_warnings(job: Change) -> Iterator[Diagnostic]:
-    """Warn about read-only directories of the host that a job can write to."""
-    for mount in job.job_spec.mounts:
-        if mount.read_only and not mount.mount_location.startswith("/"):
-            yield warning(
-                f"{mount.host_path} is linked, not mounted: read-only access is not enforced",
-                "The node doesn't support private mounts.",
-                address=str(job.address),
-                code="writable-mount",
-            )
 
 
 def spot_warnings(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
@@ -365,12 +344,18 @@ def image_of(job: JobSpec) -> ImageSelection | None:
 
 def image_rows(inputs: PlanInputs, changes: Iterable[Change]) -> tuple[ImageRow, ...]:
     """Return a row for each rank of each new run in a container."""
-    return tuple(
-        _image_row(job, selection, placement)
-        for job in starting_changes(changes)
-        if (selection := image_of(job.job_spec)) is not None
-        for placement in rank_placements(inputs, job)
-    )
+    rows: list[ImageRow] = []
+    for job in starting_changes(changes):
+        if (selection := image_of(job.job_spec)) is None:
+            continue
+        for at in rank_placements(inputs, job):
+            facts = at.facts.images.get(selection) if at.facts else None
+            engine = facts["engine"] if facts else selection.engine
+            present, rdma = (facts["present"], facts["rdma"]) if facts else (None, None)
+            rows.append(
+                ImageRow(job.address, at.rank, at.node, selection.image, engine, present, rdma=rdma)
+            )
+    return tuple(rows)
 
 
 def image_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
@@ -408,16 +393,3 @@ def _problem(job: Change, placement: RankPlacement, facts: ImageAvailability) ->
             address=str(job.address),
         )
     return None
-
-
-def _image_row(job: Change, selection: ImageSelection, placement: RankPlacement) -> ImageRow:
-    facts = placement.facts.images.get(selection) if placement.facts else None
-    return ImageRow(
-        job=job.address,
-        rank=placement.rank,
-        node=placement.node,
-        image=selection.image,
-        engine=facts["engine"] if facts else selection.engine,
-        present=facts["present"] if facts else None,
-        rdma=facts["rdma"] if facts else None,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trainctl.base.units import format_bytes
@@ -12,11 +12,7 @@ from trainctl.model.action import ActionReason
 from trainctl.model.address import Address
 from trainctl.model.delivery import HOPS, isolated_hosts
 from trainctl.model.diagnostics import Diagnostic, error, warning
-from trainctl.plan.placement import (
-    RankPlacement,
-    rank_placements,
-    starting_changes,
-)
+from trainctl.plan.placement import rank_placements, starting_changes
 from trainctl.plan.quarantine import quarantine_error
 from trainctl.plan.values import (
     Change,
@@ -33,14 +29,6 @@ LARGE_TRANSFER_BYTES = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """A route as in plan JSON and the reason for it, empty for the default."""
-
-    path: str
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class RemoteNodes:
     """Nodes of a job without access to the mirror's directory.
 
@@ -52,39 +40,36 @@ class RemoteNodes:
     isolated: Mapping[str, str] = field(default_factory=dict)
 
 
-def choose_route(tiers: TierFacts | None, facts: NodeFacts | None, remote: RemoteNodes) -> Route:
-    """Choose the route of missing bytes to a node."""
+def choose_route(
+    tiers: TierFacts | None, facts: NodeFacts | None, remote: RemoteNodes
+) -> tuple[str, str]:
+    """Return the route of missing bytes to a node, as in plan JSON, and the reason: empty for the default."""
     if tiers is not None and tiers.node == tiers.total:
-        return Route("none")
-    route = _available_route(facts, remote)
-    if not facts or not facts.max_rate:
-        return route
-    rate = format_bytes(facts.max_rate)
-    limit = f"each node downloads at most {rate} per second from the mirror (max_rate)"
-    return Route(route.path, "; ".join(filter(None, [route.why, limit])))
-
-
-def _available_route(facts: NodeFacts | None, remote: RemoteNodes) -> Route:
+        return "none", ""
+    over = " over TLS" if facts and facts.mirror.tls else ""
+    isolated = remote.isolated.get(facts.id, "") if facts else ""
     if facts is not None and "shared" in facts.cache:
-        return Route(
-            "shared-cache", "the nodes share a directory; one node downloads what is missing"
+        path, why = (
+            "shared-cache",
+            ["the nodes share a directory; one node downloads what is missing"],
         )
-    if facts is None or facts.mirror.sees:
-        host = facts.mirror.host if facts else ""
-        return Route("mirror-to-node", f"the mirror is on {host}" if host else "")
-    isolated = remote.isolated.get(facts.id, "")
-    if remote.count > 1 and not isolated:
+    elif facts is None or facts.mirror.sees:
+        path = "mirror-to-node"
+        why = [f"the mirror is on {facts.mirror.host}" if facts and facts.mirror.host else ""]
+    elif remote.count > 1 and not isolated:
         sender = facts.mirror.host or "this machine"
-        over = ", over TLS" if remote.tls or facts.mirror.tls else ""
-        return Route(
-            "peers", f"{remote.count} nodes share one download{over}: {sender} sends one copy"
-        )
-    if facts.mirror.host:
-        over = " over TLS" if facts.mirror.tls else ""
-        why = f"{facts.mirror.host} serves the mirror{over}"
-        return Route("mirror-to-node", "; ".join(filter(None, [why, isolated])))
-    why = f"{facts.id} has no access to the mirror's directory"
-    return Route("through-client", "; ".join(filter(None, [why, isolated])))
+        secured = ", over TLS" if remote.tls or over else ""
+        path = "peers"
+        why = [f"{remote.count} nodes share one download{secured}: {sender} sends one copy"]
+    elif facts.mirror.host:
+        path, why = "mirror-to-node", [f"{facts.mirror.host} serves the mirror{over}", isolated]
+    else:
+        path = "through-client"
+        why = [f"{facts.id} has no access to the mirror's directory", isolated]
+    if facts and facts.max_rate:
+        rate = format_bytes(facts.max_rate)
+        why.append(f"each node downloads at most {rate} per second from the mirror (max_rate)")
+    return path, "; ".join(filter(None, why))
 
 
 class Forecast(NamedTuple):
@@ -201,7 +186,9 @@ def _node_problems(
     tight = {job: demand for job, demand in demands.items() if demand > available_space(facts)}
     for job, demand in sorted(tight.items()):
         has, needs = _space_text(facts), format_bytes(demand)
-        if not _will_fit(facts, jobs[job]):
+        total = sum(row.tiers.total for row in jobs[job].values() if row.tiers)
+        most = facts.cached.get("most")
+        if most is None or total > most:  # it doesn't fit without other runs, either
             yield error(
                 f"{has} but needs {needs} for weights",
                 f"Free disk space there, {_enlarge_hint(facts)}, or narrow allow_patterns. Weights that no live run uses are evicted automatically.",
@@ -229,7 +216,9 @@ def _node_problems(
 
 
 def _cache_demand(facts: NodeFacts, rows: Iterable[DeliveryRow]) -> int:
-    return sum(_space_needed(facts, row) for row in rows)
+    """Return the bytes that deliveries need; blobs of live runs can't be evicted."""
+    claims = {} if facts.cached.get("room") is None else facts.claims
+    return sum(claims.get(row.weights, row.tiers.missing if row.tiers else 0) for row in rows)
 
 
 def _space_text(facts: NodeFacts) -> str:
@@ -242,46 +231,54 @@ def _enlarge_hint(facts: NodeFacts) -> str:
     return f"use a larger disk for the node cache{limit}"
 
 
-def _space_needed(facts: NodeFacts, row: DeliveryRow) -> int:
-    """Return the bytes that a delivery needs; blobs of live runs can't be evicted."""
-    missing = row.tiers.missing if row.tiers else 0
-    return missing if facts.cached.get("room") is None else facts.claims.get(row.weights, missing)
-
-
-def _will_fit(facts: NodeFacts, needs: RowsByContent) -> bool:
-    """Whether the weights of a job fit without other runs."""
-    total = sum(row.tiers.total for row in needs.values() if row.tiers)
-    most = facts.cached.get("most")
-    return most is not None and total <= most
-
-
 def delivery_rows(
     inputs: PlanInputs, changes: Iterable[Change], weights: Iterable[WeightsRow]
 ) -> tuple[DeliveryRow, ...]:
     """Return a row for each new run, rank and weights."""
     weights_by_address = {row.address: row for row in weights}
-    rows: list[DeliveryRow] = []
-    for job in starting_changes(changes):
-        placements = list(rank_placements(inputs, job))
-        known = [placement.facts for placement in placements if placement.facts]
-        local = sum(1 for facts in known if facts.mirror.host and facts.mirror.sees)
-        remote = _remote_nodes(known, job.job_spec.compute.node_count - local)
-        for placement in placements:
-            rows += _rank_rows(job, placement, weights_by_address, remote)
     sources = {
         address: content_key(facts.resolved)
         for address, facts in inputs.weights.items()
         if facts.resolved
     }
-    return tuple(replace(row, source=sources.get(row.weights, "")) for row in rows)
-
-
-def _remote_nodes(known: Iterable[NodeFacts], count: int) -> RemoteNodes:
-    """Summarize the ``count`` nodes without access to the mirror."""
-    serving = {facts.id: facts.serving for facts in known if not facts.mirror.sees}
-    isolated = isolated_hosts(serving) if count > 1 else {}
-    tls = any(capability.tls for capability in serving.values())
-    return RemoteNodes(count - len(isolated), tls, isolated)
+    rows: list[DeliveryRow] = []
+    for job in starting_changes(changes):
+        placements = list(rank_placements(inputs, job))
+        known = [placement.facts for placement in placements if placement.facts]
+        local = sum(1 for facts in known if facts.mirror.host and facts.mirror.sees)
+        count = job.job_spec.compute.node_count - local
+        serving = {facts.id: facts.serving for facts in known if not facts.mirror.sees}
+        isolated = isolated_hosts(serving) if count > 1 else {}
+        tls = any(capability.tls for capability in serving.values())
+        remote = RemoteNodes(count - len(isolated), tls, isolated)
+        for rank, node, facts in placements:
+            mount = facts.reported["mount"] if facts else ""
+            mount = "container" if job.job_spec.in_container else mount
+            for item in job.job_spec.weights:
+                row = weights_by_address.get(item.address)
+                tiers = expected_tiers(row) if row else None
+                tiers = facts.tiers.get(item.address, tiers) if facts else tiers
+                path, why = choose_route(tiers, facts, remote)
+                sharing = remote.count if path == "peers" else job.job_spec.compute.node_count
+                total, last_hop = forecast(tiers, path, facts, sharing)
+                rows.append(
+                    DeliveryRow(
+                        job.address,
+                        rank,
+                        node,
+                        item.address,
+                        tiers,
+                        path,
+                        mount,
+                        item.mount_location,
+                        total,
+                        why,
+                        weights_space=available_space(facts) if facts else None,
+                        last_hop_seconds=last_hop,
+                        source=sources.get(item.address, ""),
+                    )
+                )
+    return tuple(rows)
 
 
 def delivery_problems(
@@ -298,59 +295,15 @@ def delivery_problems(
     on_host = {node.id for node in facts.values() if node.mirror.host}
     from_client = [row for row in rows if row.node not in on_host]
     yield from client_transfer_warnings(from_client)
-    yield from _unserved_nodes(facts, rows)
-
-
-def _unserved_nodes(
-    facts: Mapping[str, NodeFacts], rows: Iterable[DeliveryRow]
-) -> Iterator[Diagnostic]:
-    """Report jobs on nodes that the mirror's host can't serve."""
     nodes = ((row, facts.get(row.node or "")) for row in rows if row.path != "none")
-    jobs = {
-        row.job: node for row, node in nodes if node is not None and node.mirror.unserved_reason
-    }
-    for job, node in sorted(jobs.items(), key=lambda item: item[0]):
+    unserved = {row.job: node for row, node in nodes if node and node.mirror.unserved_reason}
+    for address, node in sorted(unserved.items(), key=lambda item: item[0]):
         yield error(
             f"{node.id} cannot download its weights from {node.mirror.host}: {node.mirror.unserved_reason}",
             "Give the node an address that others can reach, in a private network or with a Python that has TLS (`python:`). Or change the mirror: {url: node://CLUSTER/DIRECTORY}, or on this machine: {url: file:///DIRECTORY}.",
-            address=str(job),
+            address=str(address),
             code="private-address-missing",
         )
-
-
-def _rank_rows(
-    job: Change, placement: RankPlacement, rows: Mapping[Address, WeightsRow], remote: RemoteNodes
-) -> Iterator[DeliveryRow]:
-    for weights in job.job_spec.weights:
-        address = weights.address
-        row = rows.get(address)
-        if placement.facts and address in placement.facts.tiers:
-            tiers: TierFacts | None = placement.facts.tiers[address]
-        else:
-            tiers = expected_tiers(row) if row else None
-        route = choose_route(tiers, placement.facts, remote)
-        sharing = remote.count if route.path == "peers" else job.job_spec.compute.node_count
-        seconds = forecast(tiers, route.path, placement.facts, sharing)
-        yield DeliveryRow(
-            job=job.address,
-            rank=placement.rank,
-            node=placement.node,
-            weights=address,
-            tiers=tiers,
-            path=route.path,
-            why=route.why,
-            mount=_mount(job, placement),
-            mount_location=weights.mount_location,
-            forecast_seconds=seconds.total,
-            last_hop_seconds=seconds.last_hop,
-            weights_space=available_space(placement.facts) if placement.facts else None,
-        )
-
-
-def _mount(job: Change, placement: RankPlacement) -> str:
-    if job.job_spec.in_container:
-        return "container"
-    return placement.facts.reported["mount"] if placement.facts else ""
 
 
 def _too_few_nodes(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:

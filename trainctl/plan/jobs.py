@@ -58,7 +58,11 @@ def plan_job(context: ResourceContext, today: dict[str, Any]) -> Change:
     run = context.newest_run
     if context.recorded is None or run is None:
         return context.make(Action.CREATE, today, after_unknown={"runs": True})
-    resumes = _failed_resume(context, run)
+    resumes: str | None = None  # of the newest attempt or run if it failed
+    if not context.replace:
+        resumes = context.before.get("resume_from") if run.status in _FAILED else None
+        if context.intent is not None and context.intent.action in _NEW_RUN:
+            resumes = JobSpec.from_attributes(context.intent.attributes).resume_from
     if resumes:
         today = {**today, "resume_from": resumes}
     comparison = _RunComparison(context, today, run)
@@ -79,15 +83,6 @@ def plan_job(context: ResourceContext, today: dict[str, Any]) -> Change:
             note=note,
         )
     return comparison.same_run()
-
-
-def _failed_resume(context: ResourceContext, run: RunRecord) -> str | None:
-    """Return ``resume_from`` of the newest attempt or run if it failed, unless another run is requested."""
-    if context.replace:
-        return None
-    if context.intent is not None and context.intent.action in _NEW_RUN:
-        return JobSpec.from_attributes(context.intent.attributes).resume_from
-    return context.before.get("resume_from") if run.status in _FAILED else None
 
 
 def with_reuse(change: Change, reused: ReusedRun | None) -> Change:
@@ -135,17 +130,15 @@ class _RunComparison:
     @cached_property
     def causes(self) -> list[str]:
         """Those of ``config``, ``code`` and ``weights`` that changed since the newest run."""
+        same = _configuration(self.before) == _configuration(self.today) or (
+            _configuration(self.known[0]) == _configuration(self.known[1])
+        )
         changed = {
-            "config": self._configuration_changed,
+            "config": not same,
             "code": _digest(self.before) != _digest(self.today),
             "weights": bool(self._moved_pins()),
         }
         return [cause for cause, is_changed in changed.items() if is_changed]
-
-    @property
-    def _configuration_changed(self) -> bool:
-        same = _configuration(self.before) == _configuration(self.today)
-        return not same and _configuration(self.known[0]) != _configuration(self.known[1])
 
     @cached_property
     def known(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -166,7 +159,10 @@ class _RunComparison:
             return ActionReason.DEPLOY_FAILED, ()
         if self.context.replace:
             return ActionReason.BY_REQUEST, ()
-        return self._changed() or self._interrupted()
+        changed, intent = self._changed(), self.context.intent
+        if changed is None and intent and intent.action in _NEW_RUN:
+            return (ActionReason.INTERRUPTED, ()) if is_attempt_at(intent, self.today) else None
+        return changed
 
     def same_run(self) -> Change:
         """Plan without a new run: update attributes that can change in place."""
@@ -191,12 +187,6 @@ class _RunComparison:
             return ActionReason.RUN_FAILED, self._paths(self.causes)
         triggers = [cause for cause in self.causes if cause in rerun_on]
         return (ActionReason.BY_TRIGGERS, self._paths(triggers)) if triggers else None
-
-    def _interrupted(self) -> tuple[ActionReason, tuple[Path, ...]] | None:
-        intent = self.context.intent
-        if intent and intent.action in _NEW_RUN and is_attempt_at(intent, self.today):
-            return ActionReason.INTERRUPTED, ()
-        return None
 
     def _note(self) -> str:
         ended = run_end_note(self.context, self.run)

@@ -181,26 +181,22 @@ def machine_problems(
         )
         if compute.node_count > len(facts) or fitting >= compute.node_count:
             continue  # too few nodes are another error
+        ordered = sorted(
+            facts, key=lambda node: (-node.reported["memory"], -node.reported["cpus"], node.id)
+        )
+        machines = [
+            f"{node.id} has {node.reported['cpus']} processors and {node.reported['memory'] / 2**30:.1f}Gi"
+            for node in ordered[:_MOST_NAMED]
+        ]
+        if len(facts) > _MOST_NAMED:
+            machines.append(f"and {len(facts) - _MOST_NAMED} more")
         required = (
             f"{compute.cpu_count} processors" if compute.cpu_count else "",
             f"{compute.memory} of memory" if compute.memory else "",
         )
         yield error(
             f"{' and '.join(filter(None, required))} needed per node, but {cluster} has too few such nodes",
-            f"{_largest_machines(facts)}. Lower compute.cpu_count or compute.memory, or run the job on another cluster.",
+            f"{'; '.join(machines)}. Lower compute.cpu_count or compute.memory, or run the job on another cluster.",
             address=str(job.address),
             code="machine-too-small",
         )
-
-
-def _largest_machines(facts: Sequence[NodeFacts]) -> str:
-    """List the machines with the most memory."""
-    ordered = sorted(
-        facts, key=lambda node: (-node.reported["memory"], -node.reported["cpus"], node.id)
-    )
-    texts = [
-        f"{node.id} has {node.reported['cpus']} processors and {node.reported['memory'] / 2**30:.1f}Gi"
-        for node in ordered[:_MOST_NAMED]
-    ]
-    more = len(facts) - _MOST_NAMED
-    return "; ".join([*texts, *([f"and {more} more"] if more > 0 else [])])

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.specs.job_spec import Compute
 from trainctl.plan.changes import REMOVES
-from trainctl.plan.values import Change, NodeFacts, Plan, PlanInputs, RunForecast
+from trainctl.plan.values import Change, NodeFacts, Plan, PlanInputs, RunForecast, gpus_of_kind
 from trainctl.plan.weights import content_key
 
 if TYPE_CHECKING:
@@ -59,23 +59,13 @@ class NodeOffer:
     space: SpaceAvailability = SpaceAvailability.NOW
     planned: bool = False
 
-    def usable(self, kind: str) -> int:
-        """Count the GPUs of a kind that jobs may use."""
-        return sum(not kind or kind in gpu["is"] for gpu in self.gpus or ())
+    def usable(self, compute: Compute) -> list[FreeGpu]:
+        """Return the GPUs of the required kind that jobs may use."""
+        return gpus_of_kind(self.gpus or (), compute.gpu_kind)
 
-    def free(self, kind: str) -> int:
-        """Count the free GPUs of a kind."""
-        return sum(gpu["free"] and (not kind or kind in gpu["is"]) for gpu in self.gpus or ())
-
-    def can_hold(self, compute: Compute) -> bool:
-        """Whether the node has enough GPUs, processors and memory."""
-        has_gpus = self.gpus is None or self.usable(compute.gpu_kind) >= (compute.gpus or 0)
-        return has_gpus and is_large_enough(compute, self.cpus, self.memory)
-
-    def can_start_now(self, compute: Compute) -> bool:
-        """Whether enough GPUs are free."""
-        count = self.usable(compute.gpu_kind) if compute.gpus is None else compute.gpus
-        return self.free(compute.gpu_kind) >= count
+    def claimed(self, compute: Compute) -> int:
+        """Count the GPUs that a run would claim; by default all."""
+        return len(self.usable(compute)) if compute.gpus is None else compute.gpus
 
 
 def is_large_enough(compute: Compute, cpus: int, memory: int) -> bool:
@@ -93,13 +83,18 @@ def assign_nodes(compute: Compute, offers: Sequence[NodeOffer]) -> tuple[str, ..
     Preference: not forever out of disk space, free GPUs, disk space now, planned nodes, most cached bytes, fewest
     live runs, declared order. Ranks are numbered in the declared order.
     """
-    candidates = [(index, offer) for index, offer in enumerate(offers) if offer.can_hold(compute)]
+    candidates = [
+        (index, offer)
+        for index, offer in enumerate(offers)
+        if offer.gpus is None or len(offer.usable(compute)) >= (compute.gpus or 0)
+        if is_large_enough(compute, offer.cpus, offer.memory)
+    ]
 
     def preference(candidate: tuple[int, NodeOffer]) -> tuple[int, ...]:
         index, offer = candidate
         return (
             offer.space is SpaceAvailability.NEVER,
-            not offer.can_start_now(compute),
+            sum(gpu["free"] for gpu in offer.usable(compute)) < offer.claimed(compute),
             offer.space,
             not offer.planned,
             -offer.bytes_there,
@@ -113,11 +108,10 @@ def assign_nodes(compute: Compute, offers: Sequence[NodeOffer]) -> tuple[str, ..
 
 def reserve(offer: NodeOffer, compute: Compute) -> NodeOffer:
     """Return the offer after the start of such a run."""
-    missing = offer.usable(compute.gpu_kind) if compute.gpus is None else compute.gpus
-    kind = compute.gpu_kind
+    missing, usable = offer.claimed(compute), offer.usable(compute)
     gpus: list[FreeGpu] = []
     for gpu in offer.gpus or ():
-        claimed = missing > 0 and gpu["free"] and (not kind or kind in gpu["is"])
+        claimed = missing > 0 and gpu["free"] and gpu in usable
         missing -= claimed
         gpus.append({**gpu, "free": gpu["free"] and not claimed})
     return replace(offer, gpus=None if offer.gpus is None else gpus, runs=offer.runs + 1)
@@ -126,8 +120,7 @@ def reserve(offer: NodeOffer, compute: Compute) -> NodeOffer:
 NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
 
 
-@dataclass(frozen=True, slots=True)
-class RankPlacement:
+class RankPlacement(NamedTuple):
     """Planned node of a rank, with its facts if it could be queried."""
 
     rank: int
@@ -182,13 +175,20 @@ def planned_runs(plan: Plan) -> dict[Address, PlannedRun]:
     }
 
 
-def note_claimed_gpus(inputs: PlanInputs, change: Change) -> Change:
-    """Add a note if a new run claims all GPUs because its job names no accelerator."""
-    if not starting_changes([change]) or change.job_spec.compute.accelerator:
-        return change
-    facts = (placement.facts for placement in rank_placements(inputs, change))
-    count = max((node.usable_gpus() for node in facts if node), default=0)
-    note = f"claims all GPUs of its node: {count}" if count else ""
+_COST_NOTES = {
+    Action.CREATE: "its machines cost money until they are destroyed",
+    Action.REPLACE: "its machines cost money until they are destroyed",
+    Action.DELETE: "its machines stop costing money",
+}
+
+
+def with_note(inputs: PlanInputs, change: Change) -> Change:
+    """Note if a new run claims all GPUs, as its job names no accelerator, or if machines start or stop costing money."""
+    note = _COST_NOTES.get(change.action, "") if _costs_money(inputs, change) else ""
+    if starting_changes([change]) and not change.job_spec.compute.accelerator:
+        facts = (placement.facts for placement in rank_placements(inputs, change))
+        count = max((node.usable_gpus() for node in facts if node), default=0)
+        note = f"claims all GPUs of its node: {count}" if count else ""
     return replace(change, note="; ".join(filter(None, (change.note, note))))
 
 
@@ -273,19 +273,6 @@ def _costs_money(inputs: PlanInputs, change: Change) -> bool:
     return is_cluster and capabilities is not None and capabilities.costs_money
 
 
-def note_cost(inputs: PlanInputs, change: Change) -> Change:
-    """Add a note to a cluster whose machines start or stop costing money."""
-    if not _costs_money(inputs, change):
-        return change
-    notes = {
-        Action.CREATE: "its machines cost money until they are destroyed",
-        Action.REPLACE: "its machines cost money until they are destroyed",
-        Action.DELETE: "its machines stop costing money",
-    }
-    note = notes.get(change.action, "")
-    return replace(change, note="; ".join(filter(None, (change.note, note))))
-
-
 def hourly_cost(inputs: PlanInputs, changes: Iterable[Change]) -> float:
     """Sum up the hourly prices of all nodes of new runs, each node once.
 
@@ -299,7 +286,16 @@ def hourly_cost(inputs: PlanInputs, changes: Iterable[Change]) -> float:
         used.setdefault(cluster, set()).update(rank_placements)
         missing = job.job_spec.compute.node_count - len(rank_placements)
         unknown[cluster] = unknown.get(cluster, 0) + missing
-    return round(sum(_cluster_cost(inputs, *item, unknown[item[0]]) for item in used.items()), 6)
+    cost: float = 0
+    for cluster, placed in used.items():
+        resource = inputs.desired.resources.get(cluster)
+        default = (resource.cluster_spec.price_per_hour if resource else None) or 0.0
+        nodes = [f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())]
+        unused = sorted(inputs.prices.get(node, default) for node in nodes if node not in placed)
+        known = sum(inputs.prices.get(node, default) for node in placed)
+        missing = unknown[cluster]
+        cost += known + (sum(unused[:missing]) if nodes else default * missing)
+    return round(cost, 6)
 
 
 def run_forecasts(inputs: PlanInputs, changes: Sequence[Change]) -> dict[Address, RunForecast]:
@@ -335,12 +331,3 @@ def _gpus(inputs: PlanInputs, job: Change, completed: Sequence[RunRecord]) -> in
     places = inputs.rank_placements.get(job.address, ())
     is_known = len(places) == compute.node_count and all(place in nodes for place in places)
     return sum(nodes[place].usable_gpus() for place in places) if is_known else None
-
-
-def _cluster_cost(inputs: PlanInputs, cluster: Address, used: Set[str], unknown: int) -> float:
-    resource = inputs.desired.resources.get(cluster)
-    default = (resource.cluster_spec.price_per_hour if resource else None) or 0.0
-    nodes = [f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())]
-    unused = sorted(inputs.prices.get(node, default) for node in nodes if node not in used)
-    known = sum(inputs.prices.get(node, default) for node in used)
-    return known + (sum(unused[:unknown]) if nodes else default * unknown)

@@ -14,7 +14,7 @@ from trainctl.base.json import digest
 from trainctl.desired.values import DesiredState, desired_to_json
 from trainctl.encryption.keys import SEALED, EncryptionKeys, require_plain
 from trainctl.errors import TrainctlError
-from trainctl.ledger.state import Intent, RecordedResource, State
+from trainctl.ledger.state import Intent, State
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import STATE_ONLY_KINDS, Address, Kind
 from trainctl.model.json_codec import from_json, to_json
@@ -252,19 +252,17 @@ def resumable_changes(plan: Plan, state: State) -> tuple[Change, ...]:
 
     Never those that stop a live run or that differ from the approved values, including code.
     """
-    resumable = [
-        replace(
-            change,
-            approved_in=approved,
-            approved_as=change_digest(_as_approved(change, approved, state)),
-        )
-        for change in plan.changes
-        if change.action in _NEEDS_APPROVAL and change.stops is None
-        for approved in [_approving_plan(change, state)]
-        if change.resumes is not None
-        or approved
-        or (is_lost_run_retry(change) and _may_retry(change, state))
-    ]
+    resumable = []
+    for change in plan.changes:
+        if change.action not in _NEEDS_APPROVAL or change.stops is not None:
+            continue
+        # The plan that was approved with these values and has no outcome here, if any.
+        values, approved = state.approved.get(change.address, ("", ""))
+        approved = approved if values == _values_digest(change.after) else ""
+        retries = change.resumes is None and not approved
+        if not retries or (is_lost_run_retry(change) and _may_retry(change, state)):
+            digest_ = change_digest(_as_approved(change, approved, state))
+            resumable.append(replace(change, approved_in=approved, approved_as=digest_))
     retried = [change for change in resumable if is_lost_run_retry(change)]
     clusters = {change.job_spec.cluster_address for change in retried}
     by_address = {change.address: change for change in resumable}
@@ -289,12 +287,6 @@ def is_lost_run_retry(change: Change) -> bool:
     ) == _values_digest(change.after)
 
 
-def _approving_plan(change: Change, state: State) -> str:
-    """Return the digest of the plan that was approved with these values and has no outcome here; else an empty text."""
-    values, plan = state.approved.get(change.address, ("", ""))
-    return plan if values == _values_digest(change.after) else ""
-
-
 def _may_retry(change: Change, state: State) -> bool:
     """Count consecutive lost runs as attempts of the job's ``retry``, interrupted runs apart.
 
@@ -306,14 +298,11 @@ def _may_retry(change: Change, state: State) -> bool:
     lost = list(takewhile(lambda run: run.status is RunStatus.LOST, runs[vanished:]))
     interruptions = sum(run.interrupted for run in lost)
     cluster = state.resources.get(change.job_spec.cluster_address)
-    if lost[0].interrupted if lost and not vanished else vanished and _gives_notice(cluster):
+    nodes = cluster.outputs.get("nodes", ()) if cluster and vanished else ()
+    gives_notice = any((node.get("details") or {}).get("notice") for node in nodes)
+    if lost[0].interrupted if lost and not vanished else gives_notice:
         return interruptions + vanished <= MAX_INTERRUPTIONS
     return max(len(lost) + vanished - interruptions, 1) < change.job_spec.retry.max_attempts
-
-
-def _gives_notice(cluster: RecordedResource | None) -> bool:
-    nodes = cluster.outputs.get("nodes", ()) if cluster else ()
-    return any((node.get("details") or {}).get("notice") for node in nodes)
 
 
 def _values_digest(values: Mapping[str, Any] | None) -> str:

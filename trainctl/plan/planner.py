@@ -27,7 +27,7 @@ from trainctl.plan.checks import (
 )
 from trainctl.plan.deliveries import delivery_problems, delivery_rows, relay_warnings
 from trainctl.plan.jobs import desired_job_attributes, plan_job, plan_rerun, with_reuse
-from trainctl.plan.placement import likely_nodes, note_claimed_gpus, starting_changes
+from trainctl.plan.placement import likely_nodes, starting_changes
 from trainctl.plan.resources import (
     DesiredValues,
     ResourceContext,
@@ -56,12 +56,18 @@ def make_plan(inputs: PlanInputs) -> Plan:
         ]
     else:
         changes = _decide_all(inputs, contexts)
-    changes = [_with_edit(inputs, change) for change in changes]
+    edits = inputs.edits.addresses
+    origins = {new: old for old, new in reversed([*inputs.edits.renames.items()])}
+    changes = [
+        replace(each, edit=edits[each.address], previous=origins.get(each.address))
+        if each.address in edits
+        else each
+        for each in changes
+    ]
     changes = [placement.create_after_mirroring(inputs, change) for change in changes]
     changes = list(order_changes(changes, inputs.state.resources))
     inputs = replace(inputs, rank_placements=likely_nodes(inputs, changes))
-    changes = [note_claimed_gpus(inputs, change) for change in changes]
-    changes = [placement.note_cost(inputs, change) for change in changes]
+    changes = [placement.with_note(inputs, change) for change in changes]
     changes = [with_coverage(inputs.desired, inputs.state.versions, change) for change in changes]
     weights = weights_rows(inputs, changes)
     deliveries = delivery_rows(inputs, changes, weights)
@@ -115,14 +121,6 @@ def is_applyable(plan: Plan) -> bool:
     return plan.usable and (plan.has_changes or records_drift)
 
 
-def _with_edit(inputs: PlanInputs, change: Change) -> Change:
-    """Add how the record of the resource gets to its address."""
-    edit = inputs.edits.addresses.get(change.address, "")
-    renames = inputs.edits.renames.items()
-    previous = next((old for old, new in renames if new == change.address), None)
-    return replace(change, edit=edit, previous=previous) if edit else change
-
-
 def _decide_all(inputs: PlanInputs, contexts: Iterable[ResourceContext]) -> list[Change]:
     contexts = list(contexts)
     values_by_address = {
@@ -150,7 +148,10 @@ def _decide(
         removed = inputs.desired.moves.removed
         destroy = None if context.destroying else removed.get(address, removed.get(address.group))
         if (destroy is None or not context.recorded) and caches.outlives_its_jobs(inputs, context):
-            return caches.keep_cache(context)
+            note, before = "no job uses it; deleted with its project", context.before
+            return context.remove(
+                Action.NOOP, note=note, after=before, outputs_after=context.outputs
+            )
         return plan_removal(context, destroy) if context.recorded else plan_cleanup(context)
     if address.kind is Kind.JOB:
         today = desired_job_attributes(context, inputs.code.get(address), planned_pins)
@@ -172,8 +173,7 @@ def _diagnostics(
     by_address = {change.address: change for change in changes}
     planned = [context for context in contexts if context.address in by_address]
     problems = [*inputs.desired.warnings, *inputs.diagnostics]
-    problems += checks.unknown_addresses(inputs)
-    problems += checks.unselected_edits(inputs, by_address)
+    problems += checks.selection_errors(inputs, by_address)
     problems += checks.unobserved_warnings(inputs, planned)
     if not inputs.options.refresh_only:
         problems += checks.protection_errors(inputs, changes)
@@ -189,16 +189,12 @@ def _diagnostics(
         problems += image_problems(inputs, changes)
         problems += spot_warnings(inputs, changes)
         problems += caches.cache_problems(inputs, changes)
-    return tuple(dict.fromkeys(_with_position(inputs, problem) for problem in problems))
-
-
-def _with_position(inputs: PlanInputs, problem: Diagnostic) -> Diagnostic:
-    """Add the position of the problem's resource in the manifest."""
-    if problem.address is None or problem.where is not None:
-        return problem
-    resources = inputs.desired.resources.values()
-    positions = (item.where for item in resources if str(item.address) == problem.address)
-    return replace(problem, where=next(positions, None))
+    positions = {str(item.address): item.where for item in inputs.desired.resources.values()}
+    placed = (
+        problem if problem.where else replace(problem, where=positions.get(problem.address or ""))
+        for problem in problems
+    )
+    return tuple(dict.fromkeys(placed))
 
 
 def plan_removal(context: ResourceContext, destroy: bool | None = None) -> Change:
@@ -255,30 +251,24 @@ def batch_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Di
                 code="scheduler-unreachable",
             )
     for job in starting_changes(changes):
-        forecast = _forecast(inputs, job)
-        yield from _few_processors(job, forecast.cpus)
+        forecast, spec = _forecast(inputs, job), job.job_spec
+        compute, cluster = spec.compute, spec.cluster_address
+        gpus, per_node = compute.gpus or 0, (forecast.cpus or 0) // compute.node_count
+        if gpus and compute.cpu_count is None and 0 < per_node <= max(2, gpus):
+            yield warning(
+                f"{cluster} would give it {per_node}"
+                f" processor{'s' if per_node > 1 else ''} for {gpus} GPU{'s' if gpus > 1 else ''} per node",
+                "Set compute.cpu_count: the default is that of the batch system, not all of a node.",
+                address=str(job.address),
+                code="few-processors",
+            )
         if forecast.refusal:
             yield warning(
-                f"{job.job_spec.cluster_address} could not start it now: {forecast.refusal}",
+                f"{cluster} could not start it now: {forecast.refusal}",
                 "If no node can ever start it, change compute or max_duration of the job.",
                 address=str(job.address),
                 code="job-refused",
             )
-
-
-def _few_processors(job: Change, cpus: int | None) -> Iterator[Diagnostic]:
-    """Report a job with GPUs that leaves the number of processors to a batch system, and gets few."""
-    compute = job.job_spec.compute
-    gpus = compute.gpus or 0
-    per_node = (cpus or 0) // compute.node_count
-    if gpus and compute.cpu_count is None and 0 < per_node <= max(2, gpus):
-        yield warning(
-            f"{job.job_spec.cluster_address} would give it {per_node}"
-            f" processor{'s' if per_node > 1 else ''} for {gpus} GPU{'s' if gpus > 1 else ''} per node",
-            "Set compute.cpu_count: the default is that of the batch system, not all of a node.",
-            address=str(job.address),
-            code="few-processors",
-        )
 
 
 def _forecast(inputs: PlanInputs, job: Change) -> BatchForecast:

@@ -47,16 +47,14 @@ def _gpus(form: Form) -> int:
 
 
 def _gpu_hours(form: Form) -> float:
-    return sum(map(_hours, form["runs"]))
-
-
-def _hours(run: Form) -> float:
-    """Return the most GPU hours of a run: by its ``max_duration``, else as the longest of the earlier runs."""
-    if run["gpus"] == 0:
-        return 0.0
-    seconds = run["max_seconds"] or max(run["seconds"], default=None)
-    known = None if run["gpus"] is None or seconds is None else run["gpus"] * seconds / 3600
-    return float(_known(known, f"the GPU hours of {run['job']}, without max_duration, are"))
+    """Return the most GPU hours of the runs: by ``max_duration``, else as the longest of the earlier runs."""
+    hours = 0.0
+    for run in form["runs"]:
+        if run["gpus"] != 0:
+            seconds = run["max_seconds"] or max(run["seconds"], default=None)
+            known = None if run["gpus"] is None or seconds is None else run["gpus"] * seconds / 3600
+            hours += _known(known, f"the GPU hours of {run['job']}, without max_duration, are")
+    return hours
 
 
 def _pins(form: Form, _: bool) -> Iterator[PolicyViolation]:
@@ -78,12 +76,6 @@ def _destroys(form: Form, patterns: tuple[str, ...]) -> Iterator[PolicyViolation
         if "delete" in change["change"]["actions"] and _matches(address, patterns):
             allowed = f"no destruction of {' or '.join(patterns)}"
             yield PolicyViolation("the plan destroys or replaces it", allowed, address)
-
-
-def _lost_checkpoints(form: Form, _: bool) -> Iterator[PolicyViolation]:
-    for lost in form["lost_checkpoints"]:
-        summary = f"the plan deletes the only copy of checkpoints: {lost['checkpoints']}"
-        yield PolicyViolation(summary, "checkpoints with another copy", lost["job"])
 
 
 def _allowed(kind: Kind, label: str, value_of: Callable[[Form], str | None]) -> _Check:
@@ -165,6 +157,13 @@ LIMITS: Mapping[str, _Check] = {
     "images": _allowed(Kind.JOB, "image", _image),
     "registries": _allowed(Kind.JOB, "registry", _registry),
     "forbid_destroy": _destroys,
-    "keep_checkpoints": _lost_checkpoints,
+    "keep_checkpoints": lambda form, _: (
+        PolicyViolation(
+            f"the plan deletes the only copy of checkpoints: {lost['checkpoints']}",
+            "checkpoints with another copy",
+            lost["job"],
+        )
+        for lost in form["lost_checkpoints"]
+    ),
 }
 """Checks by the policy's key: violations of a limit in the JSON of a plan."""

@@ -70,12 +70,14 @@ def lost_nodes(state: State) -> dict[str, str]:
     lost = sum(run.get("status") == RunStatus.LOST for run in _recorded_runs(state))
     if lost < LOST_RUNS:
         return {}
-    since = {
-        node: time
-        for address, cluster in state.resources.items()
-        if address.kind is Kind.CLUSTER
-        for node, time in _counted_since(cluster).items()
-    }
+    since: dict[str, float] = {}  # creation or release of each node
+    for cluster in state.resources.values():
+        if cluster.address.kind is Kind.CLUSTER:
+            created, known = cluster.outputs.get(CREATED) or {}, entries(cluster)
+            for node in cluster.outputs.get("nodes") or ():
+                entry = known.get(_node_id(cluster, node))
+                at = (entry.released or entry.since) if entry else 0.0
+                since[_node_id(cluster, node)] = max(at, created.get(node.get("key", ""), 0.0))
     runs: dict[str, list[RunRecord]] = {}
     recorded = map(RunRecord.from_json, _recorded_runs(state))
     ended = [(run.created_at or 0.0, run) for run in recorded if not run.status.live]
@@ -88,17 +90,6 @@ def lost_nodes(state: State) -> dict[str, str]:
         for node, of_node in runs.items()
         if sum(_lost(run, node) for run in of_node[-LOST_RUNS:]) == LOST_RUNS
     }
-
-
-def _counted_since(cluster: RecordedResource) -> dict[str, float]:
-    """Return the time by node id from which lost runs count: of its creation or release."""
-    created, known = cluster.outputs.get(CREATED) or {}, entries(cluster)
-    times = {}
-    for node in cluster.outputs.get("nodes") or ():
-        entry = known.get(_node_id(cluster, node))
-        ended = (entry.released or entry.since) if entry else 0.0
-        times[_node_id(cluster, node)] = max(ended, created.get(node.get("key", ""), 0.0))
-    return times
 
 
 def _recorded_runs(state: State) -> Iterator[Mapping[str, Any]]:

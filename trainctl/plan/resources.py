@@ -106,9 +106,9 @@ class ResourceContext:
         self, action: Action, of: DesiredResource | RecordedResource, **more: Any
     ) -> Change:
         return Change(
-            address=self.address,
-            action=action,
-            provider=of.provider,
+            self.address,
+            action,
+            of.provider,
             depends_on=of.depends_on,
             lifecycle=self.lifecycle,
             seen=self.seen,
@@ -129,18 +129,17 @@ def resource_context(inputs: PlanInputs, address: Address) -> ResourceContext:
     options, state = inputs.options, inputs.state
     declared = inputs.desired.resources.get(address)
     recorded = state.resources.get(address)
-    intent = state.open_intents.get(address)
     resource = recorded if options.destroy else declared or recorded
     provider = resource.provider if resource else ""
     own = declared.lifecycle if declared else recorded.lifecycle if recorded else JobLifecycle()
     return ResourceContext(
-        address=address,
-        resource=None if options.destroy else declared,
-        recorded=recorded,
-        observed=_observed(inputs, address),
-        intent=intent,
-        lifecycle=own,
-        seen=state.versions.get(address, 0),
+        address,
+        None if options.destroy else declared,
+        recorded,
+        _observed(inputs, address),
+        state.open_intents.get(address),
+        own,
+        state.versions.get(address, 0),
         attempts=state.attempts(address),
         unrecorded_runs=inputs.unrecorded_runs.get(address, ()),
         replace=address in options.replace or address in options.run,
@@ -247,11 +246,11 @@ def plan_cleanup(context: ResourceContext) -> Change | None:
         return None
     intent = context.attempts[0]
     return Change(
-        address=context.address,
-        action=Action.DELETE,
-        provider=intent.provider,
-        reason=ActionReason.INTERRUPTED,
-        before=plain(intent.attributes),
+        context.address,
+        Action.DELETE,
+        intent.provider,
+        ActionReason.INTERRUPTED,
+        plain(intent.attributes),
         depends_on=intent.depends_on,
         seen=context.seen,
         note="leftovers of an interrupted attempt are removed",
@@ -309,12 +308,12 @@ def plan_resource(context: ResourceContext, desired_values: DesiredValues) -> Ch
             context, desired_values, Action.REPLACE, ActionReason.CANNOT_UPDATE, replace_paths=paths
         )
     if before != after and _without_nulls(before) != _without_nulls(after):
-        return _update(context, desired_values)
-    return _plan_recreation(context, desired_values) or plan_noop(context, after)
-
-
-def _plan_recreation(context: ResourceContext, desired_values: DesiredValues) -> Change | None:
-    """Plan an update for a moved mirror, recovered nodes or an interrupted attempt."""
+        differing = {
+            key for key in before.keys() | after.keys() if before.get(key) != after.get(key)
+        }
+        moved = context.address.kind is Kind.WEIGHTS and differing <= PLANNED_WEIGHTS_ATTRIBUTES
+        reason = ActionReason.SOURCE_MOVED if moved else None
+        return _make(context, desired_values, Action.UPDATE, reason)
     if context.other_mirror:
         note = f"the mirror was {context.other_mirror}"
         return _make(context, desired_values, Action.UPDATE, ActionReason.MIRROR_MOVED, note=note)
@@ -322,9 +321,9 @@ def _plan_recreation(context: ResourceContext, desired_values: DesiredValues) ->
         note = f"{', '.join(context.observed.recovered_nodes)} is reachable again"
         return _make(context, desired_values, Action.UPDATE, note=note)
     if context.intent is not None:
-        note = "" if is_attempt_at(context.intent, desired_values.after) else UNDOES_ATTEMPT
+        note = "" if is_attempt_at(context.intent, after) else UNDOES_ATTEMPT
         return _make(context, desired_values, Action.UPDATE, ActionReason.INTERRUPTED, note=note)
-    return None
+    return plan_noop(context, after)
 
 
 def plan_noop(context: ResourceContext, after: dict[str, Any], **more: Any) -> Change:
@@ -344,18 +343,6 @@ def _without_nulls(attributes: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in attributes.items() if value is not None}
 
 
-def _update(context: ResourceContext, desired_values: DesiredValues) -> Change:
-    differing = {
-        key
-        for key in context.before.keys() | desired_values.after.keys()
-        if context.before.get(key) != desired_values.after.get(key)
-    }
-    moved = context.address.kind is Kind.WEIGHTS and differing <= PLANNED_WEIGHTS_ATTRIBUTES
-    return _make(
-        context, desired_values, Action.UPDATE, ActionReason.SOURCE_MOVED if moved else None
-    )
-
-
 def _make(
     context: ResourceContext,
     desired_values: DesiredValues,
@@ -363,13 +350,17 @@ def _make(
     reason: ActionReason | None = None,
     **more: Any,
 ) -> Change:
+    names = _OUTPUTS.get(context.address.kind, ())
+    if (
+        context.address.kind is Kind.WEIGHTS
+        and action is Action.UPDATE
+        and not context.other_mirror
+    ):
+        pin = desired_values.after.get("pin")
+        names = () if pin and context.before.get("pin") == pin else ("listing",)
     unknown = {
         **desired_values.unknown,
-        **{
-            name: True
-            for name in _changed_outputs(context, desired_values, action)
-            if name not in desired_values.known_outputs
-        },
+        **{name: True for name in names if name not in desired_values.known_outputs},
     }
     recorded = {} if action is Action.CREATE else context.outputs
     outputs = {**recorded, **desired_values.known_outputs}
@@ -381,18 +372,3 @@ def _make(
         outputs_after={key: value for key, value in outputs.items() if key not in unknown},
         **more,
     )
-
-
-def _changed_outputs(
-    context: ResourceContext, desired_values: DesiredValues, action: Action
-) -> tuple[str, ...]:
-    """Return the outputs that the change may modify."""
-    names = _OUTPUTS.get(context.address.kind, ())
-    if (
-        context.address.kind is Kind.WEIGHTS
-        and action is Action.UPDATE
-        and not context.other_mirror
-    ):
-        same = context.before.get("pin") == desired_values.after.get("pin")
-        return () if same and desired_values.after.get("pin") else ("listing",)
-    return names

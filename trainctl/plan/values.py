@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainctl.base.listing import ResolvedSource
 from trainctl.desired.values import DesiredState
@@ -26,9 +26,11 @@ from trainctl.plugin_api.provider import Capabilities, ResourceStatus
 from trainctl.plugin_api.scheduler import BatchForecast, PartitionFacts
 
 if TYPE_CHECKING:
-    from trainctl.base.protocol.host import Facts, ImageAvailability
+    from trainctl.base.protocol.host import Facts, FreeGpu, HostGpuFacts, ImageAvailability
     from trainctl.base.protocol.method import NodeCacheRequest
     from trainctl.base.protocol.weights import CacheQueryResponse
+
+_Gpu = TypeVar("_Gpu", "HostGpuFacts", "FreeGpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,12 @@ class NodeFacts:
             return 0
         if not (gpus := self.reported["gpus"]):
             return self.declared_gpus or 0
-        return sum(not kind or kind in gpu["is"] for gpu in gpus[: self.declared_gpus])
+        return len(gpus_of_kind(gpus[: self.declared_gpus], kind))
+
+
+def gpus_of_kind(gpus: Sequence[_Gpu], kind: str) -> list[_Gpu]:
+    """Return the GPUs of a kind, all if it is empty."""
+    return [gpu for gpu in gpus if not kind or kind in gpu["is"]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from trainctl.plan.placement import (
     NodeOffer,
     SpaceAvailability,
     assign_nodes,
-    note_claimed_gpus,
     reserve,
+    with_note,
 )
 from trainctl.plan.values import Change, PlanInputs
 
@@ -127,4 +127,4 @@ def test_a_new_run_without_an_accelerator_claims_all_gpus(
     inputs = PlanInputs(nothing, nothing, nodes={cluster: (node,)}, rank_placements=placements)
     after = {"cluster": "box", "compute": {"accelerator": accelerator}}
     change = Change(job, action, "", after=after, note="why")
-    assert note_claimed_gpus(inputs, change).note == note
+    assert with_note(inputs, change).note == note
