@@ -150,26 +150,26 @@ def _desired(
     moved: DesiredMoves,
     reported: list[Diagnostic],
 ) -> DesiredState:
-    problems = sorted(
-        {mask_credentials(problem) for problem in _deduplicate_matrix_problems(reported)},
-        key=_sort_key,
-    )
+    groups: dict[Diagnostic, list[Diagnostic]] = {}  # equal problems of the jobs of a matrix
+    for problem in reported:
+        name = (problem.address or "").partition("[")[0] or None
+        groups.setdefault(replace(problem, address=name), []).append(problem)
+    merged = (whole if len(set(group)) > 1 else group[0] for whole, group in groups.items())
+    problems = sorted(set(map(mask_credentials, merged)), key=_sort_key)
     if any(problem.severity is Severity.ERROR for problem in problems):
         raise ManifestError(tuple(problems))
     used = _used(documents, manifest, resources)
     in_order = sorted(used, key=lambda address: address.rank()[:2])  # matrices keep their order
     ordered = {address: resources[address] for address in in_order}
     return DesiredState(
-        directory=documents.directory,
-        resources=ordered,
-        secrets=secrets,
-        clusters=tuple(
-            name for name in manifest.clusters if Address(Kind.CLUSTER, name) in ordered
-        ),
-        mirror=_store(manifest.mirror),
-        checkpoints=store,
-        state=_store(manifest.state),
-        reuse_from=manifest.reuse_from,
+        documents.directory,
+        ordered,
+        secrets,
+        tuple(name for name in manifest.clusters if Address(Kind.CLUSTER, name) in ordered),
+        _store(manifest.mirror),
+        store,
+        _store(manifest.state),
+        manifest.reuse_from,
         manifest_files=documents.files,
         manifest_digest=_digest(manifest, ordered, secrets, moved),
         moves=moved,
@@ -218,15 +218,6 @@ def _has_expression(node: ManifestNode) -> bool:
     return any(map(_has_expression, (*node.entries.values(), *node.items)))
 
 
-def _deduplicate_matrix_problems(problems: list[Diagnostic]) -> list[Diagnostic]:
-    """Merge equal problems of the jobs of a matrix into a problem of the matrix."""
-    groups: dict[Diagnostic, list[Diagnostic]] = {}
-    for problem in problems:
-        name = (problem.address or "").partition("[")[0] or None
-        groups.setdefault(replace(problem, address=name), []).append(problem)
-    return [merged if len(set(group)) > 1 else group[0] for merged, group in groups.items()]
-
-
 def _sort_key(problem: Diagnostic) -> tuple[str, int, int, str]:
     where = problem.where or Position("")
     return where.file, where.line or 0, where.column or 0, problem.summary
@@ -262,39 +253,36 @@ def _digest(
 
 def with_slugs(root: ManifestNode, problems: list[Diagnostic]) -> ManifestNode:
     """Return the tree with slugs as keys, and ``name`` in their sections; report equal slugs."""
-    edits: dict[TreePath, ManifestNode | None] = {
-        (section,): _with_slug_keys(root.entries[section], kind, problems)
-        for section, kind in _NAMED_SECTIONS.items()
-        if section in root.entries and not all(map(NAME.fullmatch, root.entries[section].entries))
-    }
-    return with_edits(root, edits) if edits else root
-
-
-def _with_slug_keys(node: ManifestNode, kind: str, problems: list[Diagnostic]) -> ManifestNode:
-    entries: dict[str, ManifestNode] = {}
-    written: dict[str, str] = {}
-    for text, entry in node.entries.items():
-        valid = text.strip() and text.isprintable() and len(text) <= LONGEST_NAME
-        valid = valid and OPEN not in text  # the expander reports it
-        name = slug(text) if valid else text
-        if name in written:
-            problems.append(
-                error(
-                    f"the names {written[name]!r} and {text!r} have the same address {kind}.{name}",
-                    "Rename one of them.",
-                    address=f"{kind}.{name}",
-                    where=node.key_position(text),
-                    code="duplicate-address",
-                )
-            )
+    edits: dict[TreePath, ManifestNode | None] = {}
+    for section, kind in _NAMED_SECTIONS.items():
+        node = root.entries.get(section)
+        if node is None or all(map(NAME.fullmatch, node.entries)):
             continue
-        written[name] = text
-        if name != text and isinstance(entry.value, dict) and "name" not in entry.entries:
-            named = {"name": scalar_node(text, entry.where), **entry.entries}
-            entry = mapping_node(named, entry.keys, entry.where)
-        entries[name] = entry
-    keys = {name: node.key_position(text) for name, text in written.items()}
-    return mapping_node(entries, keys, node.where)
+        entries: dict[str, ManifestNode] = {}
+        written: dict[str, str] = {}
+        for text, entry in node.entries.items():
+            valid = text.strip() and text.isprintable() and len(text) <= LONGEST_NAME
+            valid = valid and OPEN not in text  # the expander reports it
+            name = slug(text) if valid else text
+            if name in written:
+                problems.append(
+                    error(
+                        f"the names {written[name]!r} and {text!r} have the same address {kind}.{name}",
+                        "Rename one of them.",
+                        address=f"{kind}.{name}",
+                        where=node.key_position(text),
+                        code="duplicate-address",
+                    )
+                )
+                continue
+            written[name] = text
+            if name != text and isinstance(entry.value, dict) and "name" not in entry.entries:
+                named = {"name": scalar_node(text, entry.where), **entry.entries}
+                entry = mapping_node(named, entry.keys, entry.where)
+            entries[name] = entry
+        keys = {name: node.key_position(text) for name, text in written.items()}
+        edits[section,] = mapping_node(entries, keys, node.where)
+    return with_edits(root, edits) if edits else root
 
 
 def moves(manifest: Manifest, resources: Collection[Address], names: DeclaredNames) -> DesiredMoves:

@@ -54,7 +54,15 @@ class ManifestCache:
         if desired.warnings:
             return
         values = desired_to_json(desired, desired.resources)
-        entry = {"key": self.key, "desired": values, "places": _positions(desired)}
+        items = {
+            **{str(address): resource.where for address, resource in desired.resources.items()},
+            **{f"secret.{name}": secret.where for name, secret in desired.secrets.items()},
+        }
+        positions = {
+            name: [where.file, where.line, where.column, where.key_path] if where else None
+            for name, where in items.items()
+        }
+        entry = {"key": self.key, "desired": values, "places": positions}
         text = json.dumps(entry, separators=(",", ":")).encode()  # keeps the order of attributes
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         with contextlib.suppress(OSError):
@@ -77,12 +85,14 @@ def open_cache(
     plugins: Sequence[tuple[str, str]],
 ) -> ManifestCache:
     """Return the cache of a manifest; ``plugins`` are pairs of provider and package."""
+    from importlib.util import find_spec
+
+    folders = [Path(root, name) for root in trainctl.__path__ for name in _PACKAGES]
+    for spec in map(find_spec, sorted({package for _, package in plugins})):
+        folders += map(Path, spec.submodule_search_locations or () if spec else ())
     inputs: JsonValue = {
         "python": sys.version,
-        "program": [
-            *_sources(Path(root, name) for root in trainctl.__path__ for name in _PACKAGES),
-            *_packages(package for _, package in plugins),
-        ],
+        "program": [*_sources(folders)],
         "plugins": [list(plugin) for plugin in plugins],
         "directory": str(directory.resolve()),
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
@@ -93,31 +103,12 @@ def open_cache(
     return ManifestCache(cache_home / "manifests" / f"{name}.json", key, directory)
 
 
-def _packages(names: Iterable[str]) -> Iterator[list[str | int]]:
-    from importlib.util import find_spec
-
-    for name in sorted(set(names)):
-        spec = find_spec(name)
-        yield from _sources(map(Path, spec.submodule_search_locations or () if spec else ()))
-
-
 def _sources(folders: Iterable[Path]) -> Iterator[list[str | int]]:
     """Yield name, size and mtime of each source file."""
     for folder in folders:
         for path in sorted(folder.rglob("*.py")):
             status = path.stat()
             yield [str(path), status.st_size, status.st_mtime_ns]
-
-
-def _positions(desired: DesiredState) -> dict[str, JsonValue]:
-    items = {
-        **{str(address): resource.where for address, resource in desired.resources.items()},
-        **{f"secret.{name}": secret.where for name, secret in desired.secrets.items()},
-    }
-    return {
-        name: [where.file, where.line, where.column, where.key_path] if where else None
-        for name, where in items.items()
-    }
 
 
 def _with_positions(

@@ -36,7 +36,7 @@ from trainctl.model.specs.job_spec import (
 )
 from trainctl.model.specs.location import CheckpointsLocation
 from trainctl.model.specs.resource import Cache, CacheSpec, DesiredResource
-from trainctl.model.specs.runtime import CACHE_DIRECTORIES, Runtime, RuntimeSpec
+from trainctl.model.specs.runtime import CACHE_DIRECTORIES, RuntimeSpec
 from trainctl.model.specs.weights import InlineWeights, default_mount, is_source
 
 
@@ -116,6 +116,10 @@ class JobBuilder:
         )
         project_resource = self._resources.get(Address(Kind.PROJECT, project))
         project_name = project_resource.attributes["name"] if project_resource else project
+        store = None  # of checkpoints; None if they are on the nodes, or if there are none
+        if section.runtime.checkpointing_config.enabled or (loading and loading.enabled):
+            url = self._store.url
+            store = MirrorSite(url, self._store.endpoint_url or "") if url else None
         values = instance.values if instance else {}
         matrix = tuple(MatrixValue(name, scalar_text(value)) for name, value in values.items())
         job = converted(
@@ -132,7 +136,7 @@ class JobBuilder:
             matrix=matrix or None,
             depends_on=section.depends_on or None,
             code=self._code(section, path),
-            checkpoint_store=self._checkpoint_store(section.runtime),
+            checkpoint_store=str(store) if store else None,
         )
         self._check_accelerator(section, path)
         if section.max_parallel is not None and instance is None:
@@ -151,12 +155,6 @@ class JobBuilder:
                 depends_on.append(self._caches[None, cluster])
         depends_on += resolve_dependencies(section.depends_on, path, self._names, self._of_matrix)
         self._add(address, cluster, job.to_attributes(), section.lifecycle, path, set(depends_on))
-
-    def _checkpoint_store(self, runtime: Runtime) -> str | None:
-        """Return where new runs store checkpoints, None if that is on their nodes or they have none."""
-        loading, url = runtime.load_checkpoint_config, self._store.url
-        uses = runtime.checkpointing_config.enabled or (loading and loading.enabled)
-        return str(MirrorSite(url, self._store.endpoint_url or "")) if url and uses else None
 
     def _address(self, name: str) -> Address:
         """Return the address of a job by its key in the tree."""
@@ -183,30 +181,24 @@ class JobBuilder:
                 numbered = instance.weights[index] if instance else (inline_count, None)
                 number, key = numbered or (index, None)
                 name = f"{instance.job if instance else job}-{number}"
-                address = self._add_inline(Address(Kind.WEIGHTS, name, key), entry, here)
+                address = Address(Kind.WEIGHTS, name, key)
+                if name in self._names.weights:
+                    self._names.report_problem(
+                        f"the address {address} of this source is already declared",
+                        f"Rename the weights {name!r}, or declare this source under 'weights'.",
+                        here,
+                        code="duplicate-address",
+                    )
+                elif address not in self._resources and self._is_name(name, here):
+                    source = InlineWeights(source=entry) if isinstance(entry, str) else entry
+                    built = weights(address, source, Lifecycle(), here, self._names)
+                    self._resources[address] = built
                 inline_count += 1
             resource = self._resources.get(address)
             if resource is not None:
                 spec = resource.weights_spec
                 mount = spec.mount_location or default_mount(spec.source)
                 yield converted(spec, JobWeights, address=address, mount_location=mount)
-
-    def _add_inline(
-        self, address: Address, entry: str | InlineWeights, path: ManifestPath
-    ) -> Address:
-        section = InlineWeights(source=entry) if isinstance(entry, str) else entry
-        name = address.name
-        if name in self._names.weights:
-            self._names.report_problem(
-                f"the address {address} of this source is already declared",
-                f"Rename the weights {name!r}, or declare this source under 'weights'.",
-                path,
-                code="duplicate-address",
-            )
-        elif address not in self._resources and self._is_name(name, path):
-            resource = weights(address, section, Lifecycle(), path, self._names)
-            self._resources[address] = resource
-        return address
 
     def _check_mounts(self, section: Job, used: Sequence[JobWeights], path: ManifestPath) -> None:
         """Report mount locations that are equal or nested."""

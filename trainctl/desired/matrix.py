@@ -151,7 +151,15 @@ class _MatrixExpansion:
         for name in lists:
             if _NAME.fullmatch(name) is None:
                 self._bad_name(name, self.node.entries[name])
-        self._check_lists(lists)
+            seen: set[tuple[bool, Scalar]] = set()
+            for item, value in zip(self.node.entries[name].items, lists[name], strict=True):
+                if _comparable(value) in seen:
+                    self._report_problem(
+                        f"matrix.{name} lists {scalar_text(value)} twice",
+                        "Remove the duplicate.",
+                        item,
+                    )
+                seen.add(_comparable(value))
         included = self._objects(_INCLUDE)
         count = math.prod(map(len, lists.values())) + len(included)
         if count > MAX_COMBINATIONS:
@@ -205,7 +213,15 @@ class _MatrixExpansion:
         alone: list[Values] = []
         for index, node in enumerate(included):
             values = _values(node)
-            self._check_included(index, node, lists)
+            for name, value in node.entries.items():
+                if name not in lists and name not in self.used:
+                    self._report_problem(
+                        f"matrix.include[{index}]: the matrix has no list {name!r}",
+                        f"{did_you_mean(name, lists)} To add a new name, use ${{{{ matrix.{name} }}}} in the job.".strip(),
+                        value,
+                    )
+                elif _NAME.fullmatch(name) is None:
+                    self._bad_name(name, value)
             own = {name: value for name, value in values.items() if name in lists}
             extra = {name: value for name, value in values.items() if name not in lists}
             matches = [
@@ -222,32 +238,6 @@ class _MatrixExpansion:
                 for values in alone
             ),
         ]
-
-    def _check_included(
-        self, index: int, node: ManifestNode, lists: Mapping[str, list[Scalar]]
-    ) -> None:
-        for name, value in node.entries.items():
-            if name not in lists and name not in self.used:
-                self._report_problem(
-                    f"matrix.include[{index}]: the matrix has no list {name!r}",
-                    f"{did_you_mean(name, lists)} To add a new name, use ${{{{ matrix.{name} }}}} in the job.".strip(),
-                    value,
-                )
-            elif _NAME.fullmatch(name) is None:
-                self._bad_name(name, value)
-
-    def _check_lists(self, lists: Mapping[str, list[Scalar]]) -> None:
-        for name in lists:
-            values: set[tuple[bool, Scalar]] = set()
-            for item in self.node.entries[name].items:
-                value = _value(item)
-                if _comparable(value) in values:
-                    self._report_problem(
-                        f"matrix.{name} lists {scalar_text(value)} twice",
-                        "Remove the duplicate.",
-                        item,
-                    )
-                values.add(_comparable(value))
 
     def _check_result(self, combinations: list[Values]) -> None:
         if not combinations:

@@ -217,7 +217,18 @@ def _find_job(text: str, by: ReferringJob, names: DeclaredNames, path: Path) -> 
     if address is not None and address in by.jobs:
         return address
     if address is not None and address.key is None and address.name in by.of_matrix:
-        return _choose_of_matrix(address, by, names, path)
+        # A matrix means the same combination, else its only job.
+        jobs = by.of_matrix[address.name]
+        if address == by.address.group:
+            return by.address
+        if len(jobs) > 1:
+            names.report_problem(
+                f"job_id: {address} has {len(jobs)} jobs",
+                f"Use the name of a single job, for example {_job_text(jobs[0])!r}.",
+                path,
+                code="ambiguous-default",
+            )
+        return jobs[0]
     if not _RUN.fullmatch(text):
         hint = did_you_mean(text.removeprefix("job."), [_job_text(job) for job in by.jobs])
         names.report_problem(
@@ -227,21 +238,6 @@ def _find_job(text: str, by: ReferringJob, names: DeclaredNames, path: Path) -> 
             code="undeclared-name",
         )
     return None
-
-
-def _choose_of_matrix(name: Address, by: ReferringJob, names: DeclaredNames, path: Path) -> Address:
-    """Return the job that a matrix name means; preferably the referring job."""
-    if name == by.address.group:
-        return by.address
-    jobs = by.of_matrix[name.name]
-    if len(jobs) > 1:
-        names.report_problem(
-            f"job_id: {name} has {len(jobs)} jobs",
-            f"Use the name of a single job, for example {_job_text(jobs[0])!r}.",
-            path,
-            code="ambiguous-default",
-        )
-    return jobs[0]
 
 
 def _job_text(job: Address) -> str:

@@ -62,7 +62,25 @@ class ProviderSettings:
         settings: dict[str, Any] = plain_json(cluster.settings)
         schema = self._schema(cluster.provider)
         if schema is None:
-            self._not_installed(cluster.provider, (*path, "provider"))
+            provider, place = cluster.provider, (*path, "provider")
+            meant = None if provider in self._installed else nearest(provider, self._installed)
+            if meant is not None:
+                self._names.report_problem(
+                    f"unknown provider {provider!r}",
+                    f"Did you mean {meant!r}?",
+                    place,
+                    code="missing-provider",
+                )
+                return settings
+            self.warnings.append(
+                warning(
+                    f"provider {provider!r} is not installed",
+                    f"Install it: pip install trainctl-{provider}. Without it, this cluster is not checked and can't be planned.",
+                    address=f"cluster.{name}",
+                    where=self._names.place(place),
+                    code="missing-provider",
+                )
+            )
             return settings
         from jsonschema import Draft202012Validator  # loading it takes 0.1 s
 
@@ -85,26 +103,6 @@ class ProviderSettings:
         if provider not in self._schemas:
             self._schemas[provider] = self._schema_of(provider)
         return self._schemas[provider]
-
-    def _not_installed(self, provider: str, path: Path) -> None:
-        meant = None if provider in self._installed else nearest(provider, self._installed)
-        if meant is not None:
-            self._names.report_problem(
-                f"unknown provider {provider!r}",
-                f"Did you mean {meant!r}?",
-                path,
-                code="missing-provider",
-            )
-            return
-        self.warnings.append(
-            warning(
-                f"provider {provider!r} is not installed",
-                f"Install it: pip install trainctl-{provider}. Without it, this cluster is not checked and can't be planned.",
-                address=f"cluster.{path[1]}",
-                where=self._names.place(path),
-                code="missing-provider",
-            )
-        )
 
     def _report_problem(self, problem: ValidationError, cluster: Path) -> None:
         path = (*cluster, *problem.absolute_path)
@@ -253,7 +251,16 @@ def _cluster(
     name: str, section: Cluster, settings: Mapping[str, Any], names: DeclaredNames
 ) -> DesiredResource:
     path: Path = ("clusters", name)
-    _check_cache(section, path, names)
+    tiers = {"node": section.cache.node, "cluster": section.cache.cluster} if section.cache else {}
+    for tier_name, tier in tiers.items():
+        directory = tier.dir if tier else None
+        if directory and (not directory.startswith("/") or ".." in directory.split("/")):
+            names.report_problem(
+                "dir: expected an absolute directory without '..'",
+                "Use for example /nvme/trainctl.",
+                (*path, "cache", tier_name, "dir"),
+                code="invalid-path",
+            )
     attributes = {
         **settings,
         "provider": section.provider,
@@ -262,19 +269,6 @@ def _cluster(
     }
     address = Address(Kind.CLUSTER, name)
     return build_resource(address, section.provider, attributes, section.lifecycle, path, names)
-
-
-def _check_cache(section: Cluster, path: Path, names: DeclaredNames) -> None:
-    tiers = {"node": section.cache.node, "cluster": section.cache.cluster} if section.cache else {}
-    for name, tier in tiers.items():
-        directory = tier.dir if tier else None
-        if directory and (not directory.startswith("/") or ".." in directory.split("/")):
-            names.report_problem(
-                "dir: expected an absolute directory without '..'",
-                "Use for example /nvme/trainctl.",
-                (*path, "cache", name, "dir"),
-                code="invalid-path",
-            )
 
 
 def declared_weights(manifest: Manifest, names: DeclaredNames) -> list[DesiredResource]:

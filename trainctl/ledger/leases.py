@@ -91,17 +91,15 @@ def _head_commit() -> str | None:
         head = (git / "HEAD").read_text().strip()
         if head.startswith("ref: "):
             link = git / "commondir"
-            head = _read_ref(git / link.read_text().strip() if link.exists() else git, head[5:])
+            git, ref = git / link.read_text().strip() if link.exists() else git, head[5:]
+            if (git / ref).exists():
+                head = (git / ref).read_text().strip()
+            else:
+                packed = (git / "packed-refs").read_text().splitlines()
+                head = next((line.split()[0] for line in packed if line.endswith(f" {ref}")), "")
     except (OSError, UnicodeDecodeError):
         return None
     return head if _COMMIT.fullmatch(head) else None
-
-
-def _read_ref(git: Path, ref: str) -> str:
-    if (git / ref).exists():
-        return (git / ref).read_text().strip()
-    packed = (git / "packed-refs").read_text().splitlines()
-    return next((line.split()[0] for line in packed if line.endswith(f" {ref}")), "")
 
 
 def current_holder() -> LeaseHolder:

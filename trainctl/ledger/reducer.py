@@ -55,24 +55,16 @@ def newest_run(outputs: Json) -> Json | None:
 def _with_run(runs: list[Any], run: Json) -> list[Any]:
     for index, known in enumerate(runs):
         if isinstance(known, Mapping) and known.get("id") == run.get("id"):
-            if _is_older(run, known):
+            generations = run.get("generation") or 0, known.get("generation") or 0
+            is_older = generations[0] < generations[1]
+            if generations[0] == generations[1]:  # an end is final within a generation
+                is_older = known.get("ended_at") is not None and run.get("ended_at") is None
+            if is_older:
                 return runs
-            return [*runs[:index], {**run, **_keep_stop_request(run, known)}, *runs[index + 1 :]]
+            if run.get("generation") == known.get("generation") and known.get("stop_requested"):
+                run = {**run, "stop_requested": True}  # an earlier observation may lack it
+            return [*runs[:index], run, *runs[index + 1 :]]
     return [*runs, run]
-
-
-def _is_older(run: Json, known: Json) -> bool:
-    """Whether an observation is outdated; an end is final within a generation."""
-    generation, known_generation = run.get("generation") or 0, known.get("generation") or 0
-    if generation != known_generation:
-        return bool(generation < known_generation)
-    return known.get("ended_at") is not None and run.get("ended_at") is None
-
-
-def _keep_stop_request(run: Json, known: Json) -> Json:
-    """Keep ``stop_requested``, which an earlier observation may lack."""
-    same = run.get("generation") == known.get("generation")
-    return {"stop_requested": True} if same and known.get("stop_requested") else {}
 
 
 FORGET = "forget"

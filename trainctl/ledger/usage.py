@@ -72,8 +72,29 @@ def run_usage(entries: Iterable[Entry]) -> list[RunUsage]:
         changed = reducer.apply(entry)
         if isinstance(entry, Intent):
             starters.setdefault(entry.key, entry.holder.actor)
-        elif changed and isinstance(entry, OutcomeEntry | RefreshEntry):
-            _observe(runs, entry, reducer, starters)
+        if not changed or not isinstance(entry, OutcomeEntry | RefreshEntry):
+            continue
+        job, time = reducer.find_record(entry.address), entry.header.time
+        recorded: list[Any] = (job.outputs.get("runs") or []) if job else []
+        for raw in recorded:
+            known = runs.get(raw["id"])
+            if (
+                raw.get("started_at") is None
+                or raw.get("reused_from")
+                or (known and known.ended and raw is not recorded[-1])
+            ):
+                continue
+            run = RunRecord.from_json(raw)
+            # A lost run has no end: the time when that was recorded counts.
+            ended = None if run.status.live else run.ended_at or (known and known.ended) or time
+            assert job is not None  # noqa: S101 (it has the run)
+            usage = _usage(run, job, starters.get(run.key, entry.header.actor), reducer)
+            # Job, nodes and prices stay those of its first entry.
+            gpus = max(usage.gpus, known.gpus if known else 0)
+            runs[run.id] = replace(known or usage, ended=ended, gpus=gpus)
+        for usage in [] if job else [*runs.values()]:  # a deleted job's runs have ended
+            if usage.job == entry.address and usage.ended is None:
+                runs[usage.id] = replace(usage, ended=time)
     return list(runs.values())
 
 
@@ -96,36 +117,6 @@ def usage_rows(runs: Iterable[RunUsage], by: str, since: float, now: float) -> l
         for name, group in groups.items()
     ]
     return sorted(rows, key=lambda row: (-row.gpu_hours, -row.node_hours, row.name))
-
-
-def _observe(
-    runs: dict[str, RunUsage],
-    entry: OutcomeEntry | RefreshEntry,
-    reducer: StateReducer,
-    starters: Mapping[str, str],
-) -> None:
-    """Add the started runs of a job, or their ends."""
-    job, time = reducer.find_record(entry.address), entry.header.time
-    recorded: list[Any] = (job.outputs.get("runs") or []) if job else []
-    for raw in recorded:
-        known = runs.get(raw["id"])
-        if (
-            raw.get("started_at") is None
-            or raw.get("reused_from")
-            or (known and known.ended and raw is not recorded[-1])
-        ):
-            continue
-        run = RunRecord.from_json(raw)
-        # A lost run has no end: the time when that was recorded counts.
-        ended = None if run.status.live else run.ended_at or (known and known.ended) or time
-        assert job is not None  # noqa: S101 (it has the run)
-        usage = _usage(run, job, starters.get(run.key, entry.header.actor), reducer)
-        # Job, nodes and prices stay those of its first entry.
-        gpus = max(usage.gpus, known.gpus if known else 0)
-        runs[run.id] = replace(known or usage, ended=ended, gpus=gpus)
-    for usage in [] if job else [*runs.values()]:  # a deleted job's runs have ended
-        if usage.job == entry.address and usage.ended is None:
-            runs[usage.id] = replace(usage, ended=time)
 
 
 def _usage(run: RunRecord, job: RecordedResource, user: str, reducer: StateReducer) -> RunUsage:

@@ -76,9 +76,27 @@ class _YamlTreeBuilder:
         if depth > MAX_DEPTH:
             raise UnreadableManifest(too_deep_error(self._at(event)))
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(event, depth)
+            known = self._anchors.get(event.anchor or "")
+            if known is None:
+                raise self._stop(
+                    "undefined alias",
+                    f"Add the anchor &{event.anchor} before it.",
+                    event,
+                    code="unsupported-yaml",
+                )
+            if depth + known.height - 1 > MAX_DEPTH:
+                raise UnreadableManifest(too_deep_error(self._at(event)))
+            self._count(known.size, event)
+            return known
         if isinstance(event, yaml.ScalarEvent):
-            node = self._scalar(event)
+            where = self._at(event)
+            try:
+                node = scalar_node(self._value(event), where)
+            except ValueError as why:
+                advice = "Remove the tag." if event.style else "If you mean text, put it in quotes."
+                problem = error(str(why), advice, where=where, code="unsupported-value")
+                self._problems.append(problem)
+                node = scalar_node("", where)
         elif isinstance(event, yaml.SequenceStartEvent):
             node = self._sequence(event, events, depth)
         else:
@@ -86,20 +104,6 @@ class _YamlTreeBuilder:
         self._count(1 if node.height > 1 else node.size, event)
         if event.anchor:
             self._anchors[event.anchor] = node
-        return node
-
-    def _alias(self, event: Any, depth: int) -> ManifestNode:
-        node = self._anchors.get(event.anchor)
-        if node is None:
-            raise self._stop(
-                "undefined alias",
-                f"Add the anchor &{event.anchor} before it.",
-                event,
-                code="unsupported-yaml",
-            )
-        if depth + node.height - 1 > MAX_DEPTH:
-            raise UnreadableManifest(too_deep_error(self._at(event)))
-        self._count(node.size, event)
         return node
 
     def _sequence(self, event: Any, events: Iterator[Any], depth: int) -> ManifestNode:
@@ -155,15 +159,6 @@ class _YamlTreeBuilder:
             )
         self._count(sum(base.size for base in bases), event)
         return bases
-
-    def _scalar(self, event: Any) -> ManifestNode:
-        try:
-            return scalar_node(self._value(event), self._at(event))
-        except ValueError as why:
-            advice = "Remove the tag." if event.style else "If you mean text, put it in quotes."
-            where = self._at(event)
-            self._problems.append(error(str(why), advice, where=where, code="unsupported-value"))
-            return scalar_node("", where)
 
     def _value(self, event: Any) -> Scalar:
         tag = (event.tag or "").removeprefix(_CORE)

@@ -61,19 +61,16 @@ def _yaml_value(
         yield from (f"{indent}  {line}" if line else "" for line in value.splitlines())
     else:
         yield prefix
+        inner = f"{indent}  "
         for number, item in enumerate(value):
             here = (*path, number)
-            yield from _comment(here, comments, f"{indent}  ")
-            yield from _yaml_item(item, here, comments, f"{indent}  ")
-
-
-def _yaml_item(item: Any, path: Path, comments: Comments, indent: str) -> Iterator[str]:
-    if isinstance(item, Mapping) and _inline(item, path, comments) is None:
-        lines = _yaml_mapping(item, path, comments, f"{indent}  ")
-        yield f"{indent}- {next(lines).lstrip()}"
-        yield from lines
-    else:
-        yield from _yaml_value(f"{indent}-", item, path, comments, indent)
+            yield from _comment(here, comments, inner)
+            if isinstance(item, Mapping) and _inline(item, here, comments) is None:
+                lines = _yaml_mapping(item, here, comments, f"{inner}  ")
+                yield f"{inner}- {next(lines).lstrip()}"
+                yield from lines
+            else:
+                yield from _yaml_value(f"{inner}-", item, here, comments, inner)
 
 
 def _inline(value: Any, path: Path, comments: Comments) -> str | None:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from importlib.resources import files
 
 from trainctl.errors import PermissionDenied, TrainctlError
+from trainctl.model.json_codec import to_json
 
 
 class Severity(StrEnum):
@@ -54,17 +55,10 @@ class Diagnostic:
 
     def to_json(self) -> dict[str, str | int | None]:
         """JSON form in ``validate --format json`` and plans."""
-        where = self.where
-        return {
-            "severity": self.severity.value,
-            "code": self.code,
-            "summary": self.summary,
-            "detail": self.detail,
-            "address": self.address,
-            "file": where.file if where else None,
-            "line": where.line if where else None,
-            "column": where.column if where else None,
-        }
+        form: dict[str, str | int | None] = to_json(self)
+        del form["where"], form["forbids"]
+        position = ("file", "line", "column")
+        return {**form, **{name: getattr(self.where, name, None) for name in position}}
 
 
 def error(

@@ -27,14 +27,27 @@ class Redactor:
         self._values: tuple[str, ...] = ()
 
     def register(self, value: str) -> str:
-        """Register a secret value in all its encodings, and return it."""
+        """Register a secret as JSON, Python, URLs, basic authentication and HTML encode it; return it."""
+        from html import escape  # loaded only with secrets
+
         spellings = {
             value,
             value.strip(),
             *(line for line in value.splitlines() if len(line.strip()) >= 8),
         }
-        for spelling in tuple(spellings):
-            spellings |= _spellings(spelling)
+        for text in tuple(spellings):
+            spellings |= {
+                escape(text),
+                escape(json.dumps(text, ensure_ascii=False)[1:-1]),
+                json.dumps(text)[1:-1],
+                json.dumps(text, ensure_ascii=False)[1:-1],
+                repr(text)[1:-1],
+                ascii(text)[1:-1],
+                quote(text, safe=""),
+                quote(text),
+                quote_plus(text),
+                base64.b64encode(text.encode()).decode(),
+            }
         with self._lock:
             values = {*self._values, *(spelling for spelling in spellings if spelling)}
             self._values = tuple(sorted(values, key=lambda text: (-len(text), text)))
@@ -58,21 +71,3 @@ class Redactor:
                 tail, next((n for n in range(longest, 0, -1) if text.endswith(value[:n])), 0)
             )
         return len(text) - tail
-
-
-def _spellings(value: str) -> set[str]:
-    """Encode the value as JSON, Python, URLs, basic authentication and HTML do."""
-    from html import escape  # loaded only with secrets
-
-    return {
-        escape(value),
-        escape(json.dumps(value, ensure_ascii=False)[1:-1]),
-        json.dumps(value)[1:-1],
-        json.dumps(value, ensure_ascii=False)[1:-1],
-        repr(value)[1:-1],
-        ascii(value)[1:-1],
-        quote(value, safe=""),
-        quote(value),
-        quote_plus(value),
-        base64.b64encode(value.encode()).decode(),
-    }

@@ -315,17 +315,16 @@ class RankSample:
     def of(cls, rank: int, node: str, row: Mapping[str, Any]) -> RankSample:
         """Parse a sample from a node, ignoring unknown fields."""
         names = row.get("gpu_names", {})
+        host = {name: row["host"].get(name) for name in HostMetrics.__dataclass_fields__}
         return cls(
-            rank=rank,
-            node=node,
-            time=float(row["time"]),
-            cpu_usage=row.get("cpu_usage"),
-            cpu_memory_usage_bytes=int(row["cpu_memory_usage_bytes"]),
-            processes=int(row["processes"]),
-            host=HostMetrics(
-                **{name: row["host"].get(name) for name in HostMetrics.__dataclass_fields__}
-            ),
-            gpus={
+            rank,
+            node,
+            float(row["time"]),
+            row.get("cpu_usage"),
+            int(row["cpu_memory_usage_bytes"]),
+            int(row["processes"]),
+            HostMetrics(**host),
+            {
                 number: GpuMetrics(
                     str(names.get(number, "")),
                     busy,
@@ -334,15 +333,15 @@ class RankSample:
                 )
                 for number, busy in sorted(row.get("gpu_utilization", {}).items())
             },
-            volumes={
+            {
                 name: VolumeMetrics(
                     *(row[name].get(part) for part in VolumeMetrics.__dataclass_fields__)
                 )
                 for name in VOLUMES
                 if name in row
             },
-            problem=row.get("problem"),
-            progress=row.get("progress"),
+            row.get("problem"),
+            row.get("progress"),
         )
 
 

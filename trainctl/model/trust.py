@@ -200,17 +200,6 @@ class Trust:
             host.covers(to.host) for entry in self._of(secret) for host in entry.hosts
         )
 
-    def may_run(self, secret: str, command: tuple[str, ...], *, own: bool) -> bool:
-        """Whether a command may be run for the value of a secret.
-
-        ``own``: its program came with the manifest. Entries that list commands don't cover such programs, because
-        the author of the manifest controls their content.
-        """
-        return any(
-            entry.commands is True or (not own and entry.commands and command in entry.commands)
-            for entry in self._of(secret)
-        )
-
     def require_host(self, secret: str, to: SecretDestination) -> None:
         """Raise PermissionDenied unless a secret may be sent to a host."""
         hosts = f'hosts = ["{to.host}"]'
@@ -222,8 +211,15 @@ class Trust:
             )
 
     def require_command(self, secret: str, command: tuple[str, ...], *, own: bool) -> None:
-        """Raise PermissionDenied unless a command may be run for the value of a secret."""
-        if not self.may_run(secret, command, own=own):
+        """Raise PermissionDenied unless a command may be run for the value of a secret.
+
+        ``own``: its program came with the manifest. Entries that list commands don't cover such programs, because
+        the author of the manifest controls their content.
+        """
+        if not any(
+            entry.commands is True or (not own and entry.commands and command in entry.commands)
+            for entry in self._of(secret)
+        ):
             written = "true" if own else json.dumps([list(command)], ensure_ascii=False)
             advice = self._advice(secret, f"commands = {written}")
             raise PermissionDenied(

@@ -368,7 +368,7 @@ class PreflightChecker:
         listings: Sequence[str],
     ) -> PreflightResponse:
         """Query a node; add a finding if its clock differs."""
-        compute = step.job_spec.compute
+        compute, checkpoints = step.job_spec.compute, step.job_spec.runtime.checkpointing_config
         sizes = (step.needed(item.address).weights_spec.bytes for item in step.job_spec.weights)
         size = sum(_PROBE_BYTES if size is None else size for size in sizes)
         sent_at = time.time()
@@ -376,7 +376,7 @@ class PreflightChecker:
             "data": node.data,
             "listings": [*listings],
             "probe_bytes": min(_PROBE_BYTES, size),
-            "checkpoint_bytes": step.job_spec.runtime.checkpointing_config.volume_bytes or 0,
+            "checkpoint_bytes": (checkpoints.volume_size_gib or 0) * 2**30,
         }
         request = PreflightRequest(
             **cache_target(node, cluster.cluster_spec),

@@ -8,16 +8,24 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from trainctl.model.json_codec import OMIT_EMPTY
-from trainctl.model.specs.checks import CheckedSection, Name, check, prepared, validation_error
+from trainctl.model.specs.checks import (
+    CheckedSection,
+    Name,
+    check,
+    prepared,
+    require,
+    validation_error,
+)
 
 
 def _matching(pattern: str, noun: str, example: str) -> object:
-    def checked(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise validation_error(f"not {noun}", f"Use {example}.", code="invalid-value")
-        return text
-
-    return check(checked, pattern=f"^{pattern}$")
+    return require(
+        lambda text: re.fullmatch(pattern, text),
+        f"not {noun}",
+        f"Use {example}.",
+        "invalid-value",
+        pattern=f"^{pattern}$",
+    )
 
 
 Region = Annotated[
@@ -105,16 +113,13 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 _OF_ANY = ("auth_method", "endpoint_url")
 
 
-def _in_capitals(value: object) -> object:
-    return value.upper() if isinstance(value, str) else value
-
-
 @dataclass(frozen=True, slots=True)
 class SourceAuth(CheckedSection):
     """Credential of a source, used to resolve and mirror it; it never reaches a job."""
 
     auth_method: Annotated[
-        Literal["CUSTOM_SECRET", "AWS_OIDC", "AWS_ASSUME_ROLE", "GCP_OIDC"], prepared(_in_capitals)
+        Literal["CUSTOM_SECRET", "AWS_OIDC", "AWS_ASSUME_ROLE", "GCP_OIDC"],
+        prepared(lambda value: value.upper() if isinstance(value, str) else value),
     ] = "CUSTOM_SECRET"
     """Method: a secret declared in this manifest, or an assumed role or account."""
     auth_secret_name: Name | None = field(default=None, metadata=OMIT_EMPTY)

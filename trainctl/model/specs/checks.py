@@ -123,6 +123,19 @@ def check(function: Callable[[Any], Any], **json_schema: Any) -> _Check:
     return _Check(build, json_schema)
 
 
+def require(
+    test: Callable[[Any], object], summary: str, detail: str, code: str, **json_schema: Any
+) -> _Check:
+    """Refuse values that don't pass a test."""
+
+    def checked(value: Any) -> Any:
+        if not test(value):
+            raise validation_error(summary, detail, code=code)
+        return value
+
+    return check(checked, **json_schema)
+
+
 def prepared(function: Callable[[Any], Any]) -> _Check:
     """Replace a value before it is checked."""
 
@@ -187,14 +200,6 @@ def _size(value: int | str) -> int | str:
     return value
 
 
-def _non_empty(value: str) -> str:
-    if not value.strip():
-        raise validation_error(
-            "value is empty", "Set a value, or remove the key.", code="empty-value"
-        )
-    return value
-
-
 def _duration(value: int | float | str) -> int | float | str:
     try:
         seconds = parse_duration(value)
@@ -207,28 +212,22 @@ def _duration(value: int | float | str) -> int | float | str:
     return value
 
 
-def _bounded_duration(value: int | float | str) -> int | float | str:
-    if not parse_duration(value):
-        raise validation_error(
-            "duration must be positive",
-            "Remove the key for no limit, or use for example 30s, 15m, 2h or 1d12h.",
-            code="invalid-duration",
-        )
-    return value
-
-
-def _display_name(name: str) -> str:
-    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
-        raise validation_error("invalid name", NAME_ADVICE, code="invalid-name")
-    return name
-
-
 LONGEST_NAME = 128
 NAME_ADVICE = "Use printable text of at most 128 characters."
 Name = Annotated[str, limits(pattern=f"^{NAME.pattern}$")]
 """A name in an address."""
 
-DisplayName = Annotated[str, check(_display_name, minLength=1, maxLength=LONGEST_NAME)]
+DisplayName = Annotated[
+    str,
+    require(
+        lambda name: name.strip() and len(name) <= LONGEST_NAME and name.isprintable(),
+        "invalid name",
+        NAME_ADVICE,
+        "invalid-name",
+        minLength=1,
+        maxLength=LONGEST_NAME,
+    ),
+]
 """A name as people write it; ``model.address.slug`` is the name in addresses."""
 
 _AS_WRITTEN = described(pattern=f"^.{{1,{LONGEST_NAME}}}$")
@@ -243,10 +242,23 @@ Size = Annotated[int | str, check(_size)]
 Duration = Annotated[int | float | str, check(_duration)]
 """Seconds, as a number or as text such as 90s, 15m, 2h or 1d12h; parse with ``parse_duration``."""
 
-BoundedDuration = Annotated[Duration, check(_bounded_duration)]
+BoundedDuration = Annotated[
+    Duration,
+    require(
+        parse_duration,
+        "duration must be positive",
+        "Remove the key for no limit, or use for example 30s, 15m, 2h or 1d12h.",
+        "invalid-duration",
+    ),
+]
 """A positive duration."""
 
-Text = Annotated[str, check(_non_empty, minLength=1)]
+Text = Annotated[
+    str,
+    require(
+        str.strip, "value is empty", "Set a value, or remove the key.", "empty-value", minLength=1
+    ),
+]
 """Non-empty text."""
 Texts = Annotated[tuple[Text, ...], listed()]
 SomeTexts = Annotated[tuple[Text, ...], listed(least=1)]

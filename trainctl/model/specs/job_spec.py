@@ -27,6 +27,7 @@ from trainctl.model.specs.checks import (
     limits,
     listed,
     named,
+    require,
     validation_error,
 )
 from trainctl.model.specs.image import Image
@@ -41,16 +42,6 @@ KNOWN_ACCELERATORS = (
     *("L40S", "RTX_PRO_6000", "B300", "GB300"),
 )
 """Names used by Baseten, for suggestions only."""
-
-
-def _memory(text: str) -> str:
-    if re.fullmatch(MEMORY, text) is None:
-        raise validation_error(
-            "not an amount of memory",
-            "Use a number with k, M, G, T, Ki, Mi, Gi or Ti, for example 64Gi or 64G.",
-            code="invalid-size",
-        )
-    return text
 
 
 def _accelerator(text: str) -> str:
@@ -85,6 +76,18 @@ def _host_path(path: str) -> str:
     return "/" + "/".join(part for part in parts if part and part != ".")
 
 
+Memory = Annotated[
+    str,
+    require(
+        lambda text: re.fullmatch(MEMORY, text),
+        "not an amount of memory",
+        "Use a number with k, M, G, T, Ki, Mi, Gi or Ti, for example 64Gi or 64G.",
+        "invalid-size",
+        pattern=f"^{MEMORY}$",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Compute(CheckedSection):
     """Resources of a job, per node."""
@@ -93,7 +96,7 @@ class Compute(CheckedSection):
     """Number of nodes."""
     cpu_count: Count | None = None
     """Processors per node; default: all."""
-    memory: Annotated[str, check(_memory, pattern=f"^{MEMORY}$")] | None = None
+    memory: Memory | None = None
     """Memory per node, for example 64Gi."""
     accelerator: Annotated[str, check(_accelerator, pattern=f"^{ACCELERATOR}$")] | None = None
     """GPUs per node, as ``TYPE`` or ``TYPE:COUNT``, for example H100:8; ``none`` for a job

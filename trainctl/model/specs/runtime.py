@@ -181,11 +181,6 @@ class CheckpointingConfig(CheckedSection):
     """Disk space for checkpoints in GiB: a node with less is not used, and a run that exceeds it is
     stopped."""
 
-    @property
-    def volume_bytes(self) -> int | None:
-        """The limit in bytes."""
-        return self.volume_size_gib * 2**30 if self.volume_size_gib else None
-
 
 @dataclass(frozen=True, slots=True)
 class Runtime(CheckedSection):

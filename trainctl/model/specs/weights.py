@@ -20,6 +20,7 @@ from trainctl.model.specs.checks import (
     check,
     converted,
     normalize_mount,
+    require,
     validation_error,
 )
 
@@ -51,32 +52,9 @@ def _sha256(text: str) -> str:
     return text.lower()
 
 
-def _file_name(text: str) -> str:
-    if not is_file_name(text):
-        raise validation_error(
-            "not a file name", "Use a name without '/', other than '..'.", code="invalid-value"
-        )
-    return text
-
-
-def _non_empty_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Reject an empty list, which as in huggingface_hub would include nothing."""
-    if not patterns:
-        raise validation_error(
-            "an empty list of patterns matches no file",
-            "Add patterns, or remove 'allow_patterns' to include all files.",
-            code="empty-value",
-        )
-    return patterns
-
-
 def _bare_source(text: str) -> str:
     _require_file_name(_source(text))
     return text
-
-
-def _name_or_source(text: str) -> str:
-    return _bare_source(text) if is_source(text) else text
 
 
 def _require_file_name(source: str) -> None:
@@ -92,7 +70,25 @@ def _require_file_name(source: str) -> None:
 
 SourceUri = Annotated[str, check(_source, pattern="^(hf|s3|gs|r2|azure|https)://|^file:")]
 Sha256 = Annotated[str, check(_sha256, pattern="^[0-9a-fA-F]{64}$")]
-AllowPatterns = Annotated[Texts, check(_non_empty_patterns, minItems=1)]
+AllowPatterns = Annotated[
+    Texts,
+    require(  # in huggingface_hub, an empty list includes nothing
+        len,
+        "an empty list of patterns matches no file",
+        "Add patterns, or remove 'allow_patterns' to include all files.",
+        "empty-value",
+        minItems=1,
+    ),
+]
+FileName = Annotated[
+    str,
+    require(
+        is_file_name,
+        "not a file name",
+        "Use a name without '/', other than '..'.",
+        "invalid-value",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +114,7 @@ class InlineWeights(CheckedSection):
     """Exclude files that match a pattern."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of an ``https://`` file; it pins the source."""
-    name: Annotated[str, check(_file_name)] | None = None
+    name: FileName | None = None
     """File name of an ``https://`` file; default: the server's (``Content-Disposition``), else the
     end of the URL."""
 
@@ -198,5 +194,6 @@ class Weights(InlineWeights):
 DeclaredWeights = Annotated[Annotated[SourceUri, check(_bare_source)] | Weights, TEXT_OR_OBJECT]
 """A source, or a mapping with its settings."""
 
-JobWeightsEntry = Annotated[Annotated[str, check(_name_or_source)] | InlineWeights, TEXT_OR_OBJECT]
+NameOrSource = Annotated[str, check(lambda text: _bare_source(text) if is_source(text) else text)]
+JobWeightsEntry = Annotated[NameOrSource | InlineWeights, TEXT_OR_OBJECT]
 """The name of declared weights, a source, or a mapping with its settings."""
