@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from xdist.workermanage import NodeManager
 
 from tests.support.cleanup import AT_END
 
@@ -47,6 +48,9 @@ class TestSession:
         config.option.basetemp = self.directory / "p"
         os.environ[_MARK] = str(self.directory)
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.directory / "t")
+        NodeManager.EXIT_TIMEOUT = (
+            300  # a busy machine needs more than ten seconds to end what workers started
+        )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Write what a failed test said to a file of its own."""
