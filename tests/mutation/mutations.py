@@ -118,8 +118,8 @@ MUTATIONS = [
         ("node/transfer/fetch_pool.py", "len(batch) >= _BATCH_MAX_FILES", "False"),
         (
             "node/transfer/fetch.py",
-            "MIRROR if file.sha256 in self._fetched_to_shared else SHARED",
-            "SHARED",
+            "source == SHARED and file.sha256 not in self._fetched_to_shared",
+            "source == SHARED",
         ),
         (
             "node/transfer/object_readers.py",
