@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from trainctl.base.checkpoints.layout import age_key, checkpoint_class, folder_of, newest_checkpoint
 from trainctl.base.checkpoints.manifests import CheckpointManifest, RunCheckpoints, list_runs
@@ -19,11 +19,6 @@ from trainctl.node.checkpoints.uploader import open_store_for
 from trainctl.node.checkpoints.uploader_process import runs_to_upload, upload_remaining
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system.blob_files import stamp
-
-
-class _LoadableCheckpoint(NamedTuple):
-    source: RunCheckpoints
-    manifest: CheckpointManifest
 
 
 def load_checkpoints(
@@ -49,23 +44,21 @@ def load_checkpoints(
         place = reference.get("place") or location
         with store_errors(place):
             checkpoints = _find(open_store_for(place, data, secrets), reference)
-        for checkpoint in checkpoints:
-            prefix, manifest = checkpoint.source.prefix, checkpoint.manifest
-            job = str((reference["runs"] and reference["job"]) or prefix.split("/")[1])
+        for source, manifest in checkpoints:
+            job = str((reference["runs"] and reference["job"]) or source.prefix.split("/")[1])
             rank = Path(job, f"rank-{manifest['rank']}")
-            _place(checkpoint, run.loaded / rank, data / "checkpoints")
+            _place(source, manifest, run.loaded / rank, data / "checkpoints")
             visible = Path(spec["environment"].get("BT_LOAD_CHECKPOINT_DIR") or run.loaded, rank)
             pointers = place_pointers(manifest, run.loaded / rank, visible)
             row = {name: manifest.get(name) for name in ("rank", "name", "step", "version")}
-            rows.append({"run": prefix, **row, "pointers": pointers})
+            rows.append({"run": source.prefix, **row, "pointers": pointers})
     return rows
 
 
-def _find(store: CheckpointStore, reference: CheckpointLoad) -> List[_LoadableCheckpoint]:
-    """Ranks of the newest matching checkpoint.
-
-    The newest of each job, and of these the last written.
-    """
+def _find(
+    store: CheckpointStore, reference: CheckpointLoad
+) -> List[Tuple[RunCheckpoints, CheckpointManifest]]:
+    """Ranks of the newest matching checkpoint: the newest of each job, and of these the last written."""
     jobs: Dict[str, Dict[RunCheckpoints, List[CheckpointManifest]]] = {}
     name = reference["name"]
     projects = {path.split("/")[0] for path in reference["runs"]} or {reference["project"]}
@@ -93,7 +86,8 @@ def _find(store: CheckpointStore, reference: CheckpointLoad) -> List[_LoadableCh
         words += [f"of job {reference['job']}"] if reference["job"] else []
         words.append(f"in project {reference['project']}")
         names = [
-            f"{run.prefix}: {manifest['name']}{_reason(manifest)}"
+            f"{run.prefix}: {manifest['name']}"
+            + (f" (unfinished: {manifest['unfinished']})" if manifest.get("unfinished") else "")
             for run in list_runs(store, reference["project"])
             for manifest in run.manifests()
         ]
@@ -104,16 +98,11 @@ def _find(store: CheckpointStore, reference: CheckpointLoad) -> List[_LoadableCh
     source, ranks = max(
         newest, key=lambda entry: (min(checkpoint_class(entry[1][0]), 1), age_key(entry[1][0]))
     )
-    return [_LoadableCheckpoint(source, manifest) for manifest in ranks]
+    return [(source, manifest) for manifest in ranks]
 
 
-def _reason(manifest: CheckpointManifest) -> str:
-    return f" (unfinished: {manifest['unfinished']})" if manifest.get("unfinished") else ""
-
-
-def _place(checkpoint: _LoadableCheckpoint, rank: Path, local: Path) -> None:
+def _place(source: RunCheckpoints, manifest: CheckpointManifest, rank: Path, local: Path) -> None:
     """Fill the directory of a rank with hard links to local files, else verified copies."""
-    source, manifest = checkpoint.source, checkpoint.manifest
     below = Path(f"rank-{manifest['rank']}", folder_of(manifest))
     target = rank.parent / below
     make_directory(target)

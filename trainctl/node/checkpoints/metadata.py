@@ -91,13 +91,24 @@ def describe_checkpoint(directory: Path, name: str, files: Iterable[str]) -> Dic
         for header in (read_header(directory / name) for name in _weights(names))
         if header is not None
     ]
+    # transformers 5 writes no name for full models.
+    bases = (adapter.get("base_model_name_or_path"), config.get("_name_or_path"))
+    base = next((value for value in bases if isinstance(value, str) and value), None)
+    if base is not None:
+        revision = adapter.get("revision")
+        base = (f"{base}@{revision}" if revision else base)[:_MOST_TEXT]
+    dtypes: Counter[str] = Counter()
+    for header in headers:
+        dtypes.update(header.dtypes)
     rank = max((header.lora_rank for header in headers), default=0) or adapter.get("r")
     return {
         "type": _type(adapter, config, headers) if is_loadable(names) else "other",
-        "base_model": _base_model(adapter, config),
+        "base_model": base,
         "lora_rank": rank if isinstance(rank, int) else None,
         "step": checkpoint_step(directory, name, names),
-        **_totals(headers),
+        "tensors": sum(header.tensors for header in headers),
+        "parameters": sum(dtypes.values()),
+        "dtypes": dict(dtypes),
     }
 
 
@@ -125,15 +136,6 @@ def _type(adapter: Dict[str, Any], config: Dict[str, Any], headers: Iterable[Ten
     if any("whisper" in str(word).lower() for word in words if word):
         return "whisper"
     return "full" if config or list(headers) else "other"
-
-
-def _base_model(adapter: Dict[str, Any], config: Dict[str, Any]) -> Optional[str]:
-    """Return the name of the base model, with its revision; transformers 5 writes none for full models."""
-    for value in (adapter.get("base_model_name_or_path"), config.get("_name_or_path")):
-        if isinstance(value, str) and value:
-            revision = adapter.get("revision")
-            return f"{value}@{revision}"[:_MOST_TEXT] if revision else value[:_MOST_TEXT]
-    return None
 
 
 def unfinished_reason(
@@ -187,15 +189,6 @@ def _is_truncated(path: Path, size: int) -> bool:
     return False
 
 
-def _totals(headers: Iterable[TensorTotals]) -> Dict[str, Any]:
-    dtypes: Counter[str] = Counter()
-    tensors = 0
-    for header in headers:
-        tensors += header.tensors
-        dtypes.update(header.dtypes)
-    return {"tensors": tensors, "parameters": sum(dtypes.values()), "dtypes": dict(dtypes)}
-
-
 def read_header(path: Path) -> Optional[TensorTotals]:
     """Read a safetensors file's tensor totals; None if it has no valid header.
 
@@ -218,7 +211,9 @@ def _parse(document: Dict[str, Any], start: int) -> TensorTotals:
     lora_rank, end = 0, 0
     for name, tensor in document.items():
         begin, stop = tensor["data_offsets"]
-        count = math.prod(_natural_number(size) for size in tensor["shape"])
+        if not all(isinstance(size, int) and 0 <= size < 2**63 for size in tensor["shape"]):
+            raise ValueError("not a size")
+        count = math.prod(tensor["shape"])
         bits = _BITS.get(tensor["dtype"], 8 * (stop - begin) // (count or 1))
         if stop - begin != count * bits // 8:
             raise ValueError("size of a tensor does not match its shape")
@@ -227,12 +222,6 @@ def _parse(document: Dict[str, Any], start: int) -> TensorTotals:
         if _LORA_A.search(name) and tensor["shape"]:
             lora_rank = max(lora_rank, tensor["shape"][0])
     return TensorTotals(len(document), dtypes, lora_rank, start + end)
-
-
-def _natural_number(value: Any) -> int:
-    if not isinstance(value, int) or not 0 <= value < 2**63:
-        raise ValueError("not a size")
-    return value
 
 
 def _json(path: Path) -> Dict[str, Any]:

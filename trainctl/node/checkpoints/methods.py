@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from typing import Any, BinaryIO, Callable, Dict, List
+from typing import Any, Callable, Dict, List, cast
 
 from trainctl.base.checkpoints.manifests import CheckpointManifest, RunCheckpoints
 from trainctl.base.checkpoints.stores import DirectoryCheckpointStore, store_errors
@@ -52,7 +52,13 @@ def checkpoints(request: protocol.CheckpointsRequest, emit: Emit) -> protocol.Ch
         complete = [{**manifest, "files": len(manifest["files"])} for manifest in complete]
     return {
         "complete": complete,
-        "unfinished": [_row(saved) for saved in incomplete],
+        "unfinished": [
+            cast(
+                "protocol.IncompleteCheckpoint",
+                {**saved.row, "bytes": saved.bytes, "files": len(saved.files)},
+            )
+            for saved in incomplete
+        ],
         "pending": sorted(pending),
         "live": bool(status and status["supervised"]),
     }
@@ -72,30 +78,22 @@ def checkpoint_listing(
     digests = {file["key"]: file["sha256"] for file in manifest["files"]}
     files: List[ListedFile] = []
     done, reported = 0, 0.0
-
-    def on_bytes(size: int) -> None:
-        nonlocal done, reported
-        done += size
-        if time.monotonic() - reported >= 1:
-            reported = time.monotonic()
-            emit({"done": min(done, manifest["bytes"]), "total": manifest["bytes"]})
-
     for path in sorted({*digests, key}):
+        whole, chunks, size = hashlib.sha256(), [], 0
         with store.open(path) as stream:
-            files.append(_hash_file(path, stream, on_bytes))
-        if digests.get(path, files[-1].sha256) != files[-1].sha256:
+            while block := stream.read(CHUNK_BYTES):
+                whole.update(block)
+                chunks.append(hashlib.sha256(block).hexdigest())
+                size += len(block)
+                done += len(block)
+                if time.monotonic() - reported >= 1:
+                    reported = time.monotonic()
+                    emit({"done": min(done, manifest["bytes"]), "total": manifest["bytes"]})
+        sha256 = whole.hexdigest()
+        files.append(ListedFile(path, size, sha256, chunks if len(chunks) > 1 else ()))
+        if digests.get(path, sha256) != sha256:
             raise SourceMismatch(f"{path!r} in the store is corrupt: digest mismatch")
     return {"directory": str(store.root), "files": [file.row for file in files]}
-
-
-def _hash_file(path: str, stream: BinaryIO, on_bytes: Callable[[int], None]) -> ListedFile:
-    whole, chunks, size = hashlib.sha256(), [], 0
-    for data in iter(lambda: stream.read(CHUNK_BYTES), b""):
-        whole.update(data)
-        chunks.append(hashlib.sha256(data).hexdigest())
-        size += len(data)
-        on_bytes(len(data))
-    return ListedFile(path, size, whole.hexdigest(), chunks if len(chunks) > 1 else ())
 
 
 def read_objects(request: protocol.ReadObjectsRequest, write: Callable[[bytes], None]) -> None:
@@ -146,14 +144,3 @@ def _is_unchanged(manifest: CheckpointManifest, local: List[SavedCheckpoint]) ->
         for saved in local
         if saved.key == (manifest["rank"], manifest["name"])
     )
-
-
-def _row(saved: SavedCheckpoint) -> protocol.IncompleteCheckpoint:
-    return {
-        "rank": saved.rank,
-        "name": saved.name,
-        "bytes": saved.bytes,
-        "files": len(saved.files),
-        "skipped_links": saved.skipped_links,
-        "created_at": saved.modified / 1e9,
-    }

@@ -76,7 +76,7 @@ class CheckpointMonitor:
 
     def open_files(self, pending: Sequence[SavedCheckpoint]) -> Set[Inode]:
         """Settled files of these checkpoints that a process visible to this user has open for writing."""
-        files = {file.inode for checkpoint in pending for file in self._settled(checkpoint)}
+        files = {file.inode for checkpoint in pending for file in self.settled(checkpoint)}
         open_inodes: Set[Inode] = set()
         for pid in all_pids() if files else ():
             numbers: List[str] = []
@@ -92,10 +92,6 @@ class CheckpointMonitor:
                         if match and int(match[1], 8) & os.O_ACCMODE != os.O_RDONLY:
                             open_inodes.add(inode)
         return open_inodes
-
-    def settled_files(self, saved: SavedCheckpoint, writing: Set[Inode]) -> List[SavedFile]:
-        """Files of a checkpoint that are unchanged for a while and not open for writing."""
-        return [file for file in self._settled(saved) if file.inode not in writing]
 
     def is_due(self, saved: SavedCheckpoint, end: Optional[RunEnd]) -> bool:
         """Check whether a checkpoint is complete.
@@ -137,7 +133,8 @@ class CheckpointMonitor:
         removed = {file.path for file in before.saved.deciding} - {file.path for file in since}
         return _ObservedCheckpoint(saved, since, changed, now if removed else before.removed)
 
-    def _settled(self, saved: SavedCheckpoint) -> List[SavedFile]:
+    def settled(self, saved: SavedCheckpoint) -> List[SavedFile]:
+        """Files of a checkpoint that are unchanged for a while."""
         now = time.monotonic()
         since = self._observed[saved.key].since
         return [file for file, start in since.items() if now - start >= self._settle_seconds]
@@ -208,6 +205,16 @@ class SavedCheckpoint(NamedTuple):
     def bytes(self) -> int:
         """Total size of its files."""
         return sum(file.size for file in self.files)
+
+    @property
+    def row(self) -> Dict[str, Any]:
+        """What manifests and reports of incomplete checkpoints have in common."""
+        return {
+            "rank": self.rank,
+            "name": self.name,
+            "skipped_links": self.skipped_links,
+            "created_at": self.modified / 1e9,
+        }
 
 
 def list_saved(directory: Path) -> List[SavedCheckpoint]:

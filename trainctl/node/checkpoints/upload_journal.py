@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from trainctl.base.filesystem.files import modified_at, write_json
-from trainctl.node.checkpoints.monitor import SavedFile
-from trainctl.node.runs.record import upload_status
 
 SYNCING = "SYNCING"
 COMPLETED = "COMPLETED"
@@ -25,10 +22,6 @@ class UploadRecord(NamedTuple):
     modified: int
     sha256: str
     key: str
-
-    def describes(self, file: SavedFile) -> bool:
-        """Check that the file is unchanged since its upload."""
-        return (self.size, self.modified) == (file.size, file.modified)
 
 
 class UploadJournal:
@@ -54,16 +47,10 @@ class UploadJournal:
             self.files[rank, name, path] = UploadRecord(size, modified, sha256, key)
 
     def add(self, key: FileKey, uploaded: UploadRecord) -> None:
-        """Record a file that was uploaded."""
+        """Record a file that was uploaded; ``heartbeat`` has created the journal."""
         self.files[key] = uploaded
-        line = json.dumps([*key, *uploaded]).encode()
-        descriptor = os.open(
-            self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
-        )
-        try:
-            os.write(descriptor, b"\n" + line)
-        finally:
-            os.close(descriptor)
+        with self._path.open("ab") as stream:  # written at once when it is closed
+            stream.write(b"\n" + json.dumps([*key, *uploaded]).encode())
 
     def drop(self, key: FileKey) -> None:
         """Remove the record of a file that isn't in the store."""
@@ -77,11 +64,6 @@ class UploadJournal:
     def last_heartbeat(self) -> float:
         """Time of the last heartbeat in Unix seconds; 0 if there was none."""
         return modified_at(self._path)
-
-    @property
-    def pending(self) -> List[str]:
-        """Names of the checkpoints last reported as not uploaded."""
-        return list(upload_status(self._sync.parent).get("pending") or ())
 
     def report(self, state: str, error: Optional[str], pending: List[str]) -> None:
         """Write the state of the upload to ``sync.json`` if it changed."""

@@ -54,7 +54,7 @@ from trainctl.node.checkpoints.monitor import (
     list_saved,
 )
 from trainctl.node.checkpoints.upload_journal import COMPLETED, SYNCING, UploadJournal, UploadRecord
-from trainctl.node.runs.record import NodeRun
+from trainctl.node.runs.record import NodeRun, upload_status
 
 _BLOCK = 2**20
 _RUN_KEYS = ("key", "id", "number", "generation", "lineage", "address", "project", "rank")
@@ -73,6 +73,7 @@ class Uploader:
     """Uploads and retention of one run's checkpoints; all state is on disk."""
 
     def __init__(self, run: NodeRun, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> None:
+        self._run = run
         self._spec = spec
         settings, wanted = spec["store"], spec["checkpoints"]
         self._retention = Retention(wanted["keep_last"], wanted["keep_every"])
@@ -145,7 +146,7 @@ class Uploader:
         """Report an error and pending checkpoints without access to the store."""
         if not self._loaded:
             self._journal.load()
-        reported = set(self._journal.pending)
+        reported = set(upload_status(self._run.directory).get("pending") or ())
         saved: List[SavedCheckpoint] = []
         with contextlib.suppress(OSError):
             saved = self._saved()
@@ -207,15 +208,9 @@ class Uploader:
         """Check whether retention would delete it right after its upload."""
         if self._in_place or checkpoint.name == LOOSE or checkpoint.key in self._complete:
             return False
-        step = checkpoint_step(
-            checkpoint.directory, checkpoint.name, [file.path for file in checkpoint.files]
-        )
-        row = {
-            "rank": checkpoint.rank,
-            "name": checkpoint.name,
-            "step": step,
-            "created_at": checkpoint.modified / 1e9,
-        }
+        paths = [file.path for file in checkpoint.files]
+        step = checkpoint_step(checkpoint.directory, checkpoint.name, paths)
+        row = {**checkpoint.row, "step": step}
         return row in expired_checkpoints([*self._complete.values(), row], self._retention)
 
     def _upload(
@@ -226,7 +221,8 @@ class Uploader:
             raise UnstorableFile(f"run was killed while {checkpoint.name!r} may have been written")
         settled: Sequence[SavedFile] = checkpoint.files
         if end is None:
-            settled = self._monitor.settled_files(checkpoint, writing)
+            files = self._monitor.settled(checkpoint)
+            settled = [file for file in files if file.inode not in writing]
         for file in settled:
             self._upload_file(checkpoint, file)
         deciding = set(checkpoint.deciding)
@@ -250,7 +246,7 @@ class Uploader:
             if row["path"] == file.path
         ]
         for stored in (*known, self._journal.files.get(key)):
-            if stored is not None and stored.describes(file):
+            if stored is not None and stored[:2] == (file.size, file.modified):  # it is unchanged
                 return stored
         version = 1 if self._in_place else self._version(checkpoint)
         object_key = self._target.file_key(
@@ -296,13 +292,10 @@ class Uploader:
         manifest: CheckpointManifest = dict(
             format=FORMAT,
             version=self._version(checkpoint),
-            rank=checkpoint.rank,
-            name=checkpoint.name,
+            **checkpoint.row,
             folder=checkpoint.folder,
             files=[{"path": path, **file._asdict()} for path, file in sorted(uploaded.items())],
             bytes=checkpoint.bytes,
-            skipped_links=checkpoint.skipped_links,
-            created_at=checkpoint.modified / 1e9,
             completed_at=time.time(),
             **{name: self._spec.get(name) for name in ("address", "project", "id", "number")},
             **describe_checkpoint(place, name, uploaded),
