@@ -58,7 +58,7 @@ SIGNING = (AwsKeys, ServiceAccount, AzureKey)
 """Credentials that can sign URLs."""
 STATE_SILENCE_SECONDS = 2.5
 """Longest wait for a byte of a state; a small request may take twice that."""
-STATE_RETRY = RetryPolicy(attempts=20, base=0.1, longest=1.0, patience=5.0, within=5.0)
+STATE_RETRY = RetryPolicy(20, base=0.1, longest=1.0, patience=5.0, within=5.0)
 """Ends early enough that writing and two reads, each retried, end before a lease of 30 s."""
 BUFFER_BYTES = 2**20
 _MIN_YIELD_BYTES = 2**18  # smaller buffers cost more to pass on than to copy

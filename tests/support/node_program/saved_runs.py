@@ -137,16 +137,6 @@ def _files(store: CheckpointStore, manifest: CheckpointManifest) -> dict[str, by
     return found
 
 
-class _EndedSupervisor:
-    """A supervisor that says at once that the run has ended."""
-
-    def __init__(self, end: RunEnd) -> None:
-        self._end = end
-
-    def wait(self, seconds: float) -> RunEnd:
-        return self._end
-
-
 if __name__ == "__main__":
     described = json.loads((Path(sys.argv[3]) / "run.json").read_text())
     saved = SavedRun(Path(sys.argv[3]), described["place"], described["secrets"])
@@ -154,4 +144,4 @@ if __name__ == "__main__":
     end = saved.end()
     sys.dont_write_bytecode = True
     kill_at_effect(int(sys.argv[1]), Path(sys.argv[2]))
-    sys.exit(run_uploader(uploader, _EndedSupervisor(end)))
+    sys.exit(run_uploader(uploader, lambda _: end))

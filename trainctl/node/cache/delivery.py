@@ -117,8 +117,9 @@ def _deliver(
                     trees.build(listing, str(request.get("source", "")))
                     return moved
             finally:
-                for peer, reason in sorted(sources.auth_errors().items()):
-                    emit({"log": f"skipped {peer}: {reason}"})
+                for peer in sorted(sources.peers, key=lambda peer: peer.source_name):
+                    if peer.auth_error:
+                        emit({"log": f"skipped {peer.source_name}: {peer.auth_error}"})
 
 
 def _fetch_missing(

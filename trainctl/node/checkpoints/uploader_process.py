@@ -9,7 +9,7 @@ import select
 import signal
 import time
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Callable, Iterator, Mapping, Optional
 
 from trainctl.base.checkpoints.stores import StoreUnavailable, store_errors
 from trainctl.base.clock import Stopwatch
@@ -115,8 +115,20 @@ class UploaderProcess:
         for run in runs_to_upload(self._run, self._spec):
             with contextlib.suppress(TrainctlError, OSError):
                 upload_remaining(run, self._secrets, self._data)
+        text = b""
+
+        def wait(seconds: float) -> Optional[RunEnd]:
+            """Wait for the line written when the run has ended; EOFError if the supervisor exited."""
+            nonlocal text
+            if select.select([control], [], [], seconds)[0]:
+                data = os.read(control, 65536)
+                if not data:
+                    raise EOFError
+                text += data
+            return RunEnd(**json.loads(text)) if text.endswith(b"\n") else None
+
         with FileLease(self._run.directory / "uploader.lock"):
-            return run_uploader(self._uploader(), _ControlPipe(control))
+            return run_uploader(self._uploader(), wait)
 
     def _exit_code(self) -> Optional[int]:
         """The exit code; None while the process runs."""
@@ -142,26 +154,11 @@ class UploaderProcess:
         self._pid, self._control = 0, -1
 
 
-class _ControlPipe:
-    """Read end of the supervisor's pipe: one line when the run has ended."""
+def run_uploader(uploader: Uploader, wait: Callable[[float], Optional[RunEnd]]) -> int:
+    """Run rounds until the run has ended and all is uploaded; the process's exit code.
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._text = b""
-
-    def wait(self, seconds: float) -> Optional[RunEnd]:
-        """Wait for the run's end; None on timeout, EOFError if the supervisor has exited."""
-        ready, _, _ = select.select([self._descriptor], [], [], seconds)
-        if ready:
-            data = os.read(self._descriptor, 65536)
-            if not data:
-                raise EOFError
-            self._text += data
-        return RunEnd(**json.loads(self._text)) if self._text.endswith(b"\n") else None
-
-
-def run_uploader(uploader: Uploader, control: Any) -> int:
-    """Run rounds until the run has ended and all is uploaded; the process's exit code."""
+    ``wait`` waits some seconds for the run's end, and returns None if it has not ended.
+    """
     end: Optional[RunEnd] = None
     pause = _POLL_SECONDS
     while True:
@@ -179,7 +176,7 @@ def run_uploader(uploader: Uploader, control: Any) -> int:
                 return _EXIT_REFUSED
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
         try:
-            end = control.wait(pause if end is None else min(pause, 2.0)) or end
+            end = wait(pause if end is None else min(pause, 2.0)) or end
         except EOFError:
             return _EXIT_REFUSED
 

@@ -80,26 +80,20 @@ class DeliveryFetch:
             number += sum(len(file.chunk_ranges) for file in batch)
             remaining = list(compress(batch, islice(absent, len(batch))))
             while remaining:
-                remaining = self._fetch_unclaimed(remaining)
+                own: List[ListedFile] = []
+                others: List[ListedFile] = []  # being fetched by other processes
+                with ExitStack() as locks:
+                    for file in remaining:
+                        lock = FileLease(self._layout.locks / f"{file.sha256}.lock")
+                        if len(file.chunk_ranges) > 1 and not lock.try_acquire():
+                            others.append(file)
+                        else:
+                            locks.callback(lock.release)
+                            own.append(file)
+                    self._fetch(own)
+                remaining = others
                 if remaining:
                     time.sleep(_POLL_SECONDS)
-
-    def _fetch_unclaimed(self, files: List[ListedFile]) -> List[ListedFile]:
-        """Fetch files that no other process fetches, and return the others."""
-        own: List[ListedFile] = []
-        others: List[ListedFile] = []
-        with ExitStack() as locks:
-            for file in files:
-                lock = FileLease(self._layout.locks / f"{file.sha256}.lock")
-                if len(file.chunk_ranges) == 1:
-                    own.append(file)
-                elif not lock.try_acquire():
-                    others.append(file)
-                else:
-                    locks.callback(lock.release)
-                    own.append(file)
-            self._fetch(own)
-        return others
 
     def _fetch(self, files: Sequence[ListedFile]) -> None:
         small = [file for file in files if len(file.chunk_ranges) == 1]
@@ -107,7 +101,11 @@ class DeliveryFetch:
         with ExitStack() as opened:
             partials: Dict[str, PartialFile] = {}
             for file in files:
-                if len(file.chunk_ranges) > 1 and not self._is_fetched_meanwhile(file):
+                if len(file.chunk_ranges) == 1:
+                    continue
+                if self._files.is_intact(file):  # the process that held the lock has fetched it
+                    self._progress(file.size, 0)
+                else:
                     partial = opened.enter_context(closing(PartialFile(self._files, file)))
                     partials[file.sha256] = partial
                     missing += self._missing_chunks(partial, file)
@@ -127,13 +125,6 @@ class DeliveryFetch:
             tasks = [FetchTask(unit, self._sources.sources(unit)) for unit in missing]
             FetchPool(self._sources.fetchers, store, pass_on).run(tasks)
         self._files.commit(small)
-
-    def _is_fetched_meanwhile(self, file: ListedFile) -> bool:
-        """Check whether the process that held the lock has fetched the file."""
-        if not self._files.is_intact(file):
-            return False
-        self._progress(file.size, 0)
-        return True
 
     def _missing_small(self, files: Sequence[ListedFile]) -> List[TransferUnit]:
         stored = set(list_names(self._layout.partial)) if files else set()
@@ -189,9 +180,11 @@ class TransferSources:
         self._urls: Optional[SignedUrls] = None
         self._schedule: Optional[PeerSchedule] = None
         self._numbers: Dict[str, int] = {}
-        self._peers: List[PeerFetcher] = []
-        peers = request.get("peers") or []
-        rate_limiter = RateLimiter(_parse_rate(request.get("max_rate")))
+        self.peers: List[PeerFetcher] = []
+        peers, rate = request.get("peers") or [], request.get("max_rate")
+        if rate is not None and (not isinstance(rate, int) or rate <= 0):
+            raise NodeError(f"invalid max_rate {rate!r}: not a number of bytes per second")
+        rate_limiter = RateLimiter(rate)
         self._mirror = MirrorReader(
             self._reader(
                 request.get("mirror"), listing, callbacks, rate_limiter, evenly=bool(peers)
@@ -207,7 +200,7 @@ class TransferSources:
                 MirrorFetcher(self._mirror, record_mirror_time, early=bool(peers))
                 for _ in range(streams)
             ),
-            *self._peers,
+            *self.peers,
         ]
         self._request = request
         self._listing = listing
@@ -266,10 +259,6 @@ class TransferSources:
     def _number(self, unit: TransferUnit) -> int:
         return self._numbers[unit.file.sha256] + unit.number
 
-    def auth_errors(self) -> Dict[str, str]:
-        """Errors of peers whose address belongs to another server."""
-        return {peer.source_name: peer.auth_error for peer in self._peers if peer.auth_error}
-
     def close(self) -> None:
         """Close all connections."""
         for fetcher in self.fetchers:
@@ -322,7 +311,7 @@ class TransferSources:
             self._schedule = PeerSchedule(listing, me, holds)
         except ValueError:
             raise NodeError("invalid holdings of a peer: not a hexadecimal number") from None
-        self._peers = [PeerFetcher(peer, peer_timeout) for peer in peers if str(peer["node"]) != me]
+        self.peers = [PeerFetcher(peer, peer_timeout) for peer in peers if str(peer["node"]) != me]
         return peer_timeout.record_mirror_time
 
 
@@ -336,9 +325,3 @@ def callback_client(
     from trainctl.base.protocol.wire import CallbackClient
 
     return CallbackClient(caller, emit)
-
-
-def _parse_rate(value: Any) -> Optional[int]:
-    if value is not None and (not isinstance(value, int) or value <= 0):
-        raise NodeError(f"invalid max_rate {value!r}: not a number of bytes per second")
-    return value

@@ -201,7 +201,11 @@ class FetchPool:
                 for task, result in zip(tasks, results):
                     self._process(fetcher, task, result)
         except Exception as error:  # noqa: BLE001 - raised again by ``run``
-            self._fail(error)
+            with self._changed:
+                self._error = self._error or error
+                self._changed.notify_all()
+            for other in self._fetchers:
+                other.abort()
 
     def _next(self, source: str) -> List[FetchTask]:
         """Wait for tasks of a source; empty when all are done, or one has failed."""
@@ -234,10 +238,3 @@ class FetchPool:
                 self._queue(task)
             if not is_intact or not self._remaining:
                 self._changed.notify_all()
-
-    def _fail(self, error: Exception) -> None:
-        with self._changed:
-            self._error = self._error or error
-            self._changed.notify_all()
-        for fetcher in self._fetchers:
-            fetcher.abort()

@@ -58,6 +58,7 @@ class HttpReader(ObjectReader):
     """Base of readers over HTTP; subclasses make the requests."""
 
     broken = (HttpError,)
+    _client: HttpClient
 
     def __init__(self, rate_limiter: Optional[RateLimiter] = None) -> None:
         self._rate_limiter = rate_limiter or RateLimiter()
@@ -78,6 +79,12 @@ class HttpReader(ObjectReader):
         with self._request(key, {}, 0) as response:
             self._check_status(response, key)
             return b"".join(response.iter_bytes())
+
+    def abort(self) -> None:
+        self._client.abort()
+
+    def close(self) -> None:
+        self._client.close()
 
     def _request(
         self, key: str, headers: Mapping[str, str], wait: float
@@ -139,12 +146,20 @@ class ServerReader(HttpReader):
         super().__init__(rate_limiter)
         self._preferences = [EVENLY] if evenly else []
         urls, token, pin = server.get("urls"), server.get("token"), server.get("fingerprint")
+        pin = pin if isinstance(pin, str) else None
         if not isinstance(token, str) or not token:
             raise NodeError("token of the HTTP server is missing")
         if not isinstance(urls, list) or not urls:
             raise NodeError(f"invalid server URLs {urls!r}: expected http://ADDRESS:PORT")
         for url in urls:
-            _validate_url(url, has_pin=isinstance(pin, str))
+            parts = urlsplit(url) if isinstance(url, str) else urlsplit("")
+            if parts.scheme not in ("http", "https") or not (parts.hostname and parts.port):
+                raise NodeError(f"invalid server URL {url!r}: expected http://ADDRESS:PORT")
+            address_family(parts.hostname)
+            if parts.scheme == "https" and pin is None:
+                raise NodeError(f"certificate fingerprint for {parts.netloc} is missing")
+            if parts.scheme == "http" and not is_private(parts.hostname):
+                raise NodeError(f"TLS is required for {parts.netloc}: not a private address")
         self.where = " or ".join(urlsplit(url).netloc for url in urls)
         self._urls = _usable_urls(urls, server.get("loopback"), self.where)
         self._secrets = {"Authorization": f"Bearer {token}"}
@@ -152,8 +167,8 @@ class ServerReader(HttpReader):
         self._has_responded = False
         seconds = _CONNECT_SECONDS if len(urls) == 1 else _CONNECT_SECONDS_PER_ADDRESS
         self._client = HttpClient(
-            read_timeout=read_timeout, connect_seconds=seconds, proxies=False, pin=pin if isinstance(pin, str) else None
-        )  # fmt: skip
+            read_timeout=read_timeout, connect_seconds=seconds, proxies=False, pin=pin
+        )
 
     def pack(self, digests: Sequence[str], wait: float = 0) -> PackResponse:
         """Read small blobs in one response; errors as in ``read``."""
@@ -169,12 +184,6 @@ class ServerReader(HttpReader):
                 elif length == INCOMING:
                     pack.incoming.add(digest)
         return pack
-
-    def abort(self) -> None:
-        self._client.abort()
-
-    def close(self) -> None:
-        self._client.close()
 
     def _request(
         self, key: str, headers: Mapping[str, str], wait: float
@@ -277,12 +286,6 @@ class BucketReader(HttpReader):
         self._urls = urls
         self._client = HttpClient(read_timeout=SILENCE_SECONDS, connect_seconds=_CONNECT_SECONDS)
 
-    def abort(self) -> None:
-        self._client.abort()
-
-    def close(self) -> None:
-        self._client.close()
-
     @contextlib.contextmanager
     def _request(self, key: str, headers: Mapping[str, str], wait: float) -> Iterator[Response]:
         for is_last in (False, True):
@@ -294,21 +297,6 @@ class BucketReader(HttpReader):
                         continue
                 yield response
                 return
-
-
-def _validate_url(url: Any, *, has_pin: bool) -> None:
-    parts = urlsplit(url) if isinstance(url, str) else None
-    if (
-        parts is None
-        or parts.scheme not in ("http", "https")
-        or not (parts.hostname and parts.port)
-    ):
-        raise NodeError(f"invalid server URL {url!r}: expected http://ADDRESS:PORT")
-    address_family(parts.hostname)
-    if parts.scheme == "https" and not has_pin:
-        raise NodeError(f"certificate fingerprint for {parts.netloc} is missing")
-    if parts.scheme == "http" and not is_private(parts.hostname):
-        raise NodeError(f"TLS is required for {parts.netloc}: not a private address")
 
 
 def _usable_urls(urls: Sequence[str], loopback: Any, where: str) -> Any:

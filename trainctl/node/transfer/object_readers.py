@@ -47,7 +47,7 @@ from trainctl.store import keys
 from trainctl.store.reader import BlobLocator, coalesce
 
 _READ_BYTES = 2**20
-RETRY = RetryPolicy(attempts=18, base=0.2, longest=5.0, patience=60.0, unanswered=3)
+RETRY = RetryPolicy(18, base=0.2, longest=5.0, patience=60.0, unanswered=3)
 _REAPPLY_ADVICE = "Apply again: data fetched so far is kept."
 _UNREACHABLE_ADVICE = (
     "Allow connections to one of these addresses (firewall, routes, ports: of the cluster), "

@@ -214,9 +214,13 @@ class PeerFetcher(Fetcher):
         if self._is_dropped or self._aborted.is_set():
             return False
         try:
-            is_incoming = (
-                self._receive(chunk, results) if chunk else self._receive_small(units, results)
-            )
+            if chunk:
+                is_incoming = self._receive(chunk, results)
+            else:
+                missing = [unit.file.sha256 for unit in units if unit.file.sha256 not in results]
+                pack = self._reader.pack(missing, self._wait)
+                results.update({name: FetchResult.of(data) for name, data in pack.blobs.items()})
+                is_incoming = bool(pack.incoming)
         except RetryAfter as error:
             is_incoming = True
             if not error.is_incoming:
@@ -242,21 +246,13 @@ class PeerFetcher(Fetcher):
     def _wait(self) -> float:
         return max(0.0, min(_WAIT_SECONDS, self._until - time.monotonic()))
 
-    def _receive_small(
-        self, units: Sequence[TransferUnit], results: Dict[str, FetchResult]
-    ) -> bool:
-        """Receive files that the peer has; True if it is still fetching others."""
-        missing = [unit.file.sha256 for unit in units if unit.file.sha256 not in results]
-        pack = self._reader.pack(missing, self._wait)
-        results.update((sha256, FetchResult.of(data)) for sha256, data in pack.blobs.items())
-        return bool(pack.incoming)
-
     def _receive(self, chunk: _PeerChunk, results: Dict[str, FetchResult]) -> bool:
         """Receive the bytes of a chunk that the peer has; it is fetching the rest."""
         wait = self._wait
         until = time.monotonic() + wait + self._timeout.seconds
         for count in self._reader.read(chunk.key, chunk.done, chunk.view[chunk.done :], wait):
-            chunk.add(count)
+            chunk.digest.update(chunk.view[chunk.done : chunk.done + count])
+            chunk.done += count
             self._until = time.monotonic() + self._timeout.seconds
             if time.monotonic() > until:
                 raise HttpStalled("timed out")
@@ -274,8 +270,3 @@ class _PeerChunk:
         self.view = buffer.view(unit.chunk.length)
         self.done = 0
         self.digest = hashlib.sha256()
-
-    def add(self, count: int) -> None:
-        """Hash and count bytes that were written to the view."""
-        self.digest.update(self.view[self.done : self.done + count])
-        self.done += count

@@ -20,7 +20,6 @@ from typing import (
     Optional,
     Sequence,
     Set,
-    Tuple,
     cast,
 )
 
@@ -210,21 +209,19 @@ class _MirroredListing:
             heartbeat()
             if is_copied:
                 copied.update(file.sha256 for file in blob.files)
-        written = dict(self._indexes_of_content())
+        written: Dict[str, bytes] = {}
+        for file in self._listing.unique_files:
+            if file.chunks:
+                chunks = {"version": 1, "size": file.size, "chunks": list(file.chunks)}
+                written[keys.chunk_list(file.sha256)] = documents.encode(chunks)
+        for pack, entries in self._indexes.items():
+            written[keys.pack_index(pack)] = documents.encode_pack_index(entries)
+        packs = {"version": 1, "packs": sorted(self._indexes)}
+        written[keys.packs(self._listing.id)] = documents.encode(packs)
         for key, data in written.items():
             objects.put(key, data, durable=False)
         objects.sync([*(blob.key for blob in self.blobs), *written])
         return copied
-
-    def _indexes_of_content(self) -> Iterator[Tuple[str, bytes]]:
-        for file in self._listing.unique_files:
-            if file.chunks:
-                chunks = {"version": 1, "size": file.size, "chunks": list(file.chunks)}
-                yield keys.chunk_list(file.sha256), documents.encode(chunks)
-        for pack, entries in self._indexes.items():
-            yield keys.pack_index(pack), documents.encode_pack_index(entries)
-        packs = {"version": 1, "packs": sorted(self._indexes)}
-        yield keys.packs(self._listing.id), documents.encode(packs)
 
 
 class SharedCacheFetcher(MirrorFetcher):
