@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import stat
 import time
@@ -55,82 +56,75 @@ class TrainingCache:
     def __init__(self, layout: Layout, directory: Any) -> None:
         self.directory = names.check_absolute(directory, "directory")
         self._layout = layout
-        self._references = CacheReferences(layout)
+        self._metadata = self.directory / METADATA_DIRECTORY
         if is_inside(layout.root, self.directory):
             raise NodeError(f"{self.directory} contains trainctl's root directory")
 
     def make(self, lineage: str, owner: str) -> None:
         """Create the directory if missing, and record the owner, a resource."""
-        user = _user_key(lineage, owner)
-        self._references.refer_cache(lineage, self._file(owner), str(self.directory))
+        references = make_directory(self._layout.references / lineage)
+        write_json(
+            references / f"{self._reference}-{owner}.json", {"directory": str(self.directory)}
+        )
         existed = self.directory.exists()
-        make_directory(self._users)
+        users = make_directory(self._metadata / "users")
         if not existed:
-            create_exclusive(self._creation_marker, b"")
-        (self._users / user).touch(0o600)
+            create_exclusive(self._metadata / "made", b"")
+        (users / f"{lineage}+{owner}").touch(0o600)
 
     def release(self, lineage: str, owner: str = "") -> None:
         """Release it for one owner, or for all of the lineage."""
-        self._references.drop_cache(lineage, self._file(owner))
-        for user in list_names(self._users):
-            if user == _user_key(lineage, owner) or (
-                not owner and user.startswith(_user_key(lineage, ""))
-            ):
+        released = f"{self._reference}-{owner}" if owner else self._reference
+        folder = self._layout.references / lineage
+        for name in list_names(folder):
+            if name == f"{released}.json" or name.startswith(f"{released}-"):
                 with contextlib.suppress(FileNotFoundError):
-                    (self._users / user).unlink()
+                    (folder / name).unlink()
+        for user in list_names(self._metadata / "users"):
+            if user == f"{lineage}+{owner}" or (not owner and user.startswith(f"{lineage}+")):
+                with contextlib.suppress(FileNotFoundError):
+                    (self._metadata / "users" / user).unlink()
 
     def others(self, lineage: str, owner: str) -> List[str]:
         """Other users of the cache, as ``LINEAGE+OWNER``."""
-        users = {
-            *list_names(self._users),
-            *self._references.cache_users(short_name(self.directory)),
-        }
-        return sorted(users - {_user_key(lineage, owner)})
+        users = set(list_names(self._metadata / "users"))
+        begin, end = f"{self._reference}-", ".json"
+        for other in CacheReferences(self._layout).lineages():
+            for name in list_names(self._layout.references / other):
+                if name.startswith(begin) and name.endswith(end):
+                    users.add(f"{other}+{name[len(begin) : -len(end)]}")
+        return sorted(users - {f"{lineage}+{owner}"})
 
     @property
     def is_owned(self) -> bool:
         """Check that trainctl created it, or that it is below the root directory."""
-        return is_inside(self.directory, self._layout.root) or self._creation_marker.exists()
+        return is_inside(self.directory, self._layout.root) or (self._metadata / "made").exists()
 
     def remove(self) -> int:
         """Remove it, or only trainctl's files if trainctl didn't create it."""
         if self.is_owned:
             return remove_tree(self.directory)
-        remove_tree(self.directory / METADATA_DIRECTORY)
+        remove_tree(self._metadata)
         return 0
 
-    def is_prepared(self, digest: str) -> bool:
-        """Check that commands with this digest have prepared its current content."""
-        return self.preparation(digest).exists()
-
-    def _file(self, owner: str) -> str:
-        return f"{short_name(self.directory)}-{owner}" if owner else short_name(self.directory)
-
     def preparation(self, digest: str) -> Path:
-        """File that names the run that has prepared it: ``{run, name}``."""
-        return self.directory / METADATA_DIRECTORY / "prepared" / digest
+        """File that exists if commands with this digest prepared the content: ``{run, name}``."""
+        return self._metadata / "prepared" / digest
+
+    def lock(self, subject: str = "") -> FileLease:
+        """Lock for preparing and clearing the cache on this node, or for changing its ``-users``."""
+        directory = make_directory(self._layout.training)
+        return FileLease(directory / f"{_short_name(self.directory)}{subject}.lock")
 
     @property
-    def _users(self) -> Path:
-        return self.directory / METADATA_DIRECTORY / "users"
-
-    @property
-    def _creation_marker(self) -> Path:
-        return self.directory / METADATA_DIRECTORY / "made"
+    def _reference(self) -> str:
+        """How the names of a lineage's references to it begin, next to those to listings."""
+        return f"cache-{_short_name(self.directory)}"
 
 
-def content_lock(layout: Layout, directory: Path) -> FileLease:
-    """Lock for preparing and clearing a cache on this node."""
-    return FileLease(make_directory(layout.training) / f"{short_name(directory)}.lock")
-
-
-def short_name(directory: Path) -> str:
+def _short_name(directory: Path) -> str:
     """File name for a cache's directory."""
     return hashlib.sha256(str(directory).encode()).hexdigest()[:16]
-
-
-def _user_key(lineage: str, owner: str) -> str:
-    return f"{lineage}+{owner}"
 
 
 _MAX_QUICK_ENTRIES = 10_000
@@ -144,11 +138,6 @@ class TrainingCacheEntry(NamedTuple):
     size: int
     modified: float
     mode: int
-
-    @property
-    def is_directory(self) -> bool:
-        """Check for a directory, not a symlink to one."""
-        return stat.S_ISDIR(self.mode)
 
 
 def walk_entries(cache: Path) -> Iterator[TrainingCacheEntry]:
@@ -177,41 +166,33 @@ def walk_entries(cache: Path) -> Iterator[TrainingCacheEntry]:
         sizes[below] = total
 
 
-def measure_cache(cache: Path, max_entries: Optional[int] = None) -> TrainingCacheUsage:
+def measure_cache(
+    cache: Path,
+    max_entries: float = math.inf,
+    on_entry: Callable[[TrainingCacheEntry], None] = lambda _: None,
+) -> TrainingCacheUsage:
     """Count files and bytes of at most ``max_entries`` entries."""
-    began, size, files = time.time(), 0, 0
+    usage: TrainingCacheUsage = {"bytes": 0, "files": 0, "at": time.time(), "is_complete": True}
     for number, entry in enumerate(walk_entries(cache), 1):
-        if max_entries is not None and number > max_entries:
-            return {"bytes": size, "files": files, "at": began, "is_complete": False}
-        if not entry.is_directory:
-            size += entry.size
-            files += 1
-    return {"bytes": size, "files": files, "at": began, "is_complete": True}
-
-
-def cache_summary(layout: Layout, cache: Path) -> TrainingCacheUsage:
-    """Usage by the last complete walk; before the first one, by a short walk."""
-    usage = read_json(_summary(layout, cache))
-    if usage and cache.is_dir():
-        return cast("TrainingCacheUsage", usage)
-    return measure_cache(cache, _MAX_QUICK_ENTRIES)
+        if number > max_entries:
+            return {**usage, "is_complete": False}
+        if not stat.S_ISDIR(entry.mode):
+            usage["bytes"] += entry.size
+            usage["files"] += 1
+        on_entry(entry)
+    return usage
 
 
 def update_summary(layout: Layout, cache: Path) -> None:
-    """Walk the cache and store its usage; does nothing if the cache is missing."""
+    """Walk the cache and store its usage; does nothing if it is missing, or if the disk is full."""
     with contextlib.suppress(OSError):
         if cache.is_dir():
-            store_summary(layout, cache, measure_cache(cache))
-
-
-def store_summary(layout: Layout, cache: Path, usage: TrainingCacheUsage) -> None:
-    """Store a cache's usage; ignores errors such as a full disk."""
-    with contextlib.suppress(OSError):
-        write_json(_summary(layout, cache), usage)
+            write_json(_summary(layout, cache), measure_cache(cache))
 
 
 def _summary(layout: Layout, cache: Path) -> Path:
-    return layout.training / f"{short_name(cache)}.json"
+    """File with the usage by the last complete walk."""
+    return layout.training / f"{_short_name(cache)}.json"
 
 
 class CacheCleaner:
@@ -243,7 +224,11 @@ class CacheCleaner:
             status = os.lstat(path)
             old = status.st_mtime <= self._before
             if stat.S_ISDIR(status.st_mode):
-                return (old or emptied) and not self._dry and _remove_empty(path)
+                if (old or emptied) and not self._dry:
+                    with contextlib.suppress(OSError):  # not empty
+                        os.rmdir(path)  # noqa: PTH106
+                        return True
+                return False
             if not old:
                 return False
             if not self._dry:
@@ -256,14 +241,6 @@ class CacheCleaner:
         self.files += 1
         self.bytes += status.st_size if status.st_nlink == 1 and stat.S_ISREG(status.st_mode) else 0
         return True
-
-
-def _remove_empty(path: str) -> bool:
-    try:
-        os.rmdir(path)  # noqa: PTH106
-    except OSError:  # not empty
-        return False
-    return True
 
 
 _POLL_SECONDS = 0.5
@@ -287,14 +264,14 @@ def prepare_cache(
         return None
     digest = hashlib.sha256(json.dumps(commands).encode()).hexdigest()
     cache = TrainingCache(run.layout, spec["project_cache"])
-    lock = content_lock(run.layout, cache.directory)
-    while not cache.is_prepared(digest) and not lock.try_acquire():
+    preparation, lock = cache.preparation(digest), cache.lock()
+    while not preparation.exists() and not lock.try_acquire():
         pending("waits for another run to prepare the training cache", None)
         if wait_for_stop(_POLL_SECONDS):
             return RunOutcome(runs.STOPPED)
     try:
-        if cache.is_prepared(digest):
-            preparer = read_json(cache.preparation(digest)) or {}
+        if preparation.exists():
+            preparer = read_json(preparation) or {}
             if preparer.get("run") != run.key:  # another run has the commands' log
                 path = run.prepared_by(rank)
                 make_directory(path.parent)
@@ -303,22 +280,17 @@ def prepare_cache(
         begin("prepares the training cache")
         outcome = execute(commands)
         if outcome is not None:
-            return _with_last_lines(outcome, run, rank)
+            text = run.tail(rank, PREPARE) if outcome.exit_code else ""
+            lines = [line.strip() for line in text.splitlines() if line.strip()][-_LAST_LINES:]
+            output = " / ".join(repr(line[:_LINE])[1:-1] for line in lines)
+            error = f"{outcome.error}. Output: {output}" if output else outcome.error
+            return outcome._replace(error=error)
         name = f"run {spec['number']} ({spec['id']}) of {spec['address']}"
-        make_directory(cache.preparation(digest).parent)
-        made_by = json.dumps({"run": run.key, "name": name})
-        create_exclusive(cache.preparation(digest), made_by.encode())
+        make_directory(preparation.parent)
+        create_exclusive(preparation, json.dumps({"run": run.key, "name": name}).encode())
     finally:
         lock.release()
     return None
-
-
-def _with_last_lines(outcome: RunOutcome, run: NodeRun, rank: int) -> RunOutcome:
-    """Append the last lines that the commands printed to the error."""
-    text = run.tail(rank, PREPARE) if outcome.exit_code else ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()][-_LAST_LINES:]
-    output = " / ".join(repr(line[:_LINE])[1:-1] for line in lines)
-    return outcome._replace(error=f"{outcome.error}. Output: {output}") if output else outcome
 
 
 Emit = Callable[[Dict[str, Any]], None]
@@ -327,8 +299,8 @@ _BUFFER_BYTES = 2**16
 
 def make_cache(request: protocol.CacheOwnerRequest, emit: Emit) -> protocol.MakeCacheResponse:
     """Create the directory if missing, and record its owner."""
-    layout, cache, lineage, owner = _parse_request(request)
-    with _users_lock(layout, cache):
+    _, cache, lineage, owner = _parse_request(request)
+    with cache.lock("-users"):
         cache.make(lineage, names.check_name(owner, "owner"))
     return {"directory": str(cache.directory)}
 
@@ -336,7 +308,7 @@ def make_cache(request: protocol.CacheOwnerRequest, emit: Emit) -> protocol.Make
 def remove_cache(request: protocol.CacheOwnerRequest, emit: Emit) -> protocol.RemoveCacheResponse:
     """Release the directory for an owner or the lineage; remove it if unused."""
     layout, cache, lineage, owner = _parse_request(request)
-    with _users_lock(layout, cache):
+    with cache.lock("-users"):
         cache.release(lineage, owner)
         others = cache.others(lineage, owner)
         freed = 0 if others else cache.remove()
@@ -353,10 +325,13 @@ def cache_state(request: protocol.CacheStatesRequest, emit: Emit) -> protocol.Ca
     states: List[protocol.TrainingCacheState] = []
     for item in request["caches"]:
         cache = TrainingCache(layout, item["directory"])
+        usage = read_json(_summary(layout, cache.directory))
+        if not usage or not cache.directory.is_dir():
+            usage = {**measure_cache(cache.directory, _MAX_QUICK_ENTRIES)}
         states.append(
             {
                 "directory": str(cache.directory),
-                **cache_summary(layout, cache.directory),
+                **cast("TrainingCacheUsage", usage),
                 "others": cache.others(request["lineage"], item["owner"]),
                 "ours": cache.is_owned,
             }
@@ -368,26 +343,18 @@ def read_cache(request: protocol.TrainingCacheRequest, write: Callable[[bytes], 
     """Write a line of JSON for each entry, and the totals as the last line."""
     layout = Layout(request["root"])
     directory = TrainingCache(layout, request["directory"]).directory
-    at, total, files = time.time(), 0, 0
-    pending: List[str] = []
-    size = 0
-    for entry in walk_entries(directory):
-        if not entry.is_directory:
-            total += entry.size
-            files += 1
-        pending.append(json.dumps(entry))
-        size += len(pending[-1])
-        if size > _BUFFER_BYTES:
-            write(("\n".join(pending) + "\n").encode())
-            pending, size = [], 0
-    usage: protocol.TrainingCacheUsage = {
-        "bytes": total,
-        "files": files,
-        "at": at,
-        "is_complete": True,
-    }
-    write(("\n".join([*pending, json.dumps(usage)]) + "\n").encode())
-    store_summary(layout, directory, usage)
+    pending = bytearray()
+
+    def send(entry: TrainingCacheEntry) -> None:
+        pending.extend(json.dumps(entry).encode() + b"\n")
+        if len(pending) > _BUFFER_BYTES:
+            write(bytes(pending))
+            pending.clear()
+
+    usage = measure_cache(directory, on_entry=send)
+    write(bytes(pending) + json.dumps(usage).encode() + b"\n")
+    with contextlib.suppress(OSError):  # such as a full disk
+        write_json(_summary(layout, directory), usage)
 
 
 def clear_cache(request: protocol.ClearCacheRequest, emit: Emit) -> protocol.ClearCacheResponse:
@@ -396,7 +363,7 @@ def clear_cache(request: protocol.ClearCacheRequest, emit: Emit) -> protocol.Cle
     cache = TrainingCache(layout, request["directory"])
     dry = request["dry_run"]
     before = time.time() - (request["older_than_seconds"] or 0)
-    lock = content_lock(layout, cache.directory)
+    lock = cache.lock()
     if not lock.try_acquire():
         raise LockHeld(f"{cache.directory} is being prepared or cleared", "Try again later.")
     try:
@@ -429,7 +396,3 @@ def _parse_request(request: protocol.CacheOwnerRequest) -> Tuple[Layout, Trainin
         names.check_name(request["lineage"], "lineage"),
         names.check_name(owner, "owner") if owner else "",
     )
-
-
-def _users_lock(layout: Layout, cache: TrainingCache) -> FileLease:
-    return FileLease(make_directory(layout.training) / f"{short_name(cache.directory)}-users.lock")

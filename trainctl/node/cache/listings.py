@@ -81,19 +81,6 @@ class CacheReferences:
         if not path.exists():
             write_json(path, {})
 
-    def refer_cache(self, lineage: str, name: str, directory: str) -> None:
-        """Record that a lineage needs a training cache."""
-        folder = make_directory(self._layout.references / lineage)
-        write_json(folder / f"cache-{name}.json", {"directory": directory})
-
-    def drop_cache(self, lineage: str, name: str) -> None:
-        """Drop a lineage's references to the training cache ``name``."""
-        folder = self._layout.references / lineage
-        for list_name in list_names(folder):
-            if list_name == f"cache-{name}.json" or list_name.startswith(f"cache-{name}-"):
-                with contextlib.suppress(FileNotFoundError):
-                    (folder / list_name).unlink()
-
     def drop(self, lineage: str) -> None:
         """Drop all references of a lineage, to listings and training caches."""
         remove_tree(self._layout.references / lineage)
@@ -144,16 +131,6 @@ class CacheReferences:
         """Paths of possible references. Unlike a glob, fails on unreadable directories."""
         names = list_names(self._layout.references)
         return (self._layout.references / name / f"{listing_id}.json" for name in names)
-
-    def cache_users(self, name: str) -> List[str]:
-        """References to a training cache, as ``LINEAGE+OWNER``."""
-        begin, end = f"cache-{name}-", ".json"
-        return [
-            f"{lineage}+{list_name[len(begin) : -len(end)]}"
-            for lineage in self.lineages()
-            for list_name in list_names(self._layout.references / lineage)
-            if list_name.startswith(begin) and list_name.endswith(end)
-        ]
 
 
 def _is_listing(name: str) -> bool:
