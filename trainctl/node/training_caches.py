@@ -77,7 +77,7 @@ class TrainingCache:
         released = f"{self._reference}-{owner}" if owner else self._reference
         folder = self._layout.references / lineage
         for name in list_names(folder):
-            if name == f"{released}.json" or name.startswith(f"{released}-"):
+            if name == f"{released}.json" or (not owner and name.startswith(f"{released}-")):
                 with contextlib.suppress(FileNotFoundError):
                     (folder / name).unlink()
         for user in list_names(self._metadata / "users"):
