@@ -13,7 +13,6 @@ from typing import (  # fmt: skip
     Any,
     BinaryIO,
     Callable,
-    ContextManager,
     Dict,
     Iterator,
     List,
@@ -119,22 +118,21 @@ def mirror_survey(
     survey = take_survey(open_objects(request), sources, request["listings"], request["lineage"])
     for block in row_blocks(source.files for source in survey.sources):
         emit(block)
-    return {
+    response = {
+        **{name: value for name, value in vars(survey).items() if name != "sources"},
         "complete": [source.listing for source in survey.sources],
         "arrived": [source.arrived for source in survey.sources],
         "listings": sorted(survey.listings),
-        "free": survey.free,
-        "damaged": list(survey.damaged),
-        "unusable": survey.unusable,
         "serving": ServingAddresses.here().to_json(),
     }
+    return cast("MirrorSurveyResponse", response)
 
 
 def mirror_gc(request: MirrorGcRequest, emit: Emit) -> MirrorGcResponse:
     """Delete unreferenced blobs."""
     options = GcOptions(request["dry_run"], request["unused_seconds"])
     report = gc(open_objects(request), options, lambda text: emit({"log": text}))
-    return cast("MirrorGcResponse", vars(report))
+    return {"report": vars(report)}
 
 
 def mirror_verify(request: MirrorVerifyRequest, emit: Emit) -> MirrorVerifyResponse:
@@ -341,11 +339,15 @@ class UrlUpstream:
         """Empty if the responses' ETags were not MD5 digests."""
         return "" if file.path in self._without_md5 else file.checksum
 
-    def open(self, file: SourceFile, offset: int) -> ContextManager[Iterator[bytes]]:
+    @contextmanager
+    def open(self, file: SourceFile, offset: int) -> Iterator[Iterator[bytes]]:
         url = self._urls.find(file)
         if self._is_own_address(url):
-            return self._web.open(self._resolved, file, offset, None)
-        return self._open_rest(file, url, offset)
+            with self._web.open(self._resolved, file, offset, None) as blocks:
+                yield blocks
+        else:
+            with self._response(file, url, range_header(offset)) as response:
+                yield read_from(response, self._label(file), file, offset)
 
     @contextmanager
     def read_range(self, file: SourceFile, offset: int, length: int) -> Iterator[Optional[Fill]]:
@@ -365,13 +367,6 @@ class UrlUpstream:
 
     def _label(self, file: SourceFile) -> str:
         return f"{self.source}: {display_path(file.path)}"
-
-    @contextmanager
-    def _open_rest(
-        self, file: SourceFile, url: SourceUrl, offset: int
-    ) -> Iterator[Iterator[bytes]]:
-        with self._response(file, url, range_header(offset)) as response:
-            yield read_from(response, self._label(file), file, offset)
 
     @contextmanager
     def _response(
@@ -396,23 +391,17 @@ class UrlUpstream:
         client = self._relay if url.is_relayed else self._client
         headers = {**download_headers(self.source), **ranged}
         credential = SourceCredential(url.token, "") if url.token else None
-        with _url_errors(label, url), client.get(url.url, label, headers, credential) as response:
-            if not url.is_relayed:
-                check_not_replaced(response.headers, label, file)
-            if has_no_md5_etag(response.headers):
-                self._without_md5.add(file.path)
-            yield response
-
-
-@contextmanager
-def _url_errors(label: str, url: SourceUrl) -> Iterator[None]:
-    """Report that a presigned URL was denied, not the credential."""
-    try:
-        yield
-    except SourceDenied as error:
-        if url.is_relayed:
-            raise
-        raise SourceDenied(
-            f"{label}: access with the presigned URL denied",
-            f"{error.summary}. Presigned URLs expire, and may be limited to a network.",
-        ) from None
+        try:
+            with client.get(url.url, label, headers, credential) as response:
+                if not url.is_relayed:
+                    check_not_replaced(response.headers, label, file)
+                if has_no_md5_etag(response.headers):
+                    self._without_md5.add(file.path)
+                yield response
+        except SourceDenied as error:
+            if url.is_relayed:
+                raise
+            raise SourceDenied(  # of the presigned URL, not of the credential
+                f"{label}: access with the presigned URL denied",
+                f"{error.summary}. Presigned URLs expire, and may be limited to a network.",
+            ) from None

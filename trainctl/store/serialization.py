@@ -60,8 +60,9 @@ def survey_from_json(
     )
 
 
-def gc_from_json(value: MirrorGcResponse) -> GcReport:
+def gc_from_json(response: MirrorGcResponse) -> GcReport:
     """Decode a report of garbage collection."""
+    value = response["report"]
     return GcReport(
         value["dry_run"],
         value["bytes"],

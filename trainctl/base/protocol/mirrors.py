@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple, TypedDict
+from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from trainctl.base.protocol.host import ServingFacts
 from trainctl.base.protocol.method import EmptyResponse, Method
@@ -148,16 +148,8 @@ class MirrorVerifyResponse(TypedDict):
     bytes: int
 
 
-class MirrorGcResponse(TypedDict):
-    """A ``GcReport`` with listings and references as rows."""
-
-    dry_run: bool
-    bytes: int
-    blobs: int
-    listings: List[Any]
-    dropped: List[Any]
-    kept: List[Any]
-    busy: List[Any]
+MirrorGcResponse = TypedDict("MirrorGcResponse", {"report": Dict[str, Any]})
+"""A ``GcReport`` with listings and references as rows."""
 
 
 class MirrorInventoryResponse(TypedDict):

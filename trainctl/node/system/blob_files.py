@@ -164,7 +164,16 @@ class BlobFiles:
         pending = list(files)
         make_durable([self.part(file.sha256) for file in pending], self.partial)
         for file in pending:
-            self._rename(file)
+            part, name = self.part(file.sha256), self.blob(file.sha256)
+            with contextlib.suppress(FileNotFoundError):  # the directory is missing, or the file
+                os.replace(part, name)  # noqa: PTH105
+                continue
+            make_directory(Path(name).parent)
+            try:
+                os.replace(part, name)  # noqa: PTH105
+            except FileNotFoundError:
+                if not os.path.exists(name):  # noqa: PTH110 - otherwise another process was faster
+                    raise
 
     def finish(self, file: ListedFile) -> None:
         """Rename one fetched blob, durably."""
@@ -172,18 +181,6 @@ class BlobFiles:
         sync_directory(Path(self.blob(file.sha256)).parent)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.map(file.sha256))  # noqa: PTH108
-
-    def _rename(self, file: ListedFile) -> None:
-        part, name = self.part(file.sha256), self.blob(file.sha256)
-        with contextlib.suppress(FileNotFoundError):  # the directory is missing, or the file
-            os.replace(part, name)  # noqa: PTH105
-            return
-        make_directory(Path(name).parent)
-        try:
-            os.replace(part, name)  # noqa: PTH105
-        except FileNotFoundError:
-            if not os.path.exists(name):  # noqa: PTH110 - otherwise another process was faster
-                raise
 
 
 class PartialFile:
@@ -226,7 +223,8 @@ class PartialFile:
         """Write bytes of a chunk that is being received, for servers to pass on."""
         with add_path_to_errors(self._name):
             write_at(self._descriptor, number * CHUNK_BYTES + start, data)
-            os.pwrite(self._map, bytes([partial_mark(start + len(data))]), number)
+            steps = (start + len(data)) // STEP_BYTES
+            os.pwrite(self._map, bytes([steps + VERIFIED if steps else NOT_FETCHED]), number)
 
     def write(self, number: int, data: Data) -> bool:
         """Write a verified chunk; True if it was the last missing one."""
@@ -246,12 +244,6 @@ class PartialFile:
         """Close the files."""
         os.close(self._descriptor)
         os.close(self._map)
-
-
-def partial_mark(length: int) -> int:
-    """Map entry of a chunk whose first ``length`` bytes have arrived unverified."""
-    steps = length // STEP_BYTES
-    return steps + VERIFIED if steps else NOT_FETCHED
 
 
 def readable_bytes(marks: bytes, offset: int, length: int) -> int:

@@ -105,21 +105,19 @@ def visible_gpus(gpus: List[GpuDevice], variables: Mapping[str, str]) -> List[Gp
     for name in _VISIBILITY_VARIABLES:
         words = [word.strip() for word in variables.get(name, "").split(",") if word.strip()]
         if words and words != ["all"]:
-            return [gpu for gpu in gpus if any(_matches(gpu, word) for word in words)]
+            numbers = {word for word in words if word.isdigit()}
+            prefixes = tuple(word for word in words if not word.isdigit())
+            return [
+                gpu for gpu in gpus if str(gpu.number) in numbers or gpu.id.startswith(prefixes)
+            ]
     return gpus
-
-
-def _matches(gpu: GpuDevice, word: str) -> bool:
-    return word == str(gpu.number) if word.isdigit() else gpu.id.startswith(word)
 
 
 def _nvidia(seconds: float) -> List[GpuDevice]:
     """Parse ``nvidia-smi --query-gpu``: MiB and percent, ``[N/A]`` if unknown."""
     fields = "index,uuid,name,utilization.gpu,memory.used,memory.total"
-    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     gpus = []
-    for line in _output(query, _EXIT_NO_DEVICES, seconds).splitlines():
-        parts = [part.strip() for part in line.split(",")]
+    for line, parts in _query_nvidia(fields, seconds):
         if len(parts) != len(fields.split(",")) or not parts[0].isdigit():
             raise NodeError(f"unexpected output of nvidia-smi: {line[:200]!r}")
         number, uuid, name, *measured = parts
@@ -130,21 +128,26 @@ def _nvidia(seconds: float) -> List[GpuDevice]:
 def nvidia_health(seconds: float = _TIMEOUT_SECONDS) -> Dict[str, GpuHealth]:
     """Return the health of NVIDIA's GPUs by UUID, as far as the driver reports it."""
     fields = "uuid,driver_version,ecc.errors.uncorrected.volatile.total,remapped_rows.failure"
-    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     health: Dict[str, GpuHealth] = {}
     if not shutil.which("nvidia-smi"):
         return health
     try:
-        output = _output(query, _EXIT_NO_DEVICES, seconds)
+        rows = _query_nvidia(fields, seconds)
     except TrainctlError:  # an old driver doesn't know a field
         return {}
-    for line in output.splitlines():
-        parts = [part.strip() for part in line.split(",")]
+    for _, parts in rows:
         if len(parts) == len(fields.split(",")):
             uuid, driver, errors, failed = parts
             count = int(errors) if errors.isdigit() else 0
             health[uuid] = GpuHealth(driver, count, failed.lower() in ("yes", "1"))
     return health
+
+
+def _query_nvidia(fields: str, seconds: float) -> List[Tuple[str, List[str]]]:
+    """Query fields of all GPUs; each line that ``nvidia-smi`` prints, and its values."""
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    lines = _output(query, _EXIT_NO_DEVICES, seconds).splitlines()
+    return [(line, [part.strip() for part in line.split(",")]) for line in lines]
 
 
 def nvidia_users(seconds: float = _TIMEOUT_SECONDS) -> Dict[str, str]:

@@ -29,21 +29,26 @@ def logout_rules(root: Path = Path("/")) -> LogoutPolicy:
 
     ``root`` replaces ``/`` as the parent of ``/etc``, ``/run`` and ``/proc``.
     """
+    user, groups, why_not = _user(), "", ""
     if not (root / "run/systemd/system").is_dir():
         return {"survives": True, "why": "no systemd", "fix": ""}
-    user = _user()
     if (root / "var/lib/systemd/linger" / user).exists():
         return {"survives": True, "why": f"{user} lingers", "fix": ""}
-    fix = f"Run `loginctl enable-linger {user}` once."
-    groups = ""
     with contextlib.suppress(OSError):
         groups = (root / "proc/self/cgroup").read_text()
+    settings = _settings(root)
+    only = settings.get("KillOnlyUsers", "").split()
     if f"user@{os.geteuid()}.service" in groups:
-        why = "the session belongs to the user's service manager, which ends at logout"
-        return {"survives": False, "why": why, "fix": fix}
-    if _is_killed_on_logout(_settings(root), user):
-        why = "KillUserProcesses is set in logind.conf"
-        return {"survives": False, "why": why, "fix": fix}
+        why_not = "the session belongs to the user's service manager, which ends at logout"
+    elif (
+        settings.get("KillUserProcesses", "no").lower() in ("yes", "true", "1", "on")
+        and user not in settings.get("KillExcludeUsers", "root").split()
+        and (not only or user in only)
+    ):
+        why_not = "KillUserProcesses is set in logind.conf"
+    if why_not:
+        fix = f"Run `loginctl enable-linger {user}` once."
+        return {"survives": False, "why": why_not, "fix": fix}
     return {"survives": True, "why": "logind does not kill user processes", "fix": ""}
 
 
@@ -85,15 +90,6 @@ def _settings(root: Path) -> Dict[str, str]:
         with contextlib.suppress(OSError):
             settings.update(dict(_SETTING.findall(path.read_text(errors="replace"))))
     return settings
-
-
-def _is_killed_on_logout(settings: Dict[str, str], user: str) -> bool:
-    if settings.get("KillUserProcesses", "no").lower() not in ("yes", "true", "1", "on"):
-        return False
-    if user in settings.get("KillExcludeUsers", "root").split():
-        return False
-    only = settings.get("KillOnlyUsers", "").split()
-    return not only or user in only
 
 
 def memory_bytes() -> int:
