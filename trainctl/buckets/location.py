@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from trainctl.errors import SourceError
 from trainctl.model.source_uri import BUCKETS, parse_source
+from trainctl.model.trust import SecretDestination, host_of_url
 
 SCHEMES = BUCKETS
 _EMULATORS = re.compile(r"localhost|[0-9.]+|[0-9a-f:]*:[0-9a-f:.]*")
@@ -70,6 +71,12 @@ class BucketLocation:
     def trusted(self) -> bool:
         """Whether default credentials are meant for the endpoint."""
         return self.endpoint is None or self.endpoint_source is not None
+
+    @property
+    def destination(self) -> SecretDestination:
+        """The host that receives the credential of the bucket."""
+        host = host_of_url(self.endpoint or f"https://{self.host}")
+        return SecretDestination(host, given=self.trusted)
 
 
 _PLATFORM = {

@@ -191,10 +191,9 @@ class BucketAccess:
     def credential(self) -> SourceCredential | None:
         """Return the credential; PermissionDenied if trust forbids the secret."""
         try:
-            declared = self._secrets.declared_credential(self._place)
+            self._used = self._secrets.bucket_credential(self._place)
         except PermissionDenied as error:
             raise self._denied(error) from None
-        self._used = declared or self._secrets.default_bucket_credential(self._place)
         return self._used
 
     def refusal(self, error: SourceError) -> TrainctlError:

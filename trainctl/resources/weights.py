@@ -250,12 +250,12 @@ def source_request_of(weights: WeightsSpec, directory: Path) -> SourceRequest:
 
 def credential_of(weights: WeightsSpec, secrets: SecretResolver) -> SourceCredential | None:
     """Return the declared credential, or the platform's default, or None."""
+    scheme = weights.uri.scheme
+    if scheme in BUCKETS:
+        return secrets.bucket_credential(weights)
     declared = secrets.declared_credential(weights)
-    scheme = parse_source(weights.source).scheme
-    if declared is not None or scheme not in (*BUCKETS, "hf"):
+    if declared is not None or scheme != "hf":
         return declared
-    if scheme != "hf":
-        return secrets.default_bucket_credential(weights)
     # Slow to import.
     from trainctl.sources.hf import default_hub_credential
 

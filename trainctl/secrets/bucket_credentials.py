@@ -7,59 +7,53 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from trainctl.buckets.location import parse_bucket_location
 from trainctl.errors import PermissionDenied, SourceDenied, TrainctlError
 from trainctl.model.single_flight import SingleFlight
-from trainctl.model.source_uri import parse_source
 from trainctl.model.specs.auth import SourceAuthSpec
 from trainctl.model.specs.resource import WeightsSpec
+from trainctl.model.trust import SecretDestination
 from trainctl.plugin_api.sources import SourceCredential
-
-Value = Callable[[str], str]
-"""Return the value of a secret by name."""
 
 _ANONYMOUS = "nobody"
 """Origin of an empty credential."""
 
 
-def declared_bucket_credential(
-    weights: WeightsSpec, value: Value, environ: Mapping[str, str], cache: CredentialCache
+def bucket_credential(
+    weights: WeightsSpec,
+    value: Callable[[str, SecretDestination], str],
+    environ: Mapping[str, str],
+    cache: CredentialCache,
+    *,
+    default: bool,
 ) -> SourceCredential | None:
-    """Return the credential declared in ``auth``, None without a method.
+    """Return the credential declared in ``auth``, else (``default``) that of the default credential chain, or None.
 
-    ``value`` checks trust for secrets. Credentials of roles are not sent to hosts that only the manifest names.
+    ``value`` reads a secret for a host, and checks trust. Credentials of roles and of the chain are not sent to hosts
+    that only the manifest names: PermissionDenied, or an empty credential with ``withheld_reason``.
     """
-    auth = weights.auth
-    if auth is None or auth.auth_method is None:
+    method = weights.auth.auth_method if weights.auth else None
+    if method is None and not default:
         return None
-    location = parse_bucket_location(weights.source, auth.endpoint_url, environ)
-    if auth.auth_method != "CUSTOM_SECRET" and not location.trusted:
-        raise _untrusted(auth.auth_method, location.host)
-    if auth.auth_method == "CUSTOM_SECRET":
-        name = auth.auth_secret_name or ""
-        return SourceCredential(value(name).strip(), f"secret {name}")
-    identity = replace(auth, endpoint_url=None, requester_pays=False)
-    return cache.get(identity, lambda: _exchange_token(identity, environ))
-
-
-def default_bucket_credential(
-    weights: WeightsSpec, environ: Mapping[str, str], cache: CredentialCache
-) -> SourceCredential | None:
-    """Return the credential of the default credential chain, None if there is none.
-
-    For hosts that only the manifest names, it is empty with ``withheld_reason``.
-    """
+    location = parse_bucket_location(weights.source, weights.endpoint_url, environ)
+    if weights.auth is not None and method == "CUSTOM_SECRET":
+        name = weights.auth.auth_secret_name or ""
+        return SourceCredential(value(name, location.destination).strip(), f"secret {name}")
+    if weights.auth is not None and method is not None:
+        if not location.trusted:
+            raise _untrusted(method, location.host)
+        identity = replace(weights.auth, endpoint_url=None, requester_pays=False)
+        return cache.get(identity, partial(_exchange_token, identity, environ))
     from trainctl.buckets import default_chain  # only for buckets
 
-    location = parse_bucket_location(weights.source, weights.endpoint_url, environ)
     scheme, account = location.scheme, location.account
     if not location.trusted:
         reason = default_chain.default_credential_origin(scheme, account, environ)
         return SourceCredential("", _ANONYMOUS, weights.endpoint_url, withheld_reason=reason)
-    return cache.get(
-        (scheme, account), lambda: default_chain.default_credential(scheme, account, environ)
-    )
+    find = partial(default_chain.default_credential, scheme, account, environ)
+    return cache.get((scheme, account), find)
 
 
 def bind_and_mask(
@@ -73,8 +67,7 @@ def bind_and_mask(
         return credential
     from trainctl.buckets.credentials import parse_credential, secret_values
 
-    scheme = parse_source(weights.source).scheme
-    access = parse_credential(scheme, credential.value, credential.origin)
+    access = parse_credential(weights.uri.scheme, credential.value, credential.origin)
     mask(credential.value)
     for part in secret_values(access):
         mask(part)

@@ -10,7 +10,6 @@ from trainctl.buckets.location import parse_bucket_location
 from trainctl.desired.values import DesiredState
 from trainctl.errors import SourceError
 from trainctl.model.address import Kind
-from trainctl.model.source_uri import parse_source
 from trainctl.model.specs.image import DockerAuth
 from trainctl.model.specs.resource import DesiredResource, WeightsSpec
 from trainctl.model.trust import HostPattern, SecretDestination, host_of_url
@@ -27,12 +26,12 @@ _HOST = re.compile(r"([a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)(?::[0-9]{1,5})?")
 
 def source_destination(weights: WeightsSpec, environ: Mapping[str, str]) -> SecretDestination:
     """Return the host that receives the credential of a source."""
-    source = parse_source(weights.source)
-    if source.scheme == "https":
-        return SecretDestination(host_of_url(source.text))
-    if source.scheme == "hf":
+    scheme = weights.uri.scheme
+    if scheme not in ("hf", "https"):
+        return bucket_destination(weights.source, weights.endpoint_url, environ)
+    if scheme == "hf":
         return SecretDestination(host_of_url(environ.get("HF_ENDPOINT") or _HUB), given=True)
-    return bucket_destination(source.text, weights.endpoint_url, environ)
+    return SecretDestination(host_of_url(weights.source))
 
 
 def bucket_destination(
@@ -40,11 +39,9 @@ def bucket_destination(
 ) -> SecretDestination:
     """Return the host that receives the credential of a bucket."""
     try:
-        location = parse_bucket_location(url, endpoint, environ)
+        return parse_bucket_location(url, endpoint, environ).destination
     except (SourceError, ValueError):  # reported when the bucket is opened
         return SecretDestination(HostPattern(endpoint or url))
-    host = host_of_url(location.endpoint or f"https://{location.host}")
-    return SecretDestination(host, given=location.trusted)
 
 
 def registry_destination(auth: DockerAuth) -> SecretDestination:

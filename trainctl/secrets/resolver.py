@@ -14,7 +14,6 @@ from trainctl.errors import TrainctlError
 from trainctl.model.credentials import is_secret_key
 from trainctl.model.redaction import Redactor
 from trainctl.model.single_flight import SingleFlight
-from trainctl.model.source_uri import parse_source
 from trainctl.model.specs.image import Image
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.model.trust import SecretDestination, Trust, default_trust
@@ -22,8 +21,7 @@ from trainctl.plugin_api.sources import SourceCredential
 from trainctl.secrets.bucket_credentials import (
     CredentialCache,
     bind_and_mask,
-    declared_bucket_credential,
-    default_bucket_credential,
+    bucket_credential,
 )
 from trainctl.secrets.destinations import registry_destination, source_destination
 from trainctl.secrets.registries import registry_login
@@ -127,19 +125,21 @@ class SecretResolver:
         """Return the credential in ``auth``; raise PermissionDenied if untrusted."""
         if weights.auth is None:
             return None
-        to = source_destination(weights, self._environ)
-        if parse_source(weights.source).scheme in SCHEMES:
-            credential = declared_bucket_credential(
-                weights, lambda name: self.sent(name, to), self._environ, self._credentials
-            )
-            return bind_and_mask(credential, weights, self._mask) if credential else None
+        if weights.uri.scheme in SCHEMES:
+            return self.bucket_credential(weights, default=False)
         name = weights.auth.auth_secret_name or ""
-        value = self.sent(name, to)
+        value = self.sent(name, source_destination(weights, self._environ))
         return _require_header_safe(SourceCredential(value.strip(), f"secret {name}"))
 
-    def default_bucket_credential(self, weights: WeightsSpec) -> SourceCredential | None:
-        """Return the credential of the platform's default credential chain."""
-        credential = default_bucket_credential(weights, self._environ, self._credentials)
+    def bucket_credential(
+        self, weights: WeightsSpec, *, default: bool = True
+    ) -> SourceCredential | None:
+        """Return the credential in ``auth``, or (``default``) of the platform's default credential chain."""
+        credential = bucket_credential(
+            weights, self.sent, self._environ, self._credentials, default=default
+        )
+        if credential is None and not default:
+            return None
         return bind_and_mask(credential, weights, self._mask)
 
     def _mask(self, value: str) -> None:

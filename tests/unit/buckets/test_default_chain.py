@@ -144,6 +144,6 @@ def test_a_manifests_own_endpoint_gets_no_machine_account(
     }
     secrets = SecretResolver({}, tmp_path, environ, Redactor())
     hostile = WeightsSpec(source, auth=SourceAuthSpec(endpoint_url="http://127.0.0.1:9"))
-    credential = secrets.default_bucket_credential(hostile)
+    credential = secrets.bucket_credential(hostile)
     assert credential is None or credential.value == ""
     assert metadata.asked == []

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Position
 from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json
+from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.model.specs.auth import SourceAuthSpec
 from trainctl.model.specs.checks import (
     OTHERS,
@@ -60,6 +61,11 @@ class WeightsSpec(_Attributes):
     pin: str | None = field(default=None, metadata=OMIT_EMPTY)
     files: int | None = field(default=None, metadata=OMIT_EMPTY)
     bytes: int | None = field(default=None, metadata=OMIT_EMPTY)
+
+    @property
+    def uri(self) -> SourceUri:
+        """The parsed source."""
+        return parse_source(self.source)
 
     @property
     def endpoint_url(self) -> str | None:

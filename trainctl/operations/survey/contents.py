@@ -92,7 +92,7 @@ def _compare_weights(workspace: Workspace, plan: Plan, change: Change) -> Conten
     old, new = (WeightsSpec.from_attributes(side or {}) for side in (change.before, change.after))
     diff = ContentDiff(change.address, "weights", str(old.revision), str(new.revision))
     try:
-        if not parse_source(new.source).has_commits:
+        if not new.uri.has_commits:
             return replace(diff, groups=(_listed_changes(workspace, plan, change),))
         return compare_revisions(diff, (old, new), credential_of(new, workspace.secrets))
     except TrainctlError as error:
