@@ -76,7 +76,7 @@ def plan_from_flags(
         overrides=tuple(f"{path}={value}" for path, value in flags.overrides.items()),
     )
     if flags.untrusted:
-        from trainctl.operations.survey.untrusted import create_untrusted_plan
+        from trainctl.operations.untrusted import create_untrusted_plan
 
         return create_untrusted_plan(workspace, options, flags.parallelism)
     survey = SurveyOptions(

@@ -20,14 +20,14 @@ from trainctl.model.trust import PolicyResult
 from trainctl.operations.nodes import quarantine_lost_nodes, record_quarantine
 from trainctl.operations.policies import with_policies
 from trainctl.operations.runs.control import runs_waiting_for_secrets, send_secrets
-from trainctl.operations.trust import trust_violations
+from trainctl.operations.secrets import trust_violations
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.placement import planned_runs
 from trainctl.plan.plan_file import approval_digests
 from trainctl.plan.values import Plan
 from trainctl.resources.handlers import handlers
 from trainctl.resources.jobs import deferral_reason
-from trainctl.resources.weights import lock_entry, source_request_of
+from trainctl.resources.weights import lock_entry
 from trainctl.weights.lock import LockEntry, LockFile
 
 
@@ -158,11 +158,7 @@ def _lock_mirrored(workspace: Workspace, plan: Plan) -> None:
     partial_plan = options.targets or options.excludes or options.destroy or options.refresh_only
     declared = None
     if not (partial_plan or desired.sources_vary):
-        declared = {
-            source_request_of(resource.weights_spec, directory).key
-            for resource in desired.resources.values()
-            if resource.address.kind is Kind.WEIGHTS
-        }
+        declared = {request.key for request in workspace.source_requests.values()}
     if weights or (declared is not None and lock.path.exists()):
         mirrored = (item.after for item in weights if item.action is Action.NOOP)
         specs = [WeightsSpec.from_attributes(after) for after in mirrored if after]

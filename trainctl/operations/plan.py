@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -14,20 +14,24 @@ from trainctl.ledger.renaming import renames
 from trainctl.ledger.state import ORIGIN, RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
 from trainctl.model.specs.job_spec import JobSpec
+from trainctl.operations.contents import resolve_images, with_contents
 from trainctl.operations.mirrors import is_present
+from trainctl.operations.plan_checks import (
+    mirror_overlaps,
+    offer_problems,
+    secret_leaks,
+    unsupported,
+)
 from trainctl.operations.policies import with_policies
 from trainctl.operations.preconnect import connect
 from trainctl.operations.runs.lookup import unrecorded_runs
 from trainctl.operations.runs.reuse import plan_with_reuse
+from trainctl.operations.secrets import trust_violations
 from trainctl.operations.survey import SurveyOptions
-from trainctl.operations.survey.checks import mirror_overlaps, secret_leaks, unsupported
 from trainctl.operations.survey.code import CodeSurveyResult, survey_code, survey_directory
-from trainctl.operations.survey.contents import resolve_images, with_contents
 from trainctl.operations.survey.nodes import (
-    offer_problems,
     offered_prices,
     survey_batch_systems,
     survey_nodes,
@@ -40,7 +44,6 @@ from trainctl.operations.survey.weights import (
     survey_mirror,
     survey_weights,
 )
-from trainctl.operations.trust import trust_violations
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.changes import planned_addresses, summarize_changes
 from trainctl.plan.plan_file import SavedPlan, remaining, resumed, staleness
@@ -97,7 +100,7 @@ def create_plan(
             workspace,
             state,
             weights,
-            code.needs,
+            code.programs,
             is_queried=is_queried,
             parallelism=survey.parallelism,
         )
@@ -107,7 +110,18 @@ def create_plan(
                 workspace, nodes.nodes, online=online, parallelism=survey.parallelism
             )
         observed, caches, unrecorded_runs = refreshing.result()
-    diagnostics = _survey_diagnostics(workspace, options, violations, weights, offers)
+    diagnostics = [*desired.warnings, *violations]
+    if not options.destroy:
+        diagnostics += [
+            *unsupported(desired),
+            *mirror_overlaps(workspace),
+            *offer_problems(offers),
+            *secret_leaks(workspace, weights.facts),
+        ]
+    reported = {violation.summary for violation in violations}  # each violation of trust once
+    diagnostics += (
+        item for item in weights.diagnostics if not (item.forbids and item.summary in reported)
+    )
     inputs = PlanInputs(
         desired=desired,
         state=state,
@@ -142,30 +156,6 @@ def create_plan(
     files = {key: item for key, item in code.files.items() if key in digests}
     plan = replace(plan, code_files=files, var_files=tuple(map(str, workspace.settings.var_files)))
     return with_contents(workspace, plan, offline=survey.offline)
-
-
-def _survey_diagnostics(
-    workspace: Workspace,
-    options: PlanOptions,
-    violations: Sequence[Diagnostic],
-    weights: WeightsSurveyResult,
-    offers: Mapping[Address, tuple[Offer, ...]],
-) -> list[Diagnostic]:
-    """Return the problems found before planning, each violation of trust once."""
-    diagnostics = [*workspace.desired.warnings, *violations]
-    if not options.destroy:
-        diagnostics += [
-            *unsupported(workspace.desired),
-            *mirror_overlaps(workspace),
-            *offer_problems(offers),
-            *secret_leaks(workspace, weights.facts),
-        ]
-    reported = {violation.summary for violation in violations}
-    return diagnostics + [
-        diagnostic
-        for diagnostic in weights.diagnostics
-        if not (diagnostic.forbids and diagnostic.summary in reported)
-    ]
 
 
 def _survey_weights(
@@ -302,7 +292,7 @@ def observe_mirrored(state: State, mirror: MirrorSurveyResult) -> dict[Address, 
         # A directory that isn't here is on another machine, where the same project is applied.
         if moved and is_present(moved.url):
             observed[address] = Observation(ResourceStatus.PRESENT, other_mirror=str(moved))
-        elif mirror.queried and weights.outputs.get("listing") in mirror.listings:
+        elif mirror.queried and weights.outputs.get("listing") in mirror.store.listings:
             observed[address] = Observation(ResourceStatus.PRESENT)
         elif mirror.queried:
             detail = f"the mirror was {moved}" if moved else ""

@@ -1,4 +1,4 @@
-"""Check secrets, and store them."""
+"""Check secrets, also against the user's trust, and store them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import PermissionDenied, TrainctlError, TrustError, UsageError
 from trainctl.model.diagnostics import Diagnostic, did_you_mean, of_error
-from trainctl.operations.trust import read_denial, sending_violations
 from trainctl.operations.workspace import Workspace
 from trainctl.secrets.destinations import SecretUse, secret_uses
 from trainctl.secrets.sources import SECRET_STORES, SecretCheck, SecretPush, SecretUseCheck
@@ -52,6 +51,47 @@ def _check_secret(workspace: Workspace, spec: SecretSpec, uses: list[SecretUse])
     except TrainctlError as failure:
         problems[of_error(failure, where=spec.where)] = None
     return SecretCheck(spec, readable, tuple(rows), tuple(problems))
+
+
+def trust_violations(workspace: Workspace) -> list[Diagnostic]:
+    """Return an error for each secret that trust forbids to read or send."""
+    violations: dict[Diagnostic, None] = {}  # a set in order
+    secrets: dict[str, None] = {}
+    for use in secret_uses(workspace.desired, workspace.settings.environ):
+        secrets[use.secret] = None
+        violations |= dict.fromkeys(sending_violations(workspace, use))
+    for name in secrets:
+        denial = read_denial(workspace, name)
+        if denial is not None:
+            violations[of_error(denial, where=workspace.desired.secrets[name].where)] = None
+    try:
+        workspace.checkpoints.require_trust()
+    except PermissionDenied as denial:
+        violations[of_error(denial, "checkpoints")] = None
+    return list(violations)
+
+
+def sending_violations(workspace: Workspace, use: SecretUse) -> list[Diagnostic]:
+    """Return why a secret may not be sent; empty if it may."""
+    try:
+        if use.to is not None:
+            workspace.trust.require_host(use.secret, use.to)
+    except PermissionDenied as denial:
+        return [of_error(denial, use.by, use.resource.where if use.resource else None)]
+    return []
+
+
+def read_denial(workspace: Workspace, secret: str) -> PermissionDenied | None:
+    """Return why a secret may not be read; None if it may."""
+    try:
+        workspace.secrets.check_allowed(secret)
+    except PermissionDenied as denial:
+        return denial
+    except TrustError:
+        raise
+    except TrainctlError:  # a missing program is reported when it is run
+        return None
+    return None
 
 
 def require_storable(workspace: Workspace, name: str) -> SecretSpec:

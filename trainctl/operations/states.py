@@ -39,9 +39,8 @@ def open_state(
     url: str, declared: StoreLocation, secrets: SecretResolver, environ: Mapping[str, str]
 ) -> StateLog:
     """Open the state of a URL; ``declared`` is the manifest's, with credentials for its scheme."""
-    if not is_in_bucket(url):
-        return discovery.open_state(url)
-    return discovery.open_state(url, _objects(url, declared, secrets, environ))
+    objects = _objects(url, declared, secrets, environ) if is_in_bucket(url) else None
+    return discovery.open_state(url, objects)
 
 
 def location_at(url: str, declared: StoreLocation) -> StoreLocation:

@@ -1,4 +1,4 @@
-"""Trust and policies of the user: load them, and check secrets against them."""
+"""Load the trust and policies of the user."""
 
 from __future__ import annotations
 
@@ -6,16 +6,9 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from trainctl.errors import PermissionDenied, TrainctlError, TrustError
-from trainctl.model.diagnostics import Diagnostic, of_error
 from trainctl.model.trust import PlanPolicy, Trust
 from trainctl.operations.directories import home
-from trainctl.secrets.destinations import SecretUse, secret_uses
-
-if TYPE_CHECKING:
-    from trainctl.operations.workspace import Workspace
 
 
 def load_trust(
@@ -52,44 +45,3 @@ def _read_trust(path: Path, outside: Path | None = None, tables: Collection[str]
     from trainctl.manifest.trust_file import read_trust  # slow to import
 
     return read_trust(path, outside=outside, tables=tables)
-
-
-def trust_violations(workspace: Workspace) -> list[Diagnostic]:
-    """Return an error for each secret that trust forbids to read or send."""
-    violations: dict[Diagnostic, None] = {}  # a set in order
-    secrets: dict[str, None] = {}
-    for use in secret_uses(workspace.desired, workspace.settings.environ):
-        secrets[use.secret] = None
-        violations |= dict.fromkeys(sending_violations(workspace, use))
-    for name in secrets:
-        denial = read_denial(workspace, name)
-        if denial is not None:
-            violations[of_error(denial, where=workspace.desired.secrets[name].where)] = None
-    try:
-        workspace.checkpoints.require_trust()
-    except PermissionDenied as denial:
-        violations[of_error(denial, "checkpoints")] = None
-    return list(violations)
-
-
-def sending_violations(workspace: Workspace, use: SecretUse) -> list[Diagnostic]:
-    """Return why a secret may not be sent; empty if it may."""
-    try:
-        if use.to is not None:
-            workspace.trust.require_host(use.secret, use.to)
-    except PermissionDenied as denial:
-        return [of_error(denial, use.by, use.resource.where if use.resource else None)]
-    return []
-
-
-def read_denial(workspace: Workspace, secret: str) -> PermissionDenied | None:
-    """Return why a secret may not be read; None if it may."""
-    try:
-        workspace.secrets.check_allowed(secret)
-    except PermissionDenied as denial:
-        return denial
-    except TrustError:
-        raise
-    except TrainctlError:  # a missing program is reported when it is run
-        return None
-    return None

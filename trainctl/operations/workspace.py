@@ -25,7 +25,7 @@ from trainctl.desired.values import (
 )
 from trainctl.errors import ManifestError, PermissionDenied, StorageError, TrainctlError, UsageError
 from trainctl.manifest.files import manifest_files, read_all_files
-from trainctl.model.address import Kind
+from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import MirrorSite
 from trainctl.model.redaction import Redactor
 from trainctl.model.specs.location import CheckpointsLocation, StoreLocation
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from trainctl.resources.agents import Agents, Services
     from trainctl.secrets.resolver import SecretResolver
     from trainctl.weights.mirrors import Mirror
+    from trainctl.weights.resolution import SourceRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class WorkspaceSettings:
     offline: bool = False
     """Whether the manifest is read without the network."""
     untrusted: bool = False
-    """Whether the author of the manifest is not trusted; see ``survey.untrusted``."""
+    """Whether the author of the manifest is not trusted; see ``untrusted``."""
 
 
 class Workspace:
@@ -284,6 +285,17 @@ class Workspace:
         if manifest_files(self.settings.directory):
             _ = self.desired
         return self.mirror
+
+    @cached_property
+    def source_requests(self) -> dict[Address, SourceRequest]:
+        """The sources of all weights in the manifest."""
+        from trainctl.resources.weights import source_request_of
+
+        return {
+            address: source_request_of(resource.weights_spec, self.settings.directory)
+            for address, resource in self.desired.resources.items()
+            if address.kind is Kind.WEIGHTS
+        }
 
     @property
     def retry(self) -> RetryPolicy:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trainctl.desired.values import DesiredState
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.specs.resource import DesiredResource
@@ -20,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def gpu_problems(
-    desired: DesiredState, cluster: Address, nodes: Sequence[Node], facts: Sequence[NodeFacts]
+    cluster: DesiredResource,
+    jobs: Sequence[DesiredResource],
+    nodes: Sequence[Node],
+    facts: Sequence[NodeFacts],
 ) -> Iterator[Diagnostic]:
     """Find jobs whose GPUs no node has, and nodes with fewer GPUs than declared.
 
@@ -32,22 +34,19 @@ def gpu_problems(
         if reported and (node.gpus or 0) > len(reported):
             yield error(
                 f"{node.gpus} GPUs are declared for {node.id}, but it has {_gpu_list(reported)}",
-                f"Set `gpus` of {cluster} to {len(reported)}.",
-                address=str(cluster),
+                f"Set `gpus` of {cluster.address} to {len(reported)}.",
+                address=str(cluster.address),
                 code="too-few-gpus",
             )
     unknown = any(node.gpus is None and node.id not in facts_by_node for node in nodes)
-    jobs = desired.jobs_on(cluster)
     for job in jobs:
-        yield from _job_gpu_problems(
-            job, desired.resources[cluster], nodes, facts_by_node, unknown=unknown
-        )
+        yield from _job_gpu_problems(job, cluster, nodes, facts_by_node, unknown=unknown)
     broken = _broken_tools(nodes, facts_by_node)
     if broken and any(job.job_spec.compute.gpus is None for job in jobs):
         yield warning(
             broken,
             "Jobs without compute.accelerator run without GPUs there.",
-            address=str(cluster),
+            address=str(cluster.address),
             code="gpu-query-failed",
         )
 
@@ -168,12 +167,12 @@ _MOST_NAMED = 4
 
 
 def machine_problems(
-    desired: DesiredState, cluster: Address, nodes: int, facts: Sequence[NodeFacts]
+    cluster: Address, jobs: Iterable[DesiredResource], nodes: int, facts: Sequence[NodeFacts]
 ) -> Iterator[Diagnostic]:
     """Find jobs whose processors or memory too few nodes have."""
     if len(facts) < nodes or not facts:
         return
-    for job in desired.jobs_on(cluster):
+    for job in jobs:
         compute = job.job_spec.compute
         fitting = sum(
             is_large_enough(compute, fact.reported["cpus"], fact.reported["memory"])

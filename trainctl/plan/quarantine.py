@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 from trainctl.errors import NodeError
@@ -78,17 +77,18 @@ def lost_nodes(state: State) -> dict[str, str]:
                 entry = known.get(_node_id(cluster, node))
                 at = (entry.released or entry.since) if entry else 0.0
                 since[_node_id(cluster, node)] = max(at, created.get(node.get("key", ""), 0.0))
-    runs: dict[str, list[RunRecord]] = {}
     recorded = map(RunRecord.from_json, _recorded_runs(state))
-    ended = [(run.created_at or 0.0, run) for run in recorded if not run.status.live]
-    for created_at, run in sorted(ended, key=lambda timed: timed[0]):
-        for node in {rank.node for rank in run.ranks}:
-            if created_at > since.get(node, inf) and not run.interrupted:
-                runs.setdefault(node, []).append(run)
+    ended = [run for run in recorded if not run.status.live and not run.interrupted]
+    ended.sort(key=lambda run: run.created_at or 0.0)
+
+    def last_runs(node: str) -> list[RunRecord]:
+        on_node = [run for run in ended if any(rank.node == node for rank in run.ranks)]
+        return [run for run in on_node if (run.created_at or 0.0) > since[node]][-LOST_RUNS:]
+
     return {
         node: f"the last {LOST_RUNS} runs lost it"
-        for node, of_node in runs.items()
-        if sum(_lost(run, node) for run in of_node[-LOST_RUNS:]) == LOST_RUNS
+        for node in since
+        if sum(_lost(run, node) for run in last_runs(node)) == LOST_RUNS
     }
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from trainctl.base.protocol.host import RegistryLogin
 from trainctl.errors import TrainctlError, missing_extra
-from trainctl.model.redaction import Redactor
 from trainctl.model.specs.image import DockerAuth
 
 Value = Callable[[str], str]
@@ -21,8 +20,8 @@ ECR_REGISTRY = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\
 """Registries of Google Cloud, and of AWS with their region."""
 
 
-def registry_login(auth: DockerAuth, value: Value, redactor: Redactor) -> RegistryLogin:
-    """Return user and password for a registry; raise TrainctlError if not granted."""
+def registry_login(auth: DockerAuth, value: Value, mask: Callable[[str], object]) -> RegistryLogin:
+    """Return user and password, masked, for a registry; raise TrainctlError if not granted."""
     if block := auth.registry_secret_docker_auth:
         name = block.secret_ref.secret
         username, colon, password = value(name).strip().partition(":")
@@ -48,7 +47,7 @@ def registry_login(auth: DockerAuth, value: Value, redactor: Redactor) -> Regist
         username, password = "oauth2accesstoken", str(json.loads(token.value)["access_token"])
     else:
         username, password = _aws_login(auth, value)
-    redactor.register(password)
+    mask(password)
     return {"registry": auth.registry, "username": username, "password": password}
 
 

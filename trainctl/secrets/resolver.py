@@ -128,7 +128,8 @@ class SecretResolver:
         if weights.uri.scheme in SCHEMES:
             return self.bucket_credential(weights, default=False)
         name = weights.auth.auth_secret_name or ""
-        value = self.sent(name, source_destination(weights, self._environ))
+        to = source_destination(weights, self._environ)
+        value = self.sent(name, to)
         return _require_header_safe(SourceCredential(value.strip(), f"secret {name}"))
 
     def bucket_credential(
@@ -153,7 +154,7 @@ class SecretResolver:
             return None
         for name in auth.secrets:
             self._trust().require_host(name, registry_destination(auth))
-        return registry_login(auth, self.value, self._redactor)
+        return registry_login(auth, self.value, self.register)
 
     def registered(self, credential: SourceCredential | None) -> SourceCredential | None:
         """Register a credential for redaction, unless too short for a token."""

@@ -21,7 +21,7 @@ from trainctl.inputs.code import DOWNLOAD_MARK, CodeSource, pack, scan, scan_cod
 from trainctl.model.address import Address, Kind
 from trainctl.model.contents import ContentDiff
 from trainctl.model.specs.job_spec import CodeSpec
-from trainctl.operations.survey.contents import compare_code
+from trainctl.operations.contents import compare_code
 from trainctl.plan.plan_file import write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import OUTPUT_MARK

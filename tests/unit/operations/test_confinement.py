@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.servers.hub import serve
 from trainctl.errors import PermissionDenied, SourceError
-from trainctl.operations.survey.confinement import confined, is_public
+from trainctl.operations.confinement import confined, is_public
 from trainctl.sources.hf import HubSource
 
 PRIVATE = (

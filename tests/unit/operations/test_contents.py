@@ -9,7 +9,7 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.contents import ContentChange, ContentDiff, ContentGroup
 from trainctl.model.run import RunRecord
-from trainctl.operations.survey.contents import with_contents
+from trainctl.operations.contents import with_contents
 from trainctl.plan.changes import plan_digest
 from trainctl.plan.values import Change, ImageRow, Plan, RunForecast
 from trainctl.views.plan.pages import plan_html, plan_markdown

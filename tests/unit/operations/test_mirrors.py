@@ -19,7 +19,7 @@ from trainctl.model.redaction import Redactor
 from trainctl.model.specs.location import StoreLocation
 from trainctl.model.specs.resource import ClusterSpec
 from trainctl.operations.mirrors import locate_host, mirror_url
-from trainctl.operations.survey.checks import mirror_overlaps
+from trainctl.operations.plan_checks import mirror_overlaps
 from trainctl.operations.workspace import Workspace, WorkspaceSettings
 from trainctl.plugin_api.provider import Node, Provider
 from trainctl.resources.clusters import provider_cluster

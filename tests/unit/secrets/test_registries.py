@@ -29,7 +29,7 @@ VALUES = {
 def login(auth: dict[str, Any], redactor: Redactor | None = None) -> Any:
     """The login that a job's ``docker_auth`` gives."""
     parsed = from_json(DockerAuth, auth)
-    return registry_login(parsed, VALUES.__getitem__, redactor or Redactor())
+    return registry_login(parsed, VALUES.__getitem__, (redactor or Redactor()).register)
 
 
 def by_secret(name: str) -> dict[str, Any]:

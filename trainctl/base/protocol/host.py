@@ -75,15 +75,20 @@ class FreeResourcesRequest(RootRequest):
     cached: NotRequired[CacheQueryRequest]
 
 
-class FactsRequest(NodeCacheRequest):
+class JobNeeds(TypedDict):
     """``mounts``: absolute mount points. ``sources``: directories of the host to mount."""
 
-    data: str
     mounts: List[str]
     sources: List[str]
     hosts: List[HostRequirement]
-    accelerators: List[str]
     images: List[ImageQuery]
+
+
+class FactsRequest(NodeCacheRequest, JobNeeds):
+    """What jobs may need of a node, and the weights to look up in its cache."""
+
+    data: str
+    accelerators: List[str]
     cached: Optional[CacheQueryRequest]
     free_resources: Optional[FreeResourcesRequest]
 

@@ -99,7 +99,7 @@ def _mirror_overlaps(workspace: Workspace) -> Iterable[Diagnostic]:
     """Find sources that overlap the mirror; imports mirror code on demand."""
     if all(address.kind is not Kind.WEIGHTS for address in workspace.desired.resources):
         return ()
-    from trainctl.operations.survey.checks import mirror_overlaps
+    from trainctl.operations.plan_checks import mirror_overlaps
 
     return mirror_overlaps(workspace)
 

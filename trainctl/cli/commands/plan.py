@@ -39,10 +39,10 @@ from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import PermissionDenied, UsageError
 from trainctl.model.json_codec import to_json
+from trainctl.operations.confinement import confined
 from trainctl.operations.plan import approved_plan
 from trainctl.operations.policies import check_form, policy_problems
 from trainctl.operations.states import location_at
-from trainctl.operations.survey.confinement import confined
 from trainctl.plan.values import OUTPUT_MARK
 from trainctl.views.plan.json import plan_json
 from trainctl.views.plan.tables import policy_lines

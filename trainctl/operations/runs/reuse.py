@@ -114,9 +114,15 @@ class _StateSource:
 def _read_states(workspace: Workspace, state: State) -> tuple[list[_StateSource], list[Diagnostic]]:
     """Read the main state, its environments and the states of ``reuse_from``, after the plan's own."""
     main, _ = split_environment(workspace.state_url)
-    urls, problems = [main, *workspace.desired.reuse_from], []
+    urls = [main, *workspace.desired.reuse_from]
     with suppress(UsageError):  # states of a plugin can't be listed
         urls[1:1] = workspace.list_states(environments_url(main))
+    own = _StateSource(workspace.state_url, "", state)
+    places = {}
+    for url in urls:
+        base, name = split_environment(url)
+        if url != own.url:
+            places[url] = url if base != main else f"env {name}" if name else "the main state"
 
     def read(url: str) -> State | TrainctlError:
         try:
@@ -124,19 +130,18 @@ def _read_states(workspace: Workspace, state: State) -> tuple[list[_StateSource]
         except TrainctlError as error:
             return error
 
-    own = _StateSource(workspace.state_url, "", state)
-    sources = [own]
-    urls = [url for url in dict.fromkeys(urls) if url != own.url]
-    for url, found in zip(urls, each(read, urls, _AT_ONCE), strict=True):
-        base, name = split_environment(url)
-        place = url if base != main else f"env {name}" if name else "the main state"
-        if isinstance(found, State):
-            if found.lineage not in ("", state.lineage):
-                sources.append(_StateSource(url, place, found))
-        elif not isinstance(found, StateMoved):
-            summary = f"runs of {place} are not reused: {found.summary}"
-            problems.append(warning(summary, found.detail, code=found.code))
-    return sources, problems
+    replies = list(zip(places.items(), each(read, places, _AT_ONCE), strict=True))
+    others = [
+        _StateSource(url, place, reply)
+        for (url, place), reply in replies
+        if isinstance(reply, State) and reply.lineage not in ("", state.lineage)
+    ]
+    problems = [
+        warning(f"runs of {place} are not reused: {reply.summary}", reply.detail, code=reply.code)
+        for (_, place), reply in replies
+        if isinstance(reply, TrainctlError) and not isinstance(reply, StateMoved)
+    ]
+    return [own, *others], problems
 
 
 def _find_runs(
@@ -154,13 +159,16 @@ def _find_runs(
         live = [run for _, run in matching if run.status.live] if queries and source.place else []
         control = RunControl(workspace.agents, source.state.resources.get)
         observed = control.statuses(live) if live else {}
-        by_identity: dict[str | None, list[tuple[RecordedResource, RunRecord]]] = {}
-        for job, recorded in matching:
-            run = observed[recorded.key].run if recorded.key in observed else recorded
-            if run.status is RunStatus.COMPLETED and _is_usable(workspace, source, job, run):
-                by_identity.setdefault(run.identity, []).append((job, run))
+        current = (
+            (job, observed[run.key].run if run.key in observed else run) for job, run in matching
+        )
+        usable = [
+            (job, run)
+            for job, run in current
+            if run.status is RunStatus.COMPLETED and _is_usable(workspace, source, job, run)
+        ]
         for address, identity in missing.items():
-            runs = by_identity.get(identity, [])
+            runs = [(job, run) for job, run in usable if run.identity == identity]
             named = [pair for pair in runs if pair[0].address == address]
             # Equal jobs of one manifest are separate runs on purpose.
             renamed = [pair for pair in runs if pair[0].address not in workspace.desired.resources]

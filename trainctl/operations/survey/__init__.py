@@ -1,8 +1,7 @@
 """Gather the facts of a plan, without writing anything.
 
 `weights` resolves sources, and surveys the mirror and caches; `nodes` inspects nodes, and asks batch
-systems and offers; `code` scans the jobs' code; `checks` finds problems that make a plan unusable.
-`contents` completes a plan; `untrusted` makes one in `confinement`.
+systems and offers; `code` scans the jobs' code.
 """
 
 from __future__ import annotations

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from trainctl.errors import TrainctlError
 from trainctl.inputs.code import CodeSource, scan_code
-from trainctl.inputs.environment import HostRequirements, host_requirements
+from trainctl.inputs.environment import host_requirements
+from trainctl.manifest.checkout import is_from_checkout
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, of_error, warning
 from trainctl.model.specs.job_spec import CodeSpec
@@ -17,10 +19,11 @@ from trainctl.plan.values import CodeTree
 
 @dataclass(slots=True)
 class CodeSurveyResult:
-    """Code trees, host requirements and missing files, by job."""
+    """Code trees, programs of the host and missing files, by job."""
 
     trees: dict[Address, CodeTree] = field(default_factory=dict)
-    needs: dict[Address, HostRequirements] = field(default_factory=dict)
+    programs: dict[Address, tuple[str | None, str]] = field(default_factory=dict)
+    """Virtual environment and program of jobs without a container that install nothing."""
     missing_requirements: dict[Address, tuple[str, ...]] = field(default_factory=dict)
     files: dict[str, Mapping[str, str]] = field(default_factory=dict)
     """Files by the digest of their tree, with kind and git id."""
@@ -55,10 +58,17 @@ def survey_code(workspace: Workspace) -> CodeSurveyResult:
             result.files[code.tree.digest] = code.blobs
         job = resource.job_spec
         if not job.in_container:
-            needs = result.needs[address] = host_requirements(job, code.kinds)
-            result.missing_requirements[address] = tuple(
-                _missing_files(job.runtime.requirements, needs, code.kinds)
-            )
+            requirements, venv = job.runtime.requirements, job.runtime.venv
+            needs = host_requirements(job, code.kinds)
+            problems = [needs.problem] if needs.problem else []
+            if requirements and requirements not in code.kinds:
+                problems.append(f"requirements file {requirements} not found in the code")
+            result.missing_requirements[address] = tuple(problems)
+            if not requirements:
+                directory = workspace.settings.directory
+                own = venv and is_from_checkout(Path(venv).expanduser(), directory)
+                # A plan does not execute an interpreter that came with the manifest.
+                result.programs[address] = venv, "" if own else needs.program
     return result
 
 
@@ -72,12 +82,3 @@ def survey_directory(workspace: Workspace, spec: CodeSpec) -> CodeSource | Train
         return scan_code(workspace.settings.directory, spec, workspace.excluded_paths)
     except TrainctlError as failure:
         return failure
-
-
-def _missing_files(
-    requirements: str | None, needs: HostRequirements, files: Mapping[str, str]
-) -> list[str]:
-    problems = [needs.problem] if needs.problem else []
-    if requirements and requirements not in files:
-        problems.append(f"requirements file {requirements} not found in the code")
-    return problems

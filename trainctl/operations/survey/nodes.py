@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
 from trainctl.base.parallel import each
 from trainctl.base.protocol.host import (
@@ -13,18 +11,16 @@ from trainctl.base.protocol.host import (
     Facts,
     FactsRequest,
     FreeResourcesRequest,
-    MissingHostRequirements,
+    JobNeeds,
 )
 from trainctl.errors import NodeError, TrainctlError
-from trainctl.inputs.environment import HostRequirements
 from trainctl.ledger.state import State
-from trainctl.manifest.checkout import is_from_checkout
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import HOPS, DeliveryRecord, ServingCapability
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.job_spec import JobSpec
-from trainctl.model.specs.resource import ClusterSpec, DesiredResource
+from trainctl.model.specs.resource import DesiredResource
 from trainctl.operations.survey.weights import TierQuery, WeightsSurveyResult
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.checks import image_of
@@ -38,7 +34,7 @@ from trainctl.plan.values import (
 from trainctl.plan.weights import mirroring_rate, transfer_rate
 from trainctl.plugin_api import discovery
 from trainctl.plugin_api.machines import Offer, OffersMachines
-from trainctl.plugin_api.provider import Capabilities, Node, ResourceStatus
+from trainctl.plugin_api.provider import Capabilities, Node, Provider, ResourceStatus
 from trainctl.plugin_api.scheduler import BatchForecast, BatchRequest, SchedulesJobs
 from trainctl.resources.agents import recorded_or_planned
 from trainctl.resources.clusters import cache_target, provider_cluster
@@ -66,26 +62,33 @@ class NodesSurveyResult:
 
 @dataclass(frozen=True, slots=True)
 class _JobRequirements:
-    """A job's requirements of a host; ``host`` is (venv, program)."""
+    """A job's requirements of a host; ``program`` is (venv, program)."""
 
     mounts: tuple[str, ...]
     sources: tuple[str, ...]
-    host: tuple[str | None, str] | None
+    program: tuple[str | None, str] | None
     accelerator: str
     image: ImageSelection | None
 
+    @classmethod
+    def of(cls, job: JobSpec, program: tuple[str | None, str] | None) -> _JobRequirements:
+        """Return the requirements of a job."""
+        image = image_of(job)
+        places = () if image else job.mount_locations
+        mounts = tuple(place for place in places if place.startswith("/"))
+        sources = tuple(mount.host_path for mount in job.mounts)
+        return cls(mounts, sources, program, job.compute.gpu_kind, image)
+
 
 @dataclass(frozen=True, slots=True)
-class _NodeQuery:
-    """A query of one node."""
+class _ClusterQuery:
+    """What to ask each of the ``nodes`` of a cluster with jobs."""
 
-    provider: str
-    node: Node
+    cluster: DesiredResource
+    nodes: tuple[Node, ...]
     jobs: Mapping[Address, _JobRequirements]
     weights: Mapping[Address, SourceSurvey]
     rates: Mapping[str, float]
-    cluster: ClusterSpec
-    one_of_several: bool
     mirror_serving: ServingCapability
 
 
@@ -93,137 +96,101 @@ def survey_nodes(
     workspace: Workspace,
     state: State,
     weights: WeightsSurveyResult,
-    needs: Mapping[Address, HostRequirements],
+    programs: Mapping[Address, tuple[str | None, str]],
     *,
     is_queried: Callable[[str], bool],
     parallelism: int,
 ) -> NodesSurveyResult:
     """Query the nodes of all clusters with jobs; ``is_queried`` filters by provider."""
     result = NodesSurveyResult()
-    queries: dict[Address, list[_NodeQuery]] = {}
-    installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
-    result.capabilities = provider_capabilities(workspace, state, installed)
+    queries: dict[Address, _ClusterQuery] = {}
+    providers = providers_in_use(workspace, state)
+    result.capabilities = {name: found.capabilities for name, found in providers.items()}
     for address, resource in workspace.desired.resources.items():
-        if address.kind is Kind.CLUSTER and resource.provider in installed:
-            planned = planned_nodes(workspace, resource)
+        if address.kind is Kind.CLUSTER and resource.provider in providers:
+            settings = provider_cluster(address.name, resource.cluster_spec)
+            planned = tuple(providers[resource.provider].plan(settings))
             recorded = state.resources.get(address)
             nodes = tuple(recorded_or_planned(node, recorded) for node in planned)
             result.names[address] = tuple(node.name for node in nodes)
             result.nodes[address] = nodes
             prices = {node.id: node.price_per_hour for node in planned}
             result.prices |= {node: price for node, price in prices.items() if price is not None}
-            queries[address] = _cluster_queries(workspace, state, weights, needs, resource, nodes)
-    allowed = [
-        (address, query)
-        for address, of_cluster in queries.items()
-        for query in of_cluster
-        if is_queried(query.provider)
-        and (query.node.key or not result.capabilities[query.provider].creates_machines)
-    ]
-    replies = each(lambda pair: _query_node(workspace, pair[1]), allowed, parallelism)
-    for (address, query), reply in zip(allowed, replies, strict=True):
-        if reply is None:
-            continue
-        result.diagnostics += _diagnose(reply, address, query.node)
-        if isinstance(reply, NodeFacts):
-            result.facts[address] = (*result.facts.get(address, ()), reply)
-        else:
-            result.unreachable_nodes.add(query.node.id)
-    for address, of_cluster in queries.items():
-        if result.capabilities[workspace.desired.resources[address].provider].schedules_jobs:
+            jobs = {job.address: job.job_spec for job in workspace.desired.jobs_on(address)}
+            if jobs:
+                needed = {item.address for job in jobs.values() for item in job.weights}
+                queries[address] = _ClusterQuery(
+                    resource,
+                    nodes,
+                    {
+                        job: _JobRequirements.of(spec, programs.get(job))
+                        for job, spec in jobs.items()
+                    },
+                    {item: weights.surveys[item] for item in sorted(needed & {*weights.surveys})},
+                    _transfer_rates(state, address),
+                    weights.mirror.serving,
+                )
+    _query_nodes(workspace, queries.values(), result, is_queried, parallelism)
+    for address in result.nodes:
+        cluster = workspace.desired.resources[address]
+        if result.capabilities[cluster.provider].schedules_jobs:
             result.scheduled.add(address)
-            continue
-        queried, facts = [query.node for query in of_cluster], result.facts.get(address, ())
-        result.diagnostics += gpu_problems(workspace.desired, address, queried, facts)
-        result.diagnostics += machine_problems(workspace.desired, address, len(queried), facts)
+        elif address in queries:
+            nodes, facts = queries[address].nodes, result.facts.get(address, ())
+            on_cluster = workspace.desired.jobs_on(address)
+            result.diagnostics += gpu_problems(cluster, on_cluster, nodes, facts)
+            result.diagnostics += machine_problems(address, on_cluster, len(nodes), facts)
     return result
 
 
-def provider_capabilities(
-    workspace: Workspace, state: State, installed: Set[str]
-) -> dict[str, Capabilities]:
-    """Return the capabilities of the installed providers of desired and recorded clusters."""
+def _query_nodes(
+    workspace: Workspace,
+    queries: Collection[_ClusterQuery],
+    result: NodesSurveyResult,
+    is_queried: Callable[[str], bool],
+    parallelism: int,
+) -> None:
+    """Add the facts of the nodes: a warning for one that can't be queried, an error for one that can't be created."""
+    allowed = [
+        (query, node)
+        for query in queries
+        for node in query.nodes
+        if is_queried(query.cluster.provider)
+        and (node.key or not result.capabilities[query.cluster.provider].creates_machines)
+    ]
+    replies = each(lambda pair: _query_node(workspace, *pair), allowed, parallelism)
+    for (query, node), reply in zip(allowed, replies, strict=True):
+        address = query.cluster.address
+        if isinstance(reply, TrainctlError):
+            hint = "The plan uses the recorded state." if node.root else ""
+            detail = f"{reply.detail} {hint}".strip()
+            result.diagnostics += [
+                warning(reply.summary, detail, address=str(address), code=reply.code)
+            ]
+            result.unreachable_nodes.add(node.id)
+        elif reply is not None:
+            unusable = reply.reported["unusable"]
+            if unusable and not node.key:
+                result.diagnostics += [
+                    error(
+                        f"cannot create node {node.id}: {unusable}",
+                        "Make the directory writable, or use another: dir: of the host, or cache: {node: {dir: …}}.",
+                        address=str(address),
+                        code=NodeError.default_code,
+                    )
+                ]
+            result.facts[address] = (*result.facts.get(address, ()), reply)
+
+
+def providers_in_use(workspace: Workspace, state: State) -> dict[str, Provider]:
+    """Return the installed providers of desired and recorded clusters, by name."""
+    installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
     desired, recorded = workspace.desired.resources, state.resources
-    providers = {
+    names = {
         *(item.provider for address, item in desired.items() if address.kind is Kind.CLUSTER),
         *(item.provider for address, item in recorded.items() if address.kind is Kind.CLUSTER),
     }
-    return {name: workspace.provider(name).capabilities for name in providers & installed}
-
-
-def _cluster_queries(
-    workspace: Workspace,
-    state: State,
-    weights: WeightsSurveyResult,
-    needs: Mapping[Address, HostRequirements],
-    cluster: DesiredResource,
-    nodes: Sequence[Node],
-) -> list[_NodeQuery]:
-    jobs = {job.address: job.job_spec for job in workspace.desired.jobs_on(cluster.address)}
-    if not jobs:
-        return []
-    requirements = {
-        job: _job_requirements(spec, needs.get(job), workspace.settings.directory)
-        for job, spec in jobs.items()
-    }
-    needed = {item.address for job in jobs.values() for item in job.weights}
-    surveys = {item: weights.surveys[item] for item in sorted(needed) if item in weights.surveys}
-    rates = _transfer_rates(state, cluster.address)
-    spec, several = cluster.cluster_spec, len(nodes) > 1
-    return [
-        _NodeQuery(
-            cluster.provider,
-            node,
-            requirements,
-            surveys,
-            rates,
-            spec,
-            several,
-            weights.mirror.serving,
-        )
-        for node in nodes
-    ]
-
-
-def _diagnose(
-    reply: NodeFacts | TrainctlError, cluster: Address, node: Node
-) -> Iterator[Diagnostic]:
-    """Yield a warning if the node can't be queried, an error if it doesn't exist yet and can't be created."""
-    if isinstance(reply, TrainctlError):
-        hint = "The plan uses the recorded state." if node.root else ""
-        detail = f"{reply.detail} {hint}".strip()
-        yield warning(reply.summary, detail, address=str(cluster), code=reply.code)
-    elif reply.reported["unusable"] and not node.key:
-        yield error(
-            f"cannot create node {node.id}: {reply.reported['unusable']}",
-            "Make the directory writable, or use another: dir: of the host, or cache: {node: {dir: …}}.",
-            address=str(cluster),
-            code=NodeError.default_code,
-        )
-
-
-def planned_nodes(workspace: Workspace, cluster: DesiredResource) -> tuple[Node, ...]:
-    """Return the nodes of a cluster by its settings alone."""
-    settings = provider_cluster(cluster.address.name, cluster.cluster_spec)
-    return tuple(workspace.provider(cluster.provider).plan(settings))
-
-
-def _job_requirements(
-    job: JobSpec, needs: HostRequirements | None, directory: Path
-) -> _JobRequirements:
-    host, image = None, image_of(job)
-    if needs is not None and not job.runtime.requirements:
-        venv = job.runtime.venv
-        own = venv and is_from_checkout(Path(venv).expanduser(), directory)
-        # A plan does not execute an interpreter that came with the manifest.
-        host = (venv, "" if own else needs.program)
-    return _JobRequirements(
-        tuple(place for place in job.mount_locations if place.startswith("/") and image is None),
-        tuple(mount.host_path for mount in job.mounts),
-        host,
-        job.compute.gpu_kind,
-        image,
-    )
+    return {name: workspace.provider(name) for name in names & installed}
 
 
 def _transfer_rates(state: State, cluster: Address) -> dict[str, float]:
@@ -243,58 +210,75 @@ def _transfer_rates(state: State, cluster: Address) -> dict[str, float]:
     return {hop: rate for hop, rate in rates.items() if rate}
 
 
-def _query_node(workspace: Workspace, query: _NodeQuery) -> NodeFacts | TrainctlError | None:
+def _query_node(
+    workspace: Workspace, query: _ClusterQuery, node: Node
+) -> NodeFacts | TrainctlError | None:
     """Return facts of a node, or why it can't be queried; None if its machine is gone."""
-    provider, node = workspace.provider(query.provider), query.node
+    name, spec = query.cluster.provider, query.cluster.cluster_spec
+    provider = workspace.provider(name)
     try:
         if not node.key:
-            node = provider.locate(provider_cluster(node.cluster, query.cluster), node)
+            node = provider.locate(provider_cluster(node.cluster, spec), node)
         if provider.capabilities.creates_machines and provider.read(node) is ResourceStatus.MISSING:
             return None
     except NodeError as error:
         return error
-    agent = workspace.agents.ephemeral_agent(query.provider, node)
+    agent = workspace.agents.ephemeral_agent(name, node)
     jobs = query.jobs.values()
-    hosts = sorted({job.host for job in jobs if job.host}, key=repr)
+    programs = sorted({job.program for job in jobs if job.program}, key=repr)
     images = list(dict.fromkeys(job.image for job in jobs if job.image))
-    target = cache_target(node, query.cluster)
+    target = cache_target(node, spec)
     tiers = TierQuery(target, query.weights)
     kinds = sorted({job.accelerator for job in jobs} - {""})
     free_resources = FreeResourcesRequest(root=node.root, declared=node.gpus, accelerators=kinds)
+    needs: JobNeeds = {
+        "mounts": sorted({place for job in jobs for place in job.mounts}),
+        "sources": sorted({path for job in jobs for path in job.sources}),
+        "images": [{"image": image.image, "engine": image.engine} for image in images],
+        "hosts": [{"venv": venv, "program": program} for venv, program in programs],
+    }
     request = FactsRequest(
         **target,
+        **needs,
         data=node.data,
-        mounts=sorted({place for job in jobs for place in job.mounts}),
-        sources=sorted({path for job in jobs for path in job.sources}),
         accelerators=kinds,
-        images=[{"image": image.image, "engine": image.engine} for image in images],
-        hosts=[{"venv": venv, "program": program} for venv, program in hosts],
         cached=tiers.request,
-        free_resources=free_resources if query.one_of_several else None,
+        free_resources=free_resources if len(query.nodes) > 1 else None,
     )
     try:
         facts = agent.call(FACTS, request, timeout=QUERY_SECONDS)
         counts = tiers.counted(facts["cached"] or {"trees": [], "blobs": []})
     except NodeError as error:
         return error
+    found = dict(zip(programs, facts["hosts"], strict=True))
+    missing = {
+        address: (
+            *(
+                f"directory {path} to mount not found"
+                for path in job.sources
+                if path in facts["absent"]
+            ),
+            *(found[job.program]["lacks"] if job.program else ()),
+        )
+        for address, job in query.jobs.items()
+    }
+    claims = {address: count.claim for address, count in counts.items()}
     return NodeFacts(
         node.id,
         facts,
         target,
         node.gpus,
-        tiers={address: count.tiers for address, count in counts.items()},
-        claims={address: count.claim for address, count in counts.items()},
-        rates=query.rates,
+        {address: count.tiers for address, count in counts.items()},
+        claims,
+        query.rates,
         images=dict(zip(images, facts["images"], strict=True)),
-        missing_requirements=_missing_requirements(
-            query.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))
-        ),
+        missing_requirements={job: problems for job, problems in missing.items() if problems},
         mirror=_mirror_proximity(workspace, query, node, facts),
     )
 
 
 def _mirror_proximity(
-    workspace: Workspace, query: _NodeQuery, node: Node, facts: Facts
+    workspace: Workspace, query: _ClusterQuery, node: Node, facts: Facts
 ) -> MirrorProximity:
     mirror = workspace.mirror
     if not query.weights:
@@ -306,29 +290,13 @@ def _mirror_proximity(
     except NodeError:
         return MirrorProximity(sees=False, host="the mirror's host")
     host = place.node.id if place else ""
-    if workspace.agents.sees(query.provider, node, place):
+    if workspace.agents.sees(query.cluster.provider, node, place):
         return MirrorProximity(host=host)
     serving = ServingCapability(**facts["serving"])
     reason = query.mirror_serving.blocked_reason(serving)
     return MirrorProximity(
         sees=False, host=host, unserved_reason=reason, tls=query.mirror_serving.tls
     )
-
-
-def _missing_requirements(
-    jobs: Mapping[Address, _JobRequirements],
-    facts: Facts,
-    hosts: Mapping[Any, MissingHostRequirements],
-) -> dict[Address, tuple[str, ...]]:
-    absent = frozenset(facts["absent"])
-    missing = {
-        address: (
-            *(f"directory {path} to mount not found" for path in job.sources if path in absent),
-            *(hosts[job.host]["lacks"] if job.host else ()),
-        )
-        for address, job in jobs.items()
-    }
-    return {address: problems for address, problems in missing.items() if problems}
 
 
 _AT_ONCE = 8
@@ -413,15 +381,3 @@ def offered_prices(
         for node in nodes[address]
         if not node.key and offer.price_per_hour is not None
     }
-
-
-def offer_problems(offers: Mapping[Address, Sequence[Offer]]) -> Iterator[Diagnostic]:
-    """Yield an error for each cluster without any offer."""
-    for address, of_cluster in offers.items():
-        if not of_cluster:
-            yield error(
-                f"no machine is offered for {address}",
-                "Change its machine types, zones or price limit.",
-                address=str(address),
-                code="machine-capacity",
-            )

@@ -40,7 +40,7 @@ from trainctl.resources.weights import credential_of, source_request_of
 from trainctl.secrets.bucket_credentials import explaining_denials
 from trainctl.sources import source_for
 from trainctl.store.objects import SPARE_BYTES
-from trainctl.store.survey import SourceSurvey
+from trainctl.store.survey import SourceSurvey, StoreSurvey
 from trainctl.weights.lock import LockEntry, LockFile
 from trainctl.weights.mirrors import is_remote, site_of
 from trainctl.weights.resolution import Resolution, SourceRequest, resolve, resolve_from_lock
@@ -53,21 +53,13 @@ DAMAGED_REFERENCE = "Until it is repaired, mirror gc deletes nothing. The next a
 
 @dataclass(frozen=True, slots=True)
 class MirrorSurveyResult:
-    """Surveys of the sources, in their order, and the recorded listings that exist.
-
-    Empty if the mirror was not queried, or is unreachable (``problem``).
-    """
+    """The survey of the sources and recorded listings; empty if not queried, or unreachable (``problem``)."""
 
     queried: bool = False
-    sources: tuple[SourceSurvey, ...] = ()
-    listings: frozenset[str] = frozenset()
+    store: StoreSurvey = StoreSurvey()  # noqa: RUF009 - frozen
     problem: Diagnostic | None = None
     serving: ServingCapability = SERVES_ALL
     """How the mirror's host can serve weights to nodes."""
-    free: int | None = None
-    warnings: tuple[Diagnostic, ...] = ()
-    unusable: str = ""
-    """Why nothing can be stored in the mirror."""
     site: MirrorSite | None = None
     """None if unknown."""
 
@@ -91,18 +83,8 @@ def survey_mirror(
         summary = f"the mirror is unreachable: {failure.summary}"
         detail = f"{failure.detail} The plan uses the recorded contents of the mirror.".strip()
         return MirrorSurveyResult(queried=True, problem=warning(summary, detail, code=failure.code))
-    return MirrorSurveyResult(
-        True,
-        survey.sources,
-        survey.listings,
-        serving=workspace.mirror.serving,
-        free=survey.free,
-        warnings=tuple(
-            warning(summary, DAMAGED_REFERENCE, code="mirror-corrupt") for summary in survey.damaged
-        ),
-        unusable=survey.unusable,
-        site=site_of(workspace.mirror),
-    )
+    serving, site = workspace.mirror.serving, site_of(workspace.mirror)
+    return MirrorSurveyResult(True, survey, serving=serving, site=site)
 
 
 _AT_ONCE = 10
@@ -209,19 +191,28 @@ def survey_weights(
 ) -> WeightsSurveyResult:
     """Resolve the declared sources ``among`` these, and survey the mirror for them."""
     result = WeightsSurveyResult()
+
+    def is_queried(query: _WeightsQuery) -> bool:
+        """Whether to query upstream: without refresh only for new sources."""
+        request, recorded = query.request, state.resources.get(query.resource.address)
+        if options.offline:
+            return request.source.startswith("file:")
+        return (options.refresh or options.upgrade) or (
+            query.locked is None
+            and (
+                recorded is None
+                or request != source_request_of(recorded.weights_spec, request.directory)
+            )
+        )
+
     locked = LockFile(workspace.settings.directory).entries()
-    requests = {
-        address: source_request_of(resource.weights_spec, workspace.settings.directory)
-        for address, resource in workspace.desired.resources.items()
-        if address.kind is Kind.WEIGHTS
-    }
     queries = []
-    for address, request in requests.items():
+    for address, request in workspace.source_requests.items():
         if address not in among:
             continue
         entry = locked.get(request.key)
         query = _WeightsQuery(workspace.desired.resources[address], request, entry)
-        if _is_queried(query, state, options):
+        if is_queried(query):
             queries.append(query)
         elif entry is not None:
             attributes = {name: getattr(entry, name) for name in PLANNED_WEIGHTS_ATTRIBUTES}
@@ -241,10 +232,13 @@ def survey_weights(
         if not (result.mirror_is_remote and (options.offline or not options.refresh)):
             mirror = result.mirror = survey_mirror(workspace, state, [*resolved.values()])
             if mirror.problem:
-                result.diagnostics.append(mirror.problem)
+                result.diagnostics += [mirror.problem]
             else:
-                result.diagnostics += mirror.warnings
-                result.surveys = dict(zip(resolved, mirror.sources, strict=True))
+                result.diagnostics += [
+                    warning(summary, DAMAGED_REFERENCE, code="mirror-corrupt")
+                    for summary in mirror.store.damaged
+                ]
+                result.surveys = dict(zip(resolved, mirror.store.sources, strict=True))
     for query, outcome in outcomes:
         _add_result(result, query, outcome, options)
     unusable = _unusable_mirror(workspace, result, options)
@@ -256,7 +250,7 @@ def _unusable_mirror(
     workspace: Workspace, result: WeightsSurveyResult, options: SurveyOptions
 ) -> list[Diagnostic]:
     """Report an unusable mirror with missing weights: a warning unless applying now."""
-    reason = result.mirror.unusable
+    reason = result.mirror.store.unusable
     if not reason or all(survey.listing for survey in result.surveys.values()):
         return []
     advice = "Make the directory writable, or use another location in mirror: {url: …}"
@@ -272,7 +266,7 @@ def _mirror_space(workspace: Workspace, result: WeightsSurveyResult) -> list[Dia
 
     All sources together are only a warning, as their files may turn out to be the same.
     """
-    free = result.mirror.free
+    free = result.mirror.store.free
     missing = {address: survey for address, survey in result.surveys.items() if survey.missing}
     together = _missing_bytes(missing.values())
     if free is None or not missing or together + SPARE_BYTES <= free:
@@ -316,19 +310,6 @@ class _WeightsQuery:
     resource: DesiredResource
     request: SourceRequest
     locked: LockEntry | None
-
-
-def _is_queried(query: _WeightsQuery, state: State, options: SurveyOptions) -> bool:
-    """Whether to query upstream: without refresh only for new sources."""
-    if options.offline:
-        return query.request.source.startswith("file:")
-    if options.refresh or options.upgrade:
-        return True
-    recorded = state.resources.get(query.resource.address)
-    unchanged = recorded is not None and query.request == source_request_of(
-        recorded.weights_spec, query.request.directory
-    )
-    return not unchanged and query.locked is None
 
 
 def _resolve(

@@ -68,18 +68,19 @@ class RunControl:
 
     def statuses(self, runs: Sequence[RunRecord]) -> dict[str, ObservedRun]:
         """Query runs, each node once; return them by key, with errors."""
+        batched = {run.key: run for run in runs if self._batch_cluster(run) is not None}
+        placed = [run for run in runs if run.key not in batched]
         keys: dict[str, set[str]] = {}
-        batches: dict[str, list[RunRecord]] = {}
-        for run in runs:
-            if self._batch_cluster(run) is not None:
-                batches.setdefault(run.ranks[0].node, []).append(run)
-                continue
+        for run in placed:
             for rank in run.ranks:
                 keys.setdefault(rank.node, set()).add(run.key)
         replies = dict(zip(keys, each(self._query_status, keys.items(), _AT_ONCE), strict=True))
-        batched = {run.key for of_cluster in batches.values() for run in of_cluster}
-        observed = {run.key: self._observed(run, replies) for run in runs if run.key not in batched}
-        for of_cluster in each(self._observe_batch, batches.values(), _AT_ONCE):
+        observed = {run.key: self._observed(run, replies) for run in placed}
+        logins = dict.fromkeys(run.ranks[0].node for run in batched.values())
+        batches = [
+            [run for run in batched.values() if run.ranks[0].node == node] for node in logins
+        ]
+        for of_cluster in each(self._observe_batch, batches, _AT_ONCE):
             observed |= of_cluster
         return observed
 

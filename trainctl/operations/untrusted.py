@@ -12,17 +12,16 @@ from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Severity, of_error, warning
 from trainctl.model.specs.resource import WeightsSpec
+from trainctl.operations.confinement import unconfined
+from trainctl.operations.contents import resolve_images
+from trainctl.operations.plan_checks import unsupported
 from trainctl.operations.policies import with_policies
-from trainctl.operations.survey.checks import unsupported
 from trainctl.operations.survey.code import survey_code
-from trainctl.operations.survey.confinement import unconfined
-from trainctl.operations.survey.contents import resolve_images
-from trainctl.operations.survey.nodes import planned_nodes, provider_capabilities
+from trainctl.operations.survey.nodes import providers_in_use
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Plan, PlanInputs, PlanOptions, WeightsFacts
-from trainctl.plugin_api import discovery
-from trainctl.resources.weights import source_request_of
+from trainctl.resources.clusters import provider_cluster
 from trainctl.weights.lock import LockFile
 from trainctl.weights.resolution import SourceRequest, resolve
 
@@ -34,11 +33,16 @@ def create_untrusted_plan(workspace: Workspace, options: PlanOptions, parallelis
     desired, state = workspace.desired, State()
     weights, problems = _survey_weights(workspace, parallelism)
     code = survey_code(workspace)
-    installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
+    providers = providers_in_use(workspace, state)
     names = {
-        address: tuple(node.name for node in planned_nodes(workspace, resource))
-        for address, resource in desired.resources.items()
-        if address.kind is Kind.CLUSTER and resource.provider in installed
+        address: tuple(
+            node.name
+            for node in providers[item.provider].plan(
+                provider_cluster(address.name, item.cluster_spec)
+            )
+        )
+        for address, item in desired.resources.items()
+        if address.kind is Kind.CLUSTER and item.provider in providers
     }
     notice = warning(
         "planned without the state, secrets, nodes, mirror and private sources",
@@ -51,7 +55,7 @@ def create_untrusted_plan(workspace: Workspace, options: PlanOptions, parallelis
         code=code.trees,
         weights=weights,
         node_names=names,
-        capabilities=provider_capabilities(workspace, state, installed),
+        capabilities={name: found.capabilities for name, found in providers.items()},
         missing_requirements=code.missing_requirements,
         options=replace(options, untrusted=True),
         policies=workspace.trust.policies,
@@ -66,13 +70,8 @@ def _survey_weights(
     workspace: Workspace, parallelism: int
 ) -> tuple[dict[Address, WeightsFacts], list[Diagnostic]]:
     """Resolve public sources without credentials; report the others as unknown."""
-    directory = workspace.settings.directory
-    locked = LockFile(directory).entries()
-    requests = {
-        address: source_request_of(resource.weights_spec, directory)
-        for address, resource in workspace.desired.resources.items()
-        if address.kind is Kind.WEIGHTS
-    }
+    locked = LockFile(workspace.settings.directory).entries()
+    requests = workspace.source_requests
 
     def inspect(address: Address) -> tuple[WeightsFacts | None, list[Diagnostic]]:
         request, resource = requests[address], workspace.desired.resources[address]
@@ -99,13 +98,11 @@ def _require_public(request: SourceRequest, spec: WeightsSpec) -> None:
     """Raise PermissionDenied for a source with a credential or server, or outside the directory."""
     if spec.auth:
         reason = "it names a credential or a server"
-    elif request.uri.is_local and not _is_in(request):
+    elif request.uri.is_local and not (
+        Path(request.uri.location).resolve().is_relative_to(request.directory.resolve())
+    ):
         reason = "it is outside the directory of the manifest"
     else:
         return
     summary = f"{spec.source} is not inspected for an untrusted plan: {reason}"
     raise PermissionDenied(summary, code="untrusted-path")
-
-
-def _is_in(request: SourceRequest) -> bool:
-    return Path(request.uri.location).resolve().is_relative_to(request.directory.resolve())

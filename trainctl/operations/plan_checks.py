@@ -1,10 +1,10 @@
-"""Find unsupported settings, leaked secrets, sources inside the mirror."""
+"""Find unsupported settings, leaked secrets, sources inside the mirror, clusters without an offer."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -15,79 +15,66 @@ from trainctl.errors import SourceError
 from trainctl.inputs.environment import weights_variable
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error
-from trainctl.model.specs.resource import DesiredResource
+from trainctl.model.specs.job_spec import JobSpec
 from trainctl.operations.directories import directory_of
 from trainctl.operations.mirrors import mirror_url
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
 from trainctl.plugin_api import discovery
-from trainctl.resources.weights import source_request_of
+from trainctl.plugin_api.machines import Offer
 from trainctl.store import keys
 from trainctl.weights.patterns import select
-from trainctl.weights.resolution import SourceRequest
 
 
-def unsupported(desired: DesiredState) -> list[Diagnostic]:
-    """Return an error for each unsupported setting."""
+def unsupported(desired: DesiredState) -> Iterator[Diagnostic]:
+    """Yield an error for each unsupported setting."""
     providers = frozenset(discovery.plugin_names(discovery.PROVIDERS))
-    errors: list[Diagnostic] = []
     url = desired.checkpoints.url
     if url is not None and not url.startswith(("file:", "s3:")):
-        errors.append(
-            error(
-                f"checkpoints: {url.partition(':')[0]}:// is not supported by this version",
-                "Use file:///DIRECTORY or s3://BUCKET/PREFIX (with endpoint_url for other S3-compatible servers).",
-                code="unsupported",
-            )
+        yield error(
+            f"checkpoints: {url.partition(':')[0]}:// is not supported by this version",
+            "Use file:///DIRECTORY or s3://BUCKET/PREFIX (with endpoint_url for other S3-compatible servers).",
+            code="unsupported",
         )
     for resource in desired.resources.values():
         if resource.address.kind is Kind.CLUSTER:
-            errors += _check_cluster(resource, providers)
+            if resource.provider not in providers:
+                yield error(
+                    f"unknown provider {resource.provider!r}",
+                    f"Installed: {', '.join(sorted(providers))}. {discovery.installation_hint(resource.provider)}",
+                    address=str(resource.address),
+                    code="missing-provider",
+                )
+            shared = resource.cluster_spec.cache.cluster
+            if shared and not shared.dir:
+                yield error(
+                    "`cache.cluster` has no directory",
+                    "Use `cluster: {dir: /DIRECTORY}` with a directory that all nodes of the cluster share, or remove it.",
+                    address=str(resource.address),
+                    code="unsupported",
+                )
         elif resource.address.kind is Kind.JOB:
-            errors += _check_job(resource)
-    return errors
+            yield from _unsupported_in_job(resource.address, resource.job_spec)
 
 
-def _check_cluster(cluster: DesiredResource, providers: frozenset[str]) -> Iterator[Diagnostic]:
-    if cluster.provider not in providers:
-        yield _resource_error(
-            cluster,
-            f"unknown provider {cluster.provider!r}",
-            f"Installed: {', '.join(sorted(providers))}. {discovery.installation_hint(cluster.provider)}",
-            code="missing-provider",
-        )
-    shared = cluster.cluster_spec.cache.cluster
-    if shared and not shared.dir:
-        yield _resource_error(
-            cluster,
-            "`cache.cluster` has no directory",
-            "Use `cluster: {dir: /DIRECTORY}` with a directory that all nodes of the cluster share, or remove it.",
-            code="unsupported",
-        )
-
-
-def _check_job(job: DesiredResource) -> Iterator[Diagnostic]:
-    spec = job.job_spec
+def _unsupported_in_job(job: Address, spec: JobSpec) -> Iterator[Diagnostic]:
     if spec.in_container and (spec.runtime.venv or spec.runtime.requirements):
-        detail = "Install the packages in the image, or set runtime.engine: host."
-        summary = "runtime.venv and runtime.requirements are only supported without a container"
-        yield _resource_error(job, summary, detail, code="host-only")
+        yield error(
+            "runtime.venv and runtime.requirements are only supported without a container",
+            "Install the packages in the image, or set runtime.engine: host.",
+            address=str(job),
+            code="host-only",
+        )
     first: dict[str, Address] = {}
     for address in (weights.address for weights in spec.weights):
         other = first.setdefault(weights_variable(address), address)
         if other != address:
-            yield _resource_error(
-                job,
+            yield error(
                 f"{other} and {address} would both be {weights_variable(address)}",
                 "Rename one of them: names must differ in letters or digits, not only in punctuation.",
+                address=str(job),
                 code="shared-variable",
             )
-
-
-def _resource_error(
-    resource: DesiredResource, summary: str, detail: str, *, code: str
-) -> Diagnostic:
-    return error(summary, detail, address=str(resource.address), code=code)
 
 
 def secret_leaks(
@@ -135,16 +122,16 @@ def mirror_overlaps(workspace: Workspace) -> Iterator[Diagnostic]:
     """Find sources that contain the mirror or are inside it. Makes no request."""
     desired, environ = workspace.desired, workspace.settings.environ
     url = mirror_url(desired, workspace.provider, environ)
-    if url.startswith("file:"):
-        mirror: str | None = _directory_prefix(directory_of(url, "mirror"))
-    else:
-        mirror = _bucket_prefix(url, desired.mirror.endpoint_url, environ)
-    for address, resource in desired.resources.items():
-        if mirror is None or address.kind is not Kind.WEIGHTS:
+    directory = directory_of(url, "mirror") if url.startswith("file:") else None
+    mirror = _prefix(directory, url, desired.mirror.endpoint_url, environ)
+    for address, request in workspace.source_requests.items() if mirror is not None else ():
+        try:
+            uri = request.uri
+        except SourceError:
             continue
-        request = source_request_of(resource.weights_spec, workspace.settings.directory)
-        source = _source_prefix(request, environ)
-        if source is None:
+        directory = Path(uri.location) if uri.is_local else None
+        source = _prefix(directory, uri.text, request.endpoint_url, environ)
+        if mirror is None or source is None:
             continue
         relation, advice = "is inside the mirror", "Name"
         if not source.startswith(mirror):
@@ -161,32 +148,32 @@ def mirror_overlaps(workspace: Workspace) -> Iterator[Diagnostic]:
             f"{request.source} {relation} {url}, so that mirroring changes the source",
             f"{advice} another location in mirror: {{url: …}}.",
             address=str(address),
-            where=resource.where,
+            where=desired.resources[address].where,
             code="mirror-in-source",
         )
 
 
-def _source_prefix(request: SourceRequest, environ: Mapping[str, str]) -> str | None:
-    """Return a prefix of the source's files; None for invalid sources."""
-    try:
-        uri = request.uri
-    except SourceError:
-        return None
-    if uri.is_local:
-        return _directory_prefix(Path(uri.location))
-    return _bucket_prefix(uri.text, request.endpoint_url, environ)
-
-
-def _directory_prefix(path: Path) -> str:
-    """Return the prefix of all paths in a directory, with symlinks resolved."""
-    return os.path.join(os.path.realpath(path), "")  # noqa: PTH118
-
-
-def _bucket_prefix(url: str, endpoint: str | None, environ: Mapping[str, str]) -> str | None:
-    """Return server and key prefix of a bucket's URL; None for other URLs."""
+def _prefix(
+    directory: Path | None, url: str, endpoint: str | None, environ: Mapping[str, str]
+) -> str | None:
+    """Return the prefix of all paths in a directory, or server and key prefix of a bucket; None for other URLs."""
+    if directory is not None:
+        return os.path.join(os.path.realpath(directory), "")  # noqa: PTH118
     try:
         place = parse_bucket_location(url, endpoint, environ)
     except (SourceError, ValueError):
         return None
     server = place.endpoint if place.endpoint and not place.is_own(place.endpoint) else ""
     return f"{server} {place.url}/"
+
+
+def offer_problems(offers: Mapping[Address, Sequence[Offer]]) -> Iterator[Diagnostic]:
+    """Yield an error for each cluster without any offer."""
+    for address, of_cluster in offers.items():
+        if not of_cluster:
+            yield error(
+                f"no machine is offered for {address}",
+                "Change its machine types, zones or price limit.",
+                address=str(address),
+                code="machine-capacity",
+            )

@@ -70,10 +70,14 @@ def with_contents(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
         weights = pool.map(partial(_compare_weights, workspace, plan), moved)
         diffs = [*weights, *_code(workspace, plan)]
     digests = {row.job: row.digest for row in plan.images}
-    for change in plan.changes:
-        run, digest = _last_run(change), digests.get(change.address)
-        if run and run.image_digest and digest and run.image_digest != digest:
-            diffs.append(ContentDiff(change.address, "image", run.image_digest, digest))
+    diffs += [
+        ContentDiff(change.address, "image", run.image_digest, digest)
+        for change in plan.changes
+        if (run := _last_run(change))
+        and (digest := digests.get(change.address))
+        and run.image_digest
+        and run.image_digest != digest
+    ]
     diffs += _loads(plan)
     return replace(plan, contents=tuple(diffs))
 
