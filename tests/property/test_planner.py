@@ -47,7 +47,7 @@ def manifests(draw: st.DrawFn) -> PlanInputs:
     jobs = range(draw(st.integers(0, 3)))
     resources += [_job(draw, number, clusters, sources) for number in jobs]
     code = {one.address: _code(draw) for one in resources if one.address.kind is Kind.JOB}
-    names = {at(f"cluster.{c}"): (f"{c}-0",) for c in clusters}
+    names: dict[Address, tuple[str, ...]] = {at(f"cluster.{c}"): (f"{c}-0",) for c in clusters}
     return PlanInputs(desired(*resources), State(), code=code, weights=facts, node_names=names)
 
 

@@ -208,6 +208,23 @@ class CachedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheFacts:
+    """Usage of one directory of a training cache at a time ``at`` (Unix seconds).
+
+    ``is_complete`` is False if it has more files than counted. ``others``: other caches that use it, as
+    ``LINEAGE+NAME``; ``ours``: created by trainctl, and deleted with the last of them.
+    """
+
+    directory: str
+    bytes: int
+    files: int
+    at: float
+    is_complete: bool = True
+    others: tuple[str, ...] = ()
+    ours: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class CacheUsage:
     """Content of a cache on a node at a time ``at`` (Unix seconds).
 

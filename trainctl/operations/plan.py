@@ -14,16 +14,12 @@ from trainctl.ledger.renaming import renames
 from trainctl.ledger.state import ORIGIN, RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
+from trainctl.model.reports import CacheFacts
 from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.operations.contents import resolve_images, with_contents
 from trainctl.operations.mirrors import is_present
-from trainctl.operations.plan_checks import (
-    mirror_overlaps,
-    offer_problems,
-    secret_leaks,
-    unsupported,
-)
+from trainctl.operations.plan_checks import find_problems
 from trainctl.operations.policies import with_policies
 from trainctl.operations.preconnect import connect
 from trainctl.operations.runs.lookup import unrecorded_runs
@@ -50,14 +46,12 @@ from trainctl.plan.plan_file import SavedPlan, remaining, resumed, staleness
 from trainctl.plan.planner import make_plan
 from trainctl.plan.quarantine import quarantined_nodes
 from trainctl.plan.values import (
-    CacheFacts,
     Observation,
     Plan,
     PlanInputs,
     PlanOptions,
     RerunRequest,
 )
-from trainctl.plugin_api.machines import Offer
 from trainctl.plugin_api.provider import ResourceStatus
 from trainctl.resources.handlers import handlers
 from trainctl.resources.jobs import observe_jobs
@@ -97,55 +91,41 @@ def create_plan(
         weights, mirror = _survey_weights(workspace, state, options, survey)
         code = scanning.result() if scanning else CodeSurveyResult()
         nodes = survey_nodes(
-            workspace,
-            state,
-            weights,
-            code.programs,
-            is_queried=is_queried,
-            parallelism=survey.parallelism,
+            workspace, state, weights, code.programs, is_queried, survey.parallelism
         )
-        offers: dict[Address, tuple[Offer, ...]] = {}
-        if not options.destroy:
-            offers = survey_offers(
-                workspace, nodes.nodes, online=online, parallelism=survey.parallelism
-            )
+        planned = {} if options.destroy else nodes.nodes
+        offers = survey_offers(workspace, planned, survey.parallelism, online=online)
         observed, caches, unrecorded_runs = refreshing.result()
     diagnostics = [*desired.warnings, *violations]
     if not options.destroy:
-        diagnostics += [
-            *unsupported(desired),
-            *mirror_overlaps(workspace),
-            *offer_problems(offers),
-            *secret_leaks(workspace, weights.facts),
-        ]
+        diagnostics += find_problems(workspace, weights.facts, offers)
     reported = {violation.summary for violation in violations}  # each violation of trust once
     diagnostics += (
         item for item in weights.diagnostics if not (item.forbids and item.summary in reported)
     )
+    nodes.facts.prices.update(offered_prices(nodes.nodes, offers))
     inputs = PlanInputs(
-        desired=desired,
-        state=state,
-        observed={**observed, **observe_mirrored(state, mirror)},
-        unrecorded_runs=unrecorded_runs,
-        code=code.trees,
-        weights=weights.facts,
-        nodes=nodes.facts,
-        node_names=nodes.names,
-        capabilities=nodes.capabilities,
-        prices=nodes.prices | offered_prices(nodes.nodes, offers),
-        offers=offers,
-        batch_systems=batch_systems.result(),
-        scheduled=frozenset(nodes.scheduled),
-        missing_requirements=code.missing_requirements,
-        caches=caches,
+        desired,
+        state,
         edits=edits,
         options=options,
         lock_readonly=survey.writes_lock is False,
         quarantined=quarantined_nodes(state),
         policies=workspace.trust.policies,
         starts=starts or {},
+        **vars(nodes.facts),
+    )
+    inputs = replace(
+        inputs,
+        observed={**observed, **observe_mirrored(state, mirror)},
+        unrecorded_runs=unrecorded_runs,
+        code=code.trees,
+        weights=weights.facts,
+        offers=offers,
+        batch_systems=batch_systems.result(),
+        missing_requirements=code.missing_requirements,
+        caches=caches,
         diagnostics=(*diagnostics, *code.problems, *nodes.diagnostics),
-        unreachable_nodes=frozenset(nodes.unreachable_nodes),
     )
 
     def make(inputs: PlanInputs) -> Plan:

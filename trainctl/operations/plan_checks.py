@@ -26,6 +26,18 @@ from trainctl.store import keys
 from trainctl.weights.patterns import select
 
 
+def find_problems(
+    workspace: Workspace,
+    weights: Mapping[Address, WeightsFacts],
+    offers: Mapping[Address, Sequence[Offer]],
+) -> Iterator[Diagnostic]:
+    """Yield all problems that make a plan unusable."""
+    yield from unsupported(workspace.desired)
+    yield from mirror_overlaps(workspace)
+    yield from offer_problems(offers)
+    yield from secret_leaks(workspace, weights)
+
+
 def unsupported(desired: DesiredState) -> Iterator[Diagnostic]:
     """Yield an error for each unsupported setting."""
     providers = frozenset(discovery.plugin_names(discovery.PROVIDERS))

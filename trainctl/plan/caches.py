@@ -9,10 +9,11 @@ from trainctl.base.units import format_bytes, parse_size
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
+from trainctl.model.reports import CacheFacts
 from trainctl.model.specs.resource import CacheSpec
 from trainctl.plan.placement import rank_placements, starting_changes
 from trainctl.plan.resources import ResourceContext
-from trainctl.plan.values import CacheFacts, Change, PlanInputs
+from trainctl.plan.values import Change, PlanInputs
 
 _REMOVES_DIRECTORY = frozenset({Action.DELETE, Action.REPLACE})
 

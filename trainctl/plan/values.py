@@ -17,6 +17,7 @@ from trainctl.model.address import Address
 from trainctl.model.contents import ContentDiff
 from trainctl.model.delivery import ServingCapability
 from trainctl.model.diagnostics import Diagnostic, Severity
+from trainctl.model.reports import CacheFacts
 from trainctl.model.run import ReusedRun, RunRecord
 from trainctl.model.specs.checks import JobLifecycle
 from trainctl.model.specs.job_spec import JobSpec
@@ -198,23 +199,6 @@ def gpus_of_kind(gpus: Sequence[_Gpu], kind: str) -> list[_Gpu]:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheFacts:
-    """Usage of one directory of a training cache at a time ``at`` (Unix seconds).
-
-    ``is_complete`` is False if it has more files than counted. ``others``: other caches that use it, as
-    ``LINEAGE+NAME``; ``ours``: created by trainctl, and deleted with the last of them.
-    """
-
-    directory: str
-    bytes: int
-    files: int
-    at: float
-    is_complete: bool = True
-    others: tuple[str, ...] = ()
-    ours: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class PlanOptions:
     """Options of the user; ``untrusted`` plans see no state, node or secret, and are never applied."""
 
@@ -247,8 +231,26 @@ class RerunRequest:
     as_recorded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PlanInputs:
+@dataclass(frozen=True, kw_only=True)
+class ClusterFacts:
+    """The nodes of clusters and what those that were reached reported."""
+
+    nodes: dict[Address, tuple[NodeFacts, ...]] = field(default_factory=dict)
+    """Reachable nodes of each cluster, in rank order."""
+    node_names: dict[Address, tuple[str, ...]] = field(default_factory=dict)
+    """Names of all nodes of each cluster, in rank order."""
+    capabilities: dict[str, Capabilities] = field(default_factory=dict)
+    """Capabilities of the installed providers in use, by name."""
+    prices: dict[str, float] = field(default_factory=dict)
+    """Prices of nodes by id, if they differ from the cluster's."""
+    scheduled: set[Address] = field(default_factory=set)
+    """Clusters whose runs are placed by a batch system."""
+    unreachable_nodes: set[str] = field(default_factory=set)
+    """Ids of unreachable nodes that the diagnostics report."""
+
+
+@dataclass(frozen=True)
+class PlanInputs(ClusterFacts):
     """All inputs of planning."""
 
     desired: DesiredState
@@ -258,14 +260,6 @@ class PlanInputs:
     """Runs of each job that attempts started without recording them."""
     code: Mapping[Address, CodeTree] = field(default_factory=dict)
     weights: Mapping[Address, WeightsFacts] = field(default_factory=dict)
-    nodes: Mapping[Address, tuple[NodeFacts, ...]] = field(default_factory=dict)
-    """Reachable nodes of each cluster, in rank order."""
-    node_names: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
-    """Names of all nodes of each cluster, in rank order."""
-    capabilities: Mapping[str, Capabilities] = field(default_factory=dict)
-    """Capabilities of the installed providers in use, by name."""
-    prices: Mapping[str, float] = field(default_factory=dict)
-    """Prices of nodes by id, if they differ from the cluster's."""
     offers: Mapping[Address, tuple[Offer, ...]] = field(default_factory=dict)
     """Offers for machines to be created, by cluster, in the order in which they are tried."""
     missing_requirements: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
@@ -277,8 +271,6 @@ class PlanInputs:
     options: PlanOptions = PlanOptions()
     lock_readonly: bool = False
     diagnostics: tuple[Diagnostic, ...] = ()
-    unreachable_nodes: frozenset[str] = frozenset()
-    """Ids of unreachable nodes that the diagnostics report."""
     quarantined: Mapping[str, str] = field(default_factory=dict)
     """Reasons of quarantined nodes by id."""
     policies: tuple[PlanPolicy, ...] = ()
@@ -286,8 +278,6 @@ class PlanInputs:
     reusable: Mapping[Address, ReusedRun] = field(default_factory=dict)
     """Completed runs that new runs of these jobs would repeat."""
     batch_systems: Mapping[Address, BatchFacts] = field(default_factory=dict)
-    scheduled: frozenset[Address] = frozenset()
-    """Clusters whose runs are placed by a batch system."""
     rank_placements: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     """Node ids of new runs by rank; computed while planning."""
 

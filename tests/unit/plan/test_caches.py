@@ -12,8 +12,9 @@ from trainctl.base.protocol.training import TrainingCacheState
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.diagnostics import Diagnostic
+from trainctl.model.reports import CacheFacts
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import CacheFacts, Plan, PlanInputs, PlanOptions
+from trainctl.plan.values import Plan, PlanInputs, PlanOptions
 
 PROJECT = CacheFacts("/node/caches/demo", 1_200_000_000, 34, 1e9)
 TEAM = CacheFacts("/node/caches/.team", 0, 0, 1e9)

@@ -121,7 +121,7 @@ def test_an_unreachable_resource_is_reported_once() -> None:
     }
     inputs = replace(world.inputs(state, observed=observed), diagnostics=(silent,))
     for count, expected in ((2, [silent.summary]), (1, [silent.summary, "both are"])):
-        plan = make_plan(replace(inputs, unreachable_nodes=frozenset(nodes[:count])))
+        plan = make_plan(replace(inputs, unreachable_nodes={*nodes[:count]}))
         assert [problem.summary for problem in plan.diagnostics] == expected
 
 

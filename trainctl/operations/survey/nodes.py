@@ -27,6 +27,7 @@ from trainctl.plan.checks import image_of
 from trainctl.plan.machines import gpu_problems, machine_problems
 from trainctl.plan.values import (
     BatchFacts,
+    ClusterFacts,
     ImageSelection,
     MirrorProximity,
     NodeFacts,
@@ -34,7 +35,7 @@ from trainctl.plan.values import (
 from trainctl.plan.weights import mirroring_rate, transfer_rate
 from trainctl.plugin_api import discovery
 from trainctl.plugin_api.machines import Offer, OffersMachines
-from trainctl.plugin_api.provider import Capabilities, Node, Provider, ResourceStatus
+from trainctl.plugin_api.provider import Node, Provider, ResourceStatus
 from trainctl.plugin_api.scheduler import BatchForecast, BatchRequest, SchedulesJobs
 from trainctl.resources.agents import recorded_or_planned
 from trainctl.resources.clusters import cache_target, provider_cluster
@@ -45,19 +46,12 @@ from trainctl.store.survey import SourceSurvey
 
 @dataclass(slots=True)
 class NodesSurveyResult:
-    """Planned nodes of each cluster, their prices, and the facts of reachable nodes."""
+    """Planned nodes of each cluster, and the facts of reachable nodes."""
 
-    names: dict[Address, tuple[str, ...]] = field(default_factory=dict)
+    facts: ClusterFacts
     nodes: dict[Address, tuple[Node, ...]] = field(default_factory=dict)
     """Recorded or planned nodes of each cluster."""
-    prices: dict[str, float] = field(default_factory=dict)
-    capabilities: dict[str, Capabilities] = field(default_factory=dict)
-    facts: dict[Address, tuple[NodeFacts, ...]] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
-    scheduled: set[Address] = field(default_factory=set)
-    """Clusters with a batch system."""
-    unreachable_nodes: set[str] = field(default_factory=set)
-    """Ids; a diagnostic has the reason of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +91,27 @@ def survey_nodes(
     state: State,
     weights: WeightsSurveyResult,
     programs: Mapping[Address, tuple[str | None, str]],
-    *,
     is_queried: Callable[[str], bool],
     parallelism: int,
 ) -> NodesSurveyResult:
     """Query the nodes of all clusters with jobs; ``is_queried`` filters by provider."""
-    result = NodesSurveyResult()
     queries: dict[Address, _ClusterQuery] = {}
     providers = providers_in_use(workspace, state)
-    result.capabilities = {name: found.capabilities for name, found in providers.items()}
+    capabilities = {name: found.capabilities for name, found in providers.items()}
+    result = NodesSurveyResult(ClusterFacts(capabilities=capabilities))
+    facts = result.facts
     for address, resource in workspace.desired.resources.items():
         if address.kind is Kind.CLUSTER and resource.provider in providers:
             settings = provider_cluster(address.name, resource.cluster_spec)
             planned = tuple(providers[resource.provider].plan(settings))
             recorded = state.resources.get(address)
             nodes = tuple(recorded_or_planned(node, recorded) for node in planned)
-            result.names[address] = tuple(node.name for node in nodes)
+            facts.node_names[address] = tuple(node.name for node in nodes)
             result.nodes[address] = nodes
             prices = {node.id: node.price_per_hour for node in planned}
-            result.prices |= {node: price for node, price in prices.items() if price is not None}
+            facts.prices.update(
+                {node: price for node, price in prices.items() if price is not None}
+            )
             jobs = {job.address: job.job_spec for job in workspace.desired.jobs_on(address)}
             if jobs:
                 needed = {item.address for job in jobs.values() for item in job.weights}
@@ -133,13 +129,13 @@ def survey_nodes(
     _query_nodes(workspace, queries.values(), result, is_queried, parallelism)
     for address in result.nodes:
         cluster = workspace.desired.resources[address]
-        if result.capabilities[cluster.provider].schedules_jobs:
-            result.scheduled.add(address)
+        if capabilities[cluster.provider].schedules_jobs:
+            facts.scheduled.add(address)
         elif address in queries:
-            nodes, facts = queries[address].nodes, result.facts.get(address, ())
+            nodes, reached = queries[address].nodes, facts.nodes.get(address, ())
             on_cluster = workspace.desired.jobs_on(address)
-            result.diagnostics += gpu_problems(cluster, on_cluster, nodes, facts)
-            result.diagnostics += machine_problems(address, on_cluster, len(nodes), facts)
+            result.diagnostics += gpu_problems(cluster, on_cluster, nodes, reached)
+            result.diagnostics += machine_problems(address, on_cluster, len(nodes), reached)
     return result
 
 
@@ -156,7 +152,7 @@ def _query_nodes(
         for query in queries
         for node in query.nodes
         if is_queried(query.cluster.provider)
-        and (node.key or not result.capabilities[query.cluster.provider].creates_machines)
+        and (node.key or not result.facts.capabilities[query.cluster.provider].creates_machines)
     ]
     replies = each(lambda pair: _query_node(workspace, *pair), allowed, parallelism)
     for (query, node), reply in zip(allowed, replies, strict=True):
@@ -167,7 +163,7 @@ def _query_nodes(
             result.diagnostics += [
                 warning(reply.summary, detail, address=str(address), code=reply.code)
             ]
-            result.unreachable_nodes.add(node.id)
+            result.facts.unreachable_nodes.add(node.id)
         elif reply is not None:
             unusable = reply.reported["unusable"]
             if unusable and not node.key:
@@ -179,7 +175,8 @@ def _query_nodes(
                         code=NodeError.default_code,
                     )
                 ]
-            result.facts[address] = (*result.facts.get(address, ()), reply)
+            reached = result.facts.nodes
+            reached[address] = (*reached.get(address, ()), reply)
 
 
 def providers_in_use(workspace: Workspace, state: State) -> dict[str, Provider]:
@@ -346,9 +343,9 @@ def _query(workspace: Workspace, state: State, cluster: DesiredResource) -> Batc
 def survey_offers(
     workspace: Workspace,
     nodes: Mapping[Address, Sequence[Node]],
+    parallelism: int,
     *,
     online: bool,
-    parallelism: int,
 ) -> dict[Address, tuple[Offer, ...]]:
     """Return the offers of each cluster of ``nodes`` that has nodes without a machine."""
     missing = [

@@ -26,6 +26,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import SERVES_ALL, MirrorSite, ServingCapability
 from trainctl.model.diagnostics import Diagnostic, error, of_error, warning
 from trainctl.model.json_codec import from_json
+from trainctl.model.reports import CacheFacts
 from trainctl.model.single_flight import SingleFlight
 from trainctl.model.specs.resource import DesiredResource
 from trainctl.operations.directories import cache_home
@@ -33,7 +34,7 @@ from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.caches import cache_full_warning
 from trainctl.plan.resources import PLANNED_WEIGHTS_ATTRIBUTES
-from trainctl.plan.values import CacheFacts, TierFacts, WeightsFacts
+from trainctl.plan.values import TierFacts, WeightsFacts
 from trainctl.resources.caches import find_cache_location
 from trainctl.resources.runs.run_control import QUERY_SECONDS
 from trainctl.resources.weights import credential_of, source_request_of
