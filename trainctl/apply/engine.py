@@ -327,16 +327,16 @@ class ApplyEngine:
             self._emit(Event(EventType.STEP_PROGRESS, phase, change.address, data))
 
         return ApplyStep(
-            address=change.address,
-            action=change.action,
-            key=intent.key,
-            attributes=change.after or change.before or {},
-            recorded=recorded,
-            depends_on=change.depends_on,
-            resolved=plan.resolved.get(change.address),
-            lookup=self._ledger.recorded,
-            progress=progress,
-            seconds_of=lambda address: self._seconds.get(address, 0.0),
+            change.address,
+            change.action,
+            intent.key,
+            change.after or change.before or {},
+            recorded,
+            change.depends_on,
+            plan.resolved.get(change.address),
+            self._ledger.recorded,
+            progress,
+            lambda address: self._seconds.get(address, 0.0),
             cancelled=self._interrupt.cancelled,
             forecasts=self._forecasts.get(change.address, {}),
             identity=change.identity,
@@ -392,11 +392,11 @@ def _record(change: Change, key: str, outputs: Mapping[str, object]) -> Recorded
     after = change.after or {}
     pending = (name for name in change.after_unknown if after.get(name, name) is None)
     return RecordedResource(
-        address=change.address,
-        provider=change.provider,
-        attributes={**after, **{name: outputs.get(name) for name in pending}},
-        outputs={**kept, **outputs},
-        depends_on=change.depends_on,
-        lifecycle=change.lifecycle,
+        change.address,
+        change.provider,
+        {**after, **{name: outputs.get(name) for name in pending}},
+        {**kept, **outputs},
+        change.depends_on,
+        change.lifecycle,
         key=key,
     )

@@ -73,32 +73,25 @@ class Interrupt:
             self._watching = before
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:
-            self._silence_terminal()
+        if number == signal.SIGHUP:  # output to closed terminals goes to /dev/null: no step fails
+            for closed in (terminal for terminal in self._terminals if not os.isatty(terminal)):
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, closed)
+                os.close(null)
         self._arrived.put(number)  # SimpleQueue.put is reentrant
 
     def _listen(self) -> None:
         while (number := self._arrived.get()) is not None:
+            if number == signal.SIGHUP and self.stopping.is_set():
+                continue
             with suppress(OSError):  # the output may be closed
-                self._react(number)
-
-    def _silence_terminal(self) -> None:
-        """Redirect output to closed terminals to /dev/null, so that no step fails."""
-        for closed in (terminal for terminal in self._terminals if not os.isatty(terminal)):
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, closed)
-            os.close(null)
-
-    def _react(self, number: int) -> None:
-        if number == signal.SIGHUP and self.stopping.is_set():
-            return
-        if self._watching:
-            self.stopping.set()
-        elif not self.stopping.is_set():
-            self.stopping.set()
-            self._notify(
-                "Finishing operations in progress. Press Ctrl-C again to stop immediately; no data is lost either way."
-            )
-        else:
-            self.cancelled.set()
-            self._notify("Stopping.")
+                if self._watching:
+                    self.stopping.set()
+                elif not self.stopping.is_set():
+                    self.stopping.set()
+                    self._notify(
+                        "Finishing operations in progress. Press Ctrl-C again to stop immediately; no data is lost either way."
+                    )
+                else:
+                    self.cancelled.set()
+                    self._notify("Stopping.")

@@ -153,7 +153,7 @@ class GraphWalk:
         """Don't apply a change, and skip its dependants."""
         if self._waiting.pop(change.address, None) is not None:
             self._result.left_alone.append(change)
-            self._skip_dependants(change.address, change.address)
+            self._skip_dependants(change.address)
 
     def settle(self, change: Change, error: TrainctlError | None) -> None:
         """Record the end of a change: release its dependants, or skip them after an error."""
@@ -164,7 +164,7 @@ class GraphWalk:
                 self._result.deferred[change.address] = error
             else:
                 self._result.failed[change.address] = error
-            self._skip_dependants(change.address, change.address)
+            self._skip_dependants(change.address)
             return
         self._result.done.append(change)
         for address in self._dependants[change.address]:
@@ -197,8 +197,8 @@ class GraphWalk:
                 changes.append(change)
         return changes
 
-    def _skip_dependants(self, address: Address, cause: Address) -> None:
-        pending = [address]
+    def _skip_dependants(self, cause: Address) -> None:
+        pending = [cause]
         while pending:
             for dependant in self._dependants[pending.pop()]:
                 if self._waiting.pop(dependant, None) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,32 +41,26 @@ from trainctl.model.specs.runtime import CACHE_DIRECTORIES, RuntimeSpec
 from trainctl.model.specs.weights import InlineWeights, default_mount, is_source
 
 
+@dataclass
 class JobBuilder:
     """Creates the resources of jobs and caches, adding them to ``resources``."""
 
-    def __init__(
-        self,
-        directory: Path,
-        names: DeclaredNames,
-        secrets: dict[str, SecretSpec],
-        store: CheckpointsLocation,
-        resources: dict[Address, DesiredResource],
-        instances: Mapping[str, MatrixJob],
-        declared: Mapping[str, Job],
-    ) -> None:
-        self._directory = directory
-        self._names = names
-        self._secrets = secrets
-        self._store = store
-        self._resources = resources
-        self._instances = instances
+    directory: Path
+    names: DeclaredNames
+    secrets: dict[str, SecretSpec]
+    store: CheckpointsLocation
+    resources: dict[Address, DesiredResource]
+    instances: Mapping[str, MatrixJob]
+    declared: Mapping[str, Job]
+
+    def __post_init__(self) -> None:
         self._of_matrix: dict[str, list[Address]] = {}
-        for instance in instances.values():
+        for instance in self.instances.values():
             self._of_matrix.setdefault(instance.job, []).append(instance.address)
-        only = next(iter(names.projects), "")
+        only = next(iter(self.names.projects), "")
         self._projects = {
             self._address(job): slug(section.project) if section.project else only
-            for job, section in declared.items()
+            for job, section in self.declared.items()
         }
         self._caches: dict[tuple[str | None, str], Address] = {}
         self.warnings: list[Diagnostic] = []
@@ -75,11 +70,11 @@ class JobBuilder:
         path: ManifestPath = ("caches", name)
         of_team = section.scope == "team"
         project = (
-            None if of_team else self._names.chosen("project", section.project, (*path, "project"))
+            None if of_team else self.names.chosen("project", section.project, (*path, "project"))
         )
-        cluster = self._names.chosen("cluster", section.cluster, (*path, "cluster"))
+        cluster = self.names.chosen("cluster", section.cluster, (*path, "cluster"))
         if section.dir is not None and not section.dir.startswith("/"):
-            self._names.report_problem(
+            self.names.report_problem(
                 "dir: expected an absolute directory",
                 "Use for example /mnt/shared/cache.",
                 (*path, "dir"),
@@ -90,7 +85,7 @@ class JobBuilder:
         first = self._caches.get((project, cluster))
         if first is not None:
             owner = "the team" if project is None else project
-            self._names.report_problem(
+            self.names.report_problem(
                 f"{first} is already the cache of {owner} on {cluster}",
                 "Remove one of them.",
                 path,
@@ -102,24 +97,24 @@ class JobBuilder:
     def job(self, name: str, section: Job) -> None:
         """Add a job, its inline weights, and its cache if none is declared."""
         path: ManifestPath = ("jobs", name)
-        instance = self._instances.get(name)
+        instance = self.instances.get(name)
         address = self._address(name)
-        project = self._names.chosen("project", section.project, (*path, "project"))
-        cluster = self._names.chosen("cluster", section.cluster, (*path, "cluster"))
+        project = self.names.chosen("project", section.project, (*path, "project"))
+        cluster = self.names.chosen("cluster", section.cluster, (*path, "cluster"))
         used = tuple(self._weights(name, section, path))
         self._check_mounts(section, used, path)
         loading = resolve_load_config(
             section.runtime.load_checkpoint_config,
             ReferringJob(address, project, self._projects, self._of_matrix),
-            self._names,
+            self.names,
             (*path, "runtime", "load_checkpoint_config"),
         )
-        project_resource = self._resources.get(Address(Kind.PROJECT, project))
+        project_resource = self.resources.get(Address(Kind.PROJECT, project))
         project_name = project_resource.attributes["name"] if project_resource else project
         store = None  # of checkpoints; None if they are on the nodes, or if there are none
         if section.runtime.checkpointing_config.enabled or (loading and loading.enabled):
-            url = self._store.url
-            store = MirrorSite(url, self._store.endpoint_url or "") if url else None
+            url = self.store.url
+            store = MirrorSite(url, self.store.endpoint_url or "") if url else None
         values = instance.values if instance else {}
         matrix = tuple(MatrixValue(name, scalar_text(value)) for name, value in values.items())
         job = converted(
@@ -132,7 +127,7 @@ class JobBuilder:
             runtime=converted(section.runtime, RuntimeSpec, load_checkpoint_config=loading),
             weights=used,
             secrets=tuple(self._secrets_of(section, path)),
-            persisted_secrets=tuple(persisted_secrets(section, self._secrets, self._store)),
+            persisted_secrets=tuple(persisted_secrets(section, self.secrets, self.store)),
             matrix=matrix or None,
             depends_on=section.depends_on or None,
             code=self._code(section, path),
@@ -140,7 +135,7 @@ class JobBuilder:
         )
         self._check_accelerator(section, path)
         if section.max_parallel is not None and instance is None:
-            self._names.report_problem(
+            self.names.report_problem(
                 "max_parallel can only be used with 'matrix'",
                 "Remove it: a job has at most one run at a time.",
                 (*path, "max_parallel"),
@@ -153,23 +148,23 @@ class JobBuilder:
             depends_on.append(self._cache_for(project, cluster, path))
             if (None, cluster) in self._caches:
                 depends_on.append(self._caches[None, cluster])
-        depends_on += resolve_dependencies(section.depends_on, path, self._names, self._of_matrix)
+        depends_on += resolve_dependencies(section.depends_on, path, self.names, self._of_matrix)
         self._add(address, cluster, job.to_attributes(), section.lifecycle, path, set(depends_on))
 
     def _address(self, name: str) -> Address:
         """Return the address of a job by its key in the tree."""
-        instance = self._instances.get(name)
+        instance = self.instances.get(name)
         return instance.address if instance else Address(Kind.JOB, name)
 
     def _weights(self, job: str, section: Job, path: ManifestPath) -> Iterator[JobWeights]:
         inline_count = 0
-        instance = self._instances.get(job)
+        instance = self.instances.get(job)
         listed: set[str] = set()
         for index, entry in enumerate(section.weights):
             here = (*path, "weights", index)
             if isinstance(entry, str) and not is_source(entry):
-                if self._names.known("weights", entry, here) and entry in listed:
-                    self._names.report_problem(
+                if self.names.known("weights", entry, here) and entry in listed:
+                    self.names.report_problem(
                         f"weights.{entry} is listed twice",
                         "Remove the duplicate.",
                         here,
@@ -182,19 +177,19 @@ class JobBuilder:
                 number, key = numbered or (index, None)
                 name = f"{instance.job if instance else job}-{number}"
                 address = Address(Kind.WEIGHTS, name, key)
-                if name in self._names.weights:
-                    self._names.report_problem(
+                if name in self.names.weights:
+                    self.names.report_problem(
                         f"the address {address} of this source is already declared",
                         f"Rename the weights {name!r}, or declare this source under 'weights'.",
                         here,
                         code="duplicate-address",
                     )
-                elif address not in self._resources and self._is_name(name, here):
+                elif address not in self.resources and self._is_name(name, here):
                     source = InlineWeights(source=entry) if isinstance(entry, str) else entry
-                    built = weights(address, source, Lifecycle(), here, self._names)
-                    self._resources[address] = built
+                    built = weights(address, source, Lifecycle(), here, self.names)
+                    self.resources[address] = built
                 inline_count += 1
-            resource = self._resources.get(address)
+            resource = self.resources.get(address)
             if resource is not None:
                 spec = resource.weights_spec
                 mount = spec.mount_location or default_mount(spec.source)
@@ -206,7 +201,7 @@ class JobBuilder:
 
         def add(location: str | None, label: str, *steps: str | int, enabled: bool = True) -> None:
             if location and enabled:
-                mounts.append((location, label, self._names.place((*path, *steps))))
+                mounts.append((location, label, self.names.place((*path, *steps))))
 
         for item in used:
             add(item.mount_location, str(item.address), "weights")
@@ -231,7 +226,7 @@ class JobBuilder:
                 continue
             same = f"{outer_label} and {label} have the same mount location {outer}"
             inside = f"{label} at {location} is inside {outer_label} at {outer}"
-            self._names.problems.append(
+            self.names.problems.append(
                 error(
                     same if outer == location else inside,
                     "Change one mount_location.",
@@ -253,8 +248,8 @@ class JobBuilder:
             used.update((secret, here) for secret, here in references if secret not in used)
         versions: list[SecretVersion] = []
         for secret, here in sorted(used.items()):
-            if self._names.known("secret", secret, here):
-                spec = self._secrets.get(secret)
+            if self.names.known("secret", secret, here):
+                spec = self.secrets.get(secret)
                 versions.append(SecretVersion(secret, spec.version if spec else None))
         return versions
 
@@ -276,14 +271,14 @@ class JobBuilder:
     def _code_path(self, code: str, here: ManifestPath) -> str:
         normal = posixpath.normpath(code)
         if normal.startswith(("/", "~")):
-            self._names.report_problem(
+            self.names.report_problem(
                 f"{path_text(here)}: expected a path relative to the manifest",
                 "Use for example ./src.",
                 here,
                 code="invalid-path",
             )
-        elif "exclude_dirs" not in here and not (self._directory / normal).is_dir():
-            self._names.report_problem(
+        elif "exclude_dirs" not in here and not (self.directory / normal).is_dir():
+            self.names.report_problem(
                 f"{path_text(here)}: {normal} is not a directory",
                 "Use the directory of the source code.",
                 here,
@@ -302,7 +297,7 @@ class JobBuilder:
                     f"compute.accelerator: unknown type {kind!r}, did you mean {meant!r}?",
                     "The type must match what the hosts report.",
                     address=f"job.{path[1]}",
-                    where=self._names.place((*path, "compute", "accelerator")),
+                    where=self.names.place((*path, "compute", "accelerator")),
                     code="unknown-accelerator",
                 )
             )
@@ -313,8 +308,8 @@ class JobBuilder:
             return declared
         name = f"{project}-{cluster}"
         address = Address(Kind.CACHE, name)
-        if address in self._resources:
-            self._names.report_problem(
+        if address in self.resources:
+            self.names.report_problem(
                 f"the address {address} of the cache of {project} on {cluster} is already used",
                 f"Declare the cache: caches: {{NAME: {{project: {project}, cluster: {cluster}}}}}.",
                 (*path, "runtime", "cache_config"),
@@ -339,7 +334,7 @@ class JobBuilder:
     def _is_name(self, name: str, path: ManifestPath) -> bool:
         if NAME.fullmatch(name):
             return True
-        self._names.report_problem(
+        self.names.report_problem(
             f"the name {name!r} is too long",
             "Shorten the names that it consists of.",
             path,
@@ -356,10 +351,10 @@ class JobBuilder:
         path: ManifestPath,
         depends_on: Iterable[Address],
     ) -> None:
-        resource = self._resources.get(Address(Kind.CLUSTER, cluster))
+        resource = self.resources.get(Address(Kind.CLUSTER, cluster))
         provider = resource.provider if resource else ""
-        self._resources[address] = build_resource(
-            address, provider, attributes, section, path, self._names, depends_on
+        self.resources[address] = build_resource(
+            address, provider, attributes, section, path, self.names, depends_on
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from trainctl.desired.values import find_cycle
 from trainctl.manifest.check import address_of, key_position, path_text
-from trainctl.manifest.tree import ManifestNode, Path, position_of
+from trainctl.manifest.tree import ManifestNode, Path, node_at, position_of
 from trainctl.model.address import Address, Kind, slug
 from trainctl.model.diagnostics import Diagnostic, Position, did_you_mean, error
 from trainctl.model.specs.job_spec import Job
@@ -76,10 +76,7 @@ class DeclaredNames:
             return name
         if len(declared) == 1:
             return next(iter(declared))
-        node: ManifestNode | None = self.text
-        for step in path:
-            node = node.entries.get(str(step)) if node else None
-        if node is None:  # else the value is invalid, and already reported
+        if node_at(self.text, path) is None:  # else the value is invalid, and already reported
             self.report_problem(
                 f"{path_text(path)} is missing",
                 f"Set it to one of the {_SECTIONS[kind]}: {', '.join(sorted(declared)[:10])}.",

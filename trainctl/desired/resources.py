@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.json import JsonObject
@@ -10,7 +11,7 @@ from trainctl.desired.names import DeclaredNames
 from trainctl.desired.values import SecretSpec
 from trainctl.manifest.check import DiagnosticText, displayable_value, known_keys, path_text
 from trainctl.manifest.fields import TYPES
-from trainctl.manifest.tree import Path, child
+from trainctl.manifest.tree import Path, node_at
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, did_you_mean, nearest, warning
 from trainctl.model.json_codec import to_json
@@ -39,20 +40,16 @@ def accept_any(provider: str, cluster: spi.ClusterSettings) -> Sequence[spi.Sett
     return ()
 
 
+@dataclass
 class ProviderSettings:
     """Checks the settings of clusters, loading each provider's schema once."""
 
-    def __init__(
-        self,
-        schema_of: SchemaOf,
-        check_of: CheckOf,
-        installed: Collection[str],
-        names: DeclaredNames,
-    ) -> None:
-        self._schema_of = schema_of
-        self._check_of = check_of
-        self._installed = installed
-        self._names = names
+    schema_of: SchemaOf
+    check_of: CheckOf
+    installed: Collection[str]
+    names: DeclaredNames
+
+    def __post_init__(self) -> None:
         self._schemas: dict[str, JsonObject | None] = {}
         self.warnings: list[Diagnostic] = []
 
@@ -63,9 +60,9 @@ class ProviderSettings:
         schema = self._schema(cluster.provider)
         if schema is None:
             provider, place = cluster.provider, (*path, "provider")
-            meant = None if provider in self._installed else nearest(provider, self._installed)
+            meant = None if provider in self.installed else nearest(provider, self.installed)
             if meant is not None:
-                self._names.report_problem(
+                self.names.report_problem(
                     f"unknown provider {provider!r}",
                     f"Did you mean {meant!r}?",
                     place,
@@ -77,7 +74,7 @@ class ProviderSettings:
                     f"provider {provider!r} is not installed",
                     f"Install it: pip install trainctl-{provider}. Without it, this cluster is not checked and can't be planned.",
                     address=f"cluster.{name}",
-                    where=self._names.place(place),
+                    where=self.names.place(place),
                     code="missing-provider",
                 )
             )
@@ -89,8 +86,8 @@ class ProviderSettings:
         for error in errors:
             self._report_problem(error, path)
         if not errors:
-            for problem in self._check_of(cluster.provider, spi.ClusterSettings(name, settings)):
-                self._names.report_problem(
+            for problem in self.check_of(cluster.provider, spi.ClusterSettings(name, settings)):
+                self.names.report_problem(
                     problem.summary, problem.detail, (*path, *problem.path), code="invalid-value"
                 )
         return _with_defaults(settings, schema)
@@ -101,7 +98,7 @@ class ProviderSettings:
 
     def _schema(self, provider: str) -> JsonObject | None:
         if provider not in self._schemas:
-            self._schemas[provider] = self._schema_of(provider)
+            self._schemas[provider] = self.schema_of(provider)
         return self._schemas[provider]
 
     def _report_problem(self, problem: ValidationError, cluster: Path) -> None:
@@ -111,21 +108,14 @@ class ProviderSettings:
             known = [*schema.get("properties", {}), *(known_keys(path) if path == cluster else ())]
             for key in set(problem.instance) - set(known):
                 hint = did_you_mean(key, known)
-                self._names.report_problem(
+                self.names.report_problem(
                     f"unknown key {key!r}", hint, (*path, key), at_key=True, code="unknown-key"
                 )
             return
-        text = _describe(problem, path, self._describe_value(path))
-        self._names.report_problem(text.summary, text.detail, path, code=text.code)
-
-    def _describe_value(self, path: Path) -> str:
-        node = self._names.root
-        for step in path:
-            below = child(node, step)
-            if below is None:
-                return ""
-            node = below
-        return f"Found {displayable_value(path, node)}."
+        node = node_at(self.names.root, path)
+        value = f"Found {displayable_value(path, node)}." if node else ""
+        text = _describe(problem, path, value)
+        self.names.report_problem(text.summary, text.detail, path, code=text.code)
 
 
 def _describe(problem: ValidationError, path: Path, value: str) -> DiagnosticText:

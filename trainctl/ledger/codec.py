@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from trainctl.encryption.keys import require_plain
@@ -47,11 +47,6 @@ def _records(records: Mapping[Address, RecordedResource]) -> list[dict[str, Any]
     ]
 
 
-def _read_records(raw: Sequence[Json]) -> dict[Address, RecordedResource]:
-    records = (from_json(RecordedResource, record) for record in raw)
-    return {record.address: record for record in records}
-
-
 def _by_address(values: Mapping[Address, V]) -> list[tuple[Address, V]]:
     return sorted(values.items(), key=lambda item: item[0].rank())
 
@@ -71,33 +66,23 @@ def state_from_json(raw: Json) -> State:
             "not a state document: it has no version", "Use the output of trainctl state pull."
         )
     try:
-        return _read(raw)
+        # Records and intents are listed in JSON, and by address in a state.
+        by_address: dict[str, dict[str, Any]] = {
+            name: {record["address"]: record for record in raw.get(name, ())}
+            for name in ("resources", "open_intents", "forgotten")
+        }
+        orphans: dict[str, list[Json]] = {}
+        for intent in raw.get("orphaned_intents", ()):
+            orphans.setdefault(intent["address"], []).append(intent)
+        by_address["orphaned_intents"] = orphans
+        required = {name: raw[name] for name in ("lineage", "serial", "resources")}
+        return from_json(State, {**raw, **required, **by_address})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(
             f"the state is corrupt: {error!r}",
             "Restore the state from a backup. Nothing was changed.",
             code="state-corrupt",
         ) from error
-
-
-def _read(raw: Json) -> State:
-    orphaned_intents: dict[Address, tuple[Intent, ...]] = {}
-    for intent in map(intent_from_json, raw.get("orphaned_intents", ())):
-        orphaned_intents[intent.address] = (*orphaned_intents.get(intent.address, ()), intent)
-    intents = map(intent_from_json, raw.get("open_intents", ()))
-    return State(
-        lineage=raw["lineage"],
-        serial=raw["serial"],
-        position=raw.get("position", 0),
-        resources=_read_records(raw["resources"]),
-        open_intents={intent.address: intent for intent in intents},
-        versions={Address.parse(a): count for a, count in raw.get("versions", {}).items()},
-        orphaned_intents=orphaned_intents,
-        plans={Address.parse(a): (plan, base) for a, (plan, base) in raw.get("plans", {}).items()},
-        approved={Address.parse(a): (v, plan) for a, (v, plan) in raw.get("approved", {}).items()},
-        forgotten=_read_records(raw.get("forgotten", ())),
-        moved_to=raw.get("moved_to", ""),
-    )
 
 
 Json = Mapping[str, Any]

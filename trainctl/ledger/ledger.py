@@ -43,6 +43,7 @@ from trainctl.ledger.leases import LeaseMonitor, current_holder, lock_held_error
 from trainctl.ledger.reducer import StateReducer, merge_outputs
 from trainctl.ledger.state import Intent, LeaseHolder, RecordedResource, State
 from trainctl.model.address import Address
+from trainctl.model.specs.checks import converted
 from trainctl.plugin_api.state import StateLog
 
 
@@ -362,18 +363,13 @@ class Ledger:
         self.leave_open(intent)
 
     def _intent(self, start: IntentRequest) -> Intent:
-        return Intent(
+        return converted(
+            start,
+            Intent,
             id=str(uuid.uuid4()),
-            address=start.address,
-            action=start.action,
-            provider=start.provider,
-            key=start.key,
-            inputs=start.inputs,
             holder=self._holder,
             time=self.clock.now(),
             lease_seconds=STALE_SECONDS,
-            plan=start.plan,
-            reason=start.reason,
         )
 
 

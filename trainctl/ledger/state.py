@@ -9,7 +9,7 @@ from typing import Any
 from trainctl.model.address import Address
 from trainctl.model.json_codec import OMIT_EMPTY
 from trainctl.model.specs.checks import JobLifecycle
-from trainctl.model.specs.resource import ResourceAttributes
+from trainctl.model.specs.resource import Resource
 
 ORIGIN = "origin"
 """Output of a renamed resource: the address at which it was created."""
@@ -68,16 +68,13 @@ class Intent:
 
 
 @dataclass(frozen=True)
-class RecordedResource(ResourceAttributes):
+class RecordedResource(Resource):
     """A resource in the state.
 
     ``attributes`` are the applied ones, ``outputs`` the results, both as JSON. ``version`` counts the outcomes of the
     address, for comparison with saved plans.
     """
 
-    address: Address
-    provider: str
-    attributes: Mapping[str, Any]
     outputs: Mapping[str, Any]
     depends_on: tuple[Address, ...] = ()
     lifecycle: JobLifecycle = JobLifecycle()

@@ -17,6 +17,7 @@ from trainctl.manifest.tree import (
     child,
     list_node,
     mapping_node,
+    node_at,
     position_of,
     scalar_node,
     scalar_text,
@@ -308,8 +309,17 @@ def check(root: ManifestNode, reported: Collection[Position | None] = ()) -> Che
             for failed in failure.errors(include_url=False, include_input=False):
                 by_path.setdefault(_path(root, failed), []).append(failed)
         if attempt == 0:
-            new = (_diagnostic(root, path, errors) for path, errors in by_path.items())
-            problems += [problem for problem in new if problem.where not in reported]
+            for path, errors in by_path.items():
+                about_key = errors[0]["type"] == UNKNOWN_KEY or _KEY in errors[0]["loc"]
+                where = key_position(root, path) if about_key else position_of(root, path)
+                if where not in reported:
+                    text = describe(errors, path, None if about_key else node_at(root, path))
+                    address = address_of(path)
+                    problems.append(
+                        error(
+                            text.summary, text.detail, code=text.code, address=address, where=where
+                        )
+                    )
         root = with_edits(root, dict(_repair_tree(root, path, attempt) for path in by_path if path))
     return CheckedManifest(Manifest(), root, problems)
 
@@ -409,13 +419,3 @@ def _path(root: ManifestNode, problem: Mapping[str, Any]) -> Path:
         path.append(step)
         node = below
     return tuple(path)
-
-
-def _diagnostic(root: ManifestNode, path: Path, errors: list[Mapping[str, Any]]) -> Diagnostic:
-    about_key = errors[0]["type"] == UNKNOWN_KEY or _KEY in errors[0]["loc"]
-    node: ManifestNode | None = root
-    for step in path:
-        node = child(node, step) if node is not None else None
-    text = describe(errors, path, None if about_key else node)
-    where = key_position(root, path) if about_key else position_of(root, path)
-    return error(text.summary, text.detail, code=text.code, address=address_of(path), where=where)

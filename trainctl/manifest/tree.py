@@ -108,6 +108,14 @@ def child(node: ManifestNode, step: str | int) -> ManifestNode | None:
     return node.items[step] if 0 <= step < len(node.items) else None
 
 
+def node_at(root: ManifestNode, path: Path) -> ManifestNode | None:
+    """Return the node at a path, None if there is none."""
+    node: ManifestNode | None = root
+    for step in path:
+        node = child(node, step) if node is not None else None
+    return node
+
+
 def position_of(root: ManifestNode, path: Path) -> Position:
     """Return the position of the value at a path, or of its nearest existing parent.
 

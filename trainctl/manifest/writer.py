@@ -76,7 +76,14 @@ def _yaml_value(
 def _inline(value: Any, path: Path, comments: Comments) -> str | None:
     """Return a value in one line; None if it is a section, too long, or has comments inside."""
     if isinstance(value, str):
-        return None if _is_block(value) else _yaml_scalar(value)
+        lines = value.removesuffix("\n").split("\n")
+        is_block = (  # of several lines, which a literal block keeps
+            "\n" in value
+            and not lines[0][:1].isspace()
+            and bool(lines[0] and lines[-1])
+            and all(line.isprintable() and (not line or line.strip()) for line in lines)
+        )
+        return None if is_block else _yaml_scalar(value)
     if not isinstance(value, Mapping | list):
         return _yaml_scalar(value)
     items = list(value.values() if isinstance(value, Mapping) else value)
@@ -92,17 +99,6 @@ def _inline(value: Any, path: Path, comments: Comments) -> str | None:
 
 
 _ALWAYS_OPEN = ("environment_variables", "start_commands")
-
-
-def _is_block(text: str) -> bool:
-    """Whether a text has several lines that a literal block keeps."""
-    lines = text.removesuffix("\n").split("\n")
-    return (
-        "\n" in text
-        and not lines[0][:1].isspace()
-        and bool(lines[0] and lines[-1])
-        and all(line.isprintable() and (not line or line.strip()) for line in lines)
-    )
 
 
 def _yaml_scalar(value: Any) -> str:

@@ -21,6 +21,10 @@ OMIT_EMPTY = MappingProxyType({"omit_empty": True})
 
 _Decoder = Callable[[Any], Any]
 
+_DECODERS: Mapping[Any, _Decoder] = {
+    Address: Address.parse,
+    Action: lambda name: Action[name.upper()],
+}
 _EMPTY = (None, False, ())
 _ATOMS = frozenset({str, int, float, bool, NoneType})
 
@@ -90,45 +94,32 @@ def _identity(value: Any) -> Any:
 @cache
 def _decoder(hint: Any) -> _Decoder:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (Union, UnionType):
-        return _union(args)
-    if origin is tuple and args[1:] == (...,):
-        return _sequence(_decoder(args[0]))
+    if origin in (Union, UnionType):  # of several alternatives, one needs decoding
+        decoders = [_decoder(each) for each in args if each is not NoneType]
+        decode = next((each for each in decoders if each is not _identity), _identity)
+        if decode is _identity:
+            return _identity
+        if len(decoders) > 1:
+            return lambda value: decode(value) if isinstance(value, Mapping) else value
+        return lambda value: None if value is None else decode(value)
+    if origin is Sequence or (origin is tuple and args[1:] == (...,)):
+        member = _decoder(args[0])
+        return tuple if member is _identity else lambda value: tuple(map(member, value))
+    if origin is tuple:
+        members = [_decoder(each) for each in args]
+        return lambda value: tuple(
+            decode(item) for decode, item in zip(members, value, strict=True)
+        )
     if origin in (Mapping, dict):
-        return _mapping(_decoder(args[0]), _decoder(args[1]))
-    if origin is Sequence:
-        return _sequence(_decoder(args[0]))
-    if hint is Address:
-        return Address.parse
-    if hint is Action:
-        return lambda name: Action[name.upper()]
+        key, entry = map(_decoder, args)
+        if key is entry is _identity:
+            return _identity
+        return lambda value: {key(name): entry(item) for name, item in value.items()}
+    if hint in _DECODERS:
+        return _DECODERS[hint]
     if isinstance(hint, type) and is_dataclass(hint):
         return _dataclass(hint)
     return hint if isinstance(hint, type) and issubclass(hint, Enum | Path) else _identity
-
-
-def _union(alternatives: Sequence[Any]) -> _Decoder:
-    """Decode the only alternative that needs decoding."""
-    decoders = [
-        _decoder(alternative) for alternative in alternatives if alternative is not NoneType
-    ]
-    special = [decoder for decoder in decoders if decoder is not _identity]
-    if not special:
-        return _identity
-    decode = special[0]
-    if len(decoders) > 1:
-        return lambda value: decode(value) if isinstance(value, Mapping) else value
-    return lambda value: None if value is None else decode(value)
-
-
-def _sequence(decode: _Decoder) -> _Decoder:
-    return tuple if decode is _identity else lambda value: tuple(map(decode, value))
-
-
-def _mapping(key: _Decoder, member: _Decoder) -> _Decoder:
-    if key is member is _identity:
-        return _identity
-    return lambda value: {key(name): member(item) for name, item in value.items()}
 
 
 def _dataclass(kind: type) -> _Decoder:

@@ -205,8 +205,10 @@ def _https(text: str, rest: str) -> SourceUri:
         raise ValueError(
             f"the URL on {host} contains a signature or token; remove it, and name a secret in auth"
         )
-    if page := source_of_page(host or "", parts.path):
-        raise ValueError(f"{text!r} is a web page, not a file; use {page}")
+    words = [unquote(word) for word in parts.path.split("/")]
+    repo, inside = _split_repository(words)
+    if host in _HOSTS and repo and (not inside or inside[0] in _PAGES):
+        raise ValueError(f"{text!r} is a web page, not a file; use {format_source(words)}")
     if not host or port == 0 or not parts.path.strip("/") or parts.path.endswith("/"):
         raise ValueError(f"{text!r} is not the URL of a file; use https://HOST/PATH")
     if parts.fragment:
@@ -266,14 +268,6 @@ _PARSERS: dict[str, Callable[[str, str], SourceUri]] = {
 _HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 _PAGES = ("tree", "blob")
 _VIEWS = (*_PAGES, "resolve", "raw")
-
-
-def source_of_page(host: str, path: str) -> str | None:
-    """Return the source of a page of huggingface.co, None if not of a repository."""
-    words = [unquote(word) for word in path.split("/")]
-    repo, inside = _split_repository(words)
-    is_page = host in _HOSTS and repo and (not inside or inside[0] in _PAGES)
-    return format_source(words) if is_page else None
 
 
 def format_source(words: Sequence[str], revision: str = "") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,10 +23,7 @@ from trainctl.plan.resources import (
 )
 from trainctl.plan.values import Change, CodeTree, RerunRequest
 
-_IN_PLACE = (
-    *("name", "labels", "priority", "max_duration", "retry", "interactive_session"),
-    *("matrix", "max_parallel", "depends_on", "checkpoint_store"),
-)
+_IN_PLACE = tuple(each.name for each in fields(JobSpec) if "in_place" in each.metadata)
 _STARTS = frozenset({"rerun_of", "resume_from"})
 NOT_CONFIGURATION = frozenset({*_IN_PLACE, *_STARTS, "code", "weight_pins", "persisted_secrets"})
 _NEW_RUN = frozenset({"create", "replace"})

@@ -39,8 +39,8 @@ def gpu_problems(
                 code="too-few-gpus",
             )
     unknown = any(node.gpus is None and node.id not in facts_by_node for node in nodes)
-    for job in jobs:
-        yield from _job_gpu_problems(job, cluster, nodes, facts_by_node, unknown=unknown)
+    for job in () if unknown else jobs:
+        yield from _job_gpu_problems(job, cluster, nodes, facts_by_node)
     broken = _broken_tools(nodes, facts_by_node)
     if broken and any(job.job_spec.compute.gpus is None for job in jobs):
         yield warning(
@@ -56,11 +56,7 @@ def _job_gpu_problems(
     cluster: DesiredResource,
     nodes: Sequence[Node],
     facts_by_node: Mapping[str, NodeFacts],
-    *,
-    unknown: bool,
 ) -> Iterator[Diagnostic]:
-    if unknown:
-        return
     compute = job.job_spec.compute
     required, kind, node_count = compute.gpus, compute.gpu_kind, compute.node_count
     usable = {node.id: _usable_count(node, facts_by_node.get(node.id), kind) for node in nodes}

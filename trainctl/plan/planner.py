@@ -19,12 +19,6 @@ from trainctl.plan.changes import (
     select_addresses,
     with_coverage,
 )
-from trainctl.plan.checks import (
-    host_problems,
-    image_problems,
-    image_rows,
-    spot_warnings,
-)
 from trainctl.plan.deliveries import delivery_problems, delivery_rows, relay_warnings
 from trainctl.plan.jobs import desired_job_attributes, plan_job, plan_rerun, with_reuse
 from trainctl.plan.placement import likely_nodes, starting_changes
@@ -81,7 +75,7 @@ def make_plan(inputs: PlanInputs) -> Plan:
         drift=tuple(find_drift(contexts)),
         weights=weights,
         deliveries=deliveries,
-        images=image_rows(inputs, changes),
+        images=checks.image_rows(inputs, changes),
         offers={
             change.address: inputs.offers[change.address]
             for change in changes
@@ -185,9 +179,9 @@ def _diagnostics(
         problems += relay_warnings(weights)
         problems += batch_problems(inputs, changes)
         problems += delivery_problems(inputs, changes, deliveries)
-        problems += host_problems(inputs, changes)
-        problems += image_problems(inputs, changes)
-        problems += spot_warnings(inputs, changes)
+        problems += checks.host_problems(inputs, changes)
+        problems += checks.image_problems(inputs, changes)
+        problems += checks.spot_warnings(inputs, changes)
         problems += caches.cache_problems(inputs, changes)
     positions = {str(item.address): item.where for item in inputs.desired.resources.values()}
     placed = (

@@ -89,22 +89,19 @@ def _row(change: Change, facts: WeightsFacts | None, rate: float | None) -> Weig
     mirrored = _mirrored(change, facts, size)
     upstream = None if size is None or mirrored is None else max(0, size - mirrored)
     relayed_bytes = facts.relayed_bytes if facts else 0
+    through_client = relayed_bytes if upstream is None else min(relayed_bytes, upstream)
     return WeightsRow(
-        address=change.address,
-        source=str(after.get("source", "")),
-        revision=after.get("revision"),
-        pin=after.get("pin"),
-        files=after.get("files"),
-        bytes=size,
-        bytes_mirrored=mirrored,
-        bytes_upstream=upstream,
-        bytes_through_client=None
-        if size is None
-        else relayed_bytes
-        if upstream is None
-        else min(relayed_bytes, upstream),
-        listing=change.outputs_after.get("listing"),
-        forecast_seconds=_seconds(upstream, rate),
+        change.address,
+        str(after.get("source", "")),
+        after.get("revision"),
+        after.get("pin"),
+        after.get("files"),
+        size,
+        mirrored,
+        upstream,
+        None if size is None else through_client,
+        change.outputs_after.get("listing"),
+        _seconds(upstream, rate),
     )
 
 

@@ -28,7 +28,8 @@ from trainctl.plan.plan_file import (
     write_plan,
 )
 from trainctl.plan.planner import make_plan
-from trainctl.plan.values import Change, Plan, PlanOptions
+from trainctl.plan.values import BatchRow, Change, Plan, PlanOptions
+from trainctl.plugin_api.scheduler import BatchForecast
 
 
 def a_plan(state: State = EMPTY, **options: Any) -> Plan:
@@ -51,11 +52,12 @@ def changed_addresses(plan: Plan) -> list[Address]:
 
 
 def test_a_plan_is_read_as_it_was_written() -> None:
-    """With a live run, errors and a chosen address in it."""
+    """With a live run, errors, a chosen address and a batch system in it."""
     world = PlanScenario(mount="link")
     state = state_after(make_plan(world.inputs()), status=RunStatus.RUNNING, started_at=1.5)
     inputs = world.inputs(state, PlanOptions(run=(at("job.sft"),)))
-    plan = make_plan(inputs)
+    row = BatchRow(at("cluster.lab"), (), ((at("job.sft"), BatchForecast(start=1.5)),))
+    plan = replace(make_plan(inputs), batch_systems=(row,))
 
     saved = read_plan(write_plan(plan, inputs.desired, "0.1.0"), "p.bin")
 

@@ -34,6 +34,9 @@ from trainctl.model.specs.image import Image
 from trainctl.model.specs.runtime import Runtime, RuntimeSpec
 from trainctl.model.specs.weights import JobWeightsEntry
 
+IN_PLACE = {"in_place": True}
+"""Field metadata: a changed value needs no new run."""
+_OPTIONAL_IN_PLACE = {**OMIT_EMPTY, **IN_PLACE}
 MEMORY = r"[0-9]+(?:\.[0-9]+)?(?:[kMGTPE]|[KMGTPE]i)?"
 NO_ACCELERATOR = "none"
 ACCELERATOR = r"([A-Za-z][A-Za-z0-9_-]*)(?::([0-9]+))?"
@@ -232,7 +235,7 @@ class CodeWorkspace(CheckedSection):
 class Job(CheckedSection):
     """A training job."""
 
-    name: DisplayName | None = field(default=None, metadata=OMIT_EMPTY)
+    name: DisplayName | None = field(default=None, metadata=_OPTIONAL_IN_PLACE)
     """Name as people write it; default: that of the section."""
     project: DisplayName | None = None
     """Project; optional if there is only one."""
@@ -254,19 +257,21 @@ class Job(CheckedSection):
     """Commands and their environment."""
     matrix: Matrix | None = None
     """Make the job a sweep: one job for each combination of values."""
-    max_parallel: Count | None = None
+    max_parallel: Count | None = field(default=None, metadata=IN_PLACE)
     """Maximum number of concurrent runs of a sweep per host; default: as many as fit."""
     depends_on: Texts = field(default_factory=tuple)
     """Jobs whose latest runs must complete first, as ``job.NAME``; for a sweep, all its jobs."""
-    priority: int = 0
+    priority: int = field(default=0, metadata=IN_PLACE)
     """Priority in the queue; higher values start first."""
-    max_duration: BoundedDuration | None = None
+    max_duration: BoundedDuration | None = field(default=None, metadata=IN_PLACE)
     """Time limit of a run, including all attempts; afterwards it is stopped as FAILED."""
-    retry: Retry = Retry()
+    retry: Retry = field(default=Retry(), metadata=IN_PLACE)
     """Retries of failed runs."""
-    interactive_session: InteractiveSession | None = field(default=None, metadata=OMIT_EMPTY)
+    interactive_session: InteractiveSession | None = field(
+        default=None, metadata=_OPTIONAL_IN_PLACE
+    )
     """Keep the place of runs that have ended, to look at them."""
-    labels: Labels = field(default_factory=dict)
+    labels: Labels = field(default_factory=dict, metadata=IN_PLACE)
     """Labels by name."""
     lifecycle: JobLifecycle = JobLifecycle()
     """Lifecycle settings."""
@@ -304,13 +309,13 @@ class JobSpec(Job):
     code: CodeSpec = CodeSpec()  # type: ignore[assignment]  # resolved, as the next three
     weights: tuple[JobWeights, ...] = ()  # type: ignore[assignment]
     runtime: RuntimeSpec = RuntimeSpec()
-    matrix: tuple[MatrixValue, ...] | None = None  # type: ignore[assignment]
-    depends_on: tuple[str, ...] | None = None  # type: ignore[assignment]
+    matrix: tuple[MatrixValue, ...] | None = field(default=None, metadata=IN_PLACE)  # type: ignore[assignment]
+    depends_on: tuple[str, ...] | None = field(default=None, metadata=IN_PLACE)  # type: ignore[assignment]
     project_name: str | None = field(default=None, metadata=OMIT_EMPTY)
     secrets: tuple[SecretVersion, ...] = ()
     persisted_secrets: tuple[str, ...] = field(default=(), metadata=OMIT_EMPTY)
     weight_pins: Mapping[str, str | None] | None = field(default=None, metadata=OMIT_EMPTY)
-    checkpoint_store: str | None = field(default=None, metadata=OMIT_EMPTY)
+    checkpoint_store: str | None = field(default=None, metadata=_OPTIONAL_IN_PLACE)
     rerun_of: str | None = field(default=None, metadata=OMIT_EMPTY)
     resume_from: str | None = field(default=None, metadata=OMIT_EMPTY)
     workspace: CodeWorkspace = field(default=CodeWorkspace(), init=False, compare=False)

@@ -58,15 +58,6 @@ def _url(text: str) -> str:
 Url = Annotated[str, check(_url, pattern=f"^({'|'.join(_SCHEMES)})://")]
 
 
-def _check_server(url: str | None, endpoint: str | None, auth: Auth | None) -> None:
-    if (url is None or url.startswith(("file:", "node:"))) and (endpoint or auth):
-        raise validation_error(
-            "endpoint_url and auth can't be used with a directory",
-            "Remove them, or use the URL of a bucket.",
-            code="redundant-key",
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Location(CheckedSection):
     """A directory, or a prefix of a bucket."""
@@ -81,7 +72,13 @@ class Location(CheckedSection):
 
     def check_keys(self, written: Set[str]) -> None:
         """Refuse an endpoint or a credential for a directory."""
-        _check_server(self.url, self.endpoint_url, self.auth)
+        in_bucket = not (self.url or "file:").startswith(("file:", "node:"))
+        if (self.endpoint_url or self.auth) and not in_bucket:
+            raise validation_error(
+                "endpoint_url and auth can't be used with a directory",
+                "Remove them, or use the URL of a bucket.",
+                code="redundant-key",
+            )
 
     @property
     def secret(self) -> str | None:
@@ -163,14 +160,12 @@ class StoreLocation(StateLocation):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointsLocation(CheckedSection):
+class CheckpointsLocation(Location):
     """Location and retention of checkpoints."""
 
-    url: Url | None = None
+    url: Url | None = None  # type: ignore[assignment]
     """``file:///DIRECTORY`` on the nodes, or ``s3://BUCKET/PREFIX``; default: the data directory
     of the job's node."""
-    endpoint_url: EndpointUrl | None = None
-    """Custom endpoint URL, for example of an S3-compatible server."""
     auth: Auth | None = None
     """Credential; default: that of the environment (``AWS_ACCESS_KEY_ID`` …)."""
     keep_last: Count | None = None
@@ -182,12 +177,3 @@ class CheckpointsLocation(CheckedSection):
     """Upload limit in bytes per second, for example 100MB."""
     upload_timeout: Duration = "1h"
     """Time to wait for the last upload when a run ends."""
-
-    def check_keys(self, written: Set[str]) -> None:
-        """Refuse an endpoint or a credential for a directory."""
-        _check_server(self.url, self.endpoint_url, self.auth)
-
-    @property
-    def secret(self) -> str | None:
-        """Name of the secret that is its credential."""
-        return self.auth.auth_secret_name if self.auth else None

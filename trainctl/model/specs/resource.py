@@ -200,12 +200,18 @@ class ResourceAttributes:
 
 
 @dataclass(frozen=True)
-class DesiredResource(ResourceAttributes):
-    """A desired resource, with the attributes of its kind."""
+class Resource(ResourceAttributes):
+    """A resource with the attributes of its kind."""
 
     address: Address
     provider: str
     attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class DesiredResource(Resource):
+    """A desired resource."""
+
     depends_on: tuple[Address, ...] = ()
     lifecycle: JobLifecycle = JobLifecycle()
     where: Position | None = field(default=None, compare=False)
