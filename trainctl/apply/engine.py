@@ -268,7 +268,11 @@ class ApplyEngine:
                         outputs = handler.undo(attempt, step.lookup, permit.may_stop)
                         recorded = self._record_undone(attempt, step.recorded, outputs)
                         step = replace(step, recorded=recorded)
-                return self._effect(handler, step, change, intent)
+                removes = change.action in REMOVES
+                after = None if removes else _record(change, step.key, handler.apply(step))
+                if change.action is Action.DELETE:
+                    handler.delete(step)
+                self._ledger.finish(intent, after)
             except DeferredStep as error:
                 self._ledger.fail(intent, error.summary, waits=not step.resumed)
                 raise
@@ -280,6 +284,7 @@ class ApplyEngine:
             except TrainctlError as error:
                 self._record_failure(intent, change, error)
                 raise
+            return after
 
     def _record_undone(
         self, attempt: Intent, recorded: RecordedResource | None, outputs: Mapping[str, object]
@@ -306,18 +311,6 @@ class ApplyEngine:
             )
         elif not isinstance(error, NodeUnreachable | UserInterrupt):
             self._ledger.fail(intent, error.summary)
-
-    def _effect(
-        self, handler: StepHandler, step: ApplyStep, change: Change, intent: Intent
-    ) -> RecordedResource | None:
-        if change.action in REMOVES:
-            if change.action is Action.DELETE:
-                handler.delete(step)
-            self._ledger.finish(intent, None)
-            return None
-        recorded = _record(change, step.key, handler.apply(step))
-        self._ledger.finish(intent, recorded)
-        return recorded
 
     def _make_step(
         self, change: Change, plan: Plan, intent: Intent, recorded: RecordedResource | None

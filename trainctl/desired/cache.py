@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import trainctl
 from trainctl.base.json import JsonValue, canonical
@@ -43,7 +42,25 @@ class ManifestCache:
             cached = replace(from_json(DesiredState, entry["desired"]), directory=self.directory)
             if cached.extended is not None:
                 files = {**files, cached.extended.name: cached.extended.read()}
-            desired = _with_positions(cached, entry["places"], files)
+            lines = {name: lines_of(data.decode(), name) for name, data in files.items()}
+
+            def at(name: str) -> Position | None:
+                if entry["places"][name] is None:
+                    return None
+                file, line, column, key_path = entry["places"][name]
+                return Position(file, line, column, key_path, lines.get(file))
+
+            desired = replace(
+                cached,
+                resources={
+                    address: replace(resource, where=at(str(address)))
+                    for address, resource in cached.resources.items()
+                },
+                secrets={
+                    name: replace(secret, where=at(f"secret.{name}"))
+                    for name, secret in cached.secrets.items()
+                },
+            )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         code = {self.directory / job.job_spec.code.path for job in desired.jobs()}
@@ -109,25 +126,3 @@ def _sources(folders: Iterable[Path]) -> Iterator[list[str | int]]:
         for path in sorted(folder.rglob("*.py")):
             status = path.stat()
             yield [str(path), status.st_size, status.st_mtime_ns]
-
-
-def _with_positions(
-    desired: DesiredState, positions: Mapping[str, Any], files: Mapping[str, bytes]
-) -> DesiredState:
-    lines = {name: lines_of(data.decode(), name) for name, data in files.items()}
-
-    def at(name: str) -> Position | None:
-        if positions[name] is None:
-            return None
-        file, line, column, key_path = positions[name]
-        return Position(file, line, column, key_path, lines.get(file))
-
-    resources = {
-        address: replace(resource, where=at(str(address)))
-        for address, resource in desired.resources.items()
-    }
-    secrets = {
-        name: replace(secret, where=at(f"secret.{name}"))
-        for name, secret in desired.secrets.items()
-    }
-    return replace(desired, resources=resources, secrets=secrets)

@@ -40,7 +40,21 @@ def renames(
         }
         if old in state.resources:
             names[old] = new
-        implied = _implied(state, old, new)
+        if old.kind is Kind.JOB and old.key is None:  # generated names that contain the old one
+            inline = re.compile(rf"{re.escape(old.name)}(-\d+)")
+            implied = {
+                address: address._replace(name=new.name + match[1])
+                for address in state.resources
+                if address.kind is Kind.WEIGHTS and (match := inline.fullmatch(address.name))
+            }
+        else:
+            implied = {
+                address: address._replace(name=f"{new.name}-{recorded.cache_spec.cluster}")
+                for address, recorded in state.resources.items()
+                if address.kind is Kind.CACHE
+                and old == Address(Kind.PROJECT, recorded.cache_spec.project or "")
+                and address.name == f"{old.name}-{recorded.cache_spec.cluster}"
+            }
         names = {old: new for old, new in implied.items() if old not in declared} | names
     for old, new in names.items():
         if new in state.resources and new not in names:
@@ -51,24 +65,6 @@ def renames(
                 code="invalid-move",
             )
     return names
-
-
-def _implied(state: State, old: Address, new: Address) -> dict[Address, Address]:
-    """Return the generated names that contain the old one."""
-    if old.kind is Kind.JOB and old.key is None:
-        inline = re.compile(rf"{re.escape(old.name)}(-\d+)")
-        return {
-            address: address._replace(name=new.name + match[1])
-            for address in state.resources
-            if address.kind is Kind.WEIGHTS and (match := inline.fullmatch(address.name))
-        }
-    return {
-        address: address._replace(name=f"{new.name}-{recorded.cache_spec.cluster}")
-        for address, recorded in state.resources.items()
-        if address.kind is Kind.CACHE
-        and old == Address(Kind.PROJECT, recorded.cache_spec.project or "")
-        and address.name == f"{old.name}-{recorded.cache_spec.cluster}"
-    }
 
 
 def renamed_record(recorded: RecordedResource, names: Names) -> RecordedResource:

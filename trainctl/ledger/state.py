@@ -9,7 +9,7 @@ from typing import Any
 from trainctl.model.address import Address
 from trainctl.model.json_codec import OMIT_EMPTY
 from trainctl.model.specs.checks import JobLifecycle
-from trainctl.model.specs.resource import Resource
+from trainctl.model.specs.resource import ManagedResource
 
 ORIGIN = "origin"
 """Output of a renamed resource: the address at which it was created."""
@@ -68,7 +68,7 @@ class Intent:
 
 
 @dataclass(frozen=True)
-class RecordedResource(Resource):
+class RecordedResource(ManagedResource):
     """A resource in the state.
 
     ``attributes`` are the applied ones, ``outputs`` the results, both as JSON. ``version`` counts the outcomes of the

@@ -196,18 +196,8 @@ class _TrustFileReader:
             for node, values in self._entries(root, "policy")
             if self._has_effect(node, values)
         ]
-        waivers = self._waivers(root, {values.get("name") for _, values in policies})
-        limits = (
-            PlanPolicy(str(node.where), waiver=waivers.get(values.get("name", "")), **values)
-            for node, values in policies
-        )
-        return Trust(file, tuple(allowed), tuple(limits))
-
-    def _waivers(
-        self, root: ManifestNode, names: Collection[str | None]
-    ) -> dict[str, PolicyWaiver]:
-        """Return the waivers of the file's policies by name; the last to expire counts."""
-        waivers: dict[str, PolicyWaiver] = {}
+        names = {values.get("name") for _, values in policies}
+        waivers: dict[str, PolicyWaiver] = {}  # of several with a name, the last to expire
         for node, values in self._entries(root, "waiver", needed=tuple(_WAIVER)):
             name, waiver = values["policy"], PolicyWaiver(values["until"], values["reason"])
             if name not in names:
@@ -215,7 +205,11 @@ class _TrustFileReader:
                 self._report(node.where, f"no policy is named {name!r}", advice, "invalid-value")
             if name not in waivers or waivers[name].until < waiver.until:
                 waivers[name] = waiver
-        return waivers
+        limits = (
+            PlanPolicy(str(node.where), waiver=waivers.get(values.get("name", "")), **values)
+            for node, values in policies
+        )
+        return Trust(file, tuple(allowed), tuple(limits))
 
     def _entries(
         self, root: ManifestNode, table: str, needed: Collection[str] = ()

@@ -88,7 +88,13 @@ def displaced_run_errors(inputs: PlanInputs, changes: Iterable[Change]) -> Itera
         if not run.ranks or (by_address[address].stops if address in by_address else None):
             continue
         cluster = Address(Kind.CLUSTER, run.ranks[0].node.partition("/")[0])
-        lost = _lost_nodes(inputs, by_address.get(cluster))
+        change, lost = by_address.get(cluster), set[str]()  # lost: recorded nodes that it removes
+        if change is not None and change.action is not Action.NOOP:
+            lost = {f"{cluster.name}/{node['name']}" for node in change.outputs.get("nodes") or ()}
+            if change.action is Action.UPDATE:
+                names = inputs.node_names.get(cluster)
+                kept = lost if names is None else {f"{cluster.name}/{name}" for name in names}
+                lost = lost - kept
         if any(rank.node in lost for rank in run.ranks):
             yield error(
                 f"cannot remove {', '.join(sorted(lost))} from {cluster} while {address} runs there",
@@ -268,18 +274,6 @@ def _live_runs(inputs: PlanInputs) -> Iterator[tuple[Address, RunRecord]]:
         for run in (*newest, *inputs.unrecorded_runs.get(address, ())):
             if run.status.live:
                 yield address, run
-
-
-def _lost_nodes(inputs: PlanInputs, change: Change | None) -> set[str]:
-    """Return the ids of recorded nodes that a change of the cluster removes."""
-    if change is None or change.action is Action.NOOP:
-        return set()
-    name = change.address.name
-    recorded = {f"{name}/{node['name']}" for node in change.outputs.get("nodes") or ()}
-    if change.action is not Action.UPDATE:
-        return recorded
-    names = inputs.node_names.get(change.address)
-    return set() if names is None else recorded - {f"{name}/{node}" for node in names}
 
 
 _INSTALL = "Install or create it there, or correct the manifest. Nothing was transferred yet."

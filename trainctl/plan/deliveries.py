@@ -166,22 +166,10 @@ def available_space(facts: NodeFacts) -> int:
     return sys.maxsize if space is None else space
 
 
-def space_problems(
-    facts: Mapping[str, NodeFacts], jobs: Iterable[Change], rows: Iterable[DeliveryRow]
-) -> Iterator[Diagnostic]:
-    """Report weights that never fit on a node (error) or must wait (warning)."""
-    by_address = {job.address: job for job in jobs}
-    needs: dict[str, dict[Address, dict[str, DeliveryRow]]] = {}
-    for row in rows:
-        if row.node in facts and row.node is not None and row.tiers is not None:
-            needs.setdefault(row.node, {}).setdefault(row.job, {})[row.content] = row
-    for node, of_jobs in sorted(needs.items()):
-        yield from _node_problems(facts[node], of_jobs, by_address)
-
-
-def _node_problems(
+def _space_problems(
     facts: NodeFacts, jobs: Mapping[Address, RowsByContent], changes: Mapping[Address, Change]
 ) -> Iterator[Diagnostic]:
+    """Report weights that never fit on a node (error) or must wait (warning)."""
     demands = {job: _cache_demand(facts, rows.values()) for job, rows in jobs.items()}
     tight = {job: demand for job, demand in demands.items() if demand > available_space(facts)}
     for job, demand in sorted(tight.items()):
@@ -291,7 +279,13 @@ def delivery_problems(
         yield from _too_few_nodes(inputs, job)
         yield from _impossible_mounts(inputs, job)
     rows = tuple(rows)
-    yield from space_problems(facts, changes, rows)
+    by_address = {job.address: job for job in changes}
+    needs: dict[str, dict[Address, dict[str, DeliveryRow]]] = {}
+    for row in rows:
+        if row.node in facts and row.tiers is not None:
+            needs.setdefault(row.node, {}).setdefault(row.job, {})[row.content] = row
+    for node_id, of_jobs in sorted(needs.items()):
+        yield from _space_problems(facts[node_id], of_jobs, by_address)
     on_host = {node.id for node in facts.values() if node.mirror.host}
     from_client = [row for row in rows if row.node not in on_host]
     yield from client_transfer_warnings(from_client)

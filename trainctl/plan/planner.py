@@ -146,7 +146,16 @@ def _decide(
             return context.remove(
                 Action.NOOP, note=note, after=before, outputs_after=context.outputs
             )
-        return plan_removal(context, destroy) if context.recorded else plan_cleanup(context)
+        if context.recorded is None:
+            return plan_cleanup(context)
+        if destroy is False:  # ``removed`` says so: only forgotten, and a live run continues
+            return context.remove(Action.FORGET, ActionReason.REMOVED)
+        stops = live_run(context) or unrecorded_run(context)
+        deleted = context.destroying or destroy or stops is not None
+        if address.kind is Kind.JOB and not deleted:  # undeclared, without a live run
+            return context.remove(Action.FORGET, ActionReason.ENDED)
+        reason = None if context.destroying else ActionReason.NO_CONFIG
+        return context.remove(Action.DELETE, reason, stops=stops)
     if address.kind is Kind.JOB:
         today = desired_job_attributes(context, inputs.code.get(address), planned_pins)
         start = inputs.starts.get(address)
@@ -189,21 +198,6 @@ def _diagnostics(
         for problem in problems
     )
     return tuple(dict.fromkeys(placed))
-
-
-def plan_removal(context: ResourceContext, destroy: bool | None = None) -> Change:
-    """Plan a deletion; undeclared jobs without a live run are forgotten.
-
-    ``destroy`` is what ``removed`` says: if False, it is only forgotten, and a live run continues.
-    """
-    if destroy is False:
-        return context.remove(Action.FORGET, ActionReason.REMOVED)
-    stops = live_run(context) or unrecorded_run(context)
-    deleted = context.destroying or destroy or stops is not None
-    if context.address.kind is Kind.JOB and not deleted:
-        return context.remove(Action.FORGET, ActionReason.ENDED)
-    reason = None if context.destroying else ActionReason.NO_CONFIG
-    return context.remove(Action.DELETE, reason, stops=stops)
 
 
 def find_drift(contexts: Iterable[ResourceContext]) -> Iterator[Drift]:

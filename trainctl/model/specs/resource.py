@@ -200,7 +200,7 @@ class ResourceAttributes:
 
 
 @dataclass(frozen=True)
-class Resource(ResourceAttributes):
+class ManagedResource(ResourceAttributes):
     """A resource with the attributes of its kind."""
 
     address: Address
@@ -209,7 +209,7 @@ class Resource(ResourceAttributes):
 
 
 @dataclass(frozen=True)
-class DesiredResource(Resource):
+class DesiredResource(ManagedResource):
     """A desired resource."""
 
     depends_on: tuple[Address, ...] = ()
