@@ -42,6 +42,7 @@ from trainctl import errors
 from trainctl.base.listing import Listing
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import SourceError, SourceInterrupted, SourceMismatch, UserInterrupt
+from trainctl.model.specs.resource import WeightsSpec
 from trainctl.plugin_api.sources import SourceCredential, WeightSource
 from trainctl.sources.bucket import BucketSource
 from trainctl.sources.hf import HubSource
@@ -123,7 +124,7 @@ class Upstream:
     credential: SourceCredential | None = None
 
     def resolve(self) -> Resolution:
-        request = SourceRequest(self.uri, Path("/"), sha256=self.sha256)
+        request = SourceRequest(WeightsSpec(self.uri, sha256=self.sha256), Path("/"))
         return resolve(
             request,
             self.credential,

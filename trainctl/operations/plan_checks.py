@@ -142,7 +142,8 @@ def mirror_overlaps(workspace: Workspace) -> Iterator[Diagnostic]:
         except SourceError:
             continue
         directory = Path(uri.location) if uri.is_local else None
-        source = _prefix(directory, uri.text, request.endpoint_url, environ)
+        weights = request.weights
+        source = _prefix(directory, uri.text, weights.endpoint_url, environ)
         if mirror is None or source is None:
             continue
         relation, advice = "is inside the mirror", "Name"
@@ -150,7 +151,10 @@ def mirror_overlaps(workspace: Workspace) -> Iterator[Diagnostic]:
             inside = mirror[len(source) :]
             objects = [SourceFile(f"{inside}{key}", 0, "") for key in _SAMPLE_OBJECTS]
             overlaps = mirror.startswith(source)
-            if not overlaps or not select(objects, request.allow, request.ignore)[0]:
+            if (
+                not overlaps
+                or not select(objects, weights.allow_patterns or None, weights.ignore_patterns)[0]
+            ):
                 continue
             relation = "contains the mirror"
             advice = (

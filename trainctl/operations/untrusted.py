@@ -11,7 +11,6 @@ from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Severity, of_error, warning
-from trainctl.model.specs.resource import WeightsSpec
 from trainctl.operations.confinement import unconfined
 from trainctl.operations.contents import resolve_images
 from trainctl.operations.plan_checks import unsupported
@@ -77,7 +76,7 @@ def _survey_weights(
         request, resource = requests[address], workspace.desired.resources[address]
         entry = locked.get(request.key)
         try:
-            _require_public(request, resource.weights_spec)
+            _require_public(request)
             found = resolve(request, locked=entry, retry=_RETRY)
         except TrainctlError as failure:
             problem = of_error(failure, str(address), resource.where)
@@ -94,9 +93,9 @@ def _survey_weights(
     return facts, [problem for _, problems in results.values() for problem in problems]
 
 
-def _require_public(request: SourceRequest, spec: WeightsSpec) -> None:
+def _require_public(request: SourceRequest) -> None:
     """Raise PermissionDenied for a source with a credential or server, or outside the directory."""
-    if spec.auth:
+    if request.weights.auth:
         reason = "it names a credential or a server"
     elif request.uri.is_local and not (
         Path(request.uri.location).resolve().is_relative_to(request.directory.resolve())
@@ -104,5 +103,5 @@ def _require_public(request: SourceRequest, spec: WeightsSpec) -> None:
         reason = "it is outside the directory of the manifest"
     else:
         return
-    summary = f"{spec.source} is not inspected for an untrusted plan: {reason}"
+    summary = f"{request.source} is not inspected for an untrusted plan: {reason}"
     raise PermissionDenied(summary, code="untrusted-path")

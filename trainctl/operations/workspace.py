@@ -289,10 +289,10 @@ class Workspace:
     @cached_property
     def source_requests(self) -> dict[Address, SourceRequest]:
         """The sources of all weights in the manifest."""
-        from trainctl.resources.weights import source_request_of
+        from trainctl.weights.resolution import SourceRequest
 
         return {
-            address: source_request_of(resource.weights_spec, self.settings.directory)
+            address: SourceRequest(resource.weights_spec, self.settings.directory)
             for address, resource in self.desired.resources.items()
             if address.kind is Kind.WEIGHTS
         }

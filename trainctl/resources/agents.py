@@ -123,7 +123,8 @@ class Agents:
         """Whether a node sees the directory of a mirror; None for a mirror on the client."""
         if mirror is None or self.shares_disk(mirror.provider):
             return self.shares_disk(provider)
-        return mirror.is_on(node)
+        addresses = [(at.address, at.details.get("port")) for at in (mirror.node, node)]
+        return addresses[0] == addresses[1]
 
     def _bytecode(self) -> bytes:
         assert self._cache is not None  # noqa: S101 (only called with a cache)

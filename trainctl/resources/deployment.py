@@ -156,7 +156,11 @@ class Deployment:
             if step.job_spec.in_container or step.job_spec.runtime.requirements:
                 checking.result()
             try:
-                prepared = self._prepare_ranks(start, ranks)
+                shares_files = len({rank.node.id for rank in ranks}) < len(ranks)
+                staged = ranks[:1] if shares_files else ranks
+                prepared = each(lambda rank: self._prepare_rank(start, rank), staged, len(staged))
+                if shares_files:
+                    prepared = [replace(prepared[0], rank=rank) for rank in ranks]
             except TrainctlError:
                 checking.result()  # a failed check has the cause
                 raise
@@ -254,13 +258,6 @@ class Deployment:
             agent = self._agents.of(cluster.provider, nodes[0] if batch is not None else node)
             ranks.append(PlacedRank(number, node, agent, cluster.cluster_spec, paths))
         return ranks
-
-    def _prepare_ranks(self, start: RunStart, ranks: Sequence[PlacedRank]) -> list[PreparedRank]:
-        """Stage code, environment and image once per node."""
-        if len({rank.node.id for rank in ranks}) < len(ranks):  # they share a file system
-            first = self._prepare_rank(start, ranks[0])
-            return [replace(first, rank=rank) for rank in ranks]
-        return each(lambda rank: self._prepare_rank(start, rank), ranks, len(ranks))
 
     def slot(self, step: ApplyStep) -> str | None:
         """Return the name of the sweep's slot for the run of a batch system; None without a limit."""

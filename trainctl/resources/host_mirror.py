@@ -246,7 +246,6 @@ class HostMirror:
     """
 
     on_a_host = True
-    in_a_bucket = False
     endpoint = ""
 
     def __init__(
@@ -453,34 +452,28 @@ class SourceUrlProvider:
         """Return the URLs of the requested paths; SourceError for any other request."""
         if request.get("method") != "links":
             raise SourceError(f"unexpected request from a host: {request.get('method')!r}")
-        numbers = [self._number(path) for path in request["paths"]]
+        files, paths = self._resolved.files, request["paths"]
+        numbers = [file_index(files, path) for path in paths]
+        for number, path in zip(numbers, paths, strict=True):
+            if number == len(files) or files[number].path != path:
+                name = self._resolved.source
+                raise SourceError(f"{name} has no file {path!r} that a host may read")
         return {"links": list(self._pool.map(self._file_url, numbers))}
-
-    def _number(self, path: str) -> int:
-        files = self._resolved.files
-        number = file_index(files, path)
-        if number == len(files) or files[number].path != path:
-            raise SourceError(f"{self._resolved.source} has no file {path!r} that a host may read")
-        return number
 
     def _file_url(self, number: int) -> dict[str, Any]:
         file = self._resolved.files[number]
         presigned_url = getattr(self._upstream, "presigned_url", None)
         url = self._retry.run(lambda: presigned_url(file), self._ended) if presigned_url else None
-        if url is None:
-            relay, port = self._open_relay()
-            url = f"http://127.0.0.1:{port}/{number}"
-            return {"url": url, "token": relay.token, "relayed": True}
-        query = url.partition("?")[2]
-        if query:
-            self._register(query)
-        return {"url": url}
-
-    def _open_relay(self) -> tuple[Relay, int]:
+        if url is not None:
+            query = url.partition("?")[2]
+            if query:
+                self._register(query)
+            return {"url": url}
         with self._lock:
             if self._relay is None:
                 token = self._register(token_urlsafe(32))
                 relay = Relay(token, self._resolved.files, self._upstream.open)
                 self._stack.enter_context(relay)
                 self._relay = relay, self._stack.enter_context(self._agent.expose(relay.port))
-            return self._relay
+            relay, port = self._relay
+        return {"url": f"http://127.0.0.1:{port}/{number}", "token": relay.token, "relayed": True}

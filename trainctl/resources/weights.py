@@ -59,7 +59,7 @@ class WeightsHandler:
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
         """Copy missing files into the mirror, verified; an error names the file."""
         resolved = step.resolved
-        uri = source_request_of(step.weights_spec, self._context.directory).uri
+        uri = SourceRequest(step.weights_spec, self._context.directory).uri
         if resolved is None or not resolved.is_measured:
             resolved = self._resolve(step)
         elif uri.is_local:  # a plan may be applied in another checkout
@@ -113,8 +113,8 @@ class WeightsHandler:
         try:
             listing = ingest()
         except (SourceMismatch, SourceNotFound) as error:
-            request = source_request_of(step.weights_spec, self._context.directory)
-            if request.uri.has_commits or request.sha256:  # immutable
+            request = SourceRequest(step.weights_spec, self._context.directory)
+            if request.uri.has_commits or request.weights.sha256:  # immutable
                 raise
             with contextlib.suppress(SourceError):
                 current = resolve(request, credential, cancelled=step.cancelled).resolved
@@ -148,7 +148,7 @@ class WeightsHandler:
         """Resolve the source at its planned revision, if upstream has revisions."""
         directory, store = self._context.directory, self._mirror.store
         planned = lock_entry(step.weights_spec, directory) if step.weights_spec.pin else None
-        request = source_request_of(step.weights_spec, directory)
+        request = SourceRequest(step.weights_spec, directory)
         try:
             credential = credential_of(step.weights_spec, self._services.secrets)
         except TrainctlError as error:
@@ -163,7 +163,21 @@ class WeightsHandler:
             planned = None  # the caller compares the current version with the plan's pin
         with explaining_denials(credential):
             found = resolve(request, credential, locked=planned, cancelled=step.cancelled).resolved
-            return found if found.is_measured else _measured(step, found, credential)
+            if found.is_measured:
+                return found
+            # Its server reports no size: read the file to its end, before it is read to be copied.
+            (file,) = found.files
+
+            def read() -> int:
+                size = 0
+                with source_for("https").open(found, file, 0, credential) as stream:
+                    for data in stream:
+                        step.stop_if_cancelled()
+                        size += len(data)
+                return size
+
+            size = RetryPolicy().run(read, step.cancelled)
+            return replace(found, files=(replace(file, size=size),))
 
     def _source_changed(
         self, step: ApplyStep, planned: ResolvedSource | None, current: ResolvedSource
@@ -217,37 +231,6 @@ class WeightsHandler:
         return Observation(ResourceStatus.PRESENT if exists else ResourceStatus.MISSING)
 
 
-def _measured(
-    step: ApplyStep, resolved: ResolvedSource, credential: SourceCredential | None
-) -> ResolvedSource:
-    """Read a file whose server reports no size to its end, before it is read to be copied."""
-    (file,) = resolved.files
-
-    def read() -> int:
-        size = 0
-        with source_for("https").open(resolved, file, 0, credential) as stream:
-            for data in stream:
-                step.stop_if_cancelled()
-                size += len(data)
-        return size
-
-    size = RetryPolicy().run(read, step.cancelled)
-    return replace(resolved, files=(replace(file, size=size),))
-
-
-def source_request_of(weights: WeightsSpec, directory: Path) -> SourceRequest:
-    """Return the request that resolves the source of a weights resource."""
-    return SourceRequest(
-        source=weights.source,
-        directory=directory,
-        allow=weights.allow_patterns or None,
-        ignore=weights.ignore_patterns or None,
-        sha256=weights.sha256,
-        name=weights.name,
-        endpoint_url=weights.endpoint_url,
-    )
-
-
 def credential_of(weights: WeightsSpec, secrets: SecretResolver) -> SourceCredential | None:
     """Return the declared credential, or the platform's default, or None."""
     scheme = weights.uri.scheme
@@ -265,7 +248,7 @@ def credential_of(weights: WeightsSpec, secrets: SecretResolver) -> SourceCreden
 def lock_entry(weights: WeightsSpec, directory: Path) -> LockEntry:
     """Return the lock file entry of resolved weights, which have a revision and a pin."""
     version = (weights.revision or "", weights.pin or "", weights.files or 0, weights.bytes or 0)
-    return source_request_of(weights, directory).lock_entry(*version)
+    return SourceRequest(weights, directory).lock_entry(*version)
 
 
 def _origin(step: ApplyStep) -> str:

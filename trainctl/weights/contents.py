@@ -194,14 +194,18 @@ def tensor_changes(
         for side, others in zip(files, reversed(known), strict=True)
     ]
     by_index = sum(f.path.endswith(_SUFFIX) for side in different for f in side) > _MOST_FILES
-    suffix, parse = (_INDEX, _read_index) if by_index else (_SUFFIX, _read_header)
+    suffix = _INDEX if by_index else _SUFFIX
     notes = ["only names of tensors were compared, as there are many files"] if by_index else []
     failures: list[str] = []
 
     def load(read: ReadFn, file: SourceFile) -> Tensors:
         folder = "".join(file.path.rpartition("/")[:2])
         try:
-            return {f"{folder}{name}": text for name, text in parse(read, file, limit).items()}
+            if by_index:
+                rows = json.loads(limit.read(read, file, 0, file.size))["weight_map"]
+                return {f"{folder}{name}": "?" for name in rows}
+            header = _read_header(read, file, limit)
+            return {f"{folder}{name}": text for name, text in header.items()}
         except SourceError as error:
             failures.append(error.summary)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
@@ -233,10 +237,6 @@ def _read_header(read: ReadFn, file: SourceFile, limit: ReadLimit) -> Tensors:
         for name, row in rows
         if name != "__metadata__"
     }
-
-
-def _read_index(read: ReadFn, file: SourceFile, limit: ReadLimit) -> Tensors:
-    return dict.fromkeys(json.loads(limit.read(read, file, 0, file.size))["weight_map"], "?")
 
 
 def _tensor_rows(old: Tensors, new: Tensors) -> list[ContentChange]:

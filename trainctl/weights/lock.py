@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from dataclasses import replace as with_changes
 from heapq import merge
@@ -80,31 +80,26 @@ class LockFile:
         lease_path = self.path.with_name(f".{FILE_NAME}.lease")
         try:
             with FileLease(lease_path, renewed=True):
-                self._merge(new, manifest_keys, replace=replace)
+                document, present = self._read()
+                raw: dict[LockKey, dict[str, Any]] = {
+                    entry.key: dict(row) for entry, row in present
+                }
+                for key, entry in new.items():
+                    if replace or key not in raw:
+                        raw[key] = {**raw.get(key, {}), **entry.to_json()}
+                stays = raw if manifest_keys is None else manifest_keys
+                keys = (key for key in sorted(raw, key=_sort_key) if key in stays or key in new)
+                rows = [raw[key] for key in keys]
+                document = {**document, "version": _VERSION, "sources": rows}
+                text = json.dumps(document, **_STYLE) + "\n"
+                before = self.path.read_text(encoding="utf-8") if self.path.exists() else None
+                if before != text and (rows or before is not None):
+                    self._replace(text)
         except OSError as error:
             raise StorageError(
                 f"cannot write {self.path}: {error.strerror or error}",
                 "Make its directory writable, or run apply with --lockfile=readonly.",
             ) from None
-
-    def _merge(
-        self,
-        new: Mapping[LockKey, LockEntry],
-        manifest_keys: Collection[LockKey] | None,
-        *,
-        replace: bool,
-    ) -> None:
-        document, present = self._read()
-        raw: dict[LockKey, dict[str, Any]] = {entry.key: dict(row) for entry, row in present}
-        for key, entry in new.items():
-            if replace or key not in raw:
-                raw[key] = {**raw.get(key, {}), **entry.to_json()}
-        stays = raw if manifest_keys is None else manifest_keys
-        rows = [raw[key] for key in sorted(raw, key=_sort_key) if key in stays or key in new]
-        text = json.dumps({**document, "version": _VERSION, "sources": rows}, **_STYLE) + "\n"
-        before = self.path.read_text(encoding="utf-8") if self.path.exists() else None
-        if before != text and (rows or before is not None):
-            self._replace(text)
 
     def _replace(self, text: str) -> None:
         temporary = self.path.with_name(f".{FILE_NAME}.{secrets.token_hex(8)}")
@@ -135,9 +130,6 @@ class LockFile:
             raise self._lock_error(error.lineno, error.msg) from None
         except (ValueError, RecursionError):
             raise self._lock_error(None, "numbers are too long, or nesting is too deep") from None
-        return document, self._rows(document)
-
-    def _rows(self, document: Any) -> list[tuple[LockEntry, dict[str, Any]]]:
         version = document.get("version") if isinstance(document, dict) else None
         if isinstance(version, int) and version > _VERSION:
             raise self._lock_error(
@@ -146,7 +138,7 @@ class LockFile:
         if version != _VERSION or not isinstance(document.get("sources"), list):
             raise self._lock_error(1, 'expected an object with "version": 1 and "sources": [...]')
         rows = enumerate(document["sources"], 1)
-        return [(self._entry(number, row), row) for number, row in rows]
+        return document, [(self._entry(number, row), row) for number, row in rows]
 
     def _entry(self, number: int, row: Any) -> LockEntry:
         if not isinstance(row, dict):

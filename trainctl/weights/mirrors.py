@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from trainctl.base.listing import ResolvedSource, SourceFile
@@ -42,11 +41,6 @@ class HostMirrorLocation:
         """URL as in a manifest."""
         return f"node://{self.node.cluster}{self.directory}"
 
-    def is_on(self, node: Node) -> bool:
-        """Return whether the host is the node's, by address and port."""
-        host = self.node
-        return (host.address, host.details.get("port")) == (node.address, node.details.get("port"))
-
 
 class Mirror(Protocol):
     """A store in a local directory, a host's directory or a bucket."""
@@ -59,11 +53,6 @@ class Mirror(Protocol):
     @property
     def on_a_host(self) -> bool:
         """Whether it is in a directory of a cluster's host."""
-        ...
-
-    @property
-    def in_a_bucket(self) -> bool:
-        """Whether it is in a bucket."""
         ...
 
     @property
@@ -108,10 +97,6 @@ class DirectMirror:
     serving = SERVES_ALL
 
     @property
-    def in_a_bucket(self) -> bool:
-        return self.path is None
-
-    @property
     def path(self) -> str | None:
         objects = self.store.objects
         return str(objects.root) if isinstance(objects, DirectoryObjects) else None
@@ -127,11 +112,6 @@ class DirectMirror:
 _: type[Mirror] = DirectMirror
 
 
-def directory_of(mirror: Mirror) -> Path | None:
-    """Return the directory of a local mirror; None otherwise."""
-    return None if is_remote(mirror) or mirror.path is None else Path(mirror.path)
-
-
 def site_of(mirror: Mirror) -> MirrorSite:
     """Return the location of a mirror as recorded in the state; NodeError if unknown."""
     return MirrorSite(mirror.url, mirror.endpoint)
@@ -139,7 +119,7 @@ def site_of(mirror: Mirror) -> MirrorSite:
 
 def is_remote(mirror: Mirror) -> bool:
     """Return whether a mirror is not on this machine."""
-    return mirror.on_a_host or mirror.in_a_bucket
+    return mirror.on_a_host or mirror.path is None
 
 
 class SourceUpstream:

@@ -49,7 +49,13 @@ def select(
                 # it may be a file or a directory
                 other = path[:-1] if path.endswith("/") else f"{path}/"
                 ignored = hit(ignoring, other) or ignored
-                allowed = allowed or (path.endswith("/") and _any_below(allow or (), path))
+                prefixes = (_LITERAL.match(p.replace("\\", "/").lstrip("/")) for p in allow or ())
+                allowed = allowed or (
+                    path.endswith("/")  # its content is unknown
+                    and any(
+                        m and (m[0].startswith(path) or path.startswith(m[0])) for m in prefixes
+                    )
+                )
             if allowed and not ignored and not is_safetensors_temporary(path.rpartition("/")[2]):
                 yield file
 
@@ -57,13 +63,6 @@ def select(
     patterns = [*(allow or ()), *(ignore or ())]
     unmatched = tuple(dict.fromkeys(pattern for pattern in patterns if pattern not in used))
     return chosen, unmatched
-
-
-def _any_below(patterns: Iterable[str], directory: str) -> bool:
-    """Return whether a pattern may match something in a directory of unknown content."""
-    matches = (_LITERAL.match(pattern.replace("\\", "/").lstrip("/")) for pattern in patterns)
-    prefixes = [match[0] for match in matches if match]
-    return any(prefix.startswith(directory) or directory.startswith(prefix) for prefix in prefixes)
 
 
 def nearest_pattern(pattern: str, files: Iterable[SourceFile]) -> str | None:

@@ -25,6 +25,7 @@ from trainctl.errors import (
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.single_flight import SingleFlight
 from trainctl.model.source_uri import SourceUri, parse_source
+from trainctl.model.specs.resource import WeightsSpec
 from trainctl.plugin_api.sources import PagedSource, SourceCredential, WeightSource
 from trainctl.sources import source_for
 from trainctl.sources.file import by_content
@@ -68,29 +69,28 @@ _SECRET_CODES = ("missing-secret", "unusable-secret")
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """A source in the manifest; ``allow`` None selects every file.
+    """Weights in a manifest of a directory; without ``allow`` patterns, every file is selected."""
 
-    ``sha256`` and ``name``: declared digest, in hex, and name of a single file. ``endpoint_url``: endpoint of a bucket.
-    """
-
-    source: str
+    weights: WeightsSpec
     directory: Path
-    allow: tuple[str, ...] | None = None
-    ignore: tuple[str, ...] | None = None
-    sha256: str | None = None
-    endpoint_url: str | None = None
-    name: str | None = None
+
+    @property
+    def source(self) -> str:
+        """The source as in the manifest."""
+        return self.weights.source
 
     @property
     def key(self) -> LockKey:
         """Key in the lock file."""
-        return self.source, self.allow, self.ignore, self.name, self.endpoint_url
+        return self.lock_entry("", "", 0, 0).key
 
     def lock_entry(self, revision: str, pin: str, files: int, size: int) -> LockEntry:
         """Return the entry of a version in the lock file."""
+        weights = self.weights
+        allow, ignore = weights.allow_patterns or None, weights.ignore_patterns or None
         return LockEntry(
-            self.source, self.allow, self.ignore, revision, pin, files, size,
-            endpoint_url=self.endpoint_url, name=self.name,
+            weights.source, allow, ignore, revision, pin, files, size,
+            endpoint_url=weights.endpoint_url, name=weights.name,
         )  # fmt: skip
 
     @property
@@ -167,8 +167,9 @@ def resolve(
     unreachable. SourceMismatch if the locked version is unavailable.
     """
     uri = request.uri
-    pinned_entry = None if upgrade or request.sha256 else locked
-    pinned = f"sha256:{request.sha256}" if request.sha256 else None
+    sha256 = request.weights.sha256
+    pinned_entry = None if upgrade or sha256 else locked
+    pinned = f"sha256:{sha256}" if sha256 else None
     if pinned_entry is not None and (
         uri.has_commits or (uri.scheme == "https" and pinned_entry.revision.startswith("sha256:"))
     ):
@@ -224,7 +225,7 @@ def resolve_from_lock(
     """Resolve without querying upstream because of ``error``."""
     if not _is_unavailable(error):
         raise error
-    uri, custom_endpoint = request.uri, request.endpoint_url
+    uri, custom_endpoint = request.uri, request.weights.endpoint_url
     anonymous = SourceCredential("", "nobody", custom_endpoint) if custom_endpoint else None
     fall_back = partial(_fall_back, uri, open_source(uri.scheme), anonymous, store)
     return _resolve_locked(request, error, locked, fall_back, upgrade=upgrade)
@@ -258,7 +259,7 @@ def _resolve_locked(
     """Return the locked version with a warning, or raise ``error``."""
     if locked is None or upgrade or request.uri.is_local or error.code in _SECRET_CODES:
         raise error
-    if request.sha256 not in (None, locked.revision.removeprefix("sha256:")):
+    if request.weights.sha256 not in (None, locked.revision.removeprefix("sha256:")):
         raise error  # the manifest declares another file
     mirrored, notice = fall_back(error, locked)
     return Resolution(mirrored, locked, True, {}, (notice,))
@@ -268,10 +269,13 @@ def _apply_patterns(
     request: SourceRequest, all_files: ResolvedSource, memory: Path | None
 ) -> tuple[ResolvedSource, Mapping[str, str | None]]:
     """Return the selected files, with a revision, and the patterns without a match."""
-    if request.name:
-        named = tuple(replace(file, path=request.name) for file in all_files.files)
+    weights = request.weights
+    if weights.name:
+        named = tuple(replace(file, path=weights.name) for file in all_files.files)
         all_files = replace(all_files, files=named)
-    files, unmatched_patterns = select(all_files.files, request.allow, request.ignore)
+    files, unmatched_patterns = select(
+        all_files.files, weights.allow_patterns or None, weights.ignore_patterns
+    )
     unmatched = {
         pattern: nearest_pattern(pattern, all_files.files) for pattern in unmatched_patterns
     }

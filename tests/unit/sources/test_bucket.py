@@ -21,6 +21,7 @@ from trainctl.base.filesystem.safe_path import is_unusable
 from trainctl.buckets.bucket import Bucket
 from trainctl.buckets.location import parse_bucket_location
 from trainctl.errors import SourceDenied, SourceError, SourceNotFound
+from trainctl.model.specs.resource import WeightsSpec
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.bucket import BucketSource
 from trainctl.weights.resolution import SourceRequest, resolve
@@ -78,7 +79,7 @@ def paths(source: BucketSource, uri: str) -> list[str]:
 
 
 def planned(source: BucketSource, uri: str, *ignore: str) -> list[str]:
-    request = SourceRequest(uri, Path(), ignore=ignore)
+    request = SourceRequest(WeightsSpec(uri, ignore_patterns=ignore), Path())
     found = resolve(request, KEYS, open_source=lambda scheme: source)
     return [file.path for file in found.resolved.files]
 

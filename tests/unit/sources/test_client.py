@@ -37,6 +37,7 @@ from trainctl.errors import (
     SourceUnreachable,
     TrainctlError,
 )
+from trainctl.model.specs.resource import WeightsSpec
 from trainctl.plugin_api.sources import ByteRange, SourceCredential, WeightSource
 from trainctl.sources import hf, source_for
 from trainctl.sources.bucket import BucketSource
@@ -114,7 +115,7 @@ def _no_pauses() -> Iterator[None]:
 def resolved(
     source: WeightSource, uri: str, credential: SourceCredential | None = None
 ) -> Resolution:
-    request = SourceRequest(uri, Path("/"))
+    request = SourceRequest(WeightsSpec(uri), Path("/"))
     return resolve(request, credential, retry=immediate_retry(), open_source=lambda scheme: source)
 
 

@@ -15,6 +15,7 @@ from tests.support.storage.mirrors import ingest, mirror_at, stored
 from tests.support.storage.weights_data import LFS_POINTER
 from trainctl.base.listing import ResolvedSource
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
+from trainctl.model.specs.resource import WeightsSpec
 from trainctl.sources.file import FileSource
 from trainctl.weights.resolution import Resolution, SourceRequest, resolve
 
@@ -37,7 +38,8 @@ def reachable(place: Path) -> Iterator[Path]:
 
 
 def wanted(root: Path, **patterns: tuple[str, ...]) -> Resolution:
-    return resolve(SourceRequest("file:.", root, **patterns))  # type: ignore[arg-type]  # allow or ignore
+    named = {f"{name}_patterns": texts for name, texts in patterns.items()}
+    return resolve(SourceRequest(WeightsSpec("file:.", **named), root))  # type: ignore[arg-type]
 
 
 def listed(root: Path) -> ResolvedSource:
@@ -45,7 +47,7 @@ def listed(root: Path) -> ResolvedSource:
 
 
 def test_a_single_file_is_a_source_of_one(place: Path) -> None:
-    found = resolve(SourceRequest("file:./w.bin", place)).resolved
+    found = resolve(SourceRequest(WeightsSpec("file:./w.bin"), place)).resolved
     assert [(file.path, file.size) for file in found.files] == [("w.bin", 10)]
     assert found.revision == found.files[0].validator
     assert found.source == f"file://{place}/w.bin"
@@ -114,7 +116,7 @@ def test_a_pipe_is_refused(place: Path) -> None:
     os.mkfifo(place / "pipe")
     for source in ("file:.", "file:./pipe"):
         with pytest.raises(SourceError, match="pipe is neither a file nor a directory"):
-            resolve(SourceRequest(source, place))
+            resolve(SourceRequest(WeightsSpec(source), place))
 
 
 def test_what_is_missing_or_empty_is_gone(place: Path) -> None:
@@ -122,9 +124,11 @@ def test_what_is_missing_or_empty_is_gone(place: Path) -> None:
         listed(place / "none")
     (place / "empty").mkdir()
     with pytest.raises(SourceNotFound, match="contains no files"):
-        resolve(SourceRequest("file:./empty", place))
+        resolve(SourceRequest(WeightsSpec("file:./empty"), place))
     with pytest.raises(SourceNotFound, match="matches the patterns"):
-        resolve(SourceRequest("file:./model", place.parent, allow=("*.gguf",)))
+        resolve(
+            SourceRequest(WeightsSpec("file:./model", allow_patterns=("*.gguf",)), place.parent)
+        )
 
 
 @pytest.mark.parametrize("name", ["sub", "sub/c.json"])
@@ -166,7 +170,7 @@ def test_files_inside_the_directory_are_identified_by_content(
     other = Path(shutil.copytree(place, tmp_path / "other"))
     monkeypatch.setattr("trainctl.sources.file._SETTLED_NS", -(10**12))
     first, second, again = (
-        resolve(SourceRequest("file:.", root), memory=cache).resolved
+        resolve(SourceRequest(WeightsSpec("file:."), root), memory=cache).resolved
         for root in (place, other, place)
     )
     assert first.pin == second.pin == again.pin
@@ -174,15 +178,17 @@ def test_files_inside_the_directory_are_identified_by_content(
 
     for record in cache.iterdir():
         record.write_text(re.sub(r" [0-9a-f]{64}", f" {'ab' * 32}", record.read_text()))
-    cached = resolve(SourceRequest("file:.", place), memory=cache).resolved
+    cached = resolve(SourceRequest(WeightsSpec("file:."), place), memory=cache).resolved
     assert {file.sha256 for file in cached.files} == {"ab" * 32}
     (place / "w.bin").write_bytes(b"9876543210")
-    changed = resolve(SourceRequest("file:.", place), memory=cache).resolved
+    changed = resolve(SourceRequest(WeightsSpec("file:."), place), memory=cache).resolved
     assert changed.files[1].sha256 == hashlib.sha256(b"9876543210").hexdigest()
     for record in cache.iterdir():
         record.write_bytes(b"not JSON")
     (place / "w.bin").write_bytes(b"0123456789")
-    assert resolve(SourceRequest("file:.", place), memory=cache).resolved.pin == first.pin
+    assert (
+        resolve(SourceRequest(WeightsSpec("file:."), place), memory=cache).resolved.pin == first.pin
+    )
 
 
 def test_files_outside_the_directory_are_identified_by_time(place: Path, tmp_path: Path) -> None:
@@ -190,5 +196,5 @@ def test_files_outside_the_directory_are_identified_by_time(place: Path, tmp_pat
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "link").symlink_to(place)
     for source in (f"file://{place}", "file:./link"):
-        found = resolve(SourceRequest(source, tmp_path / "here")).resolved
+        found = resolve(SourceRequest(WeightsSpec(source), tmp_path / "here")).resolved
         assert all(file.is_local for file in found.files)

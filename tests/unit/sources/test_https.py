@@ -27,6 +27,7 @@ from trainctl.errors import (
     SourceMismatch,
     SourceUnavailable,
 )
+from trainctl.model.specs.resource import WeightsSpec
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.https import HttpsSource
 from trainctl.weights.lock import LockEntry
@@ -118,8 +119,8 @@ def test_the_name_is_that_of_the_server_or_the_manifest(
     web: WebServer, header: str, name: str
 ) -> None:
     web.change("/w.bin", {"Content-Disposition": header})
-    request = SourceRequest(f"{web.url}/w.bin", Path("/"))
-    named = replace(request, name="mine.bin")
+    request = SourceRequest(WeightsSpec(f"{web.url}/w.bin"), Path("/"))
+    named = replace(request, weights=replace(request.weights, name="mine.bin"))
     assert [resolve(one).resolved.files[0].path for one in (request, named)] == [name, "mine.bin"]
     assert resolve(named).entry.key == named.key != request.key
 
@@ -227,7 +228,9 @@ def test_an_unidentified_file_is_a_warning_and_a_digest_overrides_the_lock(web: 
     """A manifest that no longer declares the digest keeps what is locked."""
 
     def resolution(sha256: str | None = None, locked: LockEntry | None = None) -> Resolution:
-        return resolve(SourceRequest(f"{web.url}/w.bin", Path("/"), sha256=sha256), locked=locked)
+        return resolve(
+            SourceRequest(WeightsSpec(f"{web.url}/w.bin", sha256=sha256), Path("/")), locked=locked
+        )
 
     identified, declared = resolution().entry, resolution(DIGEST).entry
     assert resolution(DIGEST, identified).entry == declared

@@ -19,6 +19,7 @@ from trainctl.base.listing import ResolvedSource
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound, TrainctlError
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.single_flight import SingleFlight
+from trainctl.model.specs.resource import WeightsSpec
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.hf import HubSource
 from trainctl.store.store import MirrorStore
@@ -30,7 +31,7 @@ FILES = {"a.json": b"{}", "w.bin": b"0123"}
 def test_a_locked_commit_is_resolved_until_an_upgrade(tmp_path: Path) -> None:
     with serve() as hub:
         first = hub.add("acme/model", FILES)
-        request = SourceRequest("hf://acme/model@main", tmp_path)
+        request = SourceRequest(WeightsSpec("hf://acme/model@main"), tmp_path)
         options: Any = {"open_source": lambda scheme: HubSource(hub.url)}
         entry = resolve(request, **options).entry
         second = hub.add("acme/model", {**FILES, "a.json": b"[]"})
@@ -50,7 +51,7 @@ def test_a_locked_commit_outlives_its_branch(tmp_path: Path) -> None:
     """A branch that is deleted upstream takes nothing from who has locked its commit."""
     with serve() as hub:
         commit = hub.add("acme/model", FILES, branch="next")
-        wanted = SourceRequest("hf://acme/model@next", tmp_path)
+        wanted = SourceRequest(WeightsSpec("hf://acme/model@next"), tmp_path)
         entry = resolve(wanted, open_source=lambda scheme: HubSource(hub.url)).entry
         del hub.repos["models", "acme/model"].refs["next"]
         found = resolve(wanted, locked=entry, open_source=lambda scheme: HubSource(hub.url))
@@ -63,7 +64,7 @@ def test_a_locked_commit_outlives_its_branch(tmp_path: Path) -> None:
 def test_other_files_at_a_locked_commit_are_refused(tmp_path: Path) -> None:
     """A commit that shows other files than were pinned is SourceMismatch that says how to accept it."""
     source = MemorySource(FILES)
-    wanted = SourceRequest("hf://acme/model", tmp_path)
+    wanted = SourceRequest(WeightsSpec("hf://acme/model"), tmp_path)
     entry = resolve(wanted, open_source=lambda scheme: source).entry
     source.files = {**FILES, "w.bin": b"4567"}
     with pytest.raises(SourceMismatch, match=r"files at commit 1 differ .*\n.*--upgrade"):
@@ -74,7 +75,7 @@ def test_other_files_at_a_locked_commit_are_refused(tmp_path: Path) -> None:
 def test_a_directory_that_changed_is_a_warning(tmp_path: Path) -> None:
     """Nothing identifies a path on other machines, so its lock binds nobody: other sizes than locked warn, other times do not."""
     (tmp_path / "w").write_bytes(b"1234")
-    wanted = SourceRequest("file:.", tmp_path)
+    wanted = SourceRequest(WeightsSpec("file:."), tmp_path)
     found = resolve(wanted)
     assert found.entry.revision == found.resolved.files[0].validator
     touched = replace(found.entry, pin="sha256:of another machine")
@@ -129,7 +130,7 @@ class Locked:
 @pytest.fixture
 def locked(tmp_path: Path) -> Locked:
     source = MemorySource(FILES, announce=False)
-    request = SourceRequest("s3://bucket/p", tmp_path)
+    request = SourceRequest(WeightsSpec("s3://bucket/p"), tmp_path)
     first = resolve(request, open_source=lambda scheme: source)
     return Locked(request, first, mirror_at(tmp_path / "mirror"), source)
 
@@ -199,21 +200,29 @@ def test_declared_content_in_the_mirror_needs_no_upstream(tmp_path: Path) -> Non
     upstream = MemorySource({"w.bin": b"0123"})
     store = mirror_at(tmp_path / "mirror")
     sha256 = hashlib.sha256(b"0123").hexdigest()
-    request = SourceRequest("https://example.com/w.bin", tmp_path, sha256=sha256)
+    request = SourceRequest(WeightsSpec("https://example.com/w.bin", sha256=sha256), tmp_path)
     first = resolve(request, open_source=lambda scheme: upstream)
     ingest(store, first.resolved, upstream)
     failing = FailingSource(SourceDenied("no"))
     options: Any = {"locked": first.entry, "store": store, "open_source": lambda scheme: failing}
 
     assert resolve(request, **options).resolved.pin == first.entry.pin
+    other = replace(request.weights, sha256="0" * 64)
     with pytest.raises(SourceDenied):
-        resolve(replace(request, sha256="0" * 64), **options)
+        resolve(replace(request, weights=other), **options)
 
 
 def test_unmatched_patterns_are_handed_back(tmp_path: Path) -> None:
     """A pattern without a file is no error as long as files are left; each comes with what was probably meant."""
     found = resolve(
-        SourceRequest("hf://a/b", tmp_path, ("*.jsn", "*.json", "w.bn"), ("*.md",)),
+        SourceRequest(
+            WeightsSpec(
+                "hf://a/b",
+                allow_patterns=("*.jsn", "*.json", "w.bn"),
+                ignore_patterns=("*.md",),
+            ),
+            tmp_path,
+        ),
         open_source=lambda scheme: MemorySource(FILES),
     )
     assert found.unmatched == {"*.jsn": "*.json", "w.bn": "w.bin", "*.md": None}
@@ -224,7 +233,7 @@ def test_the_pin_is_over_the_chosen_files(tmp_path: Path) -> None:
     """A file that no pattern wants moves neither pin nor revision of a source without revisions."""
     (tmp_path / "w").write_bytes(b"1")
     (tmp_path / "v").write_bytes(b"1")
-    wanted = SourceRequest("file:.", tmp_path, allow=("w", "v"))
+    wanted = SourceRequest(WeightsSpec("file:.", allow_patterns=("w", "v")), tmp_path)
     before = resolve(wanted).resolved
     (tmp_path / "notes.txt").write_text("x")
     after = resolve(wanted).resolved
@@ -239,7 +248,7 @@ def test_what_many_want_is_asked_for_once(tmp_path: Path) -> None:
     def files_of(
         source: str, *allowed: str, credential: SourceCredential | None = None
     ) -> list[str]:
-        wanted = SourceRequest(source, tmp_path, allowed or None)
+        wanted = SourceRequest(WeightsSpec(source, allow_patterns=allowed), tmp_path)
         found = resolve(wanted, credential, open_source=lambda scheme: hub, once=once)
         return [file.path for file in found.resolved.files]
 

@@ -44,7 +44,7 @@ from trainctl.plan.values import OUTPUT_MARK
 from trainctl.resources.agents import node_named
 from trainctl.resources.checkpoints import CheckpointClient
 from trainctl.resources.runs.run_control import runs_of
-from trainctl.weights.mirrors import directory_of
+from trainctl.weights.mirrors import is_remote
 
 _CHECKPOINT_FIELDS = (
     "name", "rank", "step", "bytes", "files", "created_at", "state", "url", "type", "base_model", "lora_rank",
@@ -306,7 +306,7 @@ def find_retained_data(workspace: Workspace) -> list[RetainedData]:
     mirror = workspace.mirror
     with suppress(NodeError, StorageError):
         if size := mirror.store.stored_bytes():
-            place = str(directory_of(mirror) or mirror.url)
+            place = mirror.url if is_remote(mirror) else str(mirror.path)
             return [*checkpoints, RetainedData("mirror", place, size)]
     return checkpoints
 

@@ -280,7 +280,7 @@ def _mirror_proximity(
     mirror = workspace.mirror
     if not query.weights:
         return MirrorProximity()
-    if mirror.in_a_bucket:
+    if not mirror.on_a_host and mirror.path is None:  # a bucket
         return MirrorProximity(sees=False, host=mirror.url)
     try:
         place = mirror.place

@@ -37,7 +37,7 @@ from trainctl.plan.resources import PLANNED_WEIGHTS_ATTRIBUTES
 from trainctl.plan.values import TierFacts, WeightsFacts
 from trainctl.resources.caches import find_cache_location
 from trainctl.resources.runs.run_control import QUERY_SECONDS
-from trainctl.resources.weights import credential_of, source_request_of
+from trainctl.resources.weights import credential_of
 from trainctl.secrets.bucket_credentials import explaining_denials
 from trainctl.sources import source_for
 from trainctl.store.objects import SPARE_BYTES
@@ -202,7 +202,11 @@ def survey_weights(
             query.locked is None
             and (
                 recorded is None
-                or request != source_request_of(recorded.weights_spec, request.directory)
+                or (request.key, request.weights.sha256)
+                != (
+                    SourceRequest(recorded.weights_spec, request.directory).key,
+                    recorded.weights_spec.sha256,
+                )
             )
         )
 
@@ -341,7 +345,7 @@ def _resolve(
                 memory=cache_home(workspace.settings.environ) / "file-digests",
             )
         source = source_for(query.request.uri.scheme)
-        if workspace.mirror.in_a_bucket:
+        if is_remote(workspace.mirror) and not workspace.mirror.on_a_host:  # a bucket
             return _ResolvedWeights(resolution, lambda file: True)
         return _ResolvedWeights(resolution, lambda file: source.needs_relay(file, credential))
     except TrainctlError as failure:
@@ -371,7 +375,7 @@ def _add_result(
     locked = (
         options.writes_lock is True
         or query.locked is not None
-        or query.request.sha256 is not None
+        or query.request.weights.sha256 is not None
         or query.request.source.startswith("file:")
     )
     result.facts[address] = WeightsFacts(

@@ -183,29 +183,6 @@ def _not_repeatable_error(run: RunRecord, why: str, detail: str = "") -> Trainct
     )
 
 
-def rerun_step(step: ApplyStep, previous_run: PreviousRun) -> ApplyStep:
-    """Return the step with the attributes and listings of an earlier run."""
-    require_inputs(previous_run, step.lookup)
-    job = replace(previous_run.job, rerun_of=previous_run.run.id)
-    digest, image = previous_run.run.image_digest, job.image
-    # Local images have no name by digest.
-    if (
-        digest
-        and image
-        and "@" not in image.base_image
-        and not image.base_image.startswith("localhost/")
-    ):
-        job = replace(job, image=replace(image, base_image=by_digest(image.base_image, digest)))
-
-    def lookup(address: Address) -> RecordedResource | None:
-        recorded, listing = step.lookup(address), previous_run.listings.get(str(address))
-        if recorded is None or listing is None:
-            return recorded
-        return replace(recorded, outputs={**recorded.outputs, "listing": listing})
-
-    return replace(step, attributes=job.to_attributes(), lookup=lookup)
-
-
 def require_inputs(previous_run: PreviousRun, lookup: Lookup) -> None:
     """Raise TrainctlError if the state has no record of an input of the run."""
     needed = [
@@ -237,7 +214,26 @@ def prepare_start(
     repeated = next((run for run in earlier if run.id == job.rerun_of), None)
     if repeated is None:
         return RunStart(step)
-    again = rerun_step(step, load_previous_run(control, store, repeated))
+    previous = load_previous_run(control, store, repeated)
+    require_inputs(previous, step.lookup)
+    job = replace(previous.job, rerun_of=repeated.id)
+    digest, image = repeated.image_digest, job.image
+    # Local images have no name by digest.
+    if (
+        digest
+        and image
+        and "@" not in image.base_image
+        and not image.base_image.startswith("localhost/")
+    ):
+        job = replace(job, image=replace(image, base_image=by_digest(image.base_image, digest)))
+
+    def lookup(address: Address) -> RecordedResource | None:
+        recorded, listing = step.lookup(address), previous.listings.get(str(address))
+        if recorded is None or listing is None:
+            return recorded
+        return replace(recorded, outputs={**recorded.outputs, "listing": listing})
+
+    again = replace(step, attributes=job.to_attributes(), lookup=lookup)
     loaded = []  # exactly the checkpoints that it started with
     for checkpoint in repeated.reported.get("loaded") or ():
         project, _, folder = str(checkpoint["run"]).split("/")

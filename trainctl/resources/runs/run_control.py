@@ -74,7 +74,18 @@ class RunControl:
         for run in placed:
             for rank in run.ranks:
                 keys.setdefault(rank.node, set()).add(run.key)
-        replies = dict(zip(keys, each(self._query_status, keys.items(), _AT_ONCE), strict=True))
+
+        def query(item: tuple[str, set[str]]) -> RunReports | NodeError:
+            try:
+                agent, node = self._find_node(item[0])
+                request = protocol.StatusRequest(root=node.root, keys=sorted(item[1]))
+                return agent.call(protocol.STATUS, request, timeout=QUERY_SECONDS)["runs"]
+            except UnknownOnNode:
+                return {}
+            except NodeError as error:
+                return error
+
+        replies = dict(zip(keys, each(query, keys.items(), _AT_ONCE), strict=True))
         observed = {run.key: self._observed(run, replies) for run in placed}
         logins = dict.fromkeys(run.ranks[0].node for run in batched.values())
         batches = [
@@ -128,17 +139,6 @@ class RunControl:
         name = run.ranks[0].node.partition("/")[0] if run.ranks else ""
         cluster = self._lookup(Address(Kind.CLUSTER, name)) if name else None
         return BatchCluster.of(self._agents, cluster) if cluster else None
-
-    def _query_status(self, keys_of_node: tuple[str, set[str]]) -> RunReports | NodeError:
-        node_id, keys = keys_of_node
-        try:
-            agent, node = self._find_node(node_id)
-            request = protocol.StatusRequest(root=node.root, keys=sorted(keys))
-            return agent.call(protocol.STATUS, request, timeout=QUERY_SECONDS)["runs"]
-        except UnknownOnNode:
-            return {}
-        except NodeError as error:
-            return error
 
     def set_queue_order(self, run: RunRecord, order: QueueOrder) -> None:
         """Set the priority and slots of a run that may be queued."""
