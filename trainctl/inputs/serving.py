@@ -60,11 +60,29 @@ class ServedCheckpoint:
             adapter=_ADAPTER if is_adapter else "",
             processor_from="checkpoint" if self.has_processor else "base",
         )
+        weights = {WEIGHTS: {"source": f"file:./{WEIGHTS}"}}
+        if self.base:
+            weights["base"] = {"source": self.base}
+        paths = " ".join(f"${{{{ weights.{name}.path }}}}" for name in weights)
+        requirements = None if self.image else "requirements.txt"
+        image = {"image": {"base_image": f"vllm/vllm-openai:v{_VLLM}"}} if self.image else {}
+        compute = {"compute": {"accelerator": self.accelerator}} if self.accelerator else {}
+        cluster, settings = self.cluster
+        job = {
+            "cluster": cluster,
+            "code": f"./{JOB}",
+            **image,
+            **compute,
+            "weights": [*weights],
+            "runtime": {"start_commands": [f"sh serve.sh {paths}"], "requirements": requirements},
+        }
+        project = {"name": f"serve-{self.name}"}
+        tree = {"project": project, "clusters": {cluster: settings}, "weights": weights}
         return {
             f"{JOB}/serve.sh": self._script(base, is_adapter=is_adapter),
             f"{JOB}/load.py": loader,
             f"{JOB}/requirements.txt": packages + ("peft\n" if is_adapter else ""),
-            "trainctl.yaml": self._manifest(),
+            "trainctl.yaml": to_yaml(_without_none({**tree, "jobs": {JOB: job}}), {}),
         }
 
     def _script(self, base: str, *, is_adapter: bool) -> str:
@@ -84,25 +102,6 @@ class ServedCheckpoint:
             complete=_COMPLETE if complete else "",
             command=f"{command} --host 127.0.0.1 --port {PORT}{_PARALLEL if vllm else ''}",
         )
-
-    def _manifest(self) -> str:
-        weights = {WEIGHTS: {"source": f"file:./{WEIGHTS}"}}
-        if self.base:
-            weights["base"] = {"source": self.base}
-        paths = " ".join(f"${{{{ weights.{name}.path }}}}" for name in weights)
-        requirements = None if self.image else "requirements.txt"
-        cluster, settings = self.cluster
-        job = {
-            "cluster": cluster,
-            "code": f"./{JOB}",
-            "image": {"base_image": f"vllm/vllm-openai:v{_VLLM}"} if self.image else None,
-            "compute": {"accelerator": self.accelerator} if self.accelerator else None,
-            "weights": [*weights],
-            "runtime": {"start_commands": [f"sh serve.sh {paths}"], "requirements": requirements},
-        }
-        project = {"name": f"serve-{self.name}"}
-        tree = {"project": project, "clusters": {cluster: settings}, "weights": weights}
-        return to_yaml(_without_none({**tree, "jobs": {JOB: job}}), {})
 
 
 def _without_none(value: Any) -> Any:

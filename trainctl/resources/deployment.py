@@ -12,20 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from trainctl.apply.step import ApplyStep, DeferredStep
 from trainctl.base.listing import Listing
 from trainctl.base.parallel import each
 from trainctl.base.protocol.host import ADDRESSES, BUILD_ENVIRONMENT, EnvironmentRequest
 from trainctl.base.protocol.method import RootRequest
-from trainctl.base.protocol.runs import (
-    CheckpointStoreSpec,
-    DeploymentSpec,
-    GangSpec,
-    RunContainer,
-    StartRequest,
-)
+from trainctl.base.protocol.runs import DeploymentSpec, GangSpec, StartRequest
 from trainctl.errors import InsufficientSpace, NodeError, NodeUnreachable, StalePlan, TrainctlError
 from trainctl.inputs.code import CodeSource, pack, scan_code
 from trainctl.inputs.environment import run_paths
@@ -35,7 +29,6 @@ from trainctl.model.delivery import DeliveryRecord, MirroringRecord
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.resources.agents import Services, nodes_of
 from trainctl.resources.caches import directory_on, ensure_cache_on
-from trainctl.resources.clusters import cache_settings
 from trainctl.resources.delivery import Delivery, PlacedRank, listings_of
 from trainctl.resources.loading import CheckpointLoader
 from trainctl.resources.mirror_access import mirror_access
@@ -96,19 +89,24 @@ class Deployment:
         NodeUnreachable if they may have started; NodeError if not and other nodes are left.
         """
         step = start.step
-        try:
-            run, ranks, requests = self._prepare(start, run, replaced)
-        except NodeUnreachable as error:
-            node_count = step.job_spec.compute.node_count
-            if step.resumed or len(nodes_of(self._cluster(step))) <= node_count:
-                raise
-            raise NodeError(error.summary, error.detail, code=error.code) from error
+        failed: dict[str, NodeError] = {}
+        while True:
+            try:
+                prepared_run, ranks, requests = self._prepare_on(start, run, replaced, failed)
+                break
+            except _PreflightFailed as error:
+                failed |= error.errors
+            except NodeUnreachable as error:
+                node_count = step.job_spec.compute.node_count
+                if step.resumed or len(nodes_of(self._cluster(step))) <= node_count:
+                    raise
+                raise NodeError(error.summary, error.detail, code=error.code) from error
         replaced.stop()
         control = RunControl(self._agents, step.lookup)
         loader = CheckpointLoader(
             step, control, self._services.checkpoints, self._deliver_from, self._secrets.register
         )
-        run = loader.add_checkpoints(run, list(zip(ranks, requests, strict=True)))
+        run = loader.add_checkpoints(prepared_run, list(zip(ranks, requests, strict=True)))
         batch = BatchCluster.of(self._agents, self._cluster(step))
         if batch is not None:
             follows = [request["key"] for request in requests[0]["run"]["follows"]]
@@ -116,17 +114,6 @@ class Deployment:
             batch.submit(step.address, step.job_spec, run, requests, after=follows, slot=slot)
             return control.status(run)
         return start_together(step, control, run, ranks, requests, self._secrets.register)
-
-    def _prepare(
-        self, start: RunStart, run: RunRecord, replaced: ReplacedRun
-    ) -> tuple[RunRecord, list[PlacedRank], list[StartRequest]]:
-        """Deliver the ranks' inputs on nodes that pass the preflight."""
-        failed: dict[str, NodeError] = {}
-        while True:
-            try:
-                return self._prepare_on(start, run, replaced, failed)
-            except _PreflightFailed as error:
-                failed |= error.errors
 
     def _prepare_on(
         self,
@@ -373,24 +360,16 @@ class Deployment:
         names = sorted(set(step.job_spec.runtime.secret_environment.values()))
         values = {name: self._secrets.value(name) for name in names}
         values |= self._checkpoint_secrets(step, run)
+        deployment: DeploymentSpec = {
+            "checkpoints": self._services.checkpoints.settings,
+            "follows": [{"key": run.key, "address": str(job)} for job, run in blocking.follows],
+            "turn": {"apply": self._apply, "index": self._queue_positions.get(step.address, 0)},
+            "gang": gang,
+        }
+        lineage = self._context.lineage
         requests: list[StartRequest] = []
         for rank in prepared:
-            image = rank.image
-            deployment: DeploymentSpec = {
-                "follows": [{"key": run.key, "address": str(job)} for job, run in blocking.follows],
-                "turn": {"apply": self._apply, "index": self._queue_positions.get(step.address, 0)},
-                "cache": cache_settings(rank.rank.cluster)["dir"],
-                "store": cast("CheckpointStoreSpec", run.store or {}),
-                "checkpoints": self._services.checkpoints.settings,
-                "load": [],
-                "gang": gang,
-                "container": image
-                and RunContainer(
-                    engine=image["engine"]["name"], image=image["id"], workdir=image["workdir"]
-                ),
-                "batch": {} if batch else None,
-            }
-            spec = build_run_spec(step, run, rank, self._context.lineage, listings, deployment)
+            spec = build_run_spec(step, run, rank, lineage, listings, deployment, in_batch=batch)
             node = rank.rank.node
             requests.append({"root": node.root, "data": node.data, "run": spec, "secrets": values})
         return requests

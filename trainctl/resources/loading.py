@@ -90,11 +90,11 @@ class CheckpointLoader:
         exact["job"] = reference["job"] or client.prefix.split("/")[1]
         secrets = self.access.values(client.place)
 
-        def seen_by(rank: PlacedRank) -> set[int]:
+        def query(rank: PlacedRank) -> set[int]:
             complete = rows if client.in_bucket else client.query(rank.agent, rank.node)["complete"]
             return {row["rank"] for row in complete if row["name"] == name}
 
-        seen = each(seen_by, [rank for rank, _ in ranks], _AT_ONCE)
+        seen = each(query, [rank for rank, _ in ranks], _AT_ONCE)
         for (_, request), saved_by in zip(ranks, seen, strict=True):
             if saved_by:
                 request["run"]["load"].append({**exact, "place": client.place})

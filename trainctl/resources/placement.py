@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import ip_address
 from secrets import token_hex
 
@@ -23,6 +23,7 @@ from trainctl.base.protocol.host import (
     WARNING,
     DiskNeeds,
     Finding,
+    FreeResources,
     FreeResourcesRequest,
     InspectNodeRequest,
     PortOfRank,
@@ -50,13 +51,8 @@ _AT_ONCE = 16
 _NO_PLAN: Mapping[Address, PlannedRun] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class _NodeReply:
-    """Offer of a node, its live runs, and the nodes if the run started there."""
-
-    offer: NodeOffer
-    live: frozenset[str]
-    nodes: tuple[str, ...]
+_Reply = tuple[NodeOffer, FreeResources]
+"""Offer of a node, and what the node reports."""
 
 
 class RunPlacer:
@@ -103,8 +99,8 @@ class RunPlacer:
         reclaimed = nodes_taken_back(self._agents, cluster)
         nodes = tuple(node for node in nodes if node.id not in reclaimed)
         replies = self._query(cluster, nodes, key, replaced_key, compute, listings)
-        reachable = {reply.offer.node for reply in replies}
-        before = next((reply.nodes for reply in replies if reply.nodes), ())
+        reachable = {offer.node for offer, _ in replies}
+        before = next((reply["nodes"] for _, reply in replies if reply["nodes"]), ())
         if before and all(node in by_id for node in before):
             return tuple(by_id[node] for node in before)
         if resumed and len(replies) < len(nodes):
@@ -115,12 +111,12 @@ class RunPlacer:
             )
         among = [node.id for node in nodes if among is None or node.id in among]
         allowed = [
-            reply
-            for reply in replies
-            if reply.offer.node in among and reply.offer.node not in unusable
+            reply for reply in replies if reply[0].node in among and reply[0].node not in unusable
         ]
         with self._lock:
-            chosen = assign_nodes(compute, [self._remaining_offer(job, reply) for reply in allowed])
+            chosen = assign_nodes(
+                compute, [self._remaining_offer(job, *reply) for reply in allowed]
+            )
             if len(chosen) < compute.node_count:
                 for node in barred:
                     raise quarantine_error(job, compute.node_count, node, barred[node].reason)
@@ -133,12 +129,12 @@ class RunPlacer:
         with self._lock:
             self._placed.pop(key, None)
 
-    def _remaining_offer(self, job: Address, reply: _NodeReply) -> NodeOffer:
+    def _remaining_offer(self, job: Address, offer: NodeOffer, reply: FreeResources) -> NodeOffer:
         """Subtract the resources of placed runs not yet live, and of planned runs."""
-        offer, placed_jobs = reply.offer, {job}
+        placed_jobs = {job}
         for key, (placed_job, placed) in self._placed.items():
             placed_jobs.add(placed_job)
-            if offer.node in placed.nodes and key not in reply.live:
+            if offer.node in placed.nodes and key not in reply["live"]:
                 offer = reserve(offer, placed.compute)
         for address, planned in self._planned.items():
             if address not in placed_jobs and offer.node in planned.nodes:
@@ -154,13 +150,13 @@ class RunPlacer:
         replaced_key: str | None,
         compute: Compute,
         listings: Sequence[str],
-    ) -> list[_NodeReply]:
+    ) -> list[_Reply]:
         """Return the replies of reachable nodes; raise the first error if there are none."""
         loaded = [(listing_id, self._store.load_listing(listing_id)) for listing_id in listings]
         files = {listing_id: listing.files for listing_id, listing in loaded if listing is not None}
         digests = sorted({file.sha256 for some in files.values() for file in some})
 
-        def query(node: Node) -> _NodeReply | NodeError:
+        def query(node: Node) -> _Reply | NodeError:
             agent = self._agents.of(cluster.provider, node)
             request = FreeResourcesRequest(
                 root=node.root,
@@ -190,10 +186,10 @@ class RunPlacer:
                 response["memory"],
                 space,
             )
-            return _NodeReply(offer, frozenset(response["live"]), tuple(response["nodes"] or ()))
+            return offer, response
 
         results = each(query, nodes, _AT_ONCE)
-        replies = [result for result in results if isinstance(result, _NodeReply)]
+        replies = [result for result in results if not isinstance(result, NodeError)]
         if not replies and results:
             raise next(result for result in results if isinstance(result, NodeError))
         return replies

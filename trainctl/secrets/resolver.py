@@ -70,7 +70,10 @@ class SecretResolver:
                 f"Add it under `secrets:`, as `{name}: {{from: env}}`.",
                 code="undeclared-name",
             )
-        return self.accept(spec, self._read(spec))
+        if is_local(spec):
+            return self.accept(spec, read(spec, self._sources))
+        # One command or request is enough.
+        return self.accept(spec, self._values.get(name, lambda: read(spec, self._sources)))
 
     def accept(self, spec: SecretSpec, value: str) -> str:
         """Validate a value and register it for redaction; raise TrainctlError if invalid."""
@@ -163,12 +166,6 @@ class SecretResolver:
         if len(credential.value) >= MIN_MASKED_LENGTH:
             self._redactor.register(credential.value)
         return _require_header_safe(credential)
-
-    def _read(self, spec: SecretSpec) -> str:
-        """Read a value; those that need a command or request only once."""
-        if is_local(spec):
-            return read(spec, self._sources)
-        return self._values.get(spec.name, lambda: read(spec, self._sources))
 
 
 def _require_header_safe(credential: SourceCredential) -> SourceCredential:

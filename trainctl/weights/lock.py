@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import MISSING, dataclass, field, fields
 from dataclasses import replace as with_changes
 from heapq import merge
@@ -280,7 +280,16 @@ def describe_difference(before: Iterable[SourceFile], now: Iterable[SourceFile])
     """
     names: dict[str, list[str]] = {"added": [], "changed": [], "removed": []}
     counts = dict.fromkeys(names, 0)
-    for change, path in _changes(before, now):
+    both = merge(
+        ((file, "removed") for file in before),
+        ((file, "added") for file in now),
+        key=lambda row: row[0].path,
+    )
+    for path, rows in groupby(both, key=lambda row: row[0].path):
+        files = list(rows)
+        if len(files) == 2 and files[0][0] == files[1][0]:
+            continue
+        change = "changed" if len(files) == 2 else files[0][1]
         counts[change] += 1
         if len(names[change]) < _SHOWN:
             names[change].append(display_path(path))
@@ -290,17 +299,3 @@ def describe_difference(before: Iterable[SourceFile], now: Iterable[SourceFile])
         for change, count in counts.items()
         if count
     ]
-
-
-def _changes(before: Iterable[SourceFile], now: Iterable[SourceFile]) -> Iterator[tuple[str, str]]:
-    """Yield change and path, sorted by path."""
-    both = merge(
-        ((file, 0) for file in before), ((file, 1) for file in now), key=lambda row: row[0].path
-    )
-    for path, rows in groupby(both, key=lambda row: row[0].path):
-        files = list(rows)
-        if len(files) == 2:
-            if files[0][0] != files[1][0]:
-                yield "changed", path
-        else:
-            yield ("added" if files[0][1] else "removed"), path

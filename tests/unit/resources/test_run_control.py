@@ -166,14 +166,14 @@ def test_a_run_spec_has_no_secret_values() -> None:
     run = run_of(S.DEPLOYING)
     paths = run_paths(node, "demo", run, 0)
     rank = PlacedRank(0, node, cast(NodeAgent, None), ClusterSpec(), paths)
-    nothing: dict[str, Any] = dict.fromkeys(("cache", "gang", "container", "batch"))
     spec = build_run_spec(
         DesiredResource(JOB, "local", attributes),
         run,
         PreparedRank(rank, "sha256:a", None, None),
         "lineage",
         {"weights.qwen3": "1157"},
-        {"store": {}, "load": [], "follows": [], "turn": {"apply": "a", "index": 0}, **nothing},  # type: ignore[typeddict-item]
+        {"checkpoints": {}, "follows": [], "turn": {"apply": "a", "index": 0}, "gang": None},
+        in_batch=False,
     )
     assert (spec["key"], spec["lineage"], spec["code"]) == ("key", "lineage", "sha256:c0de")
     assert spec["job"] == JobSpec.from_attributes(attributes).to_attributes()

@@ -62,17 +62,19 @@ HostRequirement = TypedDict("HostRequirement", {"venv": Optional[str], "program"
 ImageQuery = TypedDict("ImageQuery", {"image": str, "engine": Optional[str]})
 
 
-class FreeResourcesRequest(RootRequest):
-    """``declared``: number of GPUs that jobs may use, null: all. ``accelerators``: kinds of GPUs to recognize.
+class PlacementQuery(RootRequest, total=False):
+    """``key``: a run that may have been started here. ``replaced_key``: a run that it replaces."""
 
-    ``key``: a run that may have been started here. ``replaced_key``: a run that it replaces.
-    """
+    key: Optional[str]
+    replaced_key: Optional[str]
+    cached: CacheQueryRequest
+
+
+class FreeResourcesRequest(PlacementQuery):
+    """``declared``: number of GPUs that jobs may use, null: all. ``accelerators``: kinds of GPUs to recognize."""
 
     declared: Optional[int]
     accelerators: List[str]
-    key: NotRequired[Optional[str]]
-    replaced_key: NotRequired[Optional[str]]
-    cached: NotRequired[CacheQueryRequest]
 
 
 class JobNeeds(TypedDict):
@@ -340,10 +342,9 @@ EnvironmentResponse = TypedDict("EnvironmentResponse", {"venv": str, "built": bo
 RegistryLogin = TypedDict("RegistryLogin", {"registry": str, "username": str, "password": str})
 
 
-class PullImageRequest(TypedDict):
+class PullImageRequest(RootRequest):
     """``engine`` null: the first that works."""
 
-    root: str
     lineage: str
     image: str
     engine: Optional[str]

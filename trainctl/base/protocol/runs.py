@@ -100,22 +100,16 @@ class BatchGrant(TypedDict, total=False):
 
 
 class DeploymentSpec(TypedDict):
-    """Keys of a specification that depend on the deployment.
+    """Keys of a specification that depend on the deployment, equal for all ranks.
 
-    ``cache``: the node's cache of weights; null: ``ROOT/cache``. ``checkpoints``: the section of the manifest.
-    ``follows``: runs to wait for. ``turn``: order within the apply. ``gang`` null: the run has one rank. ``batch`` null:
-    trainctl itself starts the run.
+    ``checkpoints``: the section of the manifest. ``follows``: runs to wait for. ``turn``: order within the apply.
+    ``gang`` null: the run has one rank.
     """
 
-    cache: Optional[str]
-    store: CheckpointStoreSpec
     checkpoints: Mapping[str, Any]
-    load: List[CheckpointLoad]
     follows: List[RunDependency]
     turn: ApplyPosition
     gang: Optional[GangSpec]
-    container: Optional[RunContainer]
-    batch: Optional[BatchGrant]
 
 
 class RunSpec(QueueOrder, DeploymentSpec):
@@ -125,7 +119,8 @@ class RunSpec(QueueOrder, DeploymentSpec):
     ``environment``: variables without secrets, some of which replace the job's. ``listings``: by address of the weights.
     ``links``: persistent directories. ``caches``: directories of training caches that the run uses, ``project_cache`` the
     one that ``prepare_commands`` fill. ``venv``: the environment that was built, else that of the job. ``declared_gpus``:
-    the host's GPUs by the manifest, null: as its tools report.
+    the host's GPUs by the manifest, null: as its tools report. ``cache``: the node's cache of weights; null:
+    ``ROOT/cache``. ``batch`` null: trainctl itself starts the run.
     """
 
     key: str
@@ -148,6 +143,11 @@ class RunSpec(QueueOrder, DeploymentSpec):
     project_cache: Optional[str]
     grace_seconds: float
     declared_gpus: Optional[int]
+    cache: Optional[str]
+    store: CheckpointStoreSpec
+    load: List[CheckpointLoad]
+    container: Optional[RunContainer]
+    batch: Optional[BatchGrant]
 
 
 RootCause = TypedDict(

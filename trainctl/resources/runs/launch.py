@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from trainctl.apply.step import ApplyStep
 from trainctl.base.parallel import each
@@ -23,8 +23,10 @@ from trainctl.base.protocol.host import (
 from trainctl.base.protocol.runs import (
     START,
     STOP,
+    CheckpointStoreSpec,
     DeploymentSpec,
     QueueOrder,
+    RunContainer,
     RunSpec,
     StartRequest,
     StartResponse,
@@ -39,6 +41,7 @@ from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import ResourceAttributes
 from trainctl.remote.agent import NodeAgent
+from trainctl.resources.clusters import cache_settings
 from trainctl.resources.delivery import PlacedRank
 from trainctl.resources.runs.run_control import RunControl, with_status
 from trainctl.secrets.resolver import SecretResolver
@@ -206,9 +209,11 @@ def build_run_spec(
     lineage: str,
     listings: Mapping[str, str],
     deployment: DeploymentSpec,
+    *,
+    in_batch: bool,
 ) -> RunSpec:
     """Return the run spec of one rank, without secret values."""
-    job, rank = resource.job_spec, prepared.rank
+    job, rank, image = resource.job_spec, prepared.rank, prepared.image
     plain = environment(
         resource.address, job, run, rank.paths, lineage, rank.node.gpus, rank.number
     )
@@ -235,6 +240,14 @@ def build_run_spec(
         **deployment,
         "caches": caches(job, rank.paths),
         "project_cache": rank.paths.project_cache,
+        "cache": cache_settings(rank.cluster)["dir"],
+        "store": cast("CheckpointStoreSpec", run.store or {}),
+        "load": [],
+        "container": image
+        and RunContainer(
+            engine=image["engine"]["name"], image=image["id"], workdir=image["workdir"]
+        ),
+        "batch": {} if in_batch else None,
     }
 
 

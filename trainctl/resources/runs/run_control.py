@@ -293,19 +293,17 @@ class RunControl:
     ) -> Sequence[T | NodeError | None]:
         """Call all ranks' nodes in parallel; None for a node not in the state."""
 
-        def call_rank(rank: RankRecord) -> T | NodeError | None:
+        def query(rank: RankRecord) -> T | NodeError | None:
             try:
-                agent, node = self.node_of_rank(run, rank.rank)
-            except UnknownOnNode:
-                return None
-            except NodeError as error:
-                return error
-            try:
+                try:
+                    agent, node = self.node_of_rank(run, rank.rank)
+                except UnknownOnNode:
+                    return None
                 return call(agent, node)
             except NodeError as error:
                 return error
 
-        return each(call_rank, run.ranks, _AT_ONCE)
+        return each(query, run.ranks, _AT_ONCE)
 
     def node_of_rank(self, run: RunRecord, rank: int) -> tuple[NodeAgent, Node]:
         """Return a rank's node and its agent; NodeError if there is no such rank, UnknownOnNode for a removed node."""
