@@ -98,20 +98,17 @@ class _YamlTreeBuilder:
                 self._problems.append(problem)
                 node = scalar_node("", where)
         elif isinstance(event, yaml.SequenceStartEvent):
-            node = self._sequence(event, events, depth)
+            self._check_tag(event, "seq")
+            items = []
+            while not isinstance(item := next(events), yaml.SequenceEndEvent):
+                items.append(self._node(item, events, depth + 1))
+            node = list_node(items, self._at(event))
         else:
             node = self._mapping(event, events, depth)
         self._count(1 if node.height > 1 else node.size, event)
         if event.anchor:
             self._anchors[event.anchor] = node
         return node
-
-    def _sequence(self, event: Any, events: Iterator[Any], depth: int) -> ManifestNode:
-        self._check_tag(event, "seq")
-        items = []
-        while not isinstance(item := next(events), yaml.SequenceEndEvent):
-            items.append(self._node(item, events, depth + 1))
-        return list_node(items, self._at(event))
 
     def _mapping(self, event: Any, events: Iterator[Any], depth: int) -> ManifestNode:
         self._check_tag(event, "map")

@@ -37,12 +37,22 @@ def describe_removals(inputs: PlanInputs, changes: Iterable[Change]) -> list[Cha
         for change in changes
         if change.address.kind is Kind.CACHE and change.action in _REMOVES_DIRECTORY
     }
-    names = frozenset(f"{inputs.state.lineage}+{address.name}" for address in removals)
+    removed = frozenset(f"{inputs.state.lineage}+{address.name}" for address in removals)
     for number, change in enumerate(changes):
-        if change.address in removals:
-            notes = [_fate(facts, names) for facts in inputs.caches.get(change.address, ())]
-            note = "; ".join(filter(None, (*notes, change.note)))
-            changes[number] = replace(change, note=note)
+        if change.address not in removals:
+            continue
+        notes: list[str] = []
+        for facts in inputs.caches.get(change.address, ()):
+            others = len(frozenset(facts.others) - removed)
+            if others:
+                kept_for = f"{others} other{'s' if others > 1 else ''}"
+                notes.append(f"{facts.directory} is kept for {kept_for}")
+            elif not facts.ours:
+                notes.append(f"{facts.directory} is kept: trainctl did not create it")
+            elif facts.files or not facts.is_complete:
+                notes.append(f"{facts.directory} is deleted with {content_text(facts)}")
+        note = "; ".join(filter(None, (*notes, change.note)))
+        changes[number] = replace(change, note=note)
     return changes
 
 
@@ -91,17 +101,6 @@ def cache_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Di
                     code="no-home-mount",
                     address=str(job.address),
                 )
-
-
-def _fate(facts: CacheFacts, removed: frozenset[str]) -> str:
-    others = len(frozenset(facts.others) - removed)
-    if others:
-        return f"{facts.directory} is kept for {others} other{'s' if others > 1 else ''}"
-    if not facts.ours:
-        return f"{facts.directory} is kept: trainctl did not create it"
-    if not facts.files and facts.is_complete:
-        return ""
-    return f"{facts.directory} is deleted with {content_text(facts)}"
 
 
 def _cache_on_other_cluster(

@@ -201,10 +201,20 @@ def likely_nodes(inputs: PlanInputs, changes: Iterable[Change]) -> dict[Address,
         if cluster not in offers_by_cluster:
             offers_by_cluster[cluster] = {offer.node: offer for offer in _offers(inputs, cluster)}
         offers = offers_by_cluster[cluster]
-        weights = [item.address for item in job.job_spec.weights]
-        chosen = assign_nodes(
-            compute, [_with_weights(inputs, cluster, offer, weights) for offer in offers.values()]
-        )
+        unique: dict[str, Address] = {}
+        for item in job.job_spec.weights:  # a node stores weights with equal content once
+            known = inputs.weights.get(item.address)
+            key = content_key(known.resolved) if known and known.resolved else str(item.address)
+            unique.setdefault(key, item.address)
+        with_weights = dict(offers)
+        for facts in inputs.nodes.get(cluster, ()):
+            if facts.id in offers:
+                tiers = [facts.tiers[each] for each in unique.values() if each in facts.tiers]
+                claims = sum(facts.claims.get(each, 0) for each in unique.values())
+                total, there = sum(tier.total for tier in tiers), sum(tier.node for tier in tiers)
+                space = SpaceAvailability.of(claims, total, facts.cached)
+                with_weights[facts.id] = replace(offers[facts.id], bytes_there=there, space=space)
+        chosen = assign_nodes(compute, [*with_weights.values()])
         offers.update({node: reserve(offers[node], compute) for node in chosen})
         nodes[job.address] = chosen
     return nodes
@@ -228,25 +238,6 @@ def _offers(inputs: PlanInputs, cluster: Address) -> Iterator[NodeOffer]:
             yield NodeOffer(
                 node, free["gpus"], len(free["live"]), cpus=free["cpus"], memory=free["memory"]
             )
-
-
-def _with_weights(
-    inputs: PlanInputs, cluster: Address, offer: NodeOffer, weights: Sequence[Address]
-) -> NodeOffer:
-    facts = next((node for node in inputs.nodes.get(cluster, ()) if node.id == offer.node), None)
-    if facts is None:
-        return offer
-    unique: dict[str, Address] = {}
-    for item in weights:  # a node stores weights with equal content once
-        known = inputs.weights.get(item)
-        key = content_key(known.resolved) if known and known.resolved else str(item)
-        unique.setdefault(key, item)
-    weights = list(unique.values())
-    tiers = [facts.tiers[item] for item in weights if item in facts.tiers]
-    claims = sum(facts.claims.get(item, 0) for item in weights)
-    total = sum(tier.total for tier in tiers)
-    space = SpaceAvailability.of(claims, total, facts.cached)
-    return replace(offer, bytes_there=sum(tier.node for tier in tiers), space=space)
 
 
 _FORECAST_RUNS = 10
