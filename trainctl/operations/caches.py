@@ -222,10 +222,10 @@ def _read_content(
     *rows, total = _lines(iterate_callbacks(lambda take: agent.read(READ_CACHE, request, take)))
     size = chosen.cache.cache_spec.size if index == 0 else None
     return CacheUsage(
-        address=str(chosen.cache.address),
-        directory=directory,
-        node=location.node.id,
-        at=total["at"],
+        str(chosen.cache.address),
+        location.node.id,
+        directory,
+        total["at"],
         files=total["files"],
         bytes=total["bytes"],
         entries=tuple(CachedFile(*row) for row in rows),

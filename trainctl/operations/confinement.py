@@ -39,7 +39,15 @@ def confined(directory: Path, environ: Mapping[str, str]) -> Iterator[None]:
 
     PermissionDenied if a symlink leaves the directory, as any file could be read through it.
     """
-    _require_no_links_out(os.path.realpath(directory))
+    root = os.path.realpath(directory)
+    paths = (os.path.join(at, name) for at, *names in os.walk(root) for name in chain(*names))  # noqa: PTH118
+    for path in filter(os.path.islink, paths):
+        if os.path.commonpath([root, os.path.realpath(path)]) != root:
+            raise PermissionDenied(
+                f"symlink {os.path.relpath(path, root)} leaves the directory of the manifest",
+                "Replace it with the file, or remove it.",
+                code="untrusted-path",
+            )
     allowed = frozenset(_own_servers(environ))
     _install()
     _confined.append(allowed)
@@ -60,17 +68,6 @@ def unconfined() -> Iterator[None]:
         _confined[:] = active
 
 
-def _require_no_links_out(root: str) -> None:
-    paths = (os.path.join(at, name) for at, *names in os.walk(root) for name in chain(*names))  # noqa: PTH118
-    for path in filter(os.path.islink, paths):
-        if os.path.commonpath([root, os.path.realpath(path)]) != root:
-            raise PermissionDenied(
-                f"symlink {os.path.relpath(path, root)} leaves the directory of the manifest",
-                "Replace it with the file, or remove it.",
-                code="untrusted-path",
-            )
-
-
 @cache
 def _install() -> None:
     sys.addaudithook(_check)  # hooks can't be removed
@@ -81,16 +78,14 @@ def _check(event: str, args: tuple[Any, ...]) -> None:
         return
     if event in _PROGRAMS:
         raise FileNotFoundError(errno.ENOENT, "not available to an untrusted plan")
-    if event in _CONNECTIONS and not _is_allowed(args[1], _confined[-1]):
+    if event in _CONNECTIONS:
+        address = args[1]
+        with suppress(ValueError):
+            if isinstance(address, tuple) and (
+                address[:2] in _confined[-1] or is_public(str(address[0]))
+            ):
+                return
         raise PermissionError(errno.EACCES, "not a public address")
-
-
-def _is_allowed(address: Any, allowed: frozenset[tuple[str, int]]) -> bool:
-    if not isinstance(address, tuple) or address[:2] in allowed:
-        return isinstance(address, tuple)
-    with suppress(ValueError):
-        return is_public(str(address[0]))
-    return False
 
 
 def is_public(text: str) -> bool:

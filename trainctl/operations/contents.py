@@ -78,7 +78,13 @@ def with_contents(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
         and run.image_digest
         and run.image_digest != digest
     ]
-    diffs += _loads(plan)
+    changes = {str(change.address): change for change in plan.changes}
+    for change in plan.changes:  # the runs whose checkpoints new runs load
+        job = change.job_spec
+        own = [CheckpointSelector(job.project, str(change.address))] if job.resume_from else []
+        loads = [_selected(load, change, changes, plan) for load in (*job.runtime.loads, *own)]
+        if change.address in plan.runs and loads:
+            diffs += [ContentDiff(change.address, "checkpoints", "", ", ".join(loads))]
     return replace(plan, contents=tuple(diffs))
 
 
@@ -97,20 +103,18 @@ def _compare_weights(workspace: Workspace, plan: Plan, change: Change) -> Conten
     diff = ContentDiff(change.address, "weights", str(old.revision), str(new.revision))
     try:
         if not new.uri.has_commits:
-            return replace(diff, groups=(_listed_changes(workspace, plan, change),))
+            # Compare the mirrored files with those upstream; those of equal size by sha256 if known.
+            listing = workspace.mirror.store.load_listing(str(change.outputs.get("listing")))
+            if listing is None or change.address not in plan.resolved:
+                raise StorageError("the files of the last version are not in the mirror")
+            sides = (listing.files, plan.resolved[change.address].files)
+            before, now = (
+                {file.path: (file.size, file.sha256) for file in files} for files in sides
+            )
+            return replace(diff, groups=(ContentGroup.of("files", file_changes(before, now)),))
         return compare_revisions(diff, (old, new), credential_of(new, workspace.secrets))
     except TrainctlError as error:
         return replace(diff, notes=(error.summary,))
-
-
-def _listed_changes(workspace: Workspace, plan: Plan, change: Change) -> ContentGroup:
-    """Compare the mirrored files with those upstream; those of equal size by sha256 if known."""
-    listing = workspace.mirror.store.load_listing(str(change.outputs.get("listing")))
-    if listing is None or change.address not in plan.resolved:
-        raise StorageError("the files of the last version are not in the mirror")
-    sides = (listing.files, plan.resolved[change.address].files)
-    old, new = ({file.path: (file.size, file.sha256) for file in files} for files in sides)
-    return ContentGroup.of("files", file_changes(old, new))
 
 
 def _code(workspace: Workspace, plan: Plan) -> Iterator[ContentDiff]:
@@ -136,17 +140,6 @@ def _code(workspace: Workspace, plan: Plan) -> Iterator[ContentDiff]:
 def _last_run(change: Change | None) -> RunRecord | None:
     runs = change.outputs.get("runs") if change else None
     return RunRecord.from_json(runs[-1]) if runs else None
-
-
-def _loads(plan: Plan) -> Iterator[ContentDiff]:
-    """Yield the runs whose checkpoints new runs load."""
-    changes = {str(change.address): change for change in plan.changes}
-    for change in plan.changes:
-        job = change.job_spec
-        own = [CheckpointSelector(job.project, str(change.address))] if job.resume_from else []
-        loads = [_selected(load, change, changes, plan) for load in (*job.runtime.loads, *own)]
-        if change.address in plan.runs and loads:
-            yield ContentDiff(change.address, "checkpoints", "", ", ".join(loads))
 
 
 def _selected(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -21,7 +19,6 @@ from trainctl.errors import (
 )
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address, Kind
-from trainctl.model.delivery import MirrorSite
 from trainctl.model.specs.auth import SourceAuthSpec
 from trainctl.model.specs.location import StoreLocation
 from trainctl.model.specs.resource import WeightsSpec
@@ -103,15 +100,6 @@ def locate_host(
     )
 
 
-def mirror_host_site(
-    url: str, desired: DesiredState | None, providers: Providers, recorded: RecordLookup
-) -> MirrorSite:
-    """Return the site of a ``node:`` URL without querying the host."""
-    with contextlib.suppress(TrainctlError):
-        return MirrorSite(locate_host(url, desired, providers, recorded, asks=False).url)
-    return MirrorSite(unquote(url).rstrip("/"))
-
-
 def is_on_host(url: str) -> bool:
     """Whether the URL names a directory of a cluster's host."""
     return url.startswith("node://")
@@ -120,12 +108,6 @@ def is_on_host(url: str) -> bool:
 def is_in_bucket(url: str) -> bool:
     """Whether the URL names a bucket."""
     return url.partition("://")[0] in SCHEMES
-
-
-def credentials_at(site: MirrorSite, declared: StoreLocation) -> StoreLocation:
-    """Return the store at another site, with its secret for the same scheme."""
-    same_scheme = (declared.url or "").partition("://")[0] == site.scheme
-    return StoreLocation(site.url, site.endpoint or None, declared.auth if same_scheme else None)
 
 
 def normalize_endpoint(endpoint: str | None) -> str:
@@ -141,15 +123,6 @@ def is_present(url: str) -> bool:
         return any(directory_of(url, "mirror").iterdir())
     except OSError:
         return False
-
-
-def directory_mirror(directory: Path, retry: RetryPolicy) -> Mirror:
-    """Open the mirror in a local directory."""
-    from trainctl.store.objects import DirectoryObjects
-    from trainctl.store.store import MirrorStore
-    from trainctl.weights.mirrors import DirectMirror
-
-    return DirectMirror(MirrorStore(DirectoryObjects(directory), retry))
 
 
 def bucket_mirror(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from trainctl.desired.cache import open_cache
 from trainctl.desired.values import (
@@ -249,7 +250,10 @@ class Workspace:
             return site_of(self.mirror)
         url = mirrors.mirror_url(self.desired, self.provider, self.settings.environ)
         recorded = self.ledger.state().resources.get
-        return mirrors.mirror_host_site(url, self.desired, self.provider, recorded)
+        with contextlib.suppress(TrainctlError):
+            place = mirrors.locate_host(url, self.desired, self.provider, recorded, asks=False)
+            return MirrorSite(place.url)
+        return MirrorSite(unquote(url).rstrip("/"))
 
     def mirror_at(self, site: MirrorSite) -> Mirror:
         """Open a previous mirror; StorageError if it no longer exists."""
@@ -264,10 +268,18 @@ class Workspace:
 
         url = site.url
         if desired is not None and mirrors.is_in_bucket(url):
-            location = mirrors.credentials_at(site, desired.mirror)
+            declared = desired.mirror
+            same_scheme = (declared.url or "").partition("://")[0] == site.scheme
+            auth = declared.auth if same_scheme else None
+            location = StoreLocation(url, site.endpoint or None, auth)
             return mirrors.bucket_mirror(location, self.secrets, self.settings.environ, self.retry)
         if not mirrors.is_on_host(url):
-            return mirrors.directory_mirror(directory_of(url, "mirror"), self.retry)
+            from trainctl.store.objects import DirectoryObjects
+            from trainctl.store.store import MirrorStore
+            from trainctl.weights.mirrors import DirectMirror
+
+            objects = DirectoryObjects(directory_of(url, "mirror"))
+            return DirectMirror(MirrorStore(objects, self.retry))
         from trainctl.resources.host_mirror import HostMirror
 
         return HostMirror(

@@ -31,12 +31,6 @@ def fetch(file: PinnedFile, environ: Mapping[str, str], trust: Trust, *, offline
         return copy
     if offline:
         raise StorageError(f"{file.name} is not fetched yet", "To fetch it, run: trainctl plan")
-    write_atomic(copy, _read_commit(file, environ, trust))
-    return copy
-
-
-def _read_commit(file: PinnedFile, environ: Mapping[str, str], trust: Trust) -> bytes:
-    """Fetch a commit without its history, and read the file in it."""
     env = {name: value for name, value in environ.items() if not name.startswith("GIT_DIR")}
     env |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:ssh", "LC_ALL": "C"}
     env.setdefault("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")
@@ -49,7 +43,9 @@ def _read_commit(file: PinnedFile, environ: Mapping[str, str], trust: Trust) -> 
         at = ("-C", repository)
         _git(env, *at, "init", "-q", "--bare", "--template=")
         _git(env, *at, "fetch", "-q", "--depth=1", "--no-tags", "--", file.url, file.commit)
-        return _git(env, *at, "cat-file", "blob", f"{file.commit}:{file.path}")
+        data = _git(env, *at, "cat-file", "blob", f"{file.commit}:{file.path}")
+    write_atomic(copy, data)
+    return copy
 
 
 def _git(env: Mapping[str, str], *args: str) -> bytes:

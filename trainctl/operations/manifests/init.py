@@ -39,7 +39,12 @@ def write_example(name: str, directory: Path) -> InitResult:
 
 def write_minimal(directory: Path, ssh_config: Path) -> InitResult:
     """Write the minimal example with the GPUs of this machine and the hosts of ssh_config(5)."""
-    gpus, hosts = _gpus(), _hosts(ssh_config)[:_MOST_HOSTS]
+    gpus = _gpus()
+    config = ssh_config.read_text(errors="replace") if ssh_config.is_file() else ""
+    words = " ".join(re.findall(r"(?im)^[ \t]*host[ \t=]+(.+)$", config)).split()
+    # without patterns and git servers
+    names = (word for word in words if re.fullmatch(r"[\w.-]+", word) and "git" not in word)
+    hosts = list(dict.fromkeys(names))[:_MOST_HOSTS]
     values = {'"minimal"': json.dumps(directory.resolve().name or "project", ensure_ascii=False)}
     if gpus:
         kind = re.search(r"\b[A-Z]+\d+\w*|\d{4}", gpus[0])
@@ -91,11 +96,3 @@ def _gpus() -> list[str]:
     except (OSError, subprocess.SubprocessError):
         return []
     return [line.strip() for line in done.stdout.splitlines() if line.strip()]
-
-
-def _hosts(config: Path) -> list[str]:
-    """Return the hosts that a file names, without patterns and git servers."""
-    text = config.read_text(errors="replace") if config.is_file() else ""
-    words = " ".join(re.findall(r"(?im)^[ \t]*host[ \t=]+(.+)$", text)).split()
-    names = (word for word in words if re.fullmatch(r"[\w.-]+", word) and "git" not in word)
-    return list(dict.fromkeys(names))

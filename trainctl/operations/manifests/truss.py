@@ -50,10 +50,33 @@ class ImportTarget:
 def convert(dump: Mapping[str, Any], target: ImportTarget) -> ImportedManifest:
     """Convert the dumps of a ``TrainingProject`` and its ``TrainingJob``; raise TrainctlError if invalid."""
     try:
-        return _convert(dump, target)
+        project = ConfigSection.of("project", dump["project"])
+        job = ConfigSection.of("", dump["job"])
+        name, job_name = project.take("name", ""), job.take("name")
+        environment = (dump["job"].get("runtime") or {}).get("environment_variables") or {}
+        variables = {
+            value["name"]: variable
+            for variable, value in reversed(environment.items())
+            if isinstance(value, Mapping)
+        }
+        result = ImportedManifest(slug(name), slug(job_name or name), variables)
+        sections = {"project": _project(result, project, name)}
+        body = _job(result, job, target, job_name, name)
+        if result.secrets:
+            result.comments["secrets",] = "Read from the environment of trainctl."
+            sections["secrets"] = {
+                secret: {"from": "env", "name": variable}
+                for secret, variable in result.secrets.items()
+            }
+        if target.hosts:
+            cluster = {"provider": "ssh", "hosts": list(target.hosts)}
+            sections["clusters"] = {target.cluster or _HOSTS: cluster}
+        result.tree = {**sections, "jobs": {result.job: body}}
+        job.finish(result)
     except (TypeError, ValueError, AttributeError, LookupError) as error:
         text = f"a value in the dump of the config has a wrong type: {error}"
         raise TrainctlError(text, "Make the dump with the SDK.", code="invalid-config") from error
+    return result
 
 
 def note_refusals(result: ImportedManifest, target: ImportTarget, name: str, text: str) -> None:
@@ -69,31 +92,6 @@ def note_refusals(result: ImportedManifest, target: ImportTarget, name: str, tex
             if isinstance(problem, Diagnostic) and problem.severity is Severity.ERROR:
                 text = f"{problem.summary}. {problem.detail}"
                 result.note(ImportOutcome.DIFFERENT, problem.address or name, text)
-
-
-def _convert(dump: Mapping[str, Any], target: ImportTarget) -> ImportedManifest:
-    project, job = ConfigSection.of("project", dump["project"]), ConfigSection.of("", dump["job"])
-    name, job_name = project.take("name", ""), job.take("name")
-    environment = (dump["job"].get("runtime") or {}).get("environment_variables") or {}
-    variables = {
-        value["name"]: variable
-        for variable, value in reversed(environment.items())
-        if isinstance(value, Mapping)
-    }
-    result = ImportedManifest(slug(name), slug(job_name or name), variables)
-    sections = {"project": _project(result, project, name)}
-    body = _job(result, job, target, job_name, name)
-    if result.secrets:
-        result.comments["secrets",] = "Read from the environment of trainctl."
-        sections["secrets"] = {
-            secret: {"from": "env", "name": variable} for secret, variable in result.secrets.items()
-        }
-    if target.hosts:
-        cluster = {"provider": "ssh", "hosts": list(target.hosts)}
-        sections["clusters"] = {target.cluster or _HOSTS: cluster}
-    result.tree = {**sections, "jobs": {result.job: body}}
-    job.finish(result)
-    return result
 
 
 def _project(result: ImportedManifest, project: ConfigSection, name: str) -> dict[str, Any]:
@@ -298,18 +296,18 @@ def weights_section(result: ImportedManifest, number: int, value: Any) -> dict[s
     for key in ("allow_patterns", "ignore_patterns"):
         patterns = weights.take(key, [])
         if patterns:
-            section[key] = list(map(_anchor, patterns))
+            # Here ``*`` matches ``/``, unless a pattern starts with ``/``.
+            section[key] = [
+                pattern
+                if not set("*?[") & set(pattern) or pattern.startswith("/")
+                else f"/{pattern}"
+                for pattern in patterns
+            ]
         if patterns and section[key] != patterns:
             text = "A leading '/' keeps the service's meaning: '*' doesn't match '/'."
             result.note(ImportOutcome.CHANGED, f"{weights.name}.{key}", text, *at)
     weights.finish(result)
     return section
-
-
-def _anchor(pattern: str) -> str:
-    """Return a pattern with the same meaning here, where ``*`` matches ``/`` unless a pattern starts with ``/``."""
-    is_literal = not set("*?[") & set(pattern)
-    return pattern if is_literal or pattern.startswith("/") else f"/{pattern}"
 
 
 _EXPRESSION = "${{"

@@ -106,7 +106,14 @@ def select_checkpoint(
     usable = [row for row in rows if row["rank"] == rank and row["state"] in states]
     candidates = [row for row in usable if name in (None, row["name"])]
     if not candidates:
-        known = ", ".join(sorted({_checkpoint_label(row) for row in rows})) or "none"
+        labels = set()
+        for row in rows:
+            reason = (
+                f": {row['unfinished']}; download --force uses it" if row.get("unfinished") else ""
+            )
+            note = "" if row["state"] == "complete" else f" ({row['state']}{reason})"
+            labels.add(f"{row['name']}{note}")
+        known = ", ".join(sorted(labels)) or "none"
         missing = f"complete checkpoint {name}" if name else "complete checkpoint"
         raise UsageError(
             f"run {run.record.id} of {run.job.address} has no {missing} of rank {rank}",
@@ -129,9 +136,9 @@ def artifacts(
     urls = client.urls((file["key"] for _, file in files), expires_seconds)
     return [
         CheckpointFile(
-            url=url,
-            path=f"{folder_of(row)}/{file['path']}".lstrip("/"),
-            rank=row["rank"],
+            url,
+            f"{folder_of(row)}/{file['path']}".lstrip("/"),
+            row["rank"],
             bytes=file["size"],
             modified=file["modified"] / 1e9,
         )
@@ -160,12 +167,6 @@ def checkpoint_from(row: Mapping[str, Any], run: JobRun) -> Checkpoint:
         fields["base_model"] = models[0].removeprefix("hf://") if len(models) == 1 else None
     origin = {"job": str(run.job.address), "run": run.record.id}
     return Checkpoint(**{**origin, "step": None, **fields})
-
-
-def _checkpoint_label(row: Mapping[str, Any]) -> str:
-    reason = f": {row['unfinished']}; download --force uses it" if row.get("unfinished") else ""
-    is_complete = row["state"] == "complete"
-    return str(row["name"]) if is_complete else f"{row['name']} ({row['state']}{reason})"
 
 
 class DownloadedCheckpoint(NamedTuple):

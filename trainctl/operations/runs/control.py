@@ -257,23 +257,19 @@ def send_secrets(workspace: Workspace, runs: Sequence[JobRun], emit: Emit) -> li
     resumed = []
     for run in runs:
         try:
-            resumed.append(_send_run_secrets(workspace, run))
+            values: dict[str, str] | None = None  # the node has stored them
+            if run.record.now.get("waiting") != WAITS_FOR_RESUME:
+                names = sorted(set(run.job.job_spec.runtime.secret_environment.values()))
+                values = {name: workspace.secrets.value(name) for name in names}
+                values |= workspace.checkpoints.values(run.record.store or {})
+            record = run_control(workspace).set_secrets(run.record, values)
+            record_run(workspace, run.job, record)
+            resumed.append(JobRun(run.job, record))
             emit(run_event(resumed[-1]))
         except TrainctlError as error:
             text = f"{error.summary}. {error.detail}".strip()
             emit(Event(EventType.DIAGNOSTIC, text, run.job.address))
     return resumed
-
-
-def _send_run_secrets(workspace: Workspace, run: JobRun) -> JobRun:
-    values: dict[str, str] | None = None  # the node has stored them
-    if run.record.now.get("waiting") != WAITS_FOR_RESUME:
-        names = sorted(set(run.job.job_spec.runtime.secret_environment.values()))
-        values = {name: workspace.secrets.value(name) for name in names}
-        values |= workspace.checkpoints.values(run.record.store or {})
-    record = run_control(workspace).set_secrets(run.record, values)
-    record_run(workspace, run.job, record)
-    return JobRun(run.job, record)
 
 
 def mask_secrets(workspace: Workspace, run: JobRun) -> Iterator[str]:

@@ -72,11 +72,11 @@ def prepare_serving(
     if declared is None:
         raise UsageError(f"cluster {cluster} is not declared", "Name another one: --cluster NAME.")
     return ServedCheckpoint(
-        row={**row, "files": files},
-        name=slug(str(run.job.address).removeprefix("job.")),
-        engine=engine,
-        cluster=(cluster, declared.attributes),
-        accelerator=spec.compute.gpu_kind or ("none" if spec.compute.gpus == 0 else None),
+        {**row, "files": files},
+        slug(str(run.job.address).removeprefix("job.")),
+        engine,
+        (cluster, declared.attributes),
+        spec.compute.gpu_kind or ("none" if spec.compute.gpus == 0 else None),
         image=spec.in_container and engine is ServingEngine.VLLM and kind in ("full", "lora"),
         base=base,
         has_processor=has_processor,

@@ -222,26 +222,20 @@ class LogFrameParser:
         head, size = self._head, int(self._head.get("bytes", 0))
         if len(self._data) < size:
             return None
-        text = self._text(head, self._data[:size])
+        data = self._data[:size]
         del self._data[:size]
         self._head = None
         self.offset = int(head.get("next", self.offset))
-        return self._batch(head, text)
-
-    def _text(self, head: Mapping[str, Any], data: bytearray) -> str:
-        """Decode bytes; a character split between frames is kept for the next."""
-        if head.get("skipped_bytes"):
-            self._decoder.reset()
-        # An empty heartbeat frame does not end the open line.
-        return self._decoder.decode(data, final=not head.get("open")) if data else ""
-
-    def _batch(self, head: Mapping[str, Any], text: str) -> LogBatch:
         time, skipped_bytes = float(head.get("time", 0.0)), int(head.get("skipped_bytes", 0))
+        is_open = bool(head.get("open"))
+        if skipped_bytes:
+            self._decoder.reset()
+        # A character split between frames is kept for the next. An empty heartbeat frame does not end the open line.
+        text = self._decoder.decode(data, final=not is_open) if data else ""
         if skipped_bytes or not text:
             by = "" if self._reported else str(head.get("prepared_by", ""))
             self._reported = self._reported or bool(by)  # a retry sends it again
             return LogBatch(self.rank, time, skipped_bytes=skipped_bytes, prepared_by=by)
-        is_open = bool(head.get("open"))
         *complete, last = (text if is_open else text.removesuffix("\n")).split("\n")
         lines = [line.removesuffix("\r") for line in complete]
         lines.append(last if is_open else last.removesuffix("\r"))

@@ -185,22 +185,16 @@ def _find_job(state: State, address: Address) -> RecordedResource:
                 f"{address} has {len(matrix)} jobs",
                 f"Use the name of a single job, for example {matrix[0].shell_quoted}. {hint}",
             )
-    raise UsageError(
-        f"{address} is not in the state", _known_jobs(state, address), code="not-in-state"
-    )
-
-
-def _known_jobs(state: State, address: Address) -> str:
-    """Suggest a similar job name, or list the known jobs."""
     known = {*state.resources, *state.forgotten}
     matrix = _matrix_jobs(known, address.group)
+    groups = sorted({resource.group for resource in known if resource.kind is Kind.JOB})
+    near = nearest(address.name, {job.name for job in groups})
+    hint = f"In the state: {', '.join(map(str, groups)) or 'no job'}."
     if matrix:
-        return f"Jobs of {address.group}: {', '.join(map(str, matrix))}."
-    jobs = sorted({resource.group for resource in known if resource.kind is Kind.JOB})
-    near = nearest(address.name, {job.name for job in jobs})
-    if near is not None:
-        return f"Did you mean job.{near}?"
-    return f"In the state: {', '.join(map(str, jobs)) or 'no job'}."
+        hint = f"Jobs of {address.group}: {', '.join(map(str, matrix))}."
+    elif near is not None:
+        hint = f"Did you mean job.{near}?"
+    raise UsageError(f"{address} is not in the state", hint, code="not-in-state")
 
 
 def check_rank(run: JobRun, rank: int | None) -> None:

@@ -50,7 +50,13 @@ def resume_starts(
             note += ", or from a newer checkpoint saved before the run stops"
         return RerunRequest({RESUME: "latest"}, note)
 
-    jobs = [job for address in addresses for job in _expand_matrix(workspace, state, address)]
+    jobs: list[Address] = []
+    for address in addresses:
+        declared: list[Address] = []
+        if address.key is None and address not in state.resources:
+            resources = workspace.desired.resources
+            declared = [job for job in resources if job.key and job.group == address]
+        jobs += declared or [address]
     return dict(zip(jobs, each(start, jobs, _AT_ONCE), strict=True))
 
 
@@ -82,18 +88,6 @@ def plan_with_resumes(
     if resumed:
         plan = create_plan(workspace, options, survey, {**starts, **resumed})
     return replace(plan, diagnostics=(*plan.diagnostics, *warnings))
-
-
-def _expand_matrix(workspace: Workspace, state: State, address: Address) -> list[Address]:
-    """Return the declared jobs of a matrix, or the address itself."""
-    if address.key is not None or address in state.resources:
-        return [address]
-    jobs = [
-        resource
-        for resource in workspace.desired.resources
-        if resource.key and resource.group == address
-    ]
-    return jobs or [address]
 
 
 def find_newest_checkpoint(workspace: Workspace, job: RecordedResource) -> Checkpoint:

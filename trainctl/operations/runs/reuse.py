@@ -15,7 +15,6 @@ from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.json_codec import to_json
 from trainctl.model.run import ReusedRun, RunRecord, RunStatus
 from trainctl.model.specs.job_spec import JobSpec
-from trainctl.model.specs.runtime import CheckpointSelector
 from trainctl.operations.directories import environments_url, split_environment
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.placement import starting_changes
@@ -74,14 +73,13 @@ def run_identities(plan: Plan, state: State) -> dict[Address, str | None]:
         job = change.job_spec
         if job.rerun_of:
             return next((run.identity for run in records if run.id == job.rerun_of), None)
-        loaded = [loaded_identity(load) for load in job.runtime.loads]
+        loaded = []
+        for load in job.runtime.loads:
+            source = identity_of(Address.parse(load.job)) if load.job and not load.run else load.run
+            loaded.append(source and f"{source} {load.name}")
         identity = run_identity(job, change.covers.get("image_digest"), loaded)
         resumes_other = job.resume_from and newest and newest.identity != identity
         return None if resumes_other else identity
-
-    def loaded_identity(load: CheckpointSelector) -> str | None:
-        source = identity_of(Address.parse(load.job)) if load.job and not load.run else load.run
-        return source and f"{source} {load.name}"
 
     return {
         change.address: identity_of(change.address) for change in starting_changes(plan.changes)

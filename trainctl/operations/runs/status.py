@@ -110,29 +110,24 @@ def _status_of_run(workspace: Workspace, run: JobRun, problem: TrainctlError | N
     for record in runs_of(run.job) if run.record.status.live else ():
         if record.number < run.record.number and record.status is RunStatus.COMPLETED:
             completed = record
+    directories: dict[int, str] = {}  # of started ranks on known nodes
+    control = run_control(workspace)
+    for rank in run.record.ranks if run.record.started_at is not None else ():
+        with contextlib.suppress(NodeError):
+            _, node = control.node_of_rank(run.record, rank.rank)
+            directories[rank.rank] = str(work_directory(node, run.record))
     return JobStatus(
         run.job.address,
         run.record,
         tuple(checkpoints),
         "; ".join(reasons),
         matrix,
-        deadline=_deadline(run.record),
+        _deadline(run.record),
         forecast=completed.phases if completed else {},
         like=completed.number if completed else None,
-        workdir=_workdirs(workspace, run.record),
+        workdir=directories,
         apply=find_starting_apply(workspace.ledger.known(), run.job.address, run.record.key),
     )
-
-
-def _workdirs(workspace: Workspace, run: RunRecord) -> dict[int, str]:
-    """Return the working directories of started ranks on known nodes."""
-    directories: dict[int, str] = {}
-    control = run_control(workspace)
-    for rank in run.ranks if run.started_at is not None else ():
-        with contextlib.suppress(NodeError):
-            _, node = control.node_of_rank(run, rank.rank)
-            directories[rank.rank] = str(work_directory(node, run))
-    return directories
 
 
 def _deadline(record: RunRecord) -> float | None:
