@@ -46,8 +46,8 @@ def _listed(bucket: str, endpoint: str) -> Iterator[tuple[str, int]]:
         url = f"{endpoint}/{bucket}?{sigv4.quote_query(query)}"
         with urlopen(Request(url, headers=_signed(endpoint, f"/{bucket}", query))) as answer:
             page = answer.read().decode()
-        for one in re.findall(r"<Contents>(.*?)</Contents>", page, re.DOTALL):
-            key, size = (re.search(f"<{name}>(.*?)<", one) for name in ("Key", "Size"))
+        for match in re.findall(r"<Contents>(.*?)</Contents>", page, re.DOTALL):
+            key, size = (re.search(f"<{name}>(.*?)<", match) for name in ("Key", "Size"))
             assert key is not None
             assert size is not None
             yield key[1], int(size[1])
@@ -140,7 +140,7 @@ def main(bucket: str, endpoint: str, target: Path) -> None:
     """Bring everything."""
     began = time.perf_counter()
     target.mkdir()
-    todo = sorted(_listed(bucket, endpoint), key=lambda one: -one[1])
+    todo = sorted(_listed(bucket, endpoint), key=lambda item: -item[1])
     lock = threading.Lock()
 
     def work() -> None:

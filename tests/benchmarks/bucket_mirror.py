@@ -38,8 +38,8 @@ BIG_MEMORY_MB = 300
 def _run(side: str, *words: str) -> dict[str, float]:
     command = [sys.executable, "-m", "tests.benchmarks.bucket_mirror_sides", side, *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    document: dict[str, float] = json.loads(done.stdout)
+    return document
 
 
 def compare(shape: str, amount: int, rounds: int, folder: Path) -> bool:
@@ -47,30 +47,30 @@ def compare(shape: str, amount: int, rounds: int, folder: Path) -> bool:
     root = folder / shape
     root.mkdir()
     SHAPES[shape](root, amount)
-    files = [one for one in root.rglob("*") if one.is_file()]
-    size = sum(one.stat().st_size for one in files)
-    found: dict[str, list[dict[str, float]]] = {"least": [], "product": []}
+    files = [path for path in root.rglob("*") if path.is_file()]
+    size = sum(file.stat().st_size for file in files)
+    result: dict[str, list[dict[str, float]]] = {"least": [], "product": []}
     with serving_hub(root) as url, rclone(folder / f"{shape}-server") as bucket:
         for number in range(rounds):
-            for side, each in found.items():
+            for side, each in result.items():
                 each.append(_run(side, url, bucket.endpoint, f"{side}-{number}"))
     seconds = {
-        side: statistics.median(one["seconds"] for one in each) for side, each in found.items()
+        side: statistics.median(row["seconds"] for row in each) for side, each in result.items()
     }
-    cpu = {side: statistics.median(one["cpu"] for one in each) for side, each in found.items()}
+    cpu = {side: statistics.median(row["cpu"] for row in each) for side, each in result.items()}
     ratio = seconds["least"] / seconds["product"]
     limit = SMALL_RATIO if shape == "small" else BIG_RATIO
     print(f"{shape}: {len(files)} files, {size / 1e6:.0f} MB, load {os.getloadavg()[0]:.1f}")
-    for side in found:
+    for side in result:
         rate = f"{size / 1e6 / seconds[side]:.0f} MB/s, {len(files) / seconds[side]:.0f} files/s"
         print(f"  {side}: {rate}, {cpu[side]:.2f} s of CPU")
     print(f"  ratio to the least: {ratio:.2f} (limit {limit})")
     kept = ratio >= limit
     if shape == "small":
-        writes = found["product"][0]["writes"] / len(files) * 1000
+        writes = result["product"][0]["writes"] / len(files) * 1000
         print(f"  requests that write: {writes:.1f} for each thousand files (limit {WRITES})")
         return kept and writes <= WRITES
-    peak = max(one["peak_mb"] for one in found["product"])
+    peak = max(row["peak_mb"] for row in result["product"])
     print(f"  peak memory: {peak:.0f} MB (limit {BIG_MEMORY_MB} MB)")
     return kept and peak < BIG_MEMORY_MB
 

@@ -63,7 +63,7 @@ def least(hub: str, endpoint: str, prefix: str) -> dict[str, float]:
         objects.put(f"blobs/{hashlib.sha256(data).hexdigest()}", data)
 
     with ThreadPoolExecutor(_SMALL_AT_ONCE) as pool:
-        list(pool.map(bring_small, (one for one in resolved.files if one.size < CHUNK_BYTES)))
+        list(pool.map(bring_small, (item for item in resolved.files if item.size < CHUNK_BYTES)))
     for file in resolved.files:
         if file.size >= CHUNK_BYTES:
             bring(file)

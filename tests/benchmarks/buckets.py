@@ -107,14 +107,14 @@ def _run(command: list[str], prefix: Sequence[str]) -> Ran:
     )
     assert process.stdout is not None
     with process.stdout:
-        said = process.stdout.read()
+        data = process.stdout.read()
     _, status, used = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         sys.exit(f"{command[0]} ended with {process.returncode}")
-    told = float(said) if command[0] == sys.executable else seconds
-    return Ran(told, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e6)
+    messages = float(data) if command[0] == sys.executable else seconds
+    return Ran(messages, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e6)
 
 
 def compare(
@@ -122,19 +122,21 @@ def compare(
 ) -> bool:
     """Measure one shape and print it; whether its limits are kept. ``prefix`` goes before each command, where the bucket is on another host."""
     assert bucket.directory is not None
-    files = [one for one in (bucket.directory / "shape").rglob("*") if one.is_file()]
-    size = sum(one.stat().st_size for one in files)
-    found: dict[str, list[Ran]] = {side: [] for side in SIDES}
+    files = [path for path in (bucket.directory / "shape").rglob("*") if path.is_file()]
+    size = sum(file.stat().st_size for file in files)
+    result: dict[str, list[Ran]] = {side: [] for side in SIDES}
     _run(_s5cmd(bucket, scratch / "before"), prefix)
     for number in range(rounds):
         for side, command in SIDES.items():
             target = scratch / f"{side}-{number}"
-            found[side].append(_run(command(bucket, target), prefix))
+            result[side].append(_run(command(bucket, target), prefix))
             shutil.rmtree(target)
     print(f"{name}: {len(files)} files, {size / 1e6:.0f} MB, load {os.getloadavg()[0]:.1f}")
-    medians = {side: statistics.median(one.seconds for one in each) for side, each in found.items()}
+    medians = {
+        side: statistics.median(item.seconds for item in each) for side, each in result.items()
+    }
     for side, seconds in medians.items():
-        cpu = statistics.median(one.cpu for one in found[side])
+        cpu = statistics.median(item.cpu for item in result[side])
         rate = f"{size / 1e6 / seconds:.0f} MB/s, {len(files) / seconds:.0f} files/s"
         print(f"  {side}: {rate}, {cpu:.2f} s of CPU")
     s5cmd, minimal = (medians[side] / medians["trainctl"] for side in ("s5cmd", "minimal"))
@@ -142,7 +144,7 @@ def compare(
     possible = medians["s5cmd"] / medians["minimal"]
     print(f"  ratio to s5cmd: {s5cmd:.2f} (limit {limit}; the minimal loop's is {possible:.2f})")
     print(f"  ratio to the minimal loop: {minimal:.2f} (limit {AGAINST_MINIMAL})")
-    peak = max(one.peak_mb for one in found["trainctl"])
+    peak = max(item.peak_mb for item in result["trainctl"])
     print(f"  peak memory: {peak:.0f} MB (limit {MEMORY_LIMIT_MB} MB)")
     return s5cmd >= limit and minimal >= AGAINST_MINIMAL and peak < MEMORY_LIMIT_MB
 

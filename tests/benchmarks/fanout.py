@@ -174,7 +174,7 @@ def _rsync(case: Case) -> float:
             subprocess.Popen([*host.prefix, "rsync", "-aW", url, str(base / f"copy-{number}")])
             for number, host in enumerate(hosts[1:])
         ]
-        codes = [one.wait() for one in work]
+        codes = [item.wait() for item in work]
         assert not any(codes), codes
         return time.monotonic() - began
 
@@ -218,10 +218,10 @@ def _peers(
         for number, (node, host) in enumerate(zip(nodes, hosts, strict=True))
     ]
     try:
-        yield {"peers": [one.peer for one in servings]}
+        yield {"peers": [entry.peer for entry in servings]}
     finally:
-        for one in servings:
-            one.end()
+        for item in servings:
+            item.end()
 
 
 if __name__ == "__main__":

@@ -86,19 +86,19 @@ def mirrored(side: str, hub: str, folder: Path, variables: dict[str, str]) -> Ro
     folder.mkdir()
     os.sync()
     user = SshUser(folder / "user")
-    with project(folder) as made, sshd(folder / "gpu-0", user, address="127.0.0.1") as host:
+    with project(folder) as created, sshd(folder / "gpu-0", user, address="127.0.0.1") as host:
         user.known_hosts.write_text(host.known)
-        made.variables |= {**user.environment, **variables}
-        made.variables |= {"HF_ENDPOINT": hub, "PYTHONPATH": str(_ROOT)}
+        created.variables |= {**user.environment, **variables}
+        created.variables |= {"HF_ENDPOINT": hub, "PYTHONPATH": str(_ROOT)}
         urls = {"host": f"node://lab{folder}/mirror", "directory": (folder / "mirror").as_uri()}
         text = _MANIFEST.replace("MIRROR", urls[side]).replace("HOST", json.dumps(host.settings))
-        made.write({"trainctl.yaml": text})
-        return _applied(made, host)
+        created.write({"trainctl.yaml": text})
+        return _applied(created, host)
 
 
-def _applied(made: ProjectHarness, host: Sshd) -> Round:
+def _applied(project: ProjectHarness, host: Sshd) -> Round:
     began = time.perf_counter()
-    with made.start(program=("-c", _APPLY)) as process:
+    with project.start(program=("-c", _APPLY)) as process:
 
         def kind_of(root: int, name: str) -> str:
             if root == process.pid:
@@ -106,56 +106,56 @@ def _applied(made: ProjectHarness, host: Sshd) -> Round:
             return "sshd" if name.startswith("sshd") else "host"
 
         watched = Watched({process.pid, host.process.pid}, kind_of)
-        told, errors = process.communicate(timeout=_SECONDS)
+        messages, errors = process.communicate(timeout=_SECONDS)
     taken = watched.end()
     whole = time.perf_counter() - began
     asked = re.search(r"questions (\d+)", errors)
-    assert process.returncode == 0, f"{told}\n{errors}"
+    assert process.returncode == 0, f"{messages}\n{errors}"
     assert asked is not None, errors
-    done = made.json("history", "weights.model")["entries"][0]["mirrored"]
+    done = project.json("history", "weights.model")["entries"][0]["mirrored"]
     return Round(done["seconds"], whole, done["bytes"], int(asked[1]), taken)
 
 
 def compare(shape: str, hub: Sequence[Path | int], files: int, rounds: int, folder: Path) -> bool:
     """Measure one shape and print it; whether its limits are kept."""
     variables = {"HF_TOKEN": _TOKEN} if shape == "relayed" else {}
-    found: dict[str, list[Round]] = {"directory": [], "host": []}
+    result: dict[str, list[Round]] = {"directory": [], "host": []}
     with serving_hub(*hub) as url:
         for number in range(rounds):
-            for side, each in found.items():
+            for side, each in result.items():
                 each.append(mirrored(side, url, folder / f"{side}-{number}", variables))
     print(
-        f"{shape}: {files} files, {found['host'][0].size / 1e6:.0f} MB, load {os.getloadavg()[0]:.1f}"
+        f"{shape}: {files} files, {result['host'][0].size / 1e6:.0f} MB, load {os.getloadavg()[0]:.1f}"
     )
-    for side, each in found.items():
+    for side, each in result.items():
         _tell(side, files, each)
-    ratio = _median(found["directory"]) / _median(found["host"])
+    ratio = _median(result["directory"]) / _median(result["host"])
     kept = _say(
         "ratio to the directory", f"{ratio:.2f}", RATIOS[shape], kept=ratio >= RATIOS[shape]
     )
     if shape != "big":
-        asked = max(one.questions for one in found["host"]) / files * 1000
+        asked = max(item.questions for item in result["host"]) / files * 1000
         few = asked <= max(QUESTIONS, 2000 / files)
         kept &= _say("questions for a thousand files", f"{asked:.0f}", QUESTIONS, kept=few)
     for kind in ("command", "host"):
-        peak = max(one.taken[kind].peak_mb for one in found["host"])
+        peak = max(item.taken[kind].peak_mb for item in result["host"])
         most = MEMORY_MB[shape]
         kept &= _say(f"peak memory in MB, {kind}", f"{peak:.0f}", most, kept=peak < most)
     return kept
 
 
 def _median(rounds: Sequence[Round]) -> float:
-    return statistics.median(one.seconds for one in rounds)
+    return statistics.median(item.seconds for item in rounds)
 
 
 def _tell(side: str, files: int, rounds: Sequence[Round]) -> None:
     seconds = _median(rounds)
-    whole = statistics.median(one.whole for one in rounds)
+    whole = statistics.median(item.whole for item in rounds)
     rate = f"{rounds[0].size / 1e6 / seconds:.0f} MB/s, {files / seconds:.0f} files/s"
     print(f"  {side}: {rate}, {whole:.1f} s for all of apply, {rounds[0].questions} questions")
-    for kind in sorted({kind for one in rounds for kind in one.taken}):
-        cpu = statistics.median(one.taken[kind].cpu for one in rounds)
-        peak = max(one.taken[kind].peak_mb for one in rounds)
+    for kind in sorted({kind for item in rounds for kind in item.taken}):
+        cpu = statistics.median(item.taken[kind].cpu for item in rounds)
+        peak = max(item.taken[kind].peak_mb for item in rounds)
         print(f"    {kind}: {cpu:.1f} s of CPU, peak memory {peak:.0f} MB")
 
 

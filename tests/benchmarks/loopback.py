@@ -123,13 +123,13 @@ def _scp(base: Path, mirror: MirrorFixture) -> Iterator[dict[str, Callable[[], f
 
 def _medians(works: Works, base: Path, rounds: int) -> dict[str, float]:
     """Each side's own seconds, one side after the other in every round."""
-    found: dict[str, list[float]] = {name: [] for name in works}
+    seconds: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
         for name, work in works.items():
-            found[name].append(work())
+            seconds[name].append(work())
             shutil.rmtree(base / "node", ignore_errors=True)
             (base / "copy").unlink(missing_ok=True)
-    return {name: statistics.median(one) for name, one in found.items()}
+    return {name: statistics.median(item) for name, item in seconds.items()}
 
 
 def _small(base: Path, count: int, rounds: int) -> bool:

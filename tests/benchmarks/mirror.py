@@ -113,24 +113,24 @@ def _run(side: str, url: str, target: Path) -> dict[str, float]:
     os.sync()
     command = [sys.executable, "-m", "tests.benchmarks.mirror_sides", side, url, str(target)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    document: dict[str, float] = json.loads(done.stdout)
+    return document
 
 
 def _measure(url: str, rounds: int, scratch: Path) -> dict[str, Measured]:
-    found: dict[str, list[dict[str, float]]] = {"minimal": [], "product": [], "hub": []}
+    seconds: dict[str, list[dict[str, float]]] = {"minimal": [], "product": [], "hub": []}
     for number in range(rounds):
-        for side, each in found.items():
+        for side, each in seconds.items():
             target = scratch / f"{side}-{number}"
             each.append(_run(side, url, target))
             shutil.rmtree(target)
     return {
         side: Measured(
-            statistics.median(one["seconds"] for one in each),
-            statistics.median(one["cpu"] for one in each),
-            max(one["peak_mb"] for one in each),
+            statistics.median(row["seconds"] for row in each),
+            statistics.median(row["cpu"] for row in each),
+            max(row["peak_mb"] for row in each),
         )
-        for side, each in found.items()
+        for side, each in seconds.items()
     }
 
 
@@ -162,17 +162,17 @@ def _say(what: str, figure: str, limit: str, *, kept: bool) -> bool:
 
 def compare(name: str, root: Path, rounds: int, scratch: Path) -> bool:
     """Measure one shape and print it; whether its limits are kept."""
-    files = [one for one in root.rglob("*") if one.is_file()]
-    size = sum(one.stat().st_size for one in files)
+    files = [path for path in root.rglob("*") if path.is_file()]
+    size = sum(file.stat().st_size for file in files)
     with serving_hub(root) as url:
-        found = _measure(url, rounds, scratch)
+        result = _measure(url, rounds, scratch)
         again, requests = _again(url, rounds, scratch)
     print(f"{name}: {len(files)} files, {size / 1e6:.0f} MB, load {os.getloadavg()[0]:.1f}")
-    for side, one in found.items():
-        rate = f"{size / 1e6 / one.seconds:.0f} MB/s, {len(files) / one.seconds:.0f} files/s"
-        print(f"  {side}: {rate}, {one.cpu:.2f} s of CPU, peak memory {one.peak_mb:.0f} MB")
-    ours = found["product"]
-    hub, least = found["hub"].seconds / ours.seconds, found["minimal"].seconds / ours.seconds
+    for side, item in result.items():
+        rate = f"{size / 1e6 / item.seconds:.0f} MB/s, {len(files) / item.seconds:.0f} files/s"
+        print(f"  {side}: {rate}, {item.cpu:.2f} s of CPU, peak memory {item.peak_mb:.0f} MB")
+    ours = result["product"]
+    hub, least = result["hub"].seconds / ours.seconds, result["minimal"].seconds / ours.seconds
     kept = _say(
         "ratio to snapshot_download", f"{hub:.2f}", f"{AGAINST_HUB:g}", kept=hub >= AGAINST_HUB
     )

@@ -84,9 +84,9 @@ def _small(stream: io.BufferedReader, left: int, out: io.FileIO) -> str:
 def _large(stream: io.BufferedReader, left: int, out: io.FileIO) -> str:
     """Whole and by chunk, each in a thread."""
     queues: list[Queue[bytes | None]] = [Queue(8), Queue(8)]
-    found: list[str] = []
+    lines: list[str] = []
     threads = [
-        threading.Thread(target=work, args=(queue, found))
+        threading.Thread(target=work, args=(queue, lines))
         for work, queue in zip((_whole, _by_chunk), queues, strict=True)
     ]
     for thread in threads:
@@ -102,17 +102,17 @@ def _large(stream: io.BufferedReader, left: int, out: io.FileIO) -> str:
         queue.put(None)
     for thread in threads:
         thread.join()
-    return found[0]
+    return lines[0]
 
 
-def _whole(queue: Queue[bytes | None], found: list[str]) -> None:
+def _whole(queue: Queue[bytes | None], lines: list[str]) -> None:
     digest = hashlib.sha256()
     while (piece := queue.get()) is not None:
         digest.update(piece)
-    found.append(digest.hexdigest())
+    lines.append(digest.hexdigest())
 
 
-def _by_chunk(queue: Queue[bytes | None], found: list[str]) -> None:
+def _by_chunk(queue: Queue[bytes | None], lines: list[str]) -> None:
     digest, room = hashlib.sha256(), CHUNK
     while (piece := queue.get()) is not None:
         digest.update(piece)

@@ -39,11 +39,11 @@ class Watched:
         """What was taken since the beginning, by kind."""
         self._over.set()
         self._thread.join()
-        found: dict[str, Taken] = defaultdict(Taken)
+        result: dict[str, Taken] = defaultdict(Taken)
         for pid, (kind, taken) in self._seen.items():
-            found[kind].cpu += taken.cpu - self._before.get(pid, 0.0)
-            found[kind].peak_mb = max(found[kind].peak_mb, taken.peak_mb)
-        return found
+            result[kind].cpu += taken.cpu - self._before.get(pid, 0.0)
+            result[kind].peak_mb = max(result[kind].peak_mb, taken.peak_mb)
+        return result
 
     def _watch(self) -> None:
         while not self._over.wait(_EVERY_SECONDS):
@@ -53,15 +53,15 @@ class Watched:
 
     def _below(self) -> list[tuple[int, int, str, float]]:
         """Process, the root it descends from, name of its program, and seconds of processor time."""
-        all_of_them = {int(one.name): _stat(one) for one in Path("/proc").glob("[0-9]*")}
-        found = []
+        all_of_them = {int(path.name): _stat(path) for path in Path("/proc").glob("[0-9]*")}
+        values = []
         for pid, (_, name, cpu) in all_of_them.items():
             above = pid
             while above not in self._roots and above in all_of_them:
                 above = all_of_them[above][0]
             if above in self._roots:
-                found.append((pid, above, name, cpu))
-        return found
+                values.append((pid, above, name, cpu))
+        return values
 
 
 def _stat(place: Path) -> tuple[int, str, float]:
@@ -76,7 +76,7 @@ def _stat(place: Path) -> tuple[int, str, float]:
 
 def _peak_mb(pid: int) -> float:
     try:
-        found = _PEAK.search(Path(f"/proc/{pid}/status").read_text())
+        match = _PEAK.search(Path(f"/proc/{pid}/status").read_text())
     except OSError:
         return 0.0
-    return int(found[1]) * 1024 / 1e6 if found else 0.0
+    return int(match[1]) * 1024 / 1e6 if match else 0.0

@@ -70,17 +70,17 @@ class QuickBucket:
         return self._get(key, headers, whole=method == "GET")
 
     def _get(self, key: str, headers: dict[str, str], *, whole: bool) -> Answer:
-        found = self._objects.get(key)
-        if found is None:
+        result = self._objects.get(key)
+        if result is None:
             return Answer(404, b"<Error><Code>NoSuchKey</Code></Error>" if whole else b"")
         part = _RANGE.match(headers.get("range", ""))
         if part is None or not whole:
-            body = found.data if whole else b""
-            return Answer(200, body, tuple(found.head), len(found.data))
-        first, size = int(part[1]), len(found.data)
+            body = result.data if whole else b""
+            return Answer(200, body, tuple(result.head), len(result.data))
+        first, size = int(part[1]), len(result.data)
         end = min(size, int(part[2]) + 1) if part[2] else size
-        its = (*found.head, f"Content-Range: bytes {first}-{end - 1}/{size}")
-        return Answer(206, found.data[first:end], its)
+        its = (*result.head, f"Content-Range: bytes {first}-{end - 1}/{size}")
+        return Answer(206, result.data[first:end], its)
 
     def _put(self, key: str, body: bytes, headers: dict[str, str]) -> Answer:
         if key in self._objects and headers.get("if-none-match") == "*":
@@ -95,17 +95,17 @@ class QuickBucket:
             del self._keys[bisect_left(self._keys, key)]
 
     def _delete_all(self, body: bytes) -> Answer:
-        found = _KEY.findall(body)
-        for one in found:
-            self._delete(one.decode())
-        gone = b"".join(b"<Deleted><Key>%b</Key></Deleted>" % one for one in found)
+        matches = _KEY.findall(body)
+        for item in matches:
+            self._delete(item.decode())
+        gone = b"".join(b"<Deleted><Key>%b</Key></Deleted>" % match for match in matches)
         return Answer(200, b"<DeleteResult>%b</DeleteResult>" % gone)
 
     def _listed(self, query: dict[str, str]) -> Answer:
         prefix = query.get("prefix", "")
         after = query.get("continuation-token") or query.get("start-after") or ""
         start = max(bisect_left(self._keys, prefix), bisect_right(self._keys, after))
-        some = [one for one in self._keys[start : start + PAGE + 1] if one.startswith(prefix)]
+        some = [key for key in self._keys[start : start + PAGE + 1] if key.startswith(prefix)]
         rows = "".join(map(self._row, some[:PAGE]))
         more = len(some) > PAGE
         token = f"<NextContinuationToken>{some[PAGE - 1]}</NextContinuationToken>" if more else ""
@@ -116,11 +116,11 @@ class QuickBucket:
         )
 
     def _row(self, key: str) -> str:
-        found = self._objects[key]
-        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(found.modified))
+        result = self._objects[key]
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(result.modified))
         return (
-            f"<Contents><Key>{escape(key)}</Key><Size>{len(found.data)}</Size>"
-            f"<LastModified>{at}.{int(found.modified % 1 * 1000):03}Z</LastModified>"
+            f"<Contents><Key>{escape(key)}</Key><Size>{len(result.data)}</Size>"
+            f"<LastModified>{at}.{int(result.modified % 1 * 1000):03}Z</LastModified>"
             f'<ETag>"0"</ETag></Contents>'
         )
 

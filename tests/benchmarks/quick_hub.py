@@ -46,7 +46,7 @@ class Files:
     def __init__(self, root: Path) -> None:
         self._rows: list[dict[str, object]] = []
         self._found: dict[str, tuple[str, bytes | Path]] = {}
-        for path in sorted(one for one in root.rglob("*") if one.is_file()):
+        for path in sorted(item for item in root.rglob("*") if item.is_file()):
             self._add(path.relative_to(root).as_posix(), path)
 
     def _add(self, name: str, path: Path) -> None:
@@ -81,8 +81,8 @@ class MadeUp:
     def rows(self, start: int, end: int) -> list[dict[str, object]]:
         """See Shelf."""
         numbers = range(start, min(end, self._count))
-        names = {one: f"data/{one // 1000:04}/{one:08}.txt" for one in numbers}
-        return [_git_row(name, self._content(one)) for one, name in names.items()]
+        names = {number: f"data/{number // 1000:04}/{number:08}.txt" for number in numbers}
+        return [_git_row(name, self._content(item)) for item, name in names.items()]
 
     def find(self, path: str) -> tuple[str, bytes | Path] | None:
         """See Shelf."""
@@ -160,11 +160,11 @@ class QuickHub:
             self._tree(connection, method, query)
         else:
             self.asked[f"{method} file"] += 1
-            found = self._shelf.find(unquote(path.partition(f"/{REPO}/resolve/{COMMIT}/")[2]))
-            if found is None:
+            result = self._shelf.find(unquote(path.partition(f"/{REPO}/resolve/{COMMIT}/")[2]))
+            if result is None:
                 connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             else:
-                self._file(connection, method, head, *found)
+                self._file(connection, method, head, *result)
 
     def _tree(self, connection: socket.socket, method: str, query: str) -> None:
         cursor = re.search(r"cursor=(\d+)", query)

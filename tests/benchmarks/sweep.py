@@ -70,15 +70,15 @@ class Taken:
 def main(jobs: int, small: int, seconds: float) -> int:
     """Run both sweeps and print each figure with its limit; the exit code is 1 if one is beyond it."""
     few, many = measure(small, seconds), measure(jobs, seconds)
-    one = planned(1)
-    print(f"plan of {jobs} jobs          {many.plan_seconds:7.2f} s   (of 1 job {one:.2f} s)")
+    item = planned(1)
+    print(f"plan of {jobs} jobs          {many.plan_seconds:7.2f} s   (of 1 job {item:.2f} s)")
     print(
         f"apply of {jobs} jobs         {many.apply_seconds:7.1f} s   (of {small} jobs {few.apply_seconds:.1f} s)"
     )
     waiting = max(many.waiting_mib, default=0.0)
     print(f"rest, 4 at a time         {many.rest_seconds:7.1f} s   (jobs of {seconds} s)")
     figures = [
-        ("plan, seconds", many.plan_seconds, max(PLAN_SECONDS, PLAN_RATIO * one)),
+        ("plan, seconds", many.plan_seconds, max(PLAN_SECONDS, PLAN_RATIO * item)),
         ("runs at once", float(many.at_once), 4.0),
         (f"peak RSS of apply, {jobs} beside {small} jobs", many.peak_mib / few.peak_mib, GROWTH),
         (f"disk without records, {jobs} beside {small} jobs", many.disk / few.disk, GROWTH),
@@ -100,28 +100,31 @@ def main(jobs: int, small: int, seconds: float) -> int:
 
 def measure(jobs: int, seconds: float) -> Taken:
     """Plan and apply one sweep in a project of its own, to the end of its last run."""
-    with tempfile.TemporaryDirectory(prefix="trainctl-sweep-") as base, project(Path(base)) as made:
-        write(made, jobs, seconds)
+    with (
+        tempfile.TemporaryDirectory(prefix="trainctl-sweep-") as base,
+        project(Path(base)) as created,
+    ):
+        write(created, jobs, seconds)
         began = time.perf_counter()
-        made.run("plan")
+        created.run("plan")
         plan_seconds = time.perf_counter() - began
         began = time.perf_counter()
-        peak = apply(made)
+        peak = apply(created)
         apply_seconds = time.perf_counter() - began
-        waiting = waiting_runs(made)
-        waiting_kib = max((size(one.directory) / 1024 for one in waiting), default=0.0)
-        waiting_mib = [of_process(one.pid, "smaps_rollup", "Pss") for one in waiting]
+        waiting = waiting_runs(created)
+        waiting_kib = max((size(item.directory) / 1024 for item in waiting), default=0.0)
+        waiting_mib = [of_process(item.pid, "smaps_rollup", "Pss") for item in waiting]
         percent = processor(waiting)
-        runs = made.nodes / "local-0" / "runs"
+        runs = created.nodes / "local-0" / "runs"
         began = time.perf_counter()
-        gate(made).touch()
+        gate(created).touch()
         while len(list(runs.glob("*/run.json"))) < jobs or not all(map(ended, runs.iterdir())):
             time.sleep(0.1)
         rest = time.perf_counter() - began
         logs = [path.read_text().split() for path in runs.glob("*/log/rank-0.log")]
         assert len(logs) == jobs
         own = size(runs)
-        shared = size(made.nodes) + size(made.mirror) - own
+        shared = size(created.nodes) + size(created.mirror) - own
         return Taken(
             plan_seconds,
             apply_seconds,
@@ -138,21 +141,24 @@ def measure(jobs: int, seconds: float) -> Taken:
 
 def planned(jobs: int) -> float:
     """The seconds that planning so many jobs takes."""
-    with tempfile.TemporaryDirectory(prefix="trainctl-sweep-") as base, project(Path(base)) as made:
-        write(made, jobs, 0.0)
+    with (
+        tempfile.TemporaryDirectory(prefix="trainctl-sweep-") as base,
+        project(Path(base)) as created,
+    ):
+        write(created, jobs, 0.0)
         began = time.perf_counter()
-        made.run("plan")
+        created.run("plan")
         return time.perf_counter() - began
 
 
-def write(made: ProjectHarness, jobs: int, seconds: float) -> None:
+def write(project: ProjectHarness, jobs: int, seconds: float) -> None:
     """The manifest, code of 1 MiB and weights of 8 MiB. Commands are timed from the start of a program."""
-    made.forks = False
+    project.forks = False
     rates = ", ".join(f"{number}e-5" for number in range(1, max(jobs // 2, 1) + 1))
-    manifest = MANIFEST.format(rates=rates, seconds=seconds, gate=gate(made))
+    manifest = MANIFEST.format(rates=rates, seconds=seconds, gate=gate(project))
     if jobs == 1:
         manifest = manifest.replace("[1, 2]", "[1]")
-    made.write(
+    project.write(
         {
             "trainctl.yaml": manifest,
             "src/train.py": TRAIN,
@@ -162,15 +168,15 @@ def write(made: ProjectHarness, jobs: int, seconds: float) -> None:
     )
 
 
-def gate(made: ProjectHarness) -> Path:
+def gate(project: ProjectHarness) -> Path:
     """What every job waits for."""
-    return made.directory.parent / "gate"
+    return project.directory.parent / "gate"
 
 
-def apply(made: ProjectHarness) -> float:
+def apply(project: ProjectHarness) -> float:
     """Apply; its peak memory in MiB."""
     peak = 0.0
-    with made.start("apply", "--auto-approve", "--parallelism", "4") as process:
+    with project.start("apply", "--auto-approve", "--parallelism", "4") as process:
         reader = threading.Thread(target=process.communicate)
         reader.start()
         while process.poll() is None:
@@ -189,14 +195,14 @@ class Waiting:
     directory: Path
 
 
-def waiting_runs(made: ProjectHarness) -> list[Waiting]:
+def waiting_runs(project: ProjectHarness) -> list[Waiting]:
     """The runs that wait on the node, and who supervises them."""
-    found = []
-    for directory in (made.nodes / "local-0" / "runs").iterdir():
+    result = []
+    for directory in (project.nodes / "local-0" / "runs").iterdir():
         if json.loads((directory / "run.json").read_text())["status"] == "TRAINING_JOB_PENDING":
             claim = json.loads((directory / "claim.1").read_text())
-            found.append(Waiting(claim["pid"], directory))
-    return found
+            result.append(Waiting(claim["pid"], directory))
+    return result
 
 
 def ended(directory: Path) -> bool:
@@ -206,10 +212,13 @@ def ended(directory: Path) -> bool:
 
 def processor(waiting: list[Waiting], seconds: float = 5.0) -> float:
     """How much of one processor, in percent, they all take together while nothing happens."""
-    before = sum(ticks(one.pid) for one in waiting)
+    before = sum(ticks(item.pid) for item in waiting)
     time.sleep(seconds)
     return (
-        (sum(ticks(one.pid) for one in waiting) - before) / os.sysconf("SC_CLK_TCK") / seconds * 100
+        (sum(ticks(item.pid) for item in waiting) - before)
+        / os.sysconf("SC_CLK_TCK")
+        / seconds
+        * 100
     )
 
 

@@ -22,22 +22,22 @@ def switched_hosts(count: int, mbit: int) -> Iterator[list[NetnsHost]]:
     """So many hosts on one switch, each of which sends at most so many megabits a second."""
     names = [f"tc{os.getpid()}-{number}" for number in range(count)]
     switch = f"tc{os.getpid()}-sw"
-    made: list[str] = []
+    switches: list[str] = []
     try:
         _ip("netns", "add", switch)
-        made.append(switch)
+        switches.append(switch)
         _ip("-n", switch, "link", "add", "br0", "type", "bridge")
         _ip("-n", switch, "link", "set", "br0", "up")
         for number, name in enumerate(names):
             _ip("netns", "add", name)
-            made.append(name)
+            switches.append(name)
             _connect(name, switch, number, mbit)
         yield [
             NetnsHost(_address(number), ("ip", "netns", "exec", name))
             for number, name in enumerate(names)
         ]
     finally:
-        for name in reversed(made):
+        for name in reversed(switches):
             subprocess.run(["ip", "netns", "del", name], check=False)
 
 

@@ -132,9 +132,9 @@ def least(rounds: list[dict[str, Cost]]) -> dict[str, Cost]:
     """Of each step the least of everything."""
     return {
         step: Cost(
-            min(one[step].wall for one in rounds),
-            min(one[step].user for one in rounds),
-            min(one[step].peak_mb for one in rounds),
+            min(item[step].wall for item in rounds),
+            min(item[step].user for item in rounds),
+            min(item[step].peak_mb for item in rounds),
         )
         for step in rounds[0]
     }
@@ -142,11 +142,11 @@ def least(rounds: list[dict[str, Cost]]) -> dict[str, Cost]:
 
 def compare(size: int, sides: list[Side], rounds: int) -> dict[str, dict[str, Cost]]:
     """All sides in turn, round by round; prints what each took."""
-    found: dict[str, list[dict[str, Cost]]] = {side.name: [] for side in sides}
+    result: dict[str, list[dict[str, Cost]]] = {side.name: [] for side in sides}
     for _ in range(rounds):
         for side in sides:
-            found[side.name].append(once(side, size))
-    costs = {name: least(taken) for name, taken in found.items()}
+            result[side.name].append(once(side, size))
+    costs = {name: least(taken) for name, taken in result.items()}
     for name, steps in costs.items():
         for step, cost in steps.items():
             figures = f"{cost.wall:8.2f} s  user {cost.user:7.2f} s  {cost.peak_mb:5.0f} MB"
@@ -168,8 +168,8 @@ def beside_terraform(size: int, costs: dict[str, dict[str, Cost]]) -> Iterator[V
             continue
         ratio = theirs / ours.wall
         limit = RATIOS[step] if size == 1_000 else None
-        said = f"(limit {limit:g})" if limit else "(no limit at this size)"
-        yield f"{size:6,}  {step}: {ratio:.1f} times as fast {said}{where}", ratio >= (limit or 0)
+        text = f"(limit {limit:g})" if limit else "(no limit at this size)"
+        yield f"{size:6,}  {step}: {ratio:.1f} times as fast {text}{where}", ratio >= (limit or 0)
 
 
 def by_itself(costs: dict[str, Cost]) -> Iterator[Verdict]:
@@ -186,8 +186,8 @@ def flatness(ours: dict[int, dict[str, Cost]]) -> Iterator[Verdict]:
     for step in RATIOS:
         few, many, most = (ours[size][step].user for size in (100, 1_000, 10_000))
         below, above = (many - few) / 900 * 1000, (most - many) / 9_000 * 1000
-        said = f"{above:.2f} ms of CPU a resource above 1,000, {below:.2f} below"
-        yield f"{step}: {said}, ratio {above / below:.2f} (limit {FLAT})", above <= below * FLAT
+        text = f"{above:.2f} ms of CPU a resource above 1,000, {below:.2f} below"
+        yield f"{step}: {text}, ratio {above / below:.2f} (limit {FLAT})", above <= below * FLAT
 
 
 def main() -> int:

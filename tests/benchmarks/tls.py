@@ -36,7 +36,10 @@ def main() -> int:
     options = parser.parse_args()
     if not options.apart:
         return _apart()
-    for words in ("link set lo up", *(f"addr add {one}/32 dev lo" for one in _ADDRESSES.values())):
+    for words in (
+        "link set lo up",
+        *(f"addr add {item}/32 dev lo" for item in _ADDRESSES.values()),
+    ):
         subprocess.run(["ip", *words.split()], check=True)
     with tempfile.TemporaryDirectory(dir=options.memory) as folder:
         return _measure(Path(folder), options.mib * 2**20, options.rounds)

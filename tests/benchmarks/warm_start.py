@@ -54,41 +54,41 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="trainctl-warm-") as folder:
         top = Path(folder)
         user = SshUser(top / "user")
-        with project(top) as made, sshd(top / "gpu-0", user, address="127.0.0.1") as host:
+        with project(top) as created, sshd(top / "gpu-0", user, address="127.0.0.1") as host:
             user.known_hosts.write_text(host.known)
-            made.variables.update(user.environment)
-            made.write(
+            created.variables.update(user.environment)
+            created.write(
                 {"src/nothing.txt": "", "weights/model.bin": os.urandom(options.mib * 2**20)}
             )
-            found = _rounds(made, host, options.rounds)
-            version = _median(lambda: _run(made, "version"), options.rounds)
+            rounds = _rounds(created, host, options.rounds)
+            version = _median(lambda: _run(created, "version"), options.rounds)
             login, again = _ssh(top, user, host, options.rounds)
-    median = statistics.median(found)
+    median = statistics.median(rounds)
     print(
         f"apply to RUNNING on a warm node, {options.mib} MiB of weights: {median:.2f} s (limit {LIMIT_SECONDS:.0f} s; "
-        f"{min(found):.2f} to {max(found):.2f}); trainctl version {version:.2f} s, ssh {login:.2f} s to log in, {again:.2f} s "
+        f"{min(rounds):.2f} to {max(rounds):.2f}); trainctl version {version:.2f} s, ssh {login:.2f} s to log in, {again:.2f} s "
         f"by a connection that is open; load {os.getloadavg()[0]:.1f}"
     )
     return 0 if median < LIMIT_SECONDS else 1
 
 
-def _rounds(made: ProjectHarness, host: Sshd, rounds: int) -> list[float]:
+def _rounds(project: ProjectHarness, host: Sshd, rounds: int) -> list[float]:
     """The seconds of each apply, after a first one that brings the weights."""
-    found = []
+    timestamps = []
     for number in range(rounds + 1):
-        jobs = "".join(JOB.replace("NUMBER", str(one)) for one in range(number + 1))
+        jobs = "".join(JOB.replace("NUMBER", str(item)) for item in range(number + 1))
         hosts = json.dumps([host.settings])
-        made.write({"trainctl.yaml": MANIFEST.replace("HOSTS", hosts).replace("JOBS", jobs)})
+        project.write({"trainctl.yaml": MANIFEST.replace("HOSTS", hosts).replace("JOBS", jobs)})
         began = time.time()
-        _run(made, "apply", "--auto-approve")
-        status = made.json("status", f"job.job-{number}")
-        found.append(datetime.fromisoformat(status["started_at"]).timestamp() - began)
-    return found[1:]
+        _run(project, "apply", "--auto-approve")
+        status = project.json("status", f"job.job-{number}")
+        timestamps.append(datetime.fromisoformat(status["started_at"]).timestamp() - began)
+    return timestamps[1:]
 
 
-def _run(made: ProjectHarness, *words: str) -> None:
+def _run(project: ProjectHarness, *words: str) -> None:
     """Run the program as a user does, from its start on."""
-    with made.start(*words) as process:
+    with project.start(*words) as process:
         out, err = process.communicate()
     assert process.returncode == 0, (out, err)
 
@@ -108,12 +108,12 @@ def _ssh(top: Path, user: SshUser, host: Sshd, rounds: int) -> tuple[float, floa
 
 
 def _median(work: Callable[[], object], rounds: int) -> float:
-    found = []
+    result = []
     for _ in range(rounds):
         began = time.monotonic()
         work()
-        found.append(time.monotonic() - began)
-    return statistics.median(found)
+        result.append(time.monotonic() - began)
+    return statistics.median(result)
 
 
 if __name__ == "__main__":

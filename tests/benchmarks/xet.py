@@ -83,31 +83,31 @@ def compare(upstream: Path, scratch: Path, rounds: int) -> bool:
         "hf_xet": "{}",
         "hf_xet capped": json.dumps({f"reconstruction.{name}": mib * _MIB for name, mib in _CAPPED.items()}),
     }  # fmt: skip
-    found: dict[str, list[dict[str, float]]] = {"trainctl": [], **{side: [] for side in settings}}
+    seconds: dict[str, list[dict[str, float]]] = {"trainctl": [], **{side: [] for side in settings}}
     with serving_hub(upstream) as url:
         for number in range(rounds):
-            for side, runs in found.items():
+            for side, runs in seconds.items():
                 target = scratch / f"{side}-{number}"
                 if side == "trainctl":
-                    said = _ours(url, target, environment)
+                    python = _ours(url, target, environment)
                     shutil.rmtree(target)
                 else:
                     words = (str(scratch / "store"), wanted, str(target), settings[side])
-                    said = _python(_SIDE, *words, environment=environment)
+                    python = _python(_SIDE, *words, environment=environment)
                     if target.stat().st_size != file.stat().st_size:
                         sys.exit(f"{side} brought {target.stat().st_size} bytes")
                     target.unlink()
-                runs.append(json.loads(said))
-    return _print(found, file.stat().st_size)
+                runs.append(json.loads(python))
+    return _print(seconds, file.stat().st_size)
 
 
-def _print(found: Mapping[str, list[dict[str, float]]], size: int) -> bool:
+def _print(seconds: Mapping[str, list[dict[str, float]]], size: int) -> bool:
     print(f"one file, {size / 1e6:.0f} MB, load {os.getloadavg()[0]:.1f}")
     rates, peaks = {}, {}
-    for side, runs in found.items():
-        rates[side] = size / 1e6 / statistics.median(one["seconds"] for one in runs)
-        peaks[side] = max(one["peak_mb"] for one in runs)
-        cpu = statistics.median(one["cpu"] for one in runs)
+    for side, runs in seconds.items():
+        rates[side] = size / 1e6 / statistics.median(run["seconds"] for run in runs)
+        peaks[side] = max(run["peak_mb"] for run in runs)
+        cpu = statistics.median(run["cpu"] for run in runs)
         memory = f"peak memory {peaks[side]:.0f} MB"
         print(f"  {side}: {rates[side]:.0f} MB/s, {cpu:.2f} s of CPU, {memory}")
     best = max(rate for side, rate in rates.items() if side != "trainctl")

@@ -66,9 +66,9 @@ def normalized(
 ) -> list[str]:
     """The lines with names for volatile values; ``page`` is all output so far, which shows what ids of runs are."""
     ids = _run_ids(page)
-    found = [_normalize(line, ids, places) for line in lines if not _PROGRESS.fullmatch(line)]
+    result = [_normalize(line, ids, places) for line in lines if not _PROGRESS.fullmatch(line)]
     ordered: list[str] = []
-    for is_result, group in itertools.groupby(found, lambda line: bool(_RESULT.fullmatch(line))):
+    for is_result, group in itertools.groupby(result, lambda line: bool(_RESULT.fullmatch(line))):
         block = list(group)
         ordered += sorted(block, key=_result_order) if is_result else block
     text = "\n".join(ordered).strip("\n")
@@ -92,8 +92,8 @@ def _run_ids(lines: Iterable[str]) -> set[str]:
 def _normalize(line: str, ids: set[str], places: Mapping[str, str]) -> str:
     for real, shown in places.items():
         line = line.replace(real, shown)
-    for one in ids:
-        line = line.replace(one, "RUN")
+    for item in ids:
+        line = line.replace(item, "RUN")
     for pattern, name in _COMPILED:
         line = pattern.sub(name, line)
     return re.sub(r"(?<=\S)\s+", " ", line).rstrip()

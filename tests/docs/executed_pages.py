@@ -141,8 +141,8 @@ class PageRun:
         if code != command.exit_code:
             lines.append(f"exit code {code}, shown is {command.exit_code}")
         shown = normalized(command.output, self._shown)
-        found = normalized(real, self._real, self._places)
-        lines += unified_diff(shown, found, "shown", "real", lineterm="", n=1)
+        result = normalized(real, self._real, self._places)
+        lines += unified_diff(shown, result, "shown", "real", lineterm="", n=1)
         return "\n".join([*lines, "real output:", *real])
 
 

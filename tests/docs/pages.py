@@ -67,13 +67,13 @@ class Page:
     def fixtures(self) -> list[str]:
         """The services that the page asks for."""
         head = "\n".join(self.text.splitlines()[:_FIXTURE_LINES])
-        found = _FIXTURE.search(head)
-        return found[1].split() if found else []
+        match = _FIXTURE.search(head)
+        return match[1].split() if match else []
 
     def blocks(self) -> list[Block]:
         """Every fenced block, in order."""
         lines = self.text.splitlines()
-        found = []
+        blocks = []
         for token in _tokens(self.text):
             if token.type != "fence" or token.map is None:
                 continue
@@ -81,13 +81,13 @@ class Page:
             title = _TITLE.search(rest)
             line = token.map[0]
             before = lines[line - 1].strip() if line else ""
-            found.append(
+            blocks.append(
                 Block(
                     language, title[1] if title else "", token.content, line + 1,
                     _NOT_RUN.fullmatch(before) is None,
                 )
             )  # fmt: skip
-        return found
+        return blocks
 
     def links(self) -> list[str]:
         """Targets of links and images."""
@@ -101,15 +101,15 @@ class Page:
 
     def anchors(self) -> set[str]:
         """Anchors of the headings, as GitHub makes them."""
-        found: set[str] = set()
+        anchors: set[str] = set()
         for title in headings(self.text):
             base = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
             anchor, number = base, 0
-            while anchor in found:
+            while anchor in anchors:
                 number += 1
                 anchor = f"{base}-{number}"
-            found.add(anchor)
-        return found
+            anchors.add(anchor)
+        return anchors
 
     def paragraphs(self) -> Iterator[tuple[int, list[str]]]:
         """The first line's number and the lines of each paragraph."""
@@ -132,7 +132,7 @@ def headings(text: str) -> list[str]:
 
 def commands(block: Block) -> list[Command]:
     """The commands of a console block."""
-    found: list[Command] = []
+    commands: list[Command] = []
     words: list[str] = []
     output: list[str] = []
     start = block.line
@@ -141,7 +141,7 @@ def commands(block: Block) -> list[Command]:
         if words:
             code = re.fullmatch(r"# exit code: (\d+)", output[-1]) if output else None
             shown = output[:-1] if code else output
-            found.append(
+            commands.append(
                 Command("\n".join(words), tuple(shown), int(code[1]) if code else 0, start)
             )
 
@@ -156,7 +156,7 @@ def commands(block: Block) -> list[Command]:
             assert words, f"line {number}: output before a command"
             output.append(line)
     finish()
-    return found
+    return commands
 
 
 @cache

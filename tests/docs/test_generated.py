@@ -72,7 +72,7 @@ def _parse(words: list[str]) -> None:
 def test_every_exit_code_is_explained() -> None:
     """The table has the exit code of every error class, success, and the code for changes."""
     classes = [value for value in vars(errors).values() if isinstance(value, type)]
-    codes = {one.exit_code for one in classes if issubclass(one, errors.TrainctlError)}
+    codes = {item.exit_code for item in classes if issubclass(item, errors.TrainctlError)}
     assert EXIT_CODES.keys() == codes | {0, CHANGES}
     assert all(notes.exit_codes.keys() <= EXIT_CODES.keys() for notes in NOTES.values())
 

@@ -30,8 +30,8 @@ __all__ = [
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[ProjectHarness]:
     """An empty project."""
-    with project(tmp_path) as made:
-        yield made
+    with project(tmp_path) as created:
+        yield created
 
 
 TRAIN = """\

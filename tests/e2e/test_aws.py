@@ -63,8 +63,8 @@ def instances(ec2: Ec2Server, *states: str) -> list[dict[str, Any]]:
     """Instances in these states; by default those that exist."""
     wanted = states or ("pending", "running", "stopping", "stopped")
     pages = ec2.client().describe_instances()["Reservations"]
-    found = [instance for page in pages for instance in page["Instances"]]
-    return [instance for instance in found if instance["State"]["Name"] in wanted]
+    instances = [instance for page in pages for instance in page["Instances"]]
+    return [instance for instance in instances if instance["State"]["Name"] in wanted]
 
 
 def leftovers(ec2: Ec2Server) -> dict[str, list[str]]:

@@ -110,20 +110,20 @@ def hub() -> Iterator[Hub]:
 
 
 def write(
-    made: ProjectHarness, hub: Hub, platform: Platform, clusters: str = "", nodes: int = 1
+    project: ProjectHarness, hub: Hub, platform: Platform, clusters: str = "", nodes: int = 1
 ) -> ProjectHarness:
     """A manifest whose mirror is in the platform's bucket."""
-    made.variables |= {**platform.variables, "HF_ENDPOINT": hub.url}
+    project.variables |= {**platform.variables, "HF_ENDPOINT": hub.url}
     text = MANIFEST.replace("MIRROR", f'{{url: "{platform.url}"{platform.settings}}}')
     text = text.replace("CLUSTERS", clusters).replace("NODES", str(nodes))
-    made.write({"trainctl.yaml": text + (KEY if platform.settings else "")})
-    return made
+    project.write({"trainctl.yaml": text + (KEY if platform.settings else "")})
+    return project
 
 
-def assert_read(made: ProjectHarness) -> None:
+def assert_read(project: ProjectHarness) -> None:
     """The job read every file as it is upstream."""
     expected = {f"{sha256(data).hexdigest()}  ./{name}" for name, data in FILES.items()}
-    assert {*made.run("logs", "job.sft").stdout.splitlines()} == expected
+    assert {*project.run("logs", "job.sft").stdout.splitlines()} == expected
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_mirror_is_kept_in_a_bucket_of_each_platform(
         assert not fresh.mirror.exists()
         assert_filled_for_others(hub, platform, tmp_path)
 
-        blob = next(one for one in platform.objects.list("blobs/sha256") if one.size > 10**7)
+        blob = next(item for item in platform.objects.list("blobs/sha256") if item.size > 10**7)
         data = platform.objects.get(blob.key) or b""
         platform.objects.put(blob.key, data[:-1] + bytes([data[-1] ^ 1]))
         assert "changed" in fresh.run("mirror", "verify", code=1).stdout
@@ -172,7 +172,7 @@ def assert_filled_for_others(hub: Hub, platform: Platform, tmp_path: Path) -> No
         assert other.json("plan")["weights"][0]["bytes_upstream"] == 0
         other.run(*APPLY, "--wait")
         assert_read(other)
-        assert [one.path for one in hub.seen if "/resolve/" in one.path] == []
+        assert [request.path for request in hub.seen if "/resolve/" in request.path] == []
         other.run("destroy", "--auto-approve")
 
 

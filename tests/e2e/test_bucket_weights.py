@@ -178,5 +178,5 @@ def test_a_host_fetches_from_the_bucket_by_presigned_urls(
 
 
 def _hosts(host: Sshd) -> str:
-    oldest = {"python": found} if (found := python38()) else {}
+    oldest = {"python": result} if (result := python38()) else {}
     return json.dumps([{**host.settings, **oldest}])

@@ -22,7 +22,7 @@ APPLY = ("apply", "--auto-approve")
 
 
 def write(
-    made: ProjectHarness,
+    created: ProjectHarness,
     *names: str,
     project: str = "demo",
     command: str = "true",
@@ -31,20 +31,20 @@ def write(
 ) -> None:
     """Declare weights of ``SIZE`` random bytes each, a job for each, and the size of the node's cache."""
     for name in names:
-        if not (made.directory / name).exists():
-            made.write({f"{name}/model.bin": os.urandom(SIZE)})
+        if not (created.directory / name).exists():
+            created.write({f"{name}/model.bin": os.urandom(SIZE)})
     weights = {name: {"source": f"file:./{name}", "mount_location": f"w/{name}"} for name in names}
     jobs = {name: job(command, weights=[name], cluster="lab") for name in names}
     for earlier, later in zip(names, names[1:] if in_order else (), strict=False):
         jobs[later]["depends_on"] = [f"job.{earlier}"]
-    cache = {"node": {"dir": str(made.directory.parent / "nvme"), "size": size}}
+    cache = {"node": {"dir": str(created.directory.parent / "nvme"), "size": size}}
     clusters = {"lab": {"provider": "local", "cache": cache}}
-    write_manifest(made, jobs, weights=weights, clusters=clusters, project={"name": project})
+    write_manifest(created, jobs, weights=weights, clusters=clusters, project={"name": project})
 
 
-def valid(made: ProjectHarness, name: str, *arguments: str, code: int = 0) -> Any:
+def valid(project: ProjectHarness, name: str, *arguments: str, code: int = 0) -> Any:
     """The JSON that a command prints, validated against its schema."""
-    document = made.json(*arguments, code=code)
+    document = project.json(*arguments, code=code)
     Draft202012Validator(schema(name)).validate(document)
     return document
 
@@ -58,8 +58,8 @@ def gate(fresh: ProjectHarness) -> Path:
     return gate
 
 
-def is_completed(made: ProjectHarness, address: str) -> bool:
-    jobs = {row["address"]: row["status"] for row in made.json("status")["jobs"]}
+def is_completed(project: ProjectHarness, address: str) -> bool:
+    jobs = {row["address"]: row["status"] for row in project.json("status")["jobs"]}
     return jobs.get(address) == "TRAINING_JOB_COMPLETED"
 
 
@@ -81,8 +81,8 @@ def test_jobs_whose_weights_exceed_the_cache_together_run_one_after_another(
 def file_with(root: Path, content: bytes) -> Path:
     """The file that holds a blob, alone or in a pack."""
     files = (path for path in root.rglob("*") if path.is_file())
-    (found,) = (path for path in files if content in path.read_bytes())
-    return found
+    (result,) = (path for path in files if content in path.read_bytes())
+    return result
 
 
 def flip(path: Path, content: bytes) -> None:

@@ -48,8 +48,8 @@ for step in (number, number + 1):
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketServer]:
     """A bucket of rclone, which looks at signatures."""
-    with rclone(tmp_path_factory.mktemp("s3") / "root") as one:
-        yield one
+    with rclone(tmp_path_factory.mktemp("s3") / "root") as server:
+        yield server
 
 
 def write(fresh: ProjectHarness, checkpoints: str, number: int = 1) -> None:
@@ -71,8 +71,8 @@ def in_bucket(bucket: BucketServer, prefix: str, more: str = "") -> str:
 
 def listed(project: ProjectHarness, *more: str) -> list[dict[str, Any]]:
     """What ``checkpoints list`` says."""
-    found: list[dict[str, Any]] = project.json("checkpoints", "list", "sft", *more)["checkpoints"]
-    return found
+    result: list[dict[str, Any]] = project.json("checkpoints", "list", "sft", *more)["checkpoints"]
+    return result
 
 
 def test_a_bucket_from_training_to_download(fresh: ProjectHarness, bucket: BucketServer) -> None:
@@ -92,21 +92,21 @@ def test_a_bucket_from_training_to_download(fresh: ProjectHarness, bucket: Bucke
     )
     status = fresh.json("status", "sft")
 
-    assert [(one["name"], one["step"], one["type"], one["base_model"], one["lora_rank"], one["parameters"], one["state"])
-            for one in rows] == [
+    assert [(item["name"], item["step"], item["type"], item["base_model"], item["lora_rank"], item["parameters"], item["state"])
+            for item in rows] == [
         (f"checkpoint-{step}", step, "lora", "Qwen/Qwen3-0.6B", 8, 4, "complete") for step in (1, 2)
     ]  # fmt: skip
     assert rows[0]["url"] == f"s3://models/all/demo/sft/1-{status['run']}/rank-0/checkpoint-1"
     assert (fresh.directory / place / "adapter_model.safetensors").read_bytes()[
         -16:
     ] == b"\x02" * 16
-    assert {one["relative_file_name"] for one in urls["checkpoint_artifacts"]} == {
+    assert {item["relative_file_name"] for item in urls["checkpoint_artifacts"]} == {
         f"checkpoint-{step}/adapter_{name}" for step in (1, 2) for name in ("config.json", "model.safetensors")
     }  # fmt: skip
-    for one in urls["checkpoint_artifacts"]:
-        with urllib.request.urlopen(one["url"]) as answer:
-            assert len(answer.read()) == one["size_bytes"]
-    assert [one["base_model"] for one in table] == ["Qwen/Qwen3-0.6B"] * 2
+    for row in urls["checkpoint_artifacts"]:
+        with urllib.request.urlopen(row["url"]) as answer:
+            assert len(answer.read()) == row["size_bytes"]
+    assert [item["base_model"] for item in table] == ["Qwen/Qwen3-0.6B"] * 2
     assert status["checkpoint_sync_status"] == "COMPLETED"
     assert SECRET.encode() not in all_text_below(fresh.directory.parent)
     assert bucket.directory is not None
@@ -138,19 +138,19 @@ def test_a_run_begins_with_the_newest_checkpoint_of_those_before(
     moved = shutil.copytree(bucket.directory / "loop", fresh.directory.parent / "moved")
     write(fresh, f"checkpoints: {{url: 'file://{moved}'}}", 5)
     del fresh.variables["BUCKET"]
-    assert [one["step"] for one in listed(fresh, "--run", "2")] == [3, 4]
+    assert [entry["step"] for entry in listed(fresh, "--run", "2")] == [3, 4]
 
     assert first == "loaded []\n"
     assert changed["job.sft"] == ["update"]
-    for said, step in ((second, 2), (third, 4), (fourth, 4)):
+    for output, step in ((second, 2), (third, 4), (fourth, 4)):
         folder = f"sft/rank-0/checkpoint-{step}"
         assert (
-            said
+            output
             == f"loaded ['{folder}/adapter_config.json', '{folder}/adapter_model.safetensors']\n"
         )
-    assert [(one["name"], one["step"]) for one in status["loaded_checkpoints"]] == [
-        ("checkpoint-4", 4)
-    ]
+    assert [
+        (checkpoint["name"], checkpoint["step"]) for checkpoint in status["loaded_checkpoints"]
+    ] == [("checkpoint-4", 4)]
 
 
 def test_a_wrong_credential_stops_a_run_before_it_trains(
@@ -168,17 +168,17 @@ def test_a_wrong_credential_stops_a_run_before_it_trains(
     assert "checkpoint store s3://models/wrong: " in failed.stderr
     assert "SignatureDoesNotMatch" in failed.stderr
     assert "[checkpoint-store]" in failed.stderr
-    codes = [one["data"]["code"] for one in events if one["type"] == "step_failed"]
+    codes = [event["data"]["code"] for event in events if event["type"] == "step_failed"]
     assert codes == ["checkpoint-store"]
     assert "another-secret" not in failed.stdout + failed.stderr
-    assert [one["name"] for one in listed(fresh)] == ["checkpoint-1", "checkpoint-2"]
+    assert [entry["name"] for entry in listed(fresh)] == ["checkpoint-1", "checkpoint-2"]
 
 
 def test_a_directory_keeps_what_the_manifest_says(fresh: ProjectHarness, tmp_path: Path) -> None:
     """keep_last; what a destroy leaves is named, and --delete-checkpoints leaves nothing."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store', keep_last: 1}}")
     fresh.run("apply", "--auto-approve", "--wait")
-    names = [one["name"] for one in listed(fresh)]
+    names = [entry["name"] for entry in listed(fresh)]
     url = fresh.run("checkpoints", "url", "sft").stdout.split()[0]
     kept = fresh.run("destroy", "--auto-approve").stdout
     stored = list((tmp_path / "store").rglob("*.safetensors"))
@@ -222,9 +222,9 @@ jobs:
 """
     fresh.write({"trainctl.yaml": text})
     fresh.run("apply", "--auto-approve", "--wait")
-    first = [fresh.run("logs", one).stdout for one in ("s[lr=1]", "s[lr=2]", "ld")]
+    first = [fresh.run("logs", name).stdout for name in ("s[lr=1]", "s[lr=2]", "ld")]
     fresh.run("run", "s", "--auto-approve", "--follow")
-    second = [fresh.run("logs", one).stdout for one in ("s[lr=1]", "s[lr=2]")]
+    second = [fresh.run("logs", name).stdout for name in ("s[lr=1]", "s[lr=2]")]
 
     assert first == ["", "", "from 1\n"]
     assert second == ["from 1\n", "from 2\n"]
@@ -258,5 +258,5 @@ def test_an_interrupted_download_is_taken_up(fresh: ProjectHarness, tmp_path: Pa
     assert "[target-exists]" in again.stderr
     assert "no job named" in fresh.run("checkpoints", "list", code=64).stderr
     assert (fresh.directory / "src/out/step=7.ckpt/step=7.ckpt").read_text() == "7"
-    for said, place in ((file, "src/out/step=7.ckpt"), (deployed, "src/lib/model")):
-        assert f"{place} is in the code directory of job.sft, and is left out" in said.stderr
+    for output, place in ((file, "src/out/step=7.ckpt"), (deployed, "src/lib/model")):
+        assert f"{place} is in the code directory of job.sft, and is left out" in output.stderr

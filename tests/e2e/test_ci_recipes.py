@@ -39,20 +39,22 @@ def test_the_recipes_are_valid() -> None:
         jsonschema.validate(recipe(kind), schema)
 
 
-def _commit(made: ProjectHarness, message: str) -> str:
-    git(made.directory, "add", "-A")
-    git(made.directory, "commit", "-qm", message)
-    return git(made.directory, "rev-parse", "HEAD")
+def _commit(project: ProjectHarness, message: str) -> str:
+    git(project.directory, "add", "-A")
+    git(project.directory, "commit", "-qm", message)
+    return git(project.directory, "rev-parse", "HEAD")
 
 
-def _write(made: ProjectHarness, rate: float) -> None:
-    state = {"url": f"file://{made.directory.parent}/state"}
-    command = f'echo "rate {rate} $TOKEN"; echo $BT_TRAINING_JOB_ID >> {made.directory.parent}/runs'
+def _write(project: ProjectHarness, rate: float) -> None:
+    state = {"url": f"file://{project.directory.parent}/state"}
+    command = (
+        f'echo "rate {rate} $TOKEN"; echo $BT_TRAINING_JOB_ID >> {project.directory.parent}/runs'
+    )
     train = job(
         command, weights=["tiny"], runtime={"environment_variables": {"TOKEN": {"secret": "key"}}}
     )
     secrets = {"key": {"from": "env", "name": "PLANTED"}}
-    write_manifest(made, {"train": train}, state=state, weights=WEIGHTS, secrets=secrets)
+    write_manifest(project, {"train": train}, state=state, weights=WEIGHTS, secrets=secrets)
 
 
 @pytest.mark.long
@@ -120,19 +122,19 @@ def test_the_plan_of_a_fork_becomes_a_comment(fresh: ProjectHarness) -> None:
         assert "[not-approved]" in runner.run("push", stub.head, code=11)
 
 
-def _see_no_change(made: ProjectHarness) -> None:
+def _see_no_change(project: ProjectHarness) -> None:
     """One run, nothing to do, and no secret in any form of the plan."""
-    assert "rate 0.2 (redacted)" in made.run("logs", "train", "--follow").stdout
-    assert len((made.directory.parent / "runs").read_text().split()) == 1
-    plan = made.json("plan", "--out", "same.bin")
+    assert "rate 0.2 (redacted)" in project.run("logs", "train", "--follow").stdout
+    assert len((project.directory.parent / "runs").read_text().split()) == 1
+    plan = project.json("plan", "--out", "same.bin")
     assert {tuple(row["change"]["actions"]) for row in plan["resource_changes"]} == {("no-op",)}
     for format_ in ("html", "markdown", "json"):
-        assert SECRET not in made.run("show", "same.bin", "--format", format_).stdout
+        assert SECRET not in project.run("show", "same.bin", "--format", format_).stdout
 
 
-def _weights(made: ProjectHarness) -> dict[Path, tuple[int, int]]:
+def _weights(project: ProjectHarness) -> dict[Path, tuple[int, int]]:
     """Every file with content of the mirror and the nodes, and when it was written."""
-    places = [path for top in (made.mirror, made.nodes) for path in top.rglob("*")]
+    places = [path for top in (project.mirror, project.nodes) for path in top.rglob("*")]
     files = [path for path in places if path.is_file() and path.stat().st_size == 25_600]
     assert files
     return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
@@ -142,7 +144,7 @@ def _see_drift(runner: Runner, stub: ReviewStub) -> None:
     """One issue while the mirror lacks the weights; closed when they are there again."""
     runner.run("schedule", stub.merged)
     assert not stub.issues
-    mirror = runner.made.mirror
+    mirror = runner.project.mirror
     moved = mirror.rename(mirror.parent / "moved")
     for _ in range(2):
         runner.run("schedule", stub.merged)

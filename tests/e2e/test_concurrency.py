@@ -40,21 +40,21 @@ def slow(fresh: ProjectHarness, hub: Hub) -> ProjectHarness:
     return fresh
 
 
-def hanging(made: ProjectHarness, hub: Hub, *arguments: str) -> subprocess.Popen[str]:
+def hanging(project: ProjectHarness, hub: Hub, *arguments: str) -> subprocess.Popen[str]:
     """An apply that has begun to mirror the weights and can't go on; everything else that it does is done."""
-    process = made.start(*arguments)
+    process = project.start(*arguments)
     wait_for(lambda: hub.asked("model.safetensors") or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     return process
 
 
-def told(process: subprocess.Popen[str], word: str) -> str:
+def read_until(process: subprocess.Popen[str], word: str) -> str:
     """Wait until standard error says a word; what it said until then."""
     assert process.stderr is not None
-    said = ""
-    while word not in said and (line := process.stderr.readline()):
-        said += line
-    return said
+    text = ""
+    while word not in text and (line := process.stderr.readline()):
+        text += line
+    return text
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -68,23 +68,23 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def settled(made: ProjectHarness) -> None:
+def settled(project: ProjectHarness) -> None:
     """One apply later everything is as declared, each job has one run that completed, and nothing is left open."""
-    made.run(*WAIT)
-    state = made.json("show")
+    project.run(*WAIT)
+    state = project.json("show")
     runs = {
-        one["address"]: one["outputs"]["runs"]
-        for one in state["resources"]
-        if one["address"].startswith("job.")
+        resource["address"]: resource["outputs"]["runs"]
+        for resource in state["resources"]
+        if resource["address"].startswith("job.")
     }
 
-    assert {name: [run["status"] for run in found] for name, found in runs.items()} == {
+    assert {name: [run["status"] for run in result] for name, result in runs.items()} == {
         "job.a": ["TRAINING_JOB_COMPLETED"],
         "job.b": ["TRAINING_JOB_COMPLETED"],
     }
     assert (state["open_intents"], state["orphaned_intents"]) == ([], [])
-    assert made.json("mirror", "list")["bytes_unfinished"] == 0
-    made.run("plan", "--detailed-exitcode")
+    assert project.json("mirror", "list")["bytes_unfinished"] == 0
+    project.run("plan", "--detailed-exitcode")
 
 
 def test_the_same_address_is_one_commands_at_a_time(slow: ProjectHarness, hub: Hub) -> None:
@@ -118,12 +118,12 @@ def test_the_first_interrupt_finishes_what_is_in_flight(slow: ProjectHarness, hu
     """The step under way is finished and recorded, nothing more is begun, exit 130; the next apply does the rest."""
     process = hanging(slow, hub, *APPLY, "--parallelism", "1")
     process.send_signal(signal.SIGINT)
-    said = told(process, "Finishing")
+    output = read_until(process, "Finishing")
     hub.closing.set()
     code, out, _ = end(process)
     addresses = slow.json("state", "list")["addresses"]
 
-    assert "Ctrl-C" in said
+    assert "Ctrl-C" in output
     assert code == 130
     assert "weights.m" in addresses
     assert "job.a" not in addresses
@@ -136,7 +136,7 @@ def test_the_second_interrupt_stops_at_once(slow: ProjectHarness, hub: Hub) -> N
     """Though the download hangs for ever; nothing is lost: the next apply carries on."""
     process = hanging(slow, hub, *APPLY)
     process.send_signal(signal.SIGINT)
-    first = told(process, "Finishing")
+    first = read_until(process, "Finishing")
     process.send_signal(signal.SIGINT)
     code, _, rest = end(process)
 

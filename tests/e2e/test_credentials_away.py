@@ -83,7 +83,7 @@ def test_a_secret_that_its_keeper_does_not_give_stops_nobody_who_has_it_all(
 def _stands_in(work: ProjectHarness, code: str) -> tuple[str, str]:
     """What is said where the mirror stands in, and where nothing is mirrored."""
     plan = work.json("plan")
-    (told,) = [one for one in plan["diagnostics"] if one["code"] == code]
+    (diagnostic,) = [problem for problem in plan["diagnostics"] if problem["code"] == code]
     lock = (work.directory / "trainctl.lock").read_text()
     shutil.rmtree(work.directory / ".trainctl")
     work.run("apply", "--auto-approve", "--wait")
@@ -95,7 +95,7 @@ def _stands_in(work: ProjectHarness, code: str) -> tuple[str, str]:
     work.write({"trainctl.lock": lock})
     unmirrored = work.run("plan", code=1).stderr
 
-    assert told["severity"] == "warning"
+    assert diagnostic["severity"] == "warning"
     assert plan["weights"][0]["bytes_upstream"] == 0
     assert logs == "{}\n"
     assert kept == lock
@@ -104,4 +104,4 @@ def _stands_in(work: ProjectHarness, code: str) -> tuple[str, str]:
         "The source is in trainctl.lock. The mirror doesn't contain the locked version."
         in unmirrored
     )
-    return told["detail"], unmirrored
+    return diagnostic["detail"], unmirrored

@@ -28,7 +28,7 @@ def test_one_apply_trains_the_job_and_keeps_its_checkpoint(
     assert log == ["lr 1e-3", "weights ['config.json', 'model.bin']", "done"]
     assert (Path(place) / "model.bin").read_bytes() == (bytes(range(256)) * 1000)[::-1]
     assert runs_done.read_text().split() == [status["run"]]
-    assert [one["complete"] for one in status["checkpoints"]] == [True]
+    assert [checkpoint["complete"] for checkpoint in status["checkpoints"]] == [True]
     assert demo.json("plan", "--replace", "job.sft")["deliveries"][0]["mount"] == "namespace"
     assert not Path("/app/models/tiny").exists()
     assert scratch == []
@@ -59,14 +59,14 @@ def test_a_second_apply_does_nothing_and_a_changed_learning_rate_runs_from_warm_
     demo.run("plan", "--detailed-exitcode", code=0)
 
     plan = demo.json("plan", "--var", "lr=1e-2")
-    change = next(one["change"] for one in plan["resource_changes"] if one["address"] == "job.sft")
+    change = next(row["change"] for row in plan["resource_changes"] if row["address"] == "job.sft")
     demo.run("plan", "--detailed-exitcode", "--var", "lr=1e-2", code=2)
     demo.run("apply", "--auto-approve", "--wait", "--var", "lr=1e-2")
 
     assert change["actions"] == ["delete", "create"]
     assert change["replace_paths"] == [["runtime", "start_commands", 0]]
     assert [
-        one["address"] for one in plan["resource_changes"] if one["change"]["actions"] != ["no-op"]
+        row["address"] for row in plan["resource_changes"] if row["change"]["actions"] != ["no-op"]
     ] == ["job.sft"]
     tiers = plan["deliveries"][0]["bytes_by_tier"]
     assert (tiers["node"], tiers["mirror"] + tiers["upstream"] + tiers["cluster"]) == (256018, 0)

@@ -31,16 +31,16 @@ def test_a_job_that_left_the_manifest(fresh: ProjectHarness) -> None:
     fresh.run(*APPLY)
     assert fresh.json("state", "list")["addresses"].count("job.sft") == 0
     status = fresh.json("status", "sft")
-    found = fresh.json("checkpoints", "list", "sft")["checkpoints"]
+    checkpoints = fresh.json("checkpoints", "list", "sft")["checkpoints"]
     place = fresh.run("checkpoints", "download", "sft").stdout.strip()
     code = fresh.run("download", "sft", "--output-dir", "code").stdout.strip()
 
     assert (status["number"], status["status"]) == (1, "TRAINING_JOB_COMPLETED")
     assert fresh.run("logs", "sft").stdout == "saved\n"
-    assert [(one["name"], one["state"]) for one in found] == [("checkpoint-1", "complete")]
+    assert [(row["name"], row["state"]) for row in checkpoints] == [("checkpoint-1", "complete")]
     assert (fresh.directory / place / "model.bin").read_text() == "kept\n"
     assert (fresh.directory / code / "note.txt").read_text() == "as it was"
-    assert [one["address"] for one in fresh.json("status")["jobs"]] == ["job.stay"]
+    assert [job["address"] for job in fresh.json("status")["jobs"]] == ["job.stay"]
     assert fresh.actions() == {}
 
     declare(fresh, SFT)

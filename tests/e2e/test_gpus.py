@@ -35,16 +35,16 @@ jobs:
 @pytest.fixture
 def gpus(fresh: ProjectHarness) -> FakeNvidiaGpus:
     """Two GPUs of this machine."""
-    made = FakeNvidiaGpus.make(fresh.directory.parent / "tools", 2)
-    fresh.variables["PATH"] = f"{made.tools}:{fresh.environment['PATH']}"
-    return made
+    gpus = FakeNvidiaGpus.make(fresh.directory.parent / "tools", 2)
+    fresh.variables["PATH"] = f"{gpus.tools}:{fresh.environment['PATH']}"
+    return gpus
 
 
 def problems(project: ProjectHarness, compute: str, *, exits: int) -> list[tuple[str, str, str]]:
     """The diagnostics of a plan."""
     project.write({"trainctl.yaml": CLUSTER + SHOW.replace("COMPUTE", compute)})
-    found = project.json("plan", code=exits)["diagnostics"]
-    return [(row["code"], row["summary"], row["detail"]) for row in found]
+    diagnostics = project.json("plan", code=exits)["diagnostics"]
+    return [(row["code"], row["summary"], row["detail"]) for row in diagnostics]
 
 
 def test_only_jobs_that_want_gpus_fail_with_a_broken_driver(

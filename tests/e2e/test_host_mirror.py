@@ -78,8 +78,8 @@ def lab(tmp_path: Path, fresh: ProjectHarness) -> Iterator[Lab]:
             place.mkdir()
             heard = ssh_recorder(place)
             address = f"127.0.0.{n + 2}"
-            one = sshd(place, user, f"ForceCommand {heard}", address=address, variables=trusted)
-            hosts.append(stack.enter_context(one))
+            item = sshd(place, user, f"ForceCommand {heard}", address=address, variables=trusted)
+            hosts.append(stack.enter_context(item))
         user.known_hosts.write_text("".join(host.known for host in hosts))
         fresh.variables |= {**user.environment, **trusted, "HF_ENDPOINT": hub.url}
         yield Lab(fresh, hosts, hub, web)

@@ -85,15 +85,15 @@ class Runner:
             for word in text.replace('"', " ").replace(":", " ").replace("@", " ").split()
             if word.startswith("canary")
         ]
-        found = []
-        for one in self.lines():
-            said = one["said"] + "".join(_decoded(one["said"]))
-            found += [(value, one["name"]) for value in values if value in said]
-        return found
+        result = []
+        for line in self.lines():
+            output = line["said"] + "".join(_decoded(line["said"]))
+            result += [(value, line["name"]) for value in values if value in output]
+        return result
 
 
-def _decoded(said: str) -> Iterator[str]:
-    for word in said.split():
+def _decoded(text: str) -> Iterator[str]:
+    for word in text.split():
         try:
             yield base64.b64decode(word, validate=True).decode("latin-1")
         except ValueError:
@@ -163,7 +163,7 @@ def write(runner: Runner, manifest: str) -> None:
 
 def unharmed(runner: Runner) -> None:
     """No credential was heard by anybody but the Hub, which may know its own; nothing was run."""
-    assert {one for one in runner.leaks() if one[1] != "huggingface.co"} == set()
+    assert {leak for leak in runner.leaks() if leak[1] != "huggingface.co"} == set()
     assert {value for value, _ in runner.leaks()} <= {canary("HF_TOKEN")}
     assert not (runner.work.directory / "ran").exists()
 

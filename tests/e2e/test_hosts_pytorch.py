@@ -40,7 +40,7 @@ def final(work: ProjectHarness, job: str) -> set[str]:
 def kept(work: ProjectHarness, job: str) -> set[tuple[int, str]]:
     """Rank and name of the complete checkpoints."""
     rows = work.json("checkpoints", "list", job)["checkpoints"]
-    return {(one["rank"], one["name"]) for one in rows if one["complete"]}
+    return {(row["rank"], row["name"]) for row in rows if row["complete"]}
 
 
 def test_a_lost_node_costs_the_steps_since_the_newest_checkpoint(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def work(fresh: ProjectHarness, hub: Hub) -> ProjectHarness:
 
 def requested_files(hub: Hub) -> Counter[str]:
     """How often each file was requested since the last call."""
-    paths = [one.path.partition("/resolve/")[2].partition("/")[2] for one in hub.seen]
+    paths = [request.path.partition("/resolve/")[2].partition("/")[2] for request in hub.seen]
     hub.seen.clear()
     return Counter(filter(None, paths))
 
@@ -70,7 +70,7 @@ def test_a_file_is_fetched_once_until_its_revision_changes(work: ProjectHarness,
     assert requested_files(hub) == {}
 
     upgraded = work.json("plan", "--upgrade")
-    changes = {one["address"]: one for one in upgraded["resource_changes"]}
+    changes = {change["address"]: change for change in upgraded["resource_changes"]}
     assert changes["weights.model"]["change"]["before"]["revision"] == row["revision"]
     assert changes["weights.model"]["change"]["after"]["revision"] == moved
     assert changes["job.sft"]["change"]["actions"] == ["no-op"]

@@ -43,8 +43,8 @@ def test_a_renamed_job_and_project(fresh: ProjectHarness) -> None:
     again = fresh.run("apply", "--auto-approve", "--expect", digest)
     assert "already applied" in again.stderr
     assert "No changes." in fresh.run("plan").stdout
-    (found,) = fresh.json("checkpoints", "list", "tune")["checkpoints"]
-    assert found["name"] == "checkpoint-1"
+    (checkpoint,) = fresh.json("checkpoints", "list", "tune")["checkpoints"]
+    assert checkpoint["name"] == "checkpoint-1"
     resumed = fresh.run("run", "tune", "--resume", "--auto-approve", "--follow").stdout
     assert "line\nline\n" in resumed
     assert "/checkpoint-1/w\n" in resumed

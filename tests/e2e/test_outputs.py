@@ -22,33 +22,33 @@ def lived(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[ProjectHarness, dict[str, list[dict[str, Any]]]]]:
     """A project in which a job completed with a checkpoint, one failed, and one had to be skipped; and all event lines."""
-    with project(tmp_path_factory.mktemp("lived")) as made:
+    with project(tmp_path_factory.mktemp("lived")) as result:
         good = job("mkdir $BT_CHECKPOINT_DIR/checkpoint-7; echo x > $BT_CHECKPOINT_DIR/checkpoint-7/w", "echo done",
                    runtime=KEEPING, weights=["tiny"])  # fmt: skip
         jobs = {"good": good, "bad": job("exit 3"), "wrong": job("true", weights=["moved"])}
         moved = {"source": "file:./moved", "mount_location": "models/moved"}
-        write_manifest(made, jobs, weights={**WEIGHTS, "moved": moved})
-        made.write({"moved/a": "a"})
-        made.run("plan", "--out", "p.bin")
-        made.write({"moved/a": "bc"})
-        events = {"apply": made.events("apply", "p.bin", "--wait", code=12)}
-        events["logs"] = made.events("logs", "good")
-        events["run"] = made.events("run", "good", "--auto-approve")
-        events["refused"] = made.events("apply", "--auto-approve", "--target", "job.none", code=1)
-        made.write({"moved/a": "bcd"})
-        events["refresh_error"] = made.events("apply", "p.bin", "--expect", "sha256:0", code=11)
-        (made.directory / "other").mkdir()
-        made.write({"other/trainctl.yaml": "jobs: {a: {}, b: {}}"})
-        events["invalid"] = made.events("apply", "--auto-approve", "-C", "other", code=1)
-        yield made, events
+        write_manifest(result, jobs, weights={**WEIGHTS, "moved": moved})
+        result.write({"moved/a": "a"})
+        result.run("plan", "--out", "p.bin")
+        result.write({"moved/a": "bc"})
+        events = {"apply": result.events("apply", "p.bin", "--wait", code=12)}
+        events["logs"] = result.events("logs", "good")
+        events["run"] = result.events("run", "good", "--auto-approve")
+        events["refused"] = result.events("apply", "--auto-approve", "--target", "job.none", code=1)
+        result.write({"moved/a": "bcd"})
+        events["refresh_error"] = result.events("apply", "p.bin", "--expect", "sha256:0", code=11)
+        (result.directory / "other").mkdir()
+        result.write({"other/trainctl.yaml": "jobs: {a: {}, b: {}}"})
+        events["invalid"] = result.events("apply", "--auto-approve", "-C", "other", code=1)
+        yield result, events
 
 
 def problems(name: str, document: object) -> list[str]:
     """What of a document the schema doesn't allow, where."""
-    found = Draft202012Validator(
+    errors = Draft202012Validator(
         schema(name), format_checker=Draft202012Validator.FORMAT_CHECKER
     ).iter_errors(document)
-    return [f"{error.json_path}: {error.message}" for error in found]
+    return [f"{error.json_path}: {error.message}" for error in errors]
 
 
 Lived = tuple[ProjectHarness, dict[str, list[dict[str, Any]]]]
@@ -73,8 +73,8 @@ Lived = tuple[ProjectHarness, dict[str, list[dict[str, Any]]]]
 )
 def test_outputs_hold_against_their_schemas(lived: Lived, name: str, command: str) -> None:
     """What is printed after a life with successes and failures has every required field, with the right kind of value."""
-    made, _ = lived
-    document = made.json(*command.split())
+    created, _ = lived
+    document = created.json(*command.split())
 
     assert problems(name, document) == []
     assert document
@@ -93,31 +93,31 @@ def test_event_lines_hold_against_their_schema(lived: Lived) -> None:
 def test_an_invalid_manifest_is_json_too(lived: Lived, tmp_path: Path) -> None:
     """validate says where, and the plan of it fails."""
     (tmp_path / "trainctl.yaml").write_text("jobs:\n  a: {runtime: {start_command: [x]}}\n")
-    made, _ = lived
-    document = made.json("validate", "-C", str(tmp_path), code=1)
+    created, _ = lived
+    document = created.json("validate", "-C", str(tmp_path), code=1)
 
     assert problems("validate", document) == []
     assert document["valid"] is False
-    assert {(one["line"], one["severity"]) for one in document["diagnostics"]} == {(2, "error")}
-    assert any("start_commands" in one["detail"] for one in document["diagnostics"])
+    assert {(row["line"], row["severity"]) for row in document["diagnostics"]} == {(2, "error")}
+    assert any("start_commands" in diagnostic["detail"] for diagnostic in document["diagnostics"])
 
 
 def test_schemas_are_printed(lived: Lived) -> None:
     """schema KIND prints one; without KIND the manifest's; a wrong one names those there are."""
-    made, _ = lived
-    wrong = made.run("schema", "plans", code=64)
+    created, _ = lived
+    wrong = created.run("schema", "plans", code=64)
 
-    assert json.loads(made.run("schema", "plan").stdout) == schema("plan")
-    assert json.loads(made.run("schema").stdout) == schema("manifest")
+    assert json.loads(created.run("schema", "plan").stdout) == schema("plan")
+    assert json.loads(created.run("schema").stdout) == schema("manifest")
     assert all(name in wrong.stderr for name in names())
 
 
 def test_schemas_refuse_documents_without_a_required_field(lived: Lived) -> None:
     """A schema that allows everything would prove nothing."""
-    made, events = lived
+    created, events = lived
     documents = {
-        "plan": made.json("plan"),
-        "state": made.json("show"),
+        "plan": created.json("plan"),
+        "state": created.json("show"),
         "events": events["apply"][-1],
     }
     for name, document in documents.items():

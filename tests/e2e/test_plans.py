@@ -13,9 +13,9 @@ from tests.support.projects.project import ProjectHarness
 APPLY = ("apply", "--auto-approve", "--wait")
 
 
-def log(made: ProjectHarness, name: str) -> list[str]:
+def log(project: ProjectHarness, name: str) -> list[str]:
     """What the newest run of a job printed."""
-    return made.run("logs", name).stdout.splitlines()
+    return project.run("logs", name).stdout.splitlines()
 
 
 def test_a_plan_file_is_applied_as_it_was_reviewed(fresh: ProjectHarness) -> None:
@@ -36,9 +36,9 @@ def test_a_plan_file_is_applied_as_it_was_reviewed(fresh: ProjectHarness) -> Non
     after = fresh.json("plan")
     assert after["manifest_digest"] != reviewed["manifest_digest"]
     assert {
-        one["address"]
-        for one in after["resource_changes"]
-        if one["change"]["actions"] == ["create"]
+        change["address"]
+        for change in after["resource_changes"]
+        if change["change"]["actions"] == ["create"]
     } == {"job.b"}
 
 
@@ -128,8 +128,8 @@ def test_detailed_exit_codes_and_the_ways_to_look_less(fresh: ProjectHarness) ->
     fresh.run("plan", "-detailed-exitcode", "-refresh=false", code=0)
     fresh.run("plan", "-detailed-exitcode", code=2)
     only = fresh.json("plan", "--refresh-only")
-    assert [one["address"] for one in only["resource_drift"]] == ["weights.tiny"]
-    assert {one["change"]["actions"][0] for one in only["resource_changes"]} == {"no-op"}
+    assert [row["address"] for row in only["resource_drift"]] == ["weights.tiny"]
+    assert {change["change"]["actions"][0] for change in only["resource_changes"]} == {"no-op"}
     assert "weights.tiny not found" in fresh.run("plan", "-refresh-only").stdout
     fresh.run("plan", "-detailed-exitcode", "-refresh-only", code=2)
     fresh.run("plan", "-detailed-exitcode", "-refresh-only", "-refresh=false", code=0)
@@ -185,10 +185,10 @@ def test_no_form_of_a_plan_holds_a_secret(fresh: ProjectHarness) -> None:
     text = fresh.run("plan", "--replace", "job.a", "--log-level", "debug")
     pulled = fresh.run("state", "pull")
 
-    shown = [one for done in (plan, applied, text, pulled) for one in (done.stdout, done.stderr)]
+    shown = [item for done in (plan, applied, text, pulled) for item in (done.stdout, done.stderr)]
     files = [path for path in fresh.directory.parent.rglob("*") if path.is_file()]
     assert len(value) == 25
     assert "wandb" in plan.stdout
-    assert not any(value in one for one in shown)
+    assert not any(value in line for line in shown)
     assert [path for path in files if value.encode() in path.read_bytes()] == []
     assert fresh.json("status", "a")["status"] == "TRAINING_JOB_COMPLETED"

@@ -23,9 +23,9 @@ ECC = "GPU 0 has 2 uncorrectable ECC errors"
 
 
 def nodes(demo: ProjectHarness) -> dict[str, Any]:
-    found = demo.json("nodes")
-    jsonschema.validate(found, schema("nodes"))
-    return {one["name"]: one for one in found["nodes"]}
+    nodes = demo.json("nodes")
+    jsonschema.validate(nodes, schema("nodes"))
+    return {node["name"]: node for node in nodes["nodes"]}
 
 
 def placed(demo: ProjectHarness, job: str) -> list[str]:
@@ -41,8 +41,8 @@ def test_a_faulty_host_is_left_out_until_it_is_released(tmp_path: Path) -> None:
         gpus.report_health(errors=2)
         health = (gpus.tools / "health").read_bytes()
         lab.hosts[0].do("sh", "-c", "cat > /opt/node/bin/health", given=health)
-        said = demo.run("apply", "--auto-approve", "--wait", "--target", "job.one").stderr
-        assert f"avoids node lab/gpu-0: {ECC}" in said
+        output = demo.run("apply", "--auto-approve", "--wait", "--target", "job.one").stderr
+        assert f"avoids node lab/gpu-0: {ECC}" in output
         assert placed(demo, "job.one") == ["lab/gpu-1"]
         faulty, healthy = nodes(demo).values()
         assert faulty["quarantine"]["reason"] == ECC
@@ -55,15 +55,15 @@ def test_a_faulty_host_is_left_out_until_it_is_released(tmp_path: Path) -> None:
         assert f", quarantined: {ECC}" in demo.run("state", "show", "cluster.lab").stdout
 
         problems = demo.json("plan", code=1)["diagnostics"]
-        assert [one["code"] for one in problems] == ["node-quarantined"]
+        assert [problem["code"] for problem in problems] == ["node-quarantined"]
         assert "trainctl nodes release lab/gpu-0" in problems[0]["detail"]
         assert demo.actions("--target", "cluster.lab") == {}
 
         demo.run("nodes", "release", "lab/gpu-0")
-        said = demo.run("apply", "--auto-approve", "--wait").stderr
-        assert f"warning: node lab/gpu-0: {ECC}" in said
+        output = demo.run("apply", "--auto-approve", "--wait").stderr
+        assert f"warning: node lab/gpu-0: {ECC}" in output
         assert placed(demo, "job.two") == ["lab/gpu-0", "lab/gpu-1"]
-        actions = [one["action"] for one in demo.json("history", "cluster.lab")["entries"]]
+        actions = [entry["action"] for entry in demo.json("history", "cluster.lab")["entries"]]
         assert [action for action in actions if "quarantine" in action] == [
             f"lab/gpu-0 quarantined: {ECC}",
             "lab/gpu-0 released from quarantine",

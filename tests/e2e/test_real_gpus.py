@@ -62,9 +62,9 @@ def gpus() -> list[str]:
 @pytest.fixture
 def work(gpus: list[str], tmp_path: Path) -> Iterator[ProjectHarness]:
     """A project with the programs."""
-    with project(tmp_path) as made:
-        made.write({"src/busy.py": BUSY})
-        yield made
+    with project(tmp_path) as created:
+        created.write({"src/busy.py": BUSY})
+        yield created
 
 
 def declare(work: ProjectHarness, gpus: list[str], *jobs: str) -> None:

@@ -55,7 +55,7 @@ def watching(project: ProjectHarness) -> Iterator[subprocess.Popen[str]]:
 
 def status(project: ProjectHarness, address: str) -> str | None:
     """How a job's newest run stands; None where it has none."""
-    jobs = {one["address"]: one["status"] for one in project.json("status")["jobs"]}
+    jobs = {job["address"]: job["status"] for job in project.json("status")["jobs"]}
     return jobs.get(address)
 
 
@@ -78,10 +78,10 @@ def test_an_apply_that_waits_carries_on_what_it_had_to_leave(
     applying = fresh.start("apply", "--auto-approve", "--wait")
     wait_for(lambda: status(fresh, "job.prep") == "TRAINING_JOB_RUNNING", 60)
     gate.touch()
-    said, _ = applying.communicate(timeout=120)
+    output, _ = applying.communicate(timeout=120)
 
-    assert applying.returncode == 0, said
-    assert "job.train: run 1" in said
+    assert applying.returncode == 0, output
+    assert "job.train: run 1" in output
     assert status(fresh, "job.train") == COMPLETED
 
 
@@ -94,9 +94,9 @@ def test_what_nobody_approved_is_left_alone(fresh: ProjectHarness, gate: Path) -
     gate.touch()
     wait_for(lambda: status(fresh, "job.prep") == COMPLETED, 60)
 
-    said = fresh.run("reconcile", "--once")
+    result = fresh.run("reconcile", "--once")
 
-    assert "created" not in said.stdout
+    assert "created" not in result.stdout
     assert set(fresh.actions()) == {"job.train", "job.extra"}
 
 

@@ -22,9 +22,9 @@ SAVE = "mkdir $BT_CHECKPOINT_DIR/checkpoint-{0}; echo {0} > $BT_CHECKPOINT_DIR/c
 FOUND = "cd $BT_LOAD_CHECKPOINT_DIR 2>/dev/null && find . -type f | sort; cd $BT_WORKING_DIR"
 
 
-def state_of(made: ProjectHarness, name: str, *flags: str) -> str:
+def state_of(project: ProjectHarness, name: str, *flags: str) -> str:
     """A job's state, without its prefix."""
-    status: str = made.json("status", name, *flags)["status"]
+    status: str = project.json("status", name, *flags)["status"]
     return status.removeprefix("TRAINING_JOB_")
 
 
@@ -135,19 +135,19 @@ def test_the_environment_of_a_job_and_what_stays_of_it(fresh: ProjectHarness) ->
     fresh.run(*WAIT, code=12)
     first = fresh.json("status", "sft")
     pairs = (line.partition("=") for line in fresh.run("logs", "sft").stdout.splitlines())
-    found = {name: value for name, _, value in pairs}
+    values = {name: value for name, _, value in pairs}
 
     assert first["ranks"][0]["exit_code"] == 1
     assert (
-        found.items()
+        values.items()
         >= {**VARIABLES, "BT_TRAINING_JOB_ID": first["run"], "MINE": "my value"}.items()
     )
-    assert found["BT_TRAINING_PROJECT_ID"]
-    assert found["BT_TRAINING_JOB_NAME"] == f"sft-{first['run']}"
-    assert all(found[name].startswith("/") for name in DIRECTORIES)
-    assert found["TRAINCTL_WEIGHTS_TINY"].endswith("/models/tiny")
+    assert values["BT_TRAINING_PROJECT_ID"]
+    assert values["BT_TRAINING_JOB_NAME"] == f"sft-{first['run']}"
+    assert all(values[name].startswith("/") for name in DIRECTORIES)
+    assert values["TRAINCTL_WEIGHTS_TINY"].endswith("/models/tiny")
     assert list(fresh.nodes.glob("*/runs/*/scratch/*")) == []
-    cache = Path(found["BT_PROJECT_CACHE_DIR"])
+    cache = Path(values["BT_PROJECT_CACHE_DIR"])
     kept = {path.name for path in cache.iterdir()}
     assert first["run"] in kept
 
@@ -195,26 +195,26 @@ def test_a_run_whose_replacement_fails_continues(fresh: ProjectHarness) -> None:
     assert (fresh.json("status", "sft")["number"], state_of(fresh, "sft")) == (2, "RUNNING")
 
 
-def said(made: ProjectHarness, *more: str) -> list[str]:
+def printed(project: ProjectHarness, *more: str) -> list[str]:
     """What one followed run printed itself."""
-    return made.run(*RUN, *more).stdout.partition("destroyed.\n")[2].splitlines()
+    return project.run(*RUN, *more).stdout.partition("destroyed.\n")[2].splitlines()
 
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProjectHarness]:
     """Three runs: one; with other code, weights and commands one more, resumed; and the first once more."""
-    with project(tmp_path_factory.mktemp("lived")) as made:
-        _declare(made, "one", 100)
-        made.write({"src/run.sh": "echo first\n", "src/sub/data": b"\x00\xff"})
-        (made.directory / "src" / "run.sh").chmod(0o755)
-        assert said(made) == ["one", "first"]
-        _declare(made, "two", 200)
-        made.write({"src/run.sh": "echo second\n", "weights/model.bin": b"other"})
-        assert said(made, "--resume") == ["./sft/rank-0/checkpoint-100/w", "two", "second"]
-        yield made
+    with project(tmp_path_factory.mktemp("lived")) as created:
+        _declare(created, "one", 100)
+        created.write({"src/run.sh": "echo first\n", "src/sub/data": b"\x00\xff"})
+        (created.directory / "src" / "run.sh").chmod(0o755)
+        assert printed(created) == ["one", "first"]
+        _declare(created, "two", 200)
+        created.write({"src/run.sh": "echo second\n", "weights/model.bin": b"other"})
+        assert printed(created, "--resume") == ["./sft/rank-0/checkpoint-100/w", "two", "second"]
+        yield created
 
 
-def _declare(made: ProjectHarness, word: str, step: int) -> None:
+def _declare(project: ProjectHarness, word: str, step: int) -> None:
     commands = (
         FOUND,
         f"echo {word}; sh run.sh",
@@ -222,29 +222,29 @@ def _declare(made: ProjectHarness, word: str, step: int) -> None:
         "wc -c < models/tiny/model.bin > size",
     )
     write_manifest(
-        made, {"sft": job(*commands, runtime=KEEPING, weights=["tiny"])}, weights=WEIGHTS
+        project, {"sft": job(*commands, runtime=KEEPING, weights=["tiny"])}, weights=WEIGHTS
     )
 
 
 def test_a_run_is_repeated_exactly(lived: ProjectHarness) -> None:
     """With the code, weights and commands of then, whatever the manifest says today; what is wanted stays as it was."""
-    assert said(lived, "--run", "1") == ["one", "first"]
+    assert printed(lived, "--run", "1") == ["one", "first"]
     status = lived.json("status", "sft")
     first = lived.json("status", "sft", "--run", "1")["run"]
 
     assert status["rerun_of"] == first
     assert _sizes(lived) == ["25600", "5", "25600"]
     assert lived.actions() == {}
-    assert said(lived, "--run", "2") == ["./sft/rank-0/checkpoint-100/w", "two", "second"]
+    assert printed(lived, "--run", "2") == ["./sft/rank-0/checkpoint-100/w", "two", "second"]
     (loaded,) = lived.json("status", "sft")["loaded_checkpoints"]
     assert (loaded["run"], loaded["name"]) == (f"demo/sft/1-{first}", "checkpoint-100")
     assert lived.actions() == {}
 
 
-def _sizes(made: ProjectHarness) -> list[str]:
+def _sizes(project: ProjectHarness) -> list[str]:
     """Which weights each run found, in the order of the runs."""
-    found = sorted(made.nodes.glob("*/runs/*/*/size"), key=lambda path: path.stat().st_mtime)
-    return [path.read_text().strip() for path in found]
+    paths = sorted(project.nodes.glob("*/runs/*/*/size"), key=lambda path: path.stat().st_mtime)
+    return [path.read_text().strip() for path in paths]
 
 
 def test_the_code_of_a_run_comes_back(lived: ProjectHarness) -> None:

@@ -96,18 +96,22 @@ def spellings(value: str) -> set[bytes]:
 
 def found_in(data: bytes) -> list[str]:
     """Which planted values occur in the bytes."""
-    return [name for name, value in PLANTED.items() if any(one in data for one in spellings(value))]
+    return [
+        name
+        for name, value in PLANTED.items()
+        if any(spelling in data for spelling in spellings(value))
+    ]
 
 
 def found_below(*places: Path) -> dict[str, list[str]]:
     """Of every file below the places, and of every name, which planted values they hold."""
-    found = {}
+    result = {}
     for place in places:
         for path in [place, *place.rglob("*")] if place.is_dir() else [place]:
             content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
             if held := found_in(os.fsencode(path) + b"\n" + content):
-                found[str(path)] = held
-    return found
+                result[str(path)] = held
+    return result
 
 
 @contextmanager
@@ -139,7 +143,7 @@ class Story:
 
     work: ProjectHarness
     hub: Hub
-    said: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
     arguments: set[bytes] = field(default_factory=set)
     log: Mapping[str, str] = field(default_factory=dict)
 
@@ -149,7 +153,7 @@ class Story:
 
     def run(self, *arguments: str, code: int = 0) -> str:
         done = self.work.run("--log-level", "debug", *arguments, code=code)
-        self.said[" ".join(arguments)] = done.stdout + done.stderr
+        self.outputs[" ".join(arguments)] = done.stdout + done.stderr
         return done.stdout
 
 
@@ -183,20 +187,20 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         project(tmp_path_factory.mktemp("s")) as work,
     ):
         plant(work, hub)
-        told = Story(work, hub)
-        told.run("validate")
-        told.run("validate", "--format", "json")
-        told.run("plan", "--format", "json", "--out", "saved.plan")
-        told.run("show", "saved.plan")
-        told.run("show", "saved.plan", "--format", "json")
+        story = Story(work, hub)
+        story.run("validate")
+        story.run("validate", "--format", "json")
+        story.run("plan", "--format", "json", "--out", "saved.plan")
+        story.run("show", "saved.plan")
+        story.run("show", "saved.plan", "--format", "json")
         work.forks = False  # a fork has no argument list of its own
-        with watched_processes() as told.arguments:
-            told.run("plan")
-            told.run("apply", "saved.plan", "--wait")
+        with watched_processes() as story.arguments:
+            story.run("plan")
+            story.run("apply", "saved.plan", "--wait")
         work.forks = True
-        told.run("apply", "--auto-approve", "--format", "json", "--wait", "--var", "rate=2")
-        lines = told.run("logs", "job.sft").splitlines()
-        told.log = dict(line.partition(" ")[::2] for line in lines)
+        story.run("apply", "--auto-approve", "--format", "json", "--wait", "--var", "rate=2")
+        lines = story.run("logs", "job.sft").splitlines()
+        story.log = dict(line.partition(" ")[::2] for line in lines)
         for name in (
             "state list",
             "state pull",
@@ -206,10 +210,10 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             "history",
             "mirror list",
         ):
-            told.run(*name.split())
+            story.run(*name.split())
             if name not in ("state list", "state pull"):
-                told.run(*name.split(), "--format", "json")
-        yield told
+                story.run(*name.split(), "--format", "json")
+        yield story
 
 
 def test_the_job_receives_every_value(story: Story) -> None:
@@ -228,9 +232,9 @@ def test_the_job_receives_nothing_else(story: Story) -> None:
 
 def test_no_output_shows_a_value(story: Story) -> None:
     """Neither standard output nor standard error of any command, in any form, at the chattiest log level."""
-    assert len(story.said) > 15
+    assert len(story.outputs) > 15
     assert {
-        name: held for name, text in story.said.items() if (held := found_in(text.encode()))
+        name: held for name, text in story.outputs.items() if (held := found_in(text.encode()))
     } == {}
 
 
@@ -244,29 +248,29 @@ def test_nothing_that_is_kept_holds_a_value(story: Story) -> None:
     kept = [*story.top.iterdir(), *story.work.directory.iterdir()]
     ours = {str(story.work.directory / "src" / "netrc.txt"), str(story.work.directory / "aws.json")}
     logs = {str(path) for path in story.work.nodes.glob("*/runs/*/log/*.log")}
-    found = found_below(*[path for path in kept if path.name != "project"])
+    result = found_below(*[path for path in kept if path.name != "project"])
 
     assert len(logs) == 2
-    assert set(found) == ours | logs
-    assert {name for log in logs for name in found[log]} == {"env"}
+    assert set(result) == ours | logs
+    assert {name for log in logs for name in result[log]} == {"env"}
     assert (story.work.directory / ".trainctl").is_dir()
     assert (story.work.directory / "saved.plan").is_file()
 
 
 def test_no_argument_list_holds_a_value(story: Story) -> None:
     """/proc/*/cmdline was read all the while, and the job's own processes were among what was seen."""
-    assert any(b"train.py" in one for one in story.arguments)
-    assert any(b"apply" in one for one in story.arguments)
+    assert any(b"train.py" in argument for argument in story.arguments)
+    assert any(b"apply" in argument for argument in story.arguments)
     assert found_in(b"\n".join(story.arguments)) == []
 
 
 def test_a_token_goes_to_its_host_and_no_further(story: Story) -> None:
     """Each source's own token is sent to the endpoint; the host that a redirect names gets neither."""
     tokens: dict[tuple[str, str], set[str]] = {}
-    for one in story.hub.seen:
-        repo = "gated" if "acme/gated" in one.path else "open"
-        host = "hub" if one.host in story.hub.url else "elsewhere"
-        tokens.setdefault((host, repo), set()).add(one.headers.get("Authorization", "none"))
+    for request in story.hub.seen:
+        repo = "gated" if "acme/gated" in request.path else "open"
+        host = "hub" if request.host in story.hub.url else "elsewhere"
+        tokens.setdefault((host, repo), set()).add(request.headers.get("Authorization", "none"))
 
     assert tokens == {
         ("hub", "gated"): {f"Bearer {SOURCE_TOKEN}"},
@@ -335,15 +339,15 @@ def test_a_missing_secret_is_named_before_anything_is_begun(
 def test_a_declared_value_that_stands_in_the_manifest_is_refused(planted: Story) -> None:
     """Nothing that is kept could hold it as it is, so there is no plan; the value isn't repeated in any form."""
     change(planted.work, "PLAIN: nothing", f"PLAIN: prefix-{ENV}")
-    said = [
+    results = [
         planted.work.run("plan", "--out", "saved.plan", code=1),
         planted.work.run("plan", "--format", "json", code=1),
         planted.work.run("apply", "--auto-approve", code=1),
     ]
 
-    assert "error: job.sft: the manifest contains the value of a secret" in said[0].stderr
-    assert "Refer to the secret instead: `environment_variables:" in said[0].stderr
-    assert all(found_in((one.stdout + one.stderr).encode()) == [] for one in said)
+    assert "error: job.sft: the manifest contains the value of a secret" in results[0].stderr
+    assert "Refer to the secret instead: `environment_variables:" in results[0].stderr
+    assert all(found_in((result.stdout + result.stderr).encode()) == [] for result in results)
     assert not (planted.work.directory / "saved.plan").exists()
     assert nothing_begun(planted.work)
 
@@ -359,14 +363,14 @@ def test_an_upstream_that_echoes_the_token_is_not_repeated(planted: Story, statu
     }
     path = "/model.safetensors" if status == 500 else "acme/gated/revision/main"
     planted.hub.faults = [HttpFault("status", path, 999, status=status, headers=echo)]
-    said = planted.work.run(
+    result = planted.work.run(
         "--log-level", "debug", "apply", "--auto-approve", code=12 if status == 500 else 1
     )
 
-    assert "error: weights.gated: hf://acme/gated" in said.stderr.replace(
+    assert "error: weights.gated: hf://acme/gated" in result.stderr.replace(
         "trainctl.yaml:10:10: ", ""
     ).replace("\x00", "")
-    assert found_in((said.stdout + said.stderr).encode()) == []
+    assert found_in((result.stdout + result.stderr).encode()) == []
     kept = [path for path in planted.top.iterdir() if path.name != "project"]
     assert (
         found_below(

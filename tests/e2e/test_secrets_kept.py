@@ -30,8 +30,8 @@ jobs:
 def holders(work: ProjectHarness, value: str) -> list[Path]:
     """The files that hold a value, of nodes, state and all else that trainctl has written."""
     top = work.directory.parent
-    files = [one for one in top.rglob("*") if one.is_file() and not one.is_symlink()]
-    return [one for one in files if value.encode() in one.read_bytes()]
+    files = [path for path in top.rglob("*") if path.is_file() and not path.is_symlink()]
+    return [file for file in files if value.encode() in file.read_bytes()]
 
 
 def is_dead(pid: int) -> bool:
@@ -42,7 +42,7 @@ def lose_supervisor(work: ProjectHarness, run: str) -> None:
     """Kill it, as a reboot does."""
     for spec in work.nodes.glob("*/runs/*/spec.json"):
         if json.loads(spec.read_text())["id"] == run:
-            newest = max(spec.parent.glob("claim.*"), key=lambda one: int(one.suffix[1:]))
+            newest = max(spec.parent.glob("claim.*"), key=lambda path: int(path.suffix[1:]))
             pid = json.loads(newest.read_text())["pid"]
             os.kill(pid, signal.SIGKILL)
             wait_for(partial(is_dead, pid))
@@ -66,11 +66,11 @@ def test_a_run_goes_on_where_nobody_has_its_secret(fresh: ProjectHarness) -> Non
     planned = fresh.run("plan").stdout
     fresh.run("apply", "--auto-approve")
     run = fresh.json("status", "job.fit")["run"]
-    kept = [(one.name, oct(one.stat().st_mode & 0o777)) for one in holders(fresh, OLD)]
+    kept = [(holder.name, oct(holder.stat().st_mode & 0o777)) for holder in holders(fresh, OLD)]
     lose_supervisor(fresh, run)
     del fresh.variables["CORP"]
 
-    told = fresh.run("status").stdout
+    output = fresh.run("status").stdout
     changes = fresh.actions()
     fresh.run("reconcile", "--once")
     again = fresh.run("status").stdout
@@ -79,7 +79,7 @@ def test_a_run_goes_on_where_nobody_has_its_secret(fresh: ProjectHarness) -> Non
 
     assert SAYS in planned
     assert kept == [("secrets.json", "0o600")]
-    assert "waiting for apply or reconcile to resume it" in told
+    assert "waiting for apply or reconcile to resume it" in output
     assert changes == {}
     assert "waits for job.prep to complete" in again
     assert (after["run"], after["status"]) == (run, "TRAINING_JOB_COMPLETED")
@@ -108,9 +108,9 @@ def test_a_run_waits_for_secrets_and_goes_on_with_those_that_are_pushed(
     fresh.write({"trainctl.yaml": QUEUE.replace("WAITS", str(gate))})
     fresh.run("apply", "--auto-approve")
     jobs = fresh.json("status")["jobs"]
-    (lost,) = [one for one in jobs if one["status"] == "TRAINING_JOB_PENDING"]
+    (lost,) = [job for job in jobs if job["status"] == "TRAINING_JOB_PENDING"]
     lose_supervisor(fresh, lost["run"])
-    told = fresh.run("status", "fit").stdout
+    output = fresh.run("status", "fit").stdout
     changed = fresh.actions()
     fresh.variables["CORP"] = NEW
 
@@ -119,12 +119,12 @@ def test_a_run_waits_for_secrets_and_goes_on_with_those_that_are_pushed(
     gate.touch()
     after = ended(fresh, lost["address"])
 
-    assert "pending: waits for secrets" in told
+    assert "pending: waits for secrets" in output
     assert changed == {}
     assert f"{lost['address']}: run 1 ({lost['run']}) pending: waits for one of 1 slots" in pushed
     assert again == "No runs wait for secrets.\n"
     assert (after["run"], after["status"]) == (lost["run"], "TRAINING_JOB_COMPLETED")
     logs = fresh.run("logs", lost["address"]).stdout
     assert hashlib.sha256(NEW.encode()).hexdigest() in logs
-    assert NEW not in pushed + told
+    assert NEW not in pushed + output
     assert holders(fresh, NEW) == []

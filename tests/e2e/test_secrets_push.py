@@ -51,23 +51,23 @@ def push(work: ProjectHarness, name: str, value: str, *flags: str, code: int = 0
         argv, cwd=work.directory, env=work.environment, input=value, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stderr
-    said = done.stdout + done.stderr
-    assert OLD not in said
-    assert NEW not in said
-    return said
+    output = done.stdout + done.stderr
+    assert OLD not in output
+    assert NEW not in output
+    return output
 
 
 def readable(work: ProjectHarness) -> dict[str, bool]:
-    found = work.json("secrets", "check", code=None)["secrets"]
-    return {one["name"]: one["readable"] for one in found}
+    secrets = work.json("secrets", "check", code=None)["secrets"]
+    return {secret["name"]: secret["readable"] for secret in secrets}
 
 
 def test_a_value_goes_to_the_keyring(work: ProjectHarness) -> None:
     """New ones are stored, the same one is left, another is replaced only with --auto-approve where nobody can be asked."""
     assert readable(work)["corp"] is False
-    said = push(work, "corp", f"{OLD}\n")
-    assert "Stored secret 'corp' in the keyring" in said
-    assert "secrets.corp.version: 4" in said
+    output = push(work, "corp", f"{OLD}\n")
+    assert "Stored secret 'corp' in the keyring" in output
+    assert "secrets.corp.version: 4" in output
     assert readable(work)["corp"] is True
     assert "Secret 'corp' already has this value" in push(work, "corp", OLD)
     refused = push(work, "corp", NEW, code=64)

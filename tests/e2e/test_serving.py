@@ -78,17 +78,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProjectHarness
     require_sshd()
     venv, top = pytorch(*PACKAGES), tmp_path_factory.mktemp("host")
     user = SshUser(top / "user")
-    with project(tmp_path_factory.mktemp("serving")) as made, sshds(top, user, 1) as (host,):
-        made.variables.update(user.environment)
+    with project(tmp_path_factory.mktemp("serving")) as created, sshds(top, user, 1) as (host,):
+        created.variables.update(user.environment)
         user.known_hosts.write_text(host.known)
         jobs = "".join(JOB.replace("NAME", name) for name in TYPES).replace("VENV", str(venv))
-        text = MANIFEST.replace("STORE", str(made.directory.parent / "store")).replace(
+        text = MANIFEST.replace("STORE", str(created.directory.parent / "store")).replace(
             "HOST", json.dumps(host.settings)
         )
-        made.write({"trainctl.yaml": f"{text}jobs:\n{jobs}", "src/train.py": TRAIN})
-        python(venv, "-c", BASE, str(made.directory / "base"))
-        made.run("apply", "--auto-approve", "--wait", seconds=600)
-        yield made
+        created.write({"trainctl.yaml": f"{text}jobs:\n{jobs}", "src/train.py": TRAIN})
+        python(venv, "-c", BASE, str(created.directory / "base"))
+        created.run("apply", "--auto-approve", "--wait", seconds=600)
+        yield created
 
 
 def python(venv: Path, *arguments: str) -> str:
@@ -107,7 +107,7 @@ def test_the_written_directory_is_loaded(trained: ProjectHarness, kind: str) -> 
     trained.run("checkpoints", "deploy", kind, "--out", f"out-{kind}")
     again = trained.run("checkpoints", "deploy", kind, "--out", f"out-{kind}", code=64)
     place, copy = trained.directory / f"out-{kind}", trained.directory / f"copy-{kind}"
-    said = python(pytorch(*PACKAGES), str(place / "serve/load.py"), "", "", str(copy))
+    output = python(pytorch(*PACKAGES), str(place / "serve/load.py"), "", "", str(copy))
     total = python(
         pytorch(*PACKAGES),
         "-c",
@@ -116,10 +116,10 @@ def test_the_written_directory_is_loaded(trained: ProjectHarness, kind: str) -> 
         str(copy),
     )
     (line,) = (
-        one for one in trained.run("logs", kind).stdout.splitlines() if one.startswith("sum")
+        item for item in trained.run("logs", kind).stdout.splitlines() if item.startswith("sum")
     )
 
-    assert said.startswith("LlamaForCausalLM: ")
+    assert output.startswith("LlamaForCausalLM: ")
     assert float(total) == pytest.approx(float(line.split()[1]), abs=1e-5)
     assert (copy / "tokenizer.json").is_file()
     assert "already exists" in again.stderr
@@ -176,7 +176,7 @@ def asked(port: int, path: str, body: dict[str, Any] | None = None) -> dict[str,
     )
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
-            found: dict[str, Any] = json.load(response)
+            result: dict[str, Any] = json.load(response)
     except urllib.error.URLError:
         return None
-    return found
+    return result

@@ -313,8 +313,8 @@ def test_weights_are_copied_to_the_disk_of_each_node(
         assert project.run("logs", "train", "--rank", rank).stdout.startswith("weights\ndr-xr")
     assert (tmp_path / "n1" / "trees").is_dir()
     copied = "".join(log.read_text() for log in shared.glob("runs/*/batch.log"))
-    found = [*map(int, re.findall(r"weights.base: copied (\d+) bytes", copied))]
-    assert (len(found), sum(found)) == (2, 8 + len(LONG))
+    matches = [*map(int, re.findall(r"weights.base: copied (\d+) bytes", copied))]
+    assert (len(matches), sum(matches)) == (2, 8 + len(LONG))
 
 
 @pytest.mark.long

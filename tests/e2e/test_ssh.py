@@ -34,11 +34,11 @@ def hosts(tmp_path: Path, fresh: ProjectHarness) -> Iterator[list[Sshd]]:
     require_sshd()
     user = SshUser(tmp_path / "user")
     fresh.variables.update(user.environment)
-    with sshds(tmp_path, user, 2) as found:
-        user.known_hosts.write_text(found[0].known)
-        write(fresh, found[:1])
+    with sshds(tmp_path, user, 2) as result:
+        user.known_hosts.write_text(result[0].known)
+        write(fresh, result[:1])
         fresh.write({"src/nothing.txt": "", "weights/word": "hello from weights\n"})
-        yield found
+        yield result
 
 
 def write(project: ProjectHarness, hosts: list[Sshd], seconds: int = 0) -> None:
@@ -86,10 +86,10 @@ def test_files_are_private_whatever_the_umask(tmp_path: Path, fresh: ProjectHarn
     user = SshUser(tmp_path / "user")
     fresh.variables.update(user.environment)
     fresh.forks = False
-    with sshds(tmp_path, user, 1, 'ForceCommand umask 000; eval "$SSH_ORIGINAL_COMMAND"') as found:
-        user.known_hosts.write_text(found[0].known)
+    with sshds(tmp_path, user, 1, 'ForceCommand umask 000; eval "$SSH_ORIGINAL_COMMAND"') as result:
+        user.known_hosts.write_text(result[0].known)
         fresh.write({"src/nothing.txt": "", "weights/word": "hello from weights\n"})
-        write(fresh, found)
+        write(fresh, result)
         manifest = fresh.directory / "trainctl.yaml"
         here = "  here: {code: ./src, runtime: {start_commands: ['umask; touch made']}}\n"
         manifest.write_text(manifest.read_text() + here)
@@ -97,13 +97,13 @@ def test_files_are_private_whatever_the_umask(tmp_path: Path, fresh: ProjectHarn
         for arguments in (("apply", "--auto-approve", "--wait"), ("plan", "--out", "saved.plan")):
             with fresh.start(*arguments, umask=0) as process:
                 process.communicate()
-        made = {path for path in tmp_path.rglob("*") if not path.is_symlink()} - before
-        read = [path for path in made if path.stat().st_mode & 0o077]
+        paths = {path for path in tmp_path.rglob("*") if not path.is_symlink()} - before
+        read = [path for path in paths if path.stat().st_mode & 0o077]
         content = {"blobs", "trees", "work"}  # read-only content, and what jobs write
 
         assert [path for path in read if not content & {*path.parts}] == []
         assert [path for path in read if path.stat().st_mode & 0o022] == []
-        assert {"saved.plan", "trainctl.lock", "made"} <= {path.name for path in made}
+        assert {"saved.plan", "trainctl.lock", "made"} <= {path.name for path in paths}
         assert fresh.run("logs", "job.here").stdout == "0022\n"
         fresh.run("destroy", "--auto-approve")
 

@@ -47,15 +47,15 @@ def gate(fresh: ProjectHarness) -> Path:
 
 def jobs(project: ProjectHarness, *arguments: str) -> dict[str, dict[str, Any]]:
     """How jobs stand, by address."""
-    return {one["address"]: one for one in project.json("status", *arguments)["jobs"]}
+    return {job["address"]: job for job in project.json("status", *arguments)["jobs"]}
 
 
 def test_a_sweep_from_beginning_to_end(fresh: ProjectHarness, gate: Path) -> None:
     """Apply returns while all of it is pending on the node, which carries on by itself; then nothing is left to plan."""
     plan = fresh.json("plan")
-    assert [one["address"] for one in plan["resource_changes"] if one["type"] == "weights"] == [
-        "weights.sweep-0"
-    ]
+    assert [
+        change["address"] for change in plan["resource_changes"] if change["type"] == "weights"
+    ] == ["weights.sweep-0"]
 
     fresh.run("apply", "--auto-approve")
 
@@ -63,13 +63,13 @@ def test_a_sweep_from_beginning_to_end(fresh: ProjectHarness, gate: Path) -> Non
     assert pending['job.sweep["lr=1e-5,seed=10"]']["waiting"] == "waits for job.prep to complete"
     assert pending["job.report"]["status"] == "TRAINING_JOB_PENDING"
     combinations = ["1e-5,seed=2", "1e-5,seed=10", "1e-4,seed=2"]
-    members = [f'job.sweep["lr={one}"]' for one in combinations]
+    members = [f'job.sweep["lr={combination}"]' for combination in combinations]
     specs = [json.loads(path.read_text()) for path in fresh.nodes.glob("*/runs/*/spec.json")]
     in_turn = [spec["address"] for spec in sorted(specs, key=lambda spec: spec["turn"]["index"])]
     assert in_turn == ["job.prep", *members, "job.report"]
     assert fresh.actions() == {}
     gate.touch()
-    wait_for(lambda: {one["status"] for one in jobs(fresh).values()} == {COMPLETED}, 120)
+    wait_for(lambda: {job["status"] for job in jobs(fresh).values()} == {COMPLETED}, 120)
     last = fresh.run("logs", 'job.sweep["lr=1e-4,seed=2"]').stdout
     assert last == "lr 1e-4 seed 2\n"
     assert fresh.actions() == {}
@@ -91,5 +91,5 @@ def test_the_name_of_a_sweep_means_all_of_it(fresh: ProjectHarness, gate: Path) 
     fresh.run("run", "job.sweep", "--auto-approve")
     assert fresh.run("stop", "job.sweep", code=64).stderr.count("with 3 live runs") == 1
     fresh.run("stop", "job.sweep", "--auto-approve")
-    assert {one["status"] for one in jobs(fresh, "sweep").values()} == {"TRAINING_JOB_STOPPED"}
+    assert {job["status"] for job in jobs(fresh, "sweep").values()} == {"TRAINING_JOB_STOPPED"}
     fresh.run("stop", "prep", "--grace", "0")

@@ -27,15 +27,15 @@ def job(*commands: str, project: str = "one", cluster: str = "a", **cache: Any) 
     return {"project": project, "cluster": cluster, "runtime": runtime}
 
 
-def declare(made: ProjectHarness, jobs: dict[str, Any], **more: Any) -> None:
+def declare(project: ProjectHarness, jobs: dict[str, Any], **more: Any) -> None:
     """Write the manifest."""
-    made.write({"trainctl.yaml": json.dumps({**MANIFEST, **more, "jobs": jobs})})
+    project.write({"trainctl.yaml": json.dumps({**MANIFEST, **more, "jobs": jobs})})
 
 
-def codes(made: ProjectHarness, *flags: str) -> list[tuple[str, str]]:
+def codes(project: ProjectHarness, *flags: str) -> list[tuple[str, str]]:
     """What a plan warns of and refuses, about caches."""
-    found = made.json("plan", *flags, code=None)["diagnostics"]
-    return [(one["severity"], one["code"]) for one in found if one["code"].startswith("cache-")]
+    problems = project.json("plan", *flags, code=None)["diagnostics"]
+    return [(row["severity"], row["code"]) for row in problems if row["code"].startswith("cache-")]
 
 
 def test_a_cache_from_the_first_run_to_the_last_project(fresh: ProjectHarness) -> None:
@@ -52,16 +52,16 @@ def test_a_cache_from_the_first_run_to_the_last_project(fresh: ProjectHarness) -
     assert [fresh.run("logs", name).stdout for name in ("first", "second")] == ["x\n", "x\n"]
     printed = [fresh.run("logs", name, "--prepare").stdout for name in ("first", "second")]
     assert sorted(printed) == ["", "fetched\n"]
-    one, other = ("first", "second") if printed[0] else ("second", "first")
-    told = fresh.run("logs", other, "--prepare").stderr
-    assert f"prepared by run 1 ({fresh.json('status', one)['run']}) of job.{one}" in told
-    found = fresh.json("cache", "summarize", "one")
-    assert (found["cache"], found["total_files"], found["total_size_bytes"]) == (
+    item, other = ("first", "second") if printed[0] else ("second", "first")
+    output = fresh.run("logs", other, "--prepare").stderr
+    assert f"prepared by run 1 ({fresh.json('status', item)['run']}) of job.{item}" in output
+    result = fresh.json("cache", "summarize", "one")
+    assert (result["cache"], result["total_files"], result["total_size_bytes"]) == (
         "cache.work",
         1,
         1500,
     )
-    assert [one["path"] for one in found["files"]] == ["data"]
+    assert [file["path"] for file in result["files"]] == ["data"]
     assert "1.50 KB" in fresh.run("cache", "summarize", "one").stdout
     hub = fresh.run("cache", "summarize", "two", "-o", "csv", "--sort", "size", "--order", "desc")
     assert [row[0] for row in csv.reader(io.StringIO(hub.stdout))] == [
@@ -70,7 +70,7 @@ def test_a_cache_from_the_first_run_to_the_last_project(fresh: ProjectHarness) -
     assert fresh.json("cache", "summarize", "two", "--team")["total_files"] == 1
     assert codes(fresh) == []
 
-    cache = Path(found["directory"])
+    cache = Path(result["directory"])
     (cache / "old").write_bytes(b"x" * 1000)
     os.utime(cache / "old", (time.time() - 40 * 86_400,) * 2)
     summary = fresh.run("cache", "summarize", "one")

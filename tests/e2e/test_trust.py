@@ -71,7 +71,7 @@ def allow(web: WebServer, *more: str) -> str:
 
 
 def tokens(web: WebServer) -> set[str | None]:
-    return {one.headers.get("Authorization") for one in web.seen}
+    return {request.headers.get("Authorization") for request in web.seen}
 
 
 def test_a_trusted_host_gets_the_token(work: ProjectHarness, web: WebServer) -> None:
@@ -118,10 +118,10 @@ def test_a_command_needs_trust(work: ProjectHarness, web: WebServer) -> None:
     assert "[untrusted-command]" in refused.stderr
     assert not (work.directory / "ran").exists()
     work.trust(allow(web, "commands = true"))
-    said = work.run("--log-level", "debug", "plan")
+    result = work.run("--log-level", "debug", "plan")
     assert (work.directory / "ran").exists()
     assert tokens(web) == {f"Bearer {web.token}"}
-    assert web.token not in said.stdout.replace(f"echo {web.token}", "") + said.stderr
+    assert web.token not in result.stdout.replace(f"echo {web.token}", "") + result.stderr
 
 
 def test_policies_bind_whoever_plans(work: ProjectHarness, web: WebServer) -> None:
@@ -194,9 +194,9 @@ def test_check_tells_of_every_secret(work: ProjectHarness, web: WebServer) -> No
         "secrets: {", "secrets: {other: {from: file, path: gone}, "
     )
     work.write({"trainctl.yaml": text})
-    said = work.json("secrets", "check", code=13)
-    assert list(Draft202012Validator(schema("secrets")).iter_errors(said)) == []
-    corp, other = said["secrets"]
+    secrets = work.json("secrets", "check", code=13)
+    assert list(Draft202012Validator(schema("secrets")).iter_errors(secrets)) == []
+    corp, other = secrets["secrets"]
     use = {"by": "weights.model", "purpose": "source", "to": host(web), "allowed": False}
     assert (corp["readable"], corp["uses"]) == (True, [use])
     assert other["uses"][0]["to"] == "nodes of cluster.local"
@@ -209,4 +209,4 @@ def test_check_tells_of_every_secret(work: ProjectHarness, web: WebServer) -> No
     rows = work.run("secrets", "check", "--format", "csv").stdout.splitlines()
     assert rows[1] == f"corp,env,CORP_TOKEN,,True,weights.model,source,{host(web)},True"
     assert web.asked == []
-    assert web.token not in json.dumps(said) + shown.stdout + shown.stderr + "".join(rows)
+    assert web.token not in json.dumps(secrets) + shown.stdout + shown.stderr + "".join(rows)

@@ -16,62 +16,62 @@ WAITS = "echo {word}; until [ -e {gate} ]; do sleep 0.05; done"
 RUNNING = "TRAINING_JOB_RUNNING"
 
 
-def written(made: ProjectHarness, seconds: int = 1000, word: str = "preparing") -> Path:
+def written(project: ProjectHarness, seconds: int = 1000, word: str = "preparing") -> Path:
     """A job that saves a checkpoint and goes on, once a file is there until which its preparation waits; that file."""
-    gate = made.directory.parent / "gate"
+    gate = project.directory.parent / "gate"
     runtime = {
         "checkpointing_config": {"enabled": True},
         "cache_config": {"enabled": True, "prepare_commands": [WAITS.format(gate=gate, word=word)]},
     }
-    store = {"url": (made.directory.parent / "store").as_uri()}
+    store = {"url": (project.directory.parent / "store").as_uri()}
     commands = (SAVE, f"exec sleep {seconds}")
-    write_manifest(made, {"j": job(*commands, runtime=runtime)}, checkpoints=store)
+    write_manifest(project, {"j": job(*commands, runtime=runtime)}, checkpoints=store)
     return gate
 
 
-def preparing(made: ProjectHarness) -> subprocess.Popen[str]:
+def preparing(project: ProjectHarness) -> subprocess.Popen[str]:
     """An apply that is at work: its run prepares, until the gate is there."""
-    process = made.start(*APPLY)
+    process = project.start(*APPLY)
 
     def logs() -> str:
-        return made.run("logs", "j", "--prepare", code=None).stdout
+        return project.run("logs", "j", "--prepare", code=None).stdout
 
     wait_for(lambda: "preparing" in logs() or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     return process
 
 
-def interrupted(made: ProjectHarness) -> None:
+def interrupted(project: ProjectHarness) -> None:
     """A run that has begun by itself, and whose apply was killed before."""
-    gate = written(made)
-    process = preparing(made)
+    gate = written(project)
+    process = preparing(project)
     process.kill()
     process.communicate()
     gate.touch()
-    wait_for(lambda: sleeping(made))
+    wait_for(lambda: sleeping(project))
 
 
-def sleeping(made: ProjectHarness) -> set[int]:
+def sleeping(project: ProjectHarness) -> set[int]:
     """The processes of the job's command, not those of its preparation."""
-    found = set()
-    for pid in processes(str(made.nodes)):
+    pids = set()
+    for pid in processes(str(project.nodes)):
         with suppress(FileNotFoundError, ProcessLookupError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if words[0] == b"sleep" and words[1] != b"0.05":
-                found.add(pid)
-    return found
+                pids.add(pid)
+    return pids
 
 
-def saved(made: ProjectHarness, *more: str) -> list[str]:
+def saved(project: ProjectHarness, *more: str) -> list[str]:
     """The checkpoints that are listed."""
-    rows = made.json("checkpoints", "list", "j", *more)["checkpoints"]
-    return [one["name"] for one in rows]
+    rows = project.json("checkpoints", "list", "j", *more)["checkpoints"]
+    return [row["name"] for row in rows]
 
 
-def runs(made: ProjectHarness) -> list[str]:
+def runs(project: ProjectHarness) -> list[str]:
     """How the recorded runs stand."""
-    found = [one for one in made.json("show")["resources"] if one["address"] == "job.j"]
-    return [run["status"] for one in found for run in one["outputs"]["runs"]]
+    resources = [row for row in project.json("show")["resources"] if row["address"] == "job.j"]
+    return [run["status"] for resource in resources for run in resource["outputs"]["runs"]]
 
 
 def test_a_run_whose_apply_was_killed_is_seen_and_not_stopped_by_the_next(
@@ -82,14 +82,16 @@ def test_a_run_whose_apply_was_killed_is_seen_and_not_stopped_by_the_next(
     before = sleeping(fresh)
     (row,) = fresh.json("status")["jobs"]
     fresh.write({"src/notes.txt": "second"})
-    (change,) = [one for one in fresh.json("plan")["resource_changes"] if one["address"] == "job.j"]
-    told = fresh.run("plan").stdout
+    (change,) = [
+        item for item in fresh.json("plan")["resource_changes"] if item["address"] == "job.j"
+    ]
+    output = fresh.run("plan").stdout
     left = fresh.run(*APPLY, code=12).stdout
     kept = fresh.run("destroy", "--auto-approve", code=12).stdout
 
     assert (row["status"], row["number"], row["apply"]["interrupted"]) == (RUNNING, 1, True)
     assert change["stops"]["run"] == row["run"]
-    assert "Stops live runs" in told
+    assert "Stops live runs" in output
     assert f"run 1 ({row['run']}) is live. Use --stop-running" in left
     assert f"run 1 ({row['run']}) is live. Use --stop-running" in kept
     assert sleeping(fresh) == before != set()

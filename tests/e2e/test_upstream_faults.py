@@ -82,17 +82,17 @@ def test_every_source_that_can_not_be_resolved_is_an_error(work: ProjectHarness,
 
     assert (planned["errored"], planned["applyable"]) == (True, False)
     assert len(planned["diagnostics"]) == len(sources)
-    found = {one["address"]: one for one in planned["diagnostics"]}
+    result = {diagnostic["address"]: diagnostic for diagnostic in planned["diagnostics"]}
     for number, (source, summary) in enumerate(zip(sources, summaries, strict=True)):
-        problem = found[f"weights.w{number}"]
+        problem = result[f"weights.w{number}"]
         assert (problem["severity"], problem["file"]) == ("error", "trainctl.yaml")
         assert problem["line"] == number + 3
         assert problem["summary"].startswith(f"{source}: ")
         assert summary in problem["summary"]
         assert host in problem["summary"] or number == 3
-    assert "declare a secret" in found["weights.w0"]["detail"]
-    assert "Gave up after 2 attempts." in found["weights.w2"]["detail"]
-    column = found["weights.w0"]["column"]
+    assert "declare a secret" in result["weights.w0"]["detail"]
+    assert "Gave up after 2 attempts." in result["weights.w2"]["detail"]
+    column = result["weights.w0"]["column"]
     assert f"trainctl.yaml:3:{column}: error: weights.w0: {sources[0]}: " in applied.stderr
     assert "\x1b" not in applied.stderr
     for path in (work.directory / ".trainctl", work.directory / "trainctl.lock", work.mirror):
@@ -128,7 +128,7 @@ def test_only_planned_sources_are_requested_and_each_once(work: ProjectHarness, 
     rows.append(f"  alone: {{{runtime}}}")
     work.write({"trainctl.yaml": "\n".join(["jobs:", *rows, ""])})
     work.run("plan")
-    assert ["tree" in one.path for one in hub.seen] == [False, True]
+    assert ["tree" in request.path for request in hub.seen] == [False, True]
 
     hub.faults = [HttpFault("status", "", ALWAYS, status=401)]
     for flags in ([], ["--target", "job.j0"]):

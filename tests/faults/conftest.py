@@ -14,6 +14,6 @@ from tests.support.node_program.verb_forks import VerbForkServer
 def zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerbForkServer]:
     """What starts runs whose supervisors die; all its processes are known by the test's directory."""
     monkeypatch.setenv("STARTED_BELOW", str(tmp_path))
-    made = VerbForkServer()
-    yield made
-    made.close()
+    server = VerbForkServer()
+    yield server
+    server.close()

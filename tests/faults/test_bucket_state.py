@@ -28,44 +28,44 @@ def cloud(tmp_path: Path) -> Iterator[Cloud]:
 
 
 @pytest.fixture
-def made(tmp_path: Path, cloud: Cloud) -> Iterator[ProjectHarness]:
+def demo(tmp_path: Path, cloud: Cloud) -> Iterator[ProjectHarness]:
     """A project of two jobs whose state is in the bucket; each run writes its id into a file outside."""
-    with project(tmp_path) as one:
-        one.variables |= {
+    with project(tmp_path) as created:
+        created.variables |= {
             **cloud.environ,
             "AWS_ACCESS_KEY_ID": KEY_ID,
             "AWS_SECRET_ACCESS_KEY": SECRET,
         }
         write_manifest(
-            one,
+            created,
             {name: job(f"echo $BT_TRAINING_JOB_ID >> {tmp_path}/diary") for name in ("a", "b")},
             state={"url": f"{cloud.url}{STATE}"},
         )
-        yield one
+        yield created
 
 
 @pytest.mark.long
-def test_two_applies_and_a_killer(made: ProjectHarness, cloud: Cloud, tmp_path: Path) -> None:
+def test_two_applies_and_a_killer(demo: ProjectHarness, cloud: Cloud, tmp_path: Path) -> None:
     """Each job runs once however often both applies are killed and whatever the server answers; nobody needs force-unlock."""
     chance = random.Random(SEED)
     cloud.proxy.decide = lambda: chance.choice(FAULTS) if chance.random() < 0.2 else None
-    storm = KillStorm(made, SEED)
+    storm = KillStorm(demo, SEED)
     while storm.kills < 8:
         storm.run_all([APPLY, APPLY])
         cloud.proxy.decide = lambda: None
-        made.run("plan", "--detailed-exitcode")
-        state = made.json("show")
+        demo.run("plan", "--detailed-exitcode")
+        state = demo.json("show")
         assert (state["open_intents"], state["orphaned_intents"]) == ([], [])
         runs = [
             run
-            for one in state["resources"]
-            if one["address"].startswith("job.")
-            for run in one["outputs"]["runs"]
+            for resource in state["resources"]
+            if resource["address"].startswith("job.")
+            for run in resource["outputs"]["runs"]
         ]
         diary = (tmp_path / "diary").read_text().split()
         assert sorted(diary) == sorted(run["id"] for run in runs)
         assert len(runs) == 2
         check_log(bucket_log(cloud, STATE), state["serial"])
-        made.run("destroy", "--auto-approve")
+        demo.run("destroy", "--auto-approve")
         (tmp_path / "diary").unlink()
-    assert processes(str(made.nodes)) == []
+    assert processes(str(demo.nodes)) == []

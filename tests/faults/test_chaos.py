@@ -34,16 +34,16 @@ BENIGN = (
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[ProjectHarness]:
+def demo(tmp_path: Path) -> Iterator[ProjectHarness]:
     """A project of six short jobs, each of which writes its run's id to a file outside; three need weights."""
-    with project(tmp_path) as one:
-        yield one
+    with project(tmp_path) as created:
+        yield created
 
 
-def declared(made: ProjectHarness, turn: int, chance: random.Random) -> None:
+def declared(project: ProjectHarness, turn: int, chance: random.Random) -> None:
     """The manifest of this turn: every job is another configuration than before, and so a new run; some weights are new."""
-    diary = made.directory.parent / "diary"
-    made.write(
+    diary = project.directory.parent / "diary"
+    project.write(
         {
             "weights/model.bin": b"m" * 100_000,
             "data/data.bin": chance.randbytes(3_000_000),
@@ -52,10 +52,10 @@ def declared(made: ProjectHarness, turn: int, chance: random.Random) -> None:
     )
     needs = {"a": ["model"], "b": ["model", "data"], "c": ["data"]}
     write_manifest(
-        made,
+        project,
         {
             name: job(
-                *(f"test -s data/{one}/{one}.bin" for one in needs.get(name, [])),
+                *(f"test -s data/{item}/{item}.bin" for item in needs.get(name, [])),
                 f"echo $BT_TRAINING_JOB_ID {turn} >> {diary}-{name}",
                 f"sleep {0.1 * number}",
                 weights=needs.get(name, []),
@@ -78,63 +78,63 @@ def commands() -> list[Command]:
         APPLY,
         PATIENT,
         (*PATIENT, "--parallelism", "1"),
-        *((*PATIENT, *(word for one in some for word in ("--target", one))) for some in targets),
+        *((*PATIENT, *(word for item in some for word in ("--target", item))) for some in targets),
     ]
 
 
 @pytest.mark.long
-def test_nothing_is_lost_doubled_or_orphaned(made: ProjectHarness) -> None:
+def test_nothing_is_lost_doubled_or_orphaned(demo: ProjectHarness) -> None:
     """Each job has one run for each configuration it ever had; each ran once and its end is known; destroy leaves nothing."""
-    storm, chance, turns = KillStorm(made, SEED), random.Random(SEED), 0
+    storm, chance, turns = KillStorm(demo, SEED), random.Random(SEED), 0
     while storm.kills < KILLS:
         turns += 1
-        declared(made, turns, chance)
+        declared(demo, turns, chance)
         storm.run_all(commands())
-        check_settled(made, turns)
+        check_settled(demo, turns)
     storm.run_all([DESTROY])
 
     assert strange(storm) == []
-    assert remains(made) == []
+    assert remains(demo) == []
 
 
 def strange(storm: KillStorm) -> list[Any]:
     """Commands that lived to the end and failed for another reason than the other commands."""
-    found = []
-    for one in storm.ended:
-        told = [json.loads(line) for line in one.out.splitlines()]
-        kind = "step_failed" if one.code in (0, 10, 11, 12) else "diagnostic"
-        errors = [_told(line) for line in told if line["type"] in ("step_failed", kind)]
+    items = []
+    for item in storm.ended:
+        documents = [json.loads(line) for line in item.out.splitlines()]
+        kind = "step_failed" if item.code in (0, 10, 11, 12) else "diagnostic"
+        errors = [_told(line) for line in documents if line["type"] in ("step_failed", kind)]
         unknown = [text for text in errors if not any(words in text for words in BENIGN)]
-        if unknown or "Traceback" in one.err or not (one.code in (0, 10, 11, 12) or errors):
-            found.append(one)
-    return found
+        if unknown or "Traceback" in item.err or not (item.code in (0, 10, 11, 12) or errors):
+            items.append(item)
+    return items
 
 
 def _told(line: Mapping[str, Any]) -> str:
     return f"{line['message']}: {line['data'].get('detail', '')}"
 
 
-def check_settled(made: ProjectHarness, turns: int) -> None:
+def check_settled(project: ProjectHarness, turns: int) -> None:
     """One apply more, and everything is as declared and accounted for."""
-    made.run("apply", "--auto-approve", "--wait", seconds=PATIENCE)
-    made.run("plan", "--detailed-exitcode", seconds=PATIENCE)
-    wait_for(lambda: processes(str(made.nodes)) == [], PATIENCE)
-    state = made.json("show")
+    project.run("apply", "--auto-approve", "--wait", seconds=PATIENCE)
+    project.run("plan", "--detailed-exitcode", seconds=PATIENCE)
+    wait_for(lambda: processes(str(project.nodes)) == [], PATIENCE)
+    state = project.json("show")
     assert (state["open_intents"], state["orphaned_intents"]) == ([], [])
-    check_state(made, state)
-    check_runs(made, state, turns)
-    check_files(made)
+    check_state(project, state)
+    check_runs(project, state, turns)
+    check_files(project)
 
 
-def check_state(made: ProjectHarness, state: dict[str, Any]) -> None:
+def check_state(project: ProjectHarness, state: dict[str, Any]) -> None:
     """The log is sound, and the state is what it folds to."""
-    log = open_directory((made.directory / ".trainctl/state").as_uri())
+    log = open_directory((project.directory / ".trainctl/state").as_uri())
     resources = check_log(log, state["serial"]).resources
     addresses = [resource["address"] for resource in state["resources"]]
     assert sorted(addresses) == sorted(map(str, resources))
 
 
-def check_runs(made: ProjectHarness, state: dict[str, Any], turns: int) -> None:
+def check_runs(project: ProjectHarness, state: dict[str, Any], turns: int) -> None:
     """State, diaries and nodes know the same runs, one a turn, and each ran once."""
     recorded = {
         resource["address"].removeprefix("job."): resource["outputs"]["runs"]
@@ -144,20 +144,20 @@ def check_runs(made: ProjectHarness, state: dict[str, Any], turns: int) -> None:
     assert sorted(recorded) == sorted(JOBS)
     for name, runs in recorded.items():
         assert [run["status"] for run in runs] == [COMPLETED] * turns, name
-        diary = (made.directory.parent / f"diary-{name}").read_text().splitlines()
+        diary = (project.directory.parent / f"diary-{name}").read_text().splitlines()
         assert diary == [f"{run['id']} {turn}" for turn, run in enumerate(runs, 1)], name
     known = {run["key"] for runs in recorded.values() for run in runs}
-    on_nodes = list(made.nodes.glob("*/runs/*"))
+    on_nodes = list(project.nodes.glob("*/runs/*"))
     assert sorted(path.name for path in on_nodes) == sorted(known)
     for path in on_nodes:
         assert len(list(path.glob("claim.*"))) == 1, path
         assert json.loads((path / "run.json").read_text())["status"] == COMPLETED
 
 
-def check_files(made: ProjectHarness) -> None:
+def check_files(project: ProjectHarness) -> None:
     """No half-made files, locks or leases but those that the design leaves to age."""
-    caches = [*made.nodes.glob("*/cache/partial"), *made.nodes.glob("*/cache/locks")]
-    assert below(made.mirror / "partial", *caches) == []
+    caches = [*project.nodes.glob("*/cache/partial"), *project.nodes.glob("*/cache/locks")]
+    assert below(project.mirror / "partial", *caches) == []
 
 
 def below(*places: Path) -> list[str]:
@@ -165,15 +165,15 @@ def below(*places: Path) -> list[str]:
     return sorted(str(path) for place in places for path in place.rglob("*") if not path.is_dir())
 
 
-def remains(made: ProjectHarness) -> list[Any]:
+def remains(project: ProjectHarness) -> list[Any]:
     """What a destroy should have taken: records, nodes, references, leases, intents; no process is there any more."""
-    wait_for(lambda: processes(str(made.directory.parent)) == [], PATIENCE)
-    state = made.json("show")
-    check_state(made, state)
+    wait_for(lambda: processes(str(project.directory.parent)) == [], PATIENCE)
+    state = project.json("show")
+    check_state(project, state)
     return [
-        *made.run("state", "list").stdout.splitlines(),
-        *made.nodes.iterdir(),
-        *below(made.mirror / "references", made.mirror / "partial"),
+        *project.run("state", "list").stdout.splitlines(),
+        *project.nodes.iterdir(),
+        *below(project.mirror / "references", project.mirror / "partial"),
         *state["open_intents"],
         *state["orphaned_intents"],
     ]

@@ -43,31 +43,31 @@ UPLOAD = ("checkpoints", "upload", "sft")
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[ProjectHarness]:
+def demo(tmp_path: Path) -> Iterator[ProjectHarness]:
     """A project whose job saves one checkpoint of three files."""
-    with project(tmp_path) as one:
-        one.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
+    with project(tmp_path) as created:
+        created.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
         manifest = MANIFEST.replace("STORE", str(tmp_path / "store"))
-        one.write({"trainctl.yaml": manifest, "src/save.sh": SAVE})
-        yield one
+        created.write({"trainctl.yaml": manifest, "src/save.sh": SAVE})
+        yield created
 
 
 def content(directory: Path) -> dict[str, bytes]:
     """The files below a directory."""
-    found = (path for path in directory.rglob("*") if path.is_file())
-    return {str(path.relative_to(directory)): path.read_bytes() for path in found}
+    paths = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
-def effects(made: ProjectHarness, *command: str) -> int:
+def effects(project: ProjectHarness, *command: str) -> int:
     """How many effects the command has, which is done."""
-    count = made.directory.parent / "count"
-    made.run("0", str(count), *command, program=("-m", "tests.support.projects.kill_at_effect"))
+    count = project.directory.parent / "count"
+    project.run("0", str(count), *command, program=("-m", "tests.support.projects.kill_at_effect"))
     return int(count.read_text())
 
 
-def die(made: ProjectHarness, point: int, *command: str) -> None:
+def die(project: ProjectHarness, point: int, *command: str) -> None:
     """Do the command, and die before that effect; past the last one it simply ends."""
-    done = made.run(
+    done = project.run(
         str(point),
         "-",
         *command,
@@ -78,47 +78,47 @@ def die(made: ProjectHarness, point: int, *command: str) -> None:
 
 
 @HOW_MANY
-def test_a_killed_download_is_whole_or_not_there(made: ProjectHarness, most: int) -> None:
+def test_a_killed_download_is_whole_or_not_there(demo: ProjectHarness, most: int) -> None:
     """Under its final name there is nothing or everything; the second call ends with everything, and with nothing beside it."""
-    made.run("apply", "--auto-approve", "--wait")
-    total = effects(made, *DOWNLOAD, "--output-dir", "whole")
-    saved = content(made.directory / "whole" / "checkpoint-1")
+    demo.run("apply", "--auto-approve", "--wait")
+    total = effects(demo, *DOWNLOAD, "--output-dir", "whole")
+    saved = content(demo.directory / "whole" / "checkpoint-1")
     assert sorted(saved) == ["deep/empty", "deep/state.bin", "model.bin"]
     for point in points(total, most):
-        target = made.directory / f"at-{point}"
-        die(made, point, *DOWNLOAD, "--output-dir", target.name)
+        target = demo.directory / f"at-{point}"
+        die(demo, point, *DOWNLOAD, "--output-dir", target.name)
         there = (target / "checkpoint-1").exists()
         assert not there or content(target / "checkpoint-1") == saved, point
-        made.run(*DOWNLOAD, "--output-dir", target.name, code=64 if there else 0)
+        demo.run(*DOWNLOAD, "--output-dir", target.name, code=64 if there else 0)
 
         assert content(target / "checkpoint-1") == saved, point
         assert [path.name for path in target.iterdir()] == ["checkpoint-1"], point
 
 
 @HOW_MANY
-def test_a_killed_upload_is_ended_by_the_next(made: ProjectHarness, most: int) -> None:
+def test_a_killed_upload_is_ended_by_the_next(demo: ProjectHarness, most: int) -> None:
     """What an ended run left behind is in the store after the second call, whoever brought it: each file, and nothing beside it."""
-    made.run("apply", "--auto-approve", "--wait")
-    store = made.directory.parent / "store"
+    demo.run("apply", "--auto-approve", "--wait")
+    store = demo.directory.parent / "store"
     (kept,) = store.glob("demo/sft/*")
     whole = {name: data for name, data in content(kept).items() if not name.startswith(".")}
-    leave_behind(made, kept)
-    for point in points(effects(made, *UPLOAD), most):
-        leave_behind(made, kept)
-        die(made, point, *UPLOAD)
-        made.run(*UPLOAD)
-        rows = made.json("checkpoints", "list", "sft")["checkpoints"]
-        found = {name: data for name, data in content(kept).items() if not name.startswith(".")}
+    leave_behind(demo, kept)
+    for point in points(effects(demo, *UPLOAD), most):
+        leave_behind(demo, kept)
+        die(demo, point, *UPLOAD)
+        demo.run(*UPLOAD)
+        rows = demo.json("checkpoints", "list", "sft")["checkpoints"]
+        result = {name: data for name, data in content(kept).items() if not name.startswith(".")}
 
-        assert [(one["name"], one["state"]) for one in rows] == [("checkpoint-1", "complete")]
-        assert {**found, "run.json": b""} == {**whole, "run.json": b""}, point
+        assert [(row["name"], row["state"]) for row in rows] == [("checkpoint-1", "complete")]
+        assert {**result, "run.json": b""} == {**whole, "run.json": b""}, point
         assert not [path for path in store.glob("**/*") if is_temporary(path.name)], point
 
 
-def leave_behind(made: ProjectHarness, kept: Path) -> None:
+def leave_behind(project: ProjectHarness, kept: Path) -> None:
     """Put the run back to where its job had ended and nothing had been brought yet."""
     shutil.rmtree(kept)
-    (run,) = made.nodes.glob("*/runs/*")
+    (run,) = project.nodes.glob("*/runs/*")
     (run / "uploads.jsonl").unlink()
     left = {"state": "SYNCING", "error": None, "pending": ["checkpoint-1"]}
     (run / "sync.json").write_text(json.dumps(left))

@@ -52,8 +52,8 @@ SECOND = {"checkpoint-2": {"model.bin": b"TWO" * 1000, "empty": b"", "new": b"n"
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[BucketServer]:
     """A bucket of moto."""
-    with moto() as one:
-        yield one
+    with moto() as server:
+        yield server
 
 
 def die(base: Path, lethal: int) -> int:
@@ -101,10 +101,10 @@ def check_end(store: CheckpointStore, run: SavedRun) -> None:
     assert restored(store) == {**FIRST, **SECOND}
     named = {
         file["key"]
-        for one in store.list(f"{PREFIX}/{COMPLETE}/")
-        for file in json.loads(store.get(one.key) or b"")["files"]
+        for item in store.list(f"{PREFIX}/{COMPLETE}/")
+        for file in json.loads(store.get(item.key) or b"")["files"]
     }
-    objects = {one.key for one in store.list("") if COMPLETE not in one.key}
+    objects = {item.key for item in store.list("") if COMPLETE not in item.key}
     assert objects == {*named, f"{PREFIX}/run.json"}
     assert json.loads((run.run.directory / "sync.json").read_text())["state"] == "COMPLETED"
 

@@ -29,23 +29,23 @@ def test_an_apply_killed_between_the_starts_of_ranks_is_completed_by_the_next(
     tmp_path: Path, most: int
 ) -> None:
     """In its second half, where ranks are prepared and started."""
-    with project(tmp_path) as made:
+    with project(tmp_path) as created:
         ledger, count = tmp_path / "ledger", tmp_path / "count"
-        made.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
+        created.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
         text = MANIFEST.replace("LEDGER", str(ledger))
-        made.write({"trainctl.yaml": text, "weights/a.bin": b"a" * 70_000})
-        made.run("0", str(count), *APPLY, program=KILLING)
+        created.write({"trainctl.yaml": text, "weights/a.bin": b"a" * 70_000})
+        created.run("0", str(count), *APPLY, program=KILLING)
         half = int(count.read_text()) // 2
         for point in (half + further for further in points(half, most)):
-            made.clear()
+            created.clear()
             ledger.unlink(missing_ok=True)
-            made.run(str(point), "-", *APPLY, program=KILLING, code=None)
+            created.run(str(point), "-", *APPLY, program=KILLING, code=None)
 
-            made.run(*APPLY)
+            created.run(*APPLY)
 
-            resources = made.json("show")["resources"]
+            resources = created.json("show")["resources"]
             (runs,) = (row["outputs"]["runs"] for row in resources if row["address"] == "job.sft")
             assert [run["status"] for run in runs] == ["TRAINING_JOB_COMPLETED"], point
             lines = sorted(ledger.read_text().splitlines())
             assert lines == [f"{runs[0]['id']} {rank}" for rank in range(3)], point
-            assert processes(str(made.nodes)) == [], point
+            assert processes(str(created.nodes)) == [], point

@@ -43,14 +43,14 @@ raise ConnectionResetError("Connection closed by peer")
 
 @pytest.fixture
 def four(tmp_path: Path) -> Iterator[list[NodeHarness]]:
-    with nodes(tmp_path, 4) as made:
-        yield made
+    with nodes(tmp_path, 4) as created:
+        yield created
 
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[list[NodeHarness]]:
-    with nodes(tmp_path, 2) as made:
-        yield made
+    with nodes(tmp_path, 2) as created:
+        yield created
 
 
 @pytest.mark.parametrize(
@@ -148,17 +148,17 @@ def test_a_stop_before_all_ranks_are_there_ends_those_that_are(two: list[NodeHar
 def test_two_gangs_at_once_on_the_same_nodes(tmp_path: Path) -> None:
     """Gangs that each want the only GPU of both nodes run one after the other, however they race; neither waits for ever."""
     gpus = {"compute": {"accelerator": "H100:1"}, "declared_gpus": 2}  # of the host, for two ranks
-    with nodes(tmp_path, 2) as made:
+    with nodes(tmp_path, 2) as created:
         gangs = [
             GangHarness(order, "sleep 0.5", key=f"run-{number}", **gpus)
-            for number, order in enumerate([made, made[::-1], made, made[::-1]])
+            for number, order in enumerate([created, created[::-1], created, created[::-1]])
         ]
         for gang in gangs:
             gang.start()
 
         ended = [gang.ended(120) for gang in gangs]
 
-    assert {one["status"] for ranks in ended for one in ranks} == {"TRAINING_JOB_COMPLETED"}
+    assert {rank["status"] for ranks in ended for rank in ranks} == {"TRAINING_JOB_COMPLETED"}
     spans = sorted((ranks[0]["started_at"], ranks[0]["ended_at"]) for ranks in ended)
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
 
@@ -185,7 +185,7 @@ def test_a_failed_gang_is_tried_again_by_all_ranks(two: list[NodeHarness]) -> No
 
     assert [status["status"] for status in ended] == ["TRAINING_JOB_COMPLETED"] * 2
     assert [gang.log(rank) for rank in range(2)] == ["0\n1\n"] * 2
-    assert [one["retries"] for one in ended] == [1, 1]
+    assert [row["retries"] for row in ended] == [1, 1]
 
 
 def test_a_rank_that_can_not_begin_keeps_all_from_it(two: list[NodeHarness]) -> None:

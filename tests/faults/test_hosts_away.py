@@ -51,37 +51,37 @@ jobs:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostLab]:
     """Three hosts."""
-    with host_lab(tmp_path_factory.mktemp("lab"), 3) as made:
-        yield made
+    with host_lab(tmp_path_factory.mktemp("lab"), 3) as lab:
+        yield lab
 
 
-def write(made: ProjectHarness, lab: HostLab, count: int, jobs: str, mirror: str = "") -> None:
+def write(project: ProjectHarness, lab: HostLab, count: int, jobs: str, mirror: str = "") -> None:
     """A manifest of so many hosts."""
     hosts = json.dumps([host.settings for host in lab.hosts[:count]])
     text = MANIFEST.replace("MIRROR", mirror).replace("HOSTS", hosts)
     text += jobs.replace("COUNT", str(count))
-    made.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": "hello\n"})
+    project.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": "hello\n"})
 
 
 @pytest.fixture
 def demo(lab: HostLab, tmp_path: Path) -> Iterator[ProjectHarness]:
     """A project of two hosts with a job that runs on the first."""
-    with client_project(lab, tmp_path) as made:
-        write(made, lab, 2, LONG_JOB)
-        made.run("apply", "--auto-approve")
-        wait_for(lambda: "ready" in made.run("logs", "job.sft").stdout, 60)
-        yield made
-        made.run("destroy", "--auto-approve", "--stop-running")
+    with client_project(lab, tmp_path) as project:
+        write(project, lab, 2, LONG_JOB)
+        project.run("apply", "--auto-approve")
+        wait_for(lambda: "ready" in project.run("logs", "job.sft").stdout, 60)
+        yield project
+        project.run("destroy", "--auto-approve", "--stop-running")
 
 
 @pytest.fixture(scope="module")
 def gang(lab: HostLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProjectHarness]:
     """A project whose job has completed on all three."""
-    with client_project(lab, tmp_path_factory.mktemp("demo")) as made:
-        write(made, lab, 3, GANG, f'mirror: {{url: "file://{made.mirror}"}}')
-        made.run("apply", "--auto-approve", "--wait")
-        yield made
-        made.run("destroy", "--auto-approve", "--delete-checkpoints")
+    with client_project(lab, tmp_path_factory.mktemp("demo")) as project:
+        write(project, lab, 3, GANG, f'mirror: {{url: "file://{project.mirror}"}}')
+        project.run("apply", "--auto-approve", "--wait")
+        yield project
+        project.run("destroy", "--auto-approve", "--delete-checkpoints")
 
 
 def presences(demo: ProjectHarness) -> dict[str, str]:
@@ -155,10 +155,10 @@ def test_a_run_is_lost_once_its_host_booted_without_it(demo: ProjectHarness, lab
     assert demo.json("status", "job.sft")["status"] == "TRAINING_JOB_LOST"
 
 
-def answers(made: ProjectHarness, *commands: str) -> dict[str, CompletedProcess[str]]:
+def answers(project: ProjectHarness, *commands: str) -> dict[str, CompletedProcess[str]]:
     """What commands print and how they end, two at a time."""
     with ThreadPoolExecutor(2) as pool:
-        done = pool.map(lambda command: made.run(*command.split(), code=None), commands)
+        done = pool.map(lambda command: project.run(*command.split(), code=None), commands)
         return dict(zip(commands, done, strict=True))
 
 
@@ -203,9 +203,9 @@ OUTAGES = [
 ]
 
 
-def interrupt(made: ProjectHarness, host: FakeHost, step: str, fault: str, *command: str) -> None:
+def interrupt(result: ProjectHarness, host: FakeHost, step: str, fault: str, *command: str) -> None:
     """Run a command; once a step of this kind has begun, the host is away until its end, or it is killed."""
-    with made.start(*command, "--format", "json") as process:
+    with result.start(*command, "--format", "json") as process:
         assert process.stdout is not None
         for line in process.stdout:
             event = json.loads(line)
@@ -221,10 +221,10 @@ def interrupt(made: ProjectHarness, host: FakeHost, step: str, fault: str, *comm
     assert "Traceback" not in errors, errors
 
 
-def repeat(made: ProjectHarness, *command: str) -> None:
+def repeat(project: ProjectHarness, *command: str) -> None:
     """Run a command until it succeeds, five times at most."""
     for _ in range(5):
-        done = made.run(*command, code=None, seconds=240)
+        done = project.run(*command, code=None, seconds=240)
         if done.returncode == 0:
             return
     raise AssertionError(f"{command} doesn't recover: {done.stdout[-2000:]}{done.stderr}")
@@ -238,16 +238,16 @@ def test_a_command_that_an_outage_interrupted_is_completed_by_the_next(
     """An apply and a destroy, which leaves no process, mount or file."""
     hosts = lab.hosts[:2]
     before = [({*host.home.rglob("*trainctl*")}, host.mounts()) for host in hosts]
-    with client_project(lab, tmp_path) as made:
-        write(made, lab, 2, GANG, f'mirror: {{url: "file://{made.mirror}"}}')
-        made.write({"weights/noise": os.urandom(6_000_000)})
-        interrupt(made, hosts[1], step, fault, "apply", "--auto-approve")
-        repeat(made, "apply", "--auto-approve", "--wait")
-        status = made.json("status", "all")
-        rows = made.json("checkpoints", "list", "all")["checkpoints"]
-        interrupt(made, hosts[1], "", fault, "destroy", "--auto-approve", "--delete-checkpoints")
-        repeat(made, "destroy", "--auto-approve", "--delete-checkpoints")
-        assert made.run("state", "list").stdout == ""
+    with client_project(lab, tmp_path) as project:
+        write(project, lab, 2, GANG, f'mirror: {{url: "file://{project.mirror}"}}')
+        project.write({"weights/noise": os.urandom(6_000_000)})
+        interrupt(project, hosts[1], step, fault, "apply", "--auto-approve")
+        repeat(project, "apply", "--auto-approve", "--wait")
+        status = project.json("status", "all")
+        rows = project.json("checkpoints", "list", "all")["checkpoints"]
+        interrupt(project, hosts[1], "", fault, "destroy", "--auto-approve", "--delete-checkpoints")
+        repeat(project, "destroy", "--auto-approve", "--delete-checkpoints")
+        assert project.run("state", "list").stdout == ""
         for host in hosts:
             host.await_quiet()
 

@@ -48,7 +48,7 @@ def writer(url: str, name: str, count: int) -> subprocess.Popen[str]:
 
 
 def texts(log: StateLog, name: str) -> list[str]:
-    return [str(one["text"]) for one in log.replay() if str(one["text"]).startswith(f"{name}:")]
+    return [str(row["text"]) for row in log.replay() if str(row["text"]).startswith(f"{name}:")]
 
 
 def test_processes_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -74,19 +74,19 @@ def test_a_killed_writer_leaves_a_readable_log(tmp_path: Path, rounds: int) -> N
         assert process.stdout.readline() == "ready\n"
         time.sleep(chance.uniform(0, 0.06))
         process.kill()
-        said = [
+        words = [
             line.split()
             for line in process.stdout.read().splitlines(keepends=True)
             if line.endswith("\n")
         ]
         process.stdout.close()
         process.wait()
-        confirmed = max(confirmed, *(int(position) for position, _ in said), 0)
-        found = open_directory(url).read()
-        assert found.next >= confirmed
+        confirmed = max(confirmed, *(int(position) for position, _ in words), 0)
+        data = open_directory(url).read()
+        assert data.next >= confirmed
         written = texts(open_directory(url), f"w{turn}")
         assert written == [f"w{turn}:{number}" for number in range(len(written))]
-        assert len(written) >= len(said)
+        assert len(written) >= len(words)
     assert len(list(open_directory(url).replay())) == open_directory(url).read().next
 
 
@@ -126,10 +126,10 @@ def test_killed_at_every_write(tmp_path: Path, fault: StoreFault) -> None:
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
         left = open_directory(path.as_uri())
-        before = [one.get("text") for one in left.replay()]
+        before = [entry.get("text") for entry in left.replay()]
         assert before == [None, *(str(n) for n in range(len(before) - 1))][: len(before)]
         notes(ledger_on(left), left, 4)
-        after = [one.get("text") for one in open_directory(path.as_uri()).replay()]
+        after = [entry.get("text") for entry in open_directory(path.as_uri()).replay()]
         assert after == (before or [None]) + [str(n) for n in range(4)]
     else:
         pytest.fail("there are more writes than were tried")

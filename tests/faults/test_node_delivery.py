@@ -39,9 +39,9 @@ def test_deliveries_at_once_copy_each_file_once(node: NodeHarness) -> None:
     processes = [node.popen("deliver", request) for request in requests]
     results = [result_of(process) for process in processes]
 
-    assert 0 in [one["bytes_mirror"] for one in results[:2]]
-    assert sum(one["bytes_mirror"] >= large for one in results) == 1
-    assert total <= sum(one["bytes_mirror"] for one in results) <= 2 * total - large + 7
+    assert 0 in [result["bytes_mirror"] for result in results[:2]]
+    assert sum(result["bytes_mirror"] >= large for result in results) == 1
+    assert total <= sum(result["bytes_mirror"] for result in results) <= 2 * total - large + 7
 
 
 @pytest.fixture

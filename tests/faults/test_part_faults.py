@@ -52,9 +52,9 @@ def mirrored(
 
 def ranges(hub: Hub) -> list[tuple[int, int]]:
     """First and last byte of each request for a part of the large file, sorted."""
-    requested = [one.headers.get("Range") or "" for one in hub.asked("model.safetensors")]
-    found = [re.fullmatch(r"bytes=(\d+)-(\d+)", text) for text in requested]
-    return sorted((int(match[1]), int(match[2])) for match in found if match)
+    requested = [request.headers.get("Range") or "" for request in hub.asked("model.safetensors")]
+    matches = [re.fullmatch(r"bytes=(\d+)-(\d+)", text) for text in requested]
+    return sorted((int(match[1]), int(match[2])) for match in matches if match)
 
 
 def part_threads() -> list[threading.Thread]:
@@ -91,7 +91,7 @@ def test_the_next_attempt_resumes_at_the_last_good_chunk(hub: Hub, tmp_path: Pat
     hub.seen.clear()
     mirror, listing = mirrored(hub, tmp_path)
     assert contents(mirror, listing) == FILES
-    again = [one.headers["Range"] for one in hub.asked("model.safetensors")]
+    again = [request.headers["Range"] for request in hub.asked("model.safetensors")]
     starts = [int(match[1]) for text in again if (match := re.match(r"bytes=(\d+)-", text))]
     assert min(starts) >= 9 * CHUNK
     assert all(start % CHUNK == 0 for start in starts)
@@ -116,13 +116,13 @@ def test_the_hub_is_asked_once_for_its_storage(hub: Hub, tmp_path: Path) -> None
         mirror, listing = mirrored(hub, tmp_path / "a", credential)
         assert contents(mirror, listing) == FILES
         requests = hub.asked("model.safetensors")
-        stored = [one for one in requests if one.path.startswith("/cdn/")]
+        stored = [request for request in requests if request.path.startswith("/cdn/")]
         assert len(stored) == PARTS
         assert len(requests) - len(stored) <= 4
-        assert not [one for one in stored if "Authorization" in one.headers]
+        assert not [record for record in stored if "Authorization" in record.headers]
         source = HubSource(hub.url)
         resolved = source.resolve("hf://acme/model", None, credential)
-        (file,) = (one for one in resolved.files if one.path == "model.safetensors")
+        (file,) = (item for item in resolved.files if item.path == "model.safetensors")
         part = bytearray(10)
         for offset, faults in ((0, []), (CHUNK, [HttpFault("status", file.path, status=403)])):
             hub.faults = faults

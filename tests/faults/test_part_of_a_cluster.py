@@ -33,23 +33,23 @@ jobs:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostLab]:
     """Four hosts."""
-    with host_lab(tmp_path_factory.mktemp("lab"), 4) as made:
-        yield made
+    with host_lab(tmp_path_factory.mktemp("lab"), 4) as lab:
+        yield lab
 
 
 @pytest.fixture
 def demo(lab: HostLab, tmp_path: Path) -> Iterator[ProjectHarness]:
     """A project of an operator who may log in to the hosts."""
-    with client_project(lab, tmp_path) as made:
-        made.write({"weights/word": "hello\n"})
-        yield made
+    with client_project(lab, tmp_path) as project:
+        project.write({"weights/word": "hello\n"})
+        yield project
 
 
-def declare(made: ProjectHarness, lab: HostLab, count: int) -> None:
+def declare(project: ProjectHarness, lab: HostLab, count: int) -> None:
     """A job on one of so many hosts, and one on all of them."""
     hosts = json.dumps([host.settings for host in lab.hosts[:count]])
-    text = MANIFEST.replace("MIRROR", str(made.mirror)).replace("HOSTS", hosts)
-    made.write({"trainctl.yaml": text.replace("COUNT", str(count))})
+    text = MANIFEST.replace("MIRROR", str(project.mirror)).replace("HOSTS", hosts)
+    project.write({"trainctl.yaml": text.replace("COUNT", str(count))})
 
 
 def left(lab: HostLab) -> list[str]:
@@ -94,7 +94,7 @@ def test_present_gone_unreachable_and_unreadable_are_told_apart(
     away.power_off()
     denied.do("mv", "/root/.ssh/authorized_keys", "/root/.ssh/kept")
     try:
-        seen = {one["name"]: one["status"] for one in demo.json("nodes")["nodes"]}
+        seen = {row["name"]: row["status"] for row in demo.json("nodes")["nodes"]}
         planned = demo.run("plan", "--replace", "job.one", code=None)
         demo.run("run", "job.one", "--auto-approve")
         wait_for(lambda: demo.json("status", "job.one")["status"] == "TRAINING_JOB_COMPLETED")

@@ -145,7 +145,7 @@ def impostor_at_work(tmp_path: Path) -> Iterator[ImpostorServer]:
     with impostor(str(path)) as server:
         yield server
     assert server.hands > 0
-    assert server.told == b""  # neither a token nor a request
+    assert server.received == b""  # neither a token nor a request
 
 
 def test_an_impostor_of_a_peer_is_skipped(tmp_path: Path, impostor_at_work: ImpostorServer) -> None:
@@ -176,7 +176,7 @@ def test_the_others_finish_without_a_killed_node(tmp_path: Path) -> None:
     """They fetch its part themselves; when it is back, it resumes with theirs."""
     group = group_of(tmp_path, 3, chunks=3)
     with serve_mirror(group.mirror) as mirror, group.serving() as servers:
-        peers = [one.peer for one in servers]
+        peers = [server.peer for server in servers]
         slow = {"max_rate": 24_000_000, "patience": 0.5}  # at most a chunk before it moves
         victim = group.begin(1, peers, mirror, **slow)
         others = [group.begin(number, peers, mirror, **slow) for number in (0, 2)]
@@ -201,11 +201,11 @@ def test_no_node_keeps_wrong_bytes_that_a_peer_passed_on(tmp_path: Path) -> None
     group.mirror.corrupt("model.bin", 0)
 
     with serve_mirror(group.mirror) as mirror, group.serving() as servers:
-        peers = [one.peer for one in servers]
+        peers = [server.peer for server in servers]
         processes = [group.begin(number, peers, mirror, patience=0.5) for number in range(2)]
         responses = [response_of(process) for process in processes]
 
-    assert [one["error"]["kind"] for one in responses] == ["SourceMismatch"] * 2
+    assert [response["error"]["kind"] for response in responses] == ["SourceMismatch"] * 2
     for node in group.nodes:
         marks = (node.root / "cache" / "partial" / f"{digest}.map").read_bytes()
         assert marks[0] != VERIFIED

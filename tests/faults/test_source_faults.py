@@ -134,7 +134,7 @@ class Upstream:
 
     def ranges(self) -> list[str | None]:
         """The ranges of the file that were requested from the server."""
-        requests = [one for one in self.server.seen if one.path.endswith("w.bin")]
+        requests = [request for request in self.server.seen if request.path.endswith("w.bin")]
         if isinstance(self.server, WebServer):
             requests = requests[-sum("GET" in line for line in self.server.asked) :]
         return [request.headers.get("Range") for request in requests]

@@ -21,20 +21,20 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostLab]:
     """Two hosts, which see the Python 3.8 of this machine if it has one."""
     python = python38()
     seen = [Path(python).parents[1]] if python else []
-    with host_lab(tmp_path_factory.mktemp("lab"), 2, seen) as made:
-        yield made
+    with host_lab(tmp_path_factory.mktemp("lab"), 2, seen) as lab:
+        yield lab
 
 
 @pytest.fixture
 def demo(lab: HostLab, tmp_path: Path) -> Iterator[ProjectHarness]:
     """A project of an operator who may log in to the hosts."""
-    with client_project(lab, tmp_path) as made:
-        yield made
-        made.run("destroy", "--auto-approve", "--stop-running", "--delete-checkpoints", code=None)
+    with client_project(lab, tmp_path) as result:
+        yield result
+        result.run("destroy", "--auto-approve", "--stop-running", "--delete-checkpoints", code=None)
 
 
 def declare(
-    made: ProjectHarness,
+    project: ProjectHarness,
     hosts: list[dict[str, Any]],
     *commands: str,
     where: str = "/app/models/tiny",
@@ -51,28 +51,28 @@ def declare(
     job = {"code": "./src", "weights": weights, "runtime": runtime}
     manifest = {
         "project": {"name": "demo"},
-        "mirror": {"url": f"file://{made.mirror}"},
+        "mirror": {"url": f"file://{project.mirror}"},
         "clusters": {"lab": {"provider": "ssh", "connect_timeout": 5, "hosts": hosts}},
         "jobs": {
             "sft": {**job, "compute": {"node_count": len(hosts), "accelerator": "H100:1"}, **more}
         },
     }
-    made.write(
+    project.write(
         {"trainctl.yaml": json.dumps(manifest), "src/nothing": "", "weights/word": "hello\n"}
     )
-    made.write({"weights/noise": bytes(range(256)) * 24_000})
+    project.write({"weights/noise": bytes(range(256)) * 24_000})
 
 
-def destroy(made: ProjectHarness, *hosts: FakeHost) -> None:
+def destroy(project: ProjectHarness, *hosts: FakeHost) -> None:
     """Nothing is left on these hosts: no process, and no file but the project's own."""
-    made.run("destroy", "--auto-approve", "--stop-running", "--delete-checkpoints")
+    project.run("destroy", "--auto-approve", "--stop-running", "--delete-checkpoints")
     for host in hosts:
         host.await_quiet()
         assert [path for path in host.home.rglob("*") if "trainctl" in path.name] == []
 
 
-def is_completed(made: ProjectHarness) -> bool:
-    return bool(made.json("status", "job.sft")["status"] == "TRAINING_JOB_COMPLETED")
+def is_completed(project: ProjectHarness) -> bool:
+    return bool(project.json("status", "job.sft")["status"] == "TRAINING_JOB_COMPLETED")
 
 
 @pytest.mark.long
@@ -91,14 +91,14 @@ def test_two_accounts_of_a_host_share_its_gpus(
         compute = {"accelerator": "H100:2"}
         declare(demo, [host.settings], *commands, compute=compute)
         declare(ana, [{**host.settings, "user": "ana"}], *commands, compute=compute)
-        for process in [made.start("apply", "--auto-approve") for made in (demo, ana)]:
+        for process in [created.start("apply", "--auto-approve") for created in (demo, ana)]:
             with process:
                 process.communicate(timeout=300)
             assert process.returncode == 0
-        statuses = sorted(made.json("status", "job.sft")["status"] for made in (demo, ana))
+        statuses = sorted(created.json("status", "job.sft")["status"] for created in (demo, ana))
         host.do("touch", "/run/gate")
-        for made in (demo, ana):
-            wait_for(partial(is_completed, made), 120)
+        for value in (demo, ana):
+            wait_for(partial(is_completed, value), 120)
 
         assert statuses == ["TRAINING_JOB_PENDING", "TRAINING_JOB_RUNNING"]
         destroy(demo)

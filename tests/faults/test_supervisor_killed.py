@@ -87,7 +87,7 @@ def started_and_killed(node: NodeHarness, zygote: VerbForkServer, lethal: int) -
 
 def unnamed(store: DirectoryCheckpointStore) -> set[str]:
     """Objects in a store that nothing names."""
-    manifests = [one.key for one in store.list(f"{PREFIX}/{COMPLETE}/")]
+    manifests = [item.key for item in store.list(f"{PREFIX}/{COMPLETE}/")]
     documents: list[dict[str, Any]] = [json.loads(store.get(key) or b"") for key in manifests]
-    named = {file["key"] for one in documents for file in one["files"]}
-    return {one.key for one in store.list("")} - named - {*manifests, f"{PREFIX}/run.json"}
+    named = {file["key"] for document in documents for file in document["files"]}
+    return {item.key for item in store.list("")} - named - {*manifests, f"{PREFIX}/run.json"}

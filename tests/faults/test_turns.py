@@ -48,7 +48,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def users(host: Path) -> Iterator[list[NodeHarness]]:
-    made = []
+    nodes = []
     for number, prefix in enumerate(([], nobody_prefix() or [])):
         base = host / f"user-{number}"
         base.mkdir()
@@ -56,9 +56,9 @@ def users(host: Path) -> Iterator[list[NodeHarness]]:
         python = "/usr/bin/python3" if prefix else sys.executable
         node = NodeHarness(base, python=python, prefix=prefix)
         node.upload_code({"job.py": JOB})
-        made.append(node)
-    yield made
-    for node in made:
+        nodes.append(node)
+    yield nodes
+    for node in nodes:
         node.close()
 
 

@@ -78,19 +78,19 @@ def main(words: list[str]) -> int:
         for fault in MUTATIONS
         if not words or any(word in f"{fault.path} {fault.old}" for word in words)
     ]
-    found: list[str] = []
+    lines: list[str] = []
     with scratch_copy() as copy:
         for tests in dict.fromkeys(fault.tests for fault in chosen):
             if run_tests(copy, tests) != 0:
                 print(f"these tests fail without any fault: {' '.join(tests)}", flush=True)
                 return 1
         for fault in chosen:
-            found.append(mutation_outcome(copy, fault))
-            print(f"{found[-1]:12} {fault.path}: {fault.old.strip().splitlines()[0]}", flush=True)
-    caught = sum(each.startswith("caught") for each in found)
-    stale = sum(each.startswith("STALE") for each in found)
-    print(f"{caught} of {len(found)} caught, {stale} stale")
-    return int(bool(stale) or caught < 0.9 * len(found))
+            lines.append(mutation_outcome(copy, fault))
+            print(f"{lines[-1]:12} {fault.path}: {fault.old.strip().splitlines()[0]}", flush=True)
+    caught = sum(each.startswith("caught") for each in lines)
+    stale = sum(each.startswith("STALE") for each in lines)
+    print(f"{caught} of {len(lines)} caught, {stale} stale")
+    return int(bool(stale) or caught < 0.9 * len(lines))
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ MUTATIONS = [
         ("hosts.py", "if colon and port.isdigit():", "if colon:"),
         ("hosts.py", " and blob[4 : 4 + len(kind)] == kind.encode()", ""),
         ("hosts.py", ">= (3, 8)", ">= (3, 7)"),
-        ("hosts.py", 'if directory.startswith("~/")', "if True"),
+        ("hosts.py", 'if path.startswith("~/")', "if True"),
         ("hosts.py", "cannot inspect its files", "is well"),
         ("provider.py", 'if not response["made"]:', "if False:"),
         ("provider.py", "if not nodes and errors:", "if errors:"),

@@ -74,9 +74,9 @@ def test_any_document_declares_resources_or_has_problems(
             read(tmp_path), variables=variables, provider_schema=schema_of, providers=["local"]
         )
     except ManifestError as failure:
-        found = [one for one in failure.diagnostics if isinstance(one, Diagnostic)]
-        assert any(problem.severity is Severity.ERROR for problem in found)
-        for problem in found:
+        diagnostics = [item for item in failure.diagnostics if isinstance(item, Diagnostic)]
+        assert any(problem.severity is Severity.ERROR for problem in diagnostics)
+        for problem in diagnostics:
             assert problem.summary
             assert problem.where is not None
             assert TOKEN[:11] not in str(problem.to_json())
@@ -94,5 +94,5 @@ def test_any_text_is_read_or_has_problems(tmp_path: Path, suffix: str, text: str
     try:
         build(read(tmp_path), provider_schema=schema_of)
     except ManifestError as failure:
-        found = failure.diagnostics
-        assert found
+        diagnostics = failure.diagnostics
+        assert diagnostics

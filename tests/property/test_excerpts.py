@@ -104,8 +104,8 @@ def test_a_place_without_text_shows_nothing() -> None:
 
 def shown(*lines: str) -> list[str | None]:
     """What is shown of each line of a file."""
-    found = [excerpt(Position("f", number + 1, 1, lines=[*lines])) for number in range(len(lines))]
-    return [text and text[0] for text in found]
+    result = [excerpt(Position("f", number + 1, 1, lines=[*lines])) for number in range(len(lines))]
+    return [text and text[0] for text in result]
 
 
 def test_closed_quotes_and_brackets_hide_nothing_below() -> None:

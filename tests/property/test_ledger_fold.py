@@ -142,7 +142,7 @@ def test_invariants_of_the_state(log: list[Entry]) -> None:
             if entry.address in state.open_intents:
                 owed[entry.address] = {state.open_intents[entry.address].key}
         for address, keys_owed in owed.items():
-            known = {one.key for one in state.orphaned_intents.get(address, ())}
+            known = {item.key for item in state.orphaned_intents.get(address, ())}
             if address in state.open_intents:
                 key = state.open_intents[address].key
                 assert key not in known

@@ -61,7 +61,7 @@ class TwoLedgers(RuleBasedStateMachine):
             self.faults[index].always = None
         other = self.held[1 - index].get(address)
         if other is not None:
-            since = {one.intent.id: one.since for one in self.ledgers[1 - index].held()}
+            since = {item.intent.id: item.since for item in self.ledgers[1 - index].held()}
             assert self.clock.at - since[other.id] >= other.lease_seconds
         mine = self.held[index].get(address)
         # Another ledger may have taken over this ledger's intent and finished since.

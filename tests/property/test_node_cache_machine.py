@@ -164,12 +164,12 @@ class NodeCache(RuleBasedStateMachine):
         numbers = {number for listing in wanted for number in FILES[listing].values()}
         return sum(SIZES[number] for number in numbers)
 
-    def _delivered(self, key: str, lineage: str, listing: int, said: Mapping[str, Any]) -> None:
-        if "error" in said:
-            assert said["error"]["kind"] in _KINDS, said
+    def _delivered(self, key: str, lineage: str, listing: int, output: Mapping[str, Any]) -> None:
+        if "error" in output:
+            assert output["error"]["kind"] in _KINDS, output
             return
-        self.runs[key] = Held(lineage, listing, certain="result" in said)
-        if "result" in said:
+        self.runs[key] = Held(lineage, listing, certain="result" in output)
+        if "result" in output:
             replaced = set(FILES[listing].values()) & self.flipped
             self.torn |= {n for n, files in enumerate(FILES) if replaced & set(files.values())}
             self.flipped -= replaced
@@ -205,16 +205,16 @@ class NodeCache(RuleBasedStateMachine):
         """What fits beside what live runs hold is delivered; what doesn't is refused, with nothing gone."""
         key, request = self._delivery(lineage, listing)
         fits = self._pinned(listing) <= LIMIT
-        said = self._call("deliver", request)
+        output = self._call("deliver", request)
         whole = self._known_whole(listing)
-        self._delivered(key, lineage, listing, said)
+        self._delivered(key, lineage, listing, output)
         mirrored = not self.lost_mirror & set(FILES[listing].values())
         if fits and mirrored and not self.flipped and not self.torn:
-            assert "result" in said, said
+            assert "result" in output, output
         certain = all(held.certain for held in self.runs.values())
         if not fits and whole and mirrored and certain:
-            assert said["error"]["kind"] in {"StorageError", "InsufficientSpace"}, said
-            assert "Used by live runs" in said["error"]["detail"]
+            assert output["error"]["kind"] in {"StorageError", "InsufficientSpace"}, output
+            assert "Used by live runs" in output["error"]["detail"]
 
     @rule(
         lineage=lineages,
@@ -273,13 +273,13 @@ class NodeCache(RuleBasedStateMachine):
     def evict(self, listing: int | None, die: int) -> None:
         """What live runs hold stays, all else goes; what an interrupted eviction left goes next time."""
         chosen = None if listing is None else [IDS[listing]]
-        said = self._call("cache_evict", self._request(listings=chosen, dry_run=False), die=die)
+        output = self._call("cache_evict", self._request(listings=chosen, dry_run=False), die=die)
         self._forget_damage_of_what_is_gone()
-        if "killed" in said:
+        if "killed" in output:
             return
-        held = {IDS[one.listing] for one in self.runs.values()}
-        certainly = {IDS[one.listing] for one in self.runs.values() if one.certain}
-        for row in said["result"]["listings"]:
+        held = {IDS[run.listing] for run in self.runs.values()}
+        certainly = {IDS[run.listing] for run in self.runs.values() if run.certain}
+        for row in output["result"]["listings"]:
             assert row["outcome"] == "leased" or row["id"] not in certainly, row
             assert row["outcome"] == "evicted" or row["id"] in held, row
         if listing is None and not self.runs:
@@ -287,10 +287,10 @@ class NodeCache(RuleBasedStateMachine):
 
     @rule(lineage=lineages, die=st.sampled_from([0, 0, 0, 4, 9, 16]))
     def forget(self, lineage: str, die: int) -> None:
-        said = self._call("forget", self._request(lineage=lineage), die=die)
+        output = self._call("forget", self._request(lineage=lineage), die=die)
         for key, held in list(self.runs.items()):
             if held.lineage == lineage and not held.running:
-                if "killed" in said:
+                if "killed" in output:
                     held.certain = False
                 else:
                     del self.runs[key]
@@ -331,13 +331,13 @@ class NodeCache(RuleBasedStateMachine):
     @rule(die=st.sampled_from([0, 0, 0, 5, 12, 25]))
     def verify(self, die: int) -> None:
         """Every wrong byte is found: what isn't whole afterwards has no seal."""
-        said = self._call("cache_verify", self._request(), die=die)
-        if "killed" in said:
+        output = self._call("cache_verify", self._request(), die=die)
+        if "killed" in output:
             self.torn |= self._touched()
             self._forget_damage_of_what_is_gone()
             return
-        rows = {row["id"]: row["outcome"] for row in said["result"]["listings"]}
-        for listing in (number for number, one in enumerate(IDS) if one in rows):
+        rows = {row["id"]: row["outcome"] for row in output["result"]["listings"]}
+        for listing in (number for number, item in enumerate(IDS) if item in rows):
             whole = rows[IDS[listing]] == "ok"
             assert whole or not self.layout.completion_marker(IDS[listing]).exists()
             self.torn = self.torn - {listing} if whole else self.torn | {listing}
@@ -372,14 +372,14 @@ class NodeCache(RuleBasedStateMachine):
             method, other_request = f"cache_{other}", self._request(listings=None, dry_run=False)
         self.zygotes[0].send("deliver", request, die=die)
         self.zygotes[1].send(method, other_request)
-        said, other_said = (zygote.answer() for zygote in self.zygotes)
-        self._delivered(key, lineage, listing, said)
+        output, other_said = (zygote.answer() for zygote in self.zygotes)
+        self._delivered(key, lineage, listing, output)
         if isinstance(other, int):
             self._delivered(other_key, second, other, other_said)
         elif other == "forget":
             self.runs = {
-                one: held
-                for one, held in self.runs.items()
+                name: held
+                for name, held in self.runs.items()
                 if held.running or held.lineage != second
             }
         else:
@@ -401,8 +401,8 @@ class NodeCache(RuleBasedStateMachine):
 
     @invariant()
     def what_is_sealed_is_whole(self) -> None:
-        for listing, one in enumerate(IDS):
-            if self.layout.completion_marker(one).exists() and self._known_whole(listing):
+        for listing, item in enumerate(IDS):
+            if self.layout.completion_marker(item).exists() and self._known_whole(listing):
                 self._check_tree(listing)
 
     @invariant()
@@ -412,15 +412,15 @@ class NodeCache(RuleBasedStateMachine):
     def _check_tree(self, listing: int) -> None:
         NodeCache.compared += 1
         tree = self._tree(listing)
-        found = {
+        result = {
             path.relative_to(tree).as_posix(): path.read_bytes()
             for path in tree.rglob("*")
             if path.is_file()
         }
-        assert {name: len(data) for name, data in found.items()} == {
+        assert {name: len(data) for name, data in result.items()} == {
             name: SIZES[number] for name, number in FILES[listing].items()
         }
-        assert found == {name: CONTENTS[number] for name, number in FILES[listing].items()}
+        assert result == {name: CONTENTS[number] for name, number in FILES[listing].items()}
 
 
 def test_mounted_trees_are_complete_and_the_limit_holds() -> None:

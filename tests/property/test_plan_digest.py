@@ -203,8 +203,8 @@ def planned(world: Mapping[str, Any], applied: State | None = None) -> Plan:
         options=PlanOptions(replace=(at("job.idle"),) if world["replaced"] else ()),
     )
     plan = make_plan(inputs)
-    found = {world["image"]: world["image_digest"]} if world["image_digest"] else {}
-    plan = with_images(plan, found)
+    result = {world["image"]: world["image_digest"]} if world["image_digest"] else {}
+    plan = with_images(plan, result)
     if world["saved"]:
         plan = read_plan(write_plan(plan, desired, world["written_by"]), "p.bin").plan
     return plan

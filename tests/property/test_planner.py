@@ -40,13 +40,13 @@ def manifests(draw: st.DrawFn) -> PlanInputs:
     facts = {}
     for name in sources:
         resources.append(resource(f"weights.{name}", {"source": f"hf://a/{name}"}))
-        found = source_of(f"hf://a/{name}", *draw(st.lists(st.integers(0, 99), max_size=3)))
+        source = source_of(f"hf://a/{name}", *draw(st.lists(st.integers(0, 99), max_size=3)))
         facts[at(f"weights.{name}")] = WeightsFacts(
-            found, draw(st.integers(0, found.size)), locked=True
+            source, draw(st.integers(0, source.size)), locked=True
         )
     jobs = range(draw(st.integers(0, 3)))
     resources += [_job(draw, number, clusters, sources) for number in jobs]
-    code = {one.address: _code(draw) for one in resources if one.address.kind is Kind.JOB}
+    code = {row.address: _code(draw) for row in resources if row.address.kind is Kind.JOB}
     names: dict[Address, tuple[str, ...]] = {at(f"cluster.{c}"): (f"{c}-0",) for c in clusters}
     return PlanInputs(desired(*resources), State(), code=code, weights=facts, node_names=names)
 
@@ -69,13 +69,13 @@ def _job(draw: st.DrawFn, number: int, clusters: list[str], sources: list[str]) 
         "compute": {"node_count": 1},
         "runtime": {"start_commands": (draw(st.text(max_size=8)),)},
         "weights": [
-            {"address": f"weights.{one}", "mount_location": f"weights/{one}"} for one in chosen
+            {"address": f"weights.{item}", "mount_location": f"weights/{item}"} for item in chosen
         ],
         "labels": draw(labels()),
         "priority": draw(st.integers(0, 2)),
         "code": ".",
     }
-    needs = ["project.p", f"cluster.{cluster}", *(f"weights.{one}" for one in chosen), *earlier]
+    needs = ["project.p", f"cluster.{cluster}", *(f"weights.{item}" for item in chosen), *earlier]
     causes = draw(st.sets(st.sampled_from(get_args(RerunCause))))
     lifecycle = JobLifecycle(rerun_on=tuple(sorted(causes)))
     return resource(f"job.j{number}", attributes, *needs, lifecycle=lifecycle)
@@ -123,7 +123,7 @@ def _needed(address: Address, plan: Plan, state: State) -> set[Address]:
     changes = {change.address: change for change in plan.changes}
     change = changes[address]
     if change.action not in REMOVES:
-        kept = {one.address for one in plan.changes if one.action not in REMOVES}
+        kept = {item.address for item in plan.changes if item.action not in REMOVES}
         return kept & {*change.depends_on}
     recorded = state.resources.items()
     return changes.keys() & {other for other, record in recorded if address in record.depends_on}
@@ -133,8 +133,8 @@ def _needed(address: Address, plan: Plan, state: State) -> set[Address]:
 def test_the_digest_covers_pins_and_code(inputs: PlanInputs) -> None:
     digest = make_plan(inputs).digest
     other = {
-        one: replace(facts, resolved=source_of("hf://a/other", 12345))
-        for one, facts in inputs.weights.items()
+        name: replace(facts, resolved=source_of("hf://a/other", 12345))
+        for name, facts in inputs.weights.items()
     }
     code = dict.fromkeys(inputs.code, replace(CODE, digest="sha256:" + "d" * 64))
 

@@ -40,8 +40,8 @@ def test_an_anchored_pattern_is_what_a_regular_expression_makes_of_it(
     """Of whatever it is put together; stars that meet are read from the left."""
     text = "".join(tokens)
     text += "**" if text.endswith("/") else ""  # as a slash at the end is read
-    found = re.findall(r"\*\*/|\*\*|\[[^\]]*\]|.", text)
-    expected = re.compile("".join(WILD.get(one) or re.escape(one) for one in found))
+    matches = re.findall(r"\*\*/|\*\*|\[[^\]]*\]|.", text)
+    expected = re.compile("".join(WILD.get(match) or re.escape(match) for match in matches))
     assert bool(compile_pattern(f"/{text}")(path)) == bool(expected.fullmatch(path))
 
 

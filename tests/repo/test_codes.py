@@ -26,26 +26,26 @@ def test_explanations_are_short_and_complete() -> None:
 
 def examples(text: str) -> dict[str, str]:
     """The manifests under ``Wrong:`` and ``Right:``."""
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     title = ""
     for line in text.splitlines():
         if line in ("Wrong:", "Right:"):
             title = line
         elif line.startswith("    ") and title:
-            found[title] = found.get(title, "") + line[4:] + "\n"
-    return found
+            lines[title] = lines.get(title, "") + line[4:] + "\n"
+    return lines
 
 
 def test_examples_are_as_wrong_and_as_right_as_they_say(tmp_path: Path) -> None:
     """The manifest under ``Wrong:`` has the problem that is explained, the one under ``Right:`` has none."""
     shown = {code: examples(explanation.text) for code, explanation in EXPLAINED.items()}
-    pairs = {code: found for code, found in shown.items() if found}
+    pairs = {code: line for code, line in shown.items() if line}
     assert len(pairs) > 20
     for code, manifests in pairs.items():
         place = tmp_path / code
         place.mkdir()
-        assert code in {found.code for found in problems(place, manifests["Wrong:"])}
-        right = [found.summary for found in problems(place, manifests["Right:"])]
+        assert code in {problem.code for problem in problems(place, manifests["Wrong:"])}
+        right = [problem.summary for problem in problems(place, manifests["Right:"])]
         assert (code, right) == (code, [])
 
 
@@ -53,9 +53,9 @@ def test_the_tree_of_errors_is_the_one_that_is_drawn() -> None:
     """In the docstring of the module, each class below its base, with its exit code."""
 
     def drawn(kind: type[errors.TrainctlError], indent: str) -> list[str]:
-        below = [one for one in kind.__subclasses__() if one.__module__ == errors.__name__]
+        below = [item for item in kind.__subclasses__() if item.__module__ == errors.__name__]
         row = f"{indent + kind.__name__:<28}{kind.exit_code:>3}"
-        return [row, *(line for one in below for line in drawn(one, f"{indent}  "))]
+        return [row, *(line for item in below for line in drawn(item, f"{indent}  "))]
 
     tree = (errors.__doc__ or "").split("\n\n")[1]
     assert tree.splitlines() == drawn(errors.TrainctlError, "    ")

@@ -20,9 +20,9 @@ EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/trainctl.y
 def test_the_manifest_is_valid(example: Path) -> None:
     """``trainctl validate`` finds nothing wrong; it may only say that a provider isn't installed."""
     done = trainctl("-C", str(example), "validate", "--format", "json")
-    said = json.loads(done.stdout)
-    assert said["valid"] is True, done.stdout
-    assert not [one for one in said["diagnostics"] if "is not installed" not in one["summary"]]
+    document = json.loads(done.stdout)
+    assert document["valid"] is True, done.stdout
+    assert not [row for row in document["diagnostics"] if "is not installed" not in row["summary"]]
     assert done.returncode == 0
 
 
@@ -74,16 +74,16 @@ def test_the_quickstart_script_learns(tmp_path: Path) -> None:
         "--lr",
         "2",
     ]
-    said = [
+    outputs = [
         subprocess.run(
             words, env=environment | {"BT_CHECKPOINT_DIR": str(tmp_path / run)},
             capture_output=True, text=True, check=True,
         ).stdout
         for run in ("1", "2")
     ]  # fmt: skip
-    losses = [float(line.split()[-1]) for line in said[0].splitlines() if " loss " in line]
+    losses = [float(line.split()[-1]) for line in outputs[0].splitlines() if " loss " in line]
     assert losses[-1] < losses[0] - 0.5
-    assert "training cache: made" in said[0]
-    assert "training cache: found" in said[1]
+    assert "training cache: made" in outputs[0]
+    assert "training cache: found" in outputs[1]
     assert (tmp_path / "1" / "checkpoint-150" / "model.safetensors").exists()
     assert not list((tmp_path / "1").glob(".checkpoint*"))

@@ -78,9 +78,9 @@ def test_the_plain_question_for_the_version_loads_no_parser() -> None:
 def test_every_row_of_the_table_has_its_module() -> None:
     """The table names exactly the modules that are there."""
     rows = [
-        one
+        command
         for row in COMMANDS
-        for one in (row.commands if isinstance(row, CommandGroup) else (row,))
+        for command in (row.commands if isinstance(row, CommandGroup) else (row,))
     ]
     folder = ROOT / "trainctl" / "cli" / "commands"
     there = {
@@ -140,11 +140,11 @@ def test_validating_loads_neither_state_nor_nodes_nor_mirror(
 @pytest.mark.integration
 def test_a_plan_of_which_nothing_is_on_a_node_starts_no_program(tmp_path: Path) -> None:
     """Where only projects are declared, the nodes of this machine have nothing to tell, and no process is begun there."""
-    with project(tmp_path) as made:
-        made.write(
+    with project(tmp_path) as created:
+        created.write(
             {"trainctl.yaml": "projects: {a: {}, b: {}}\nclusters: {box: {provider: local}}\n"}
         )
-        made.run("apply", "--auto-approve")
-        done = made.run("plan", program=("-c", _STARTED))
+        created.run("apply", "--auto-approve")
+        done = created.run("plan", program=("-c", _STARTED))
     assert "No changes" in done.stdout
     assert done.stderr.splitlines()[-1] == "[]"

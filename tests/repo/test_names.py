@@ -101,7 +101,7 @@ def test_classes_have_distinct_names() -> None:
     for name, file in _classes():
         if not name.startswith("_"):
             files[name].append(file)
-    assert {name: found for name, found in files.items() if len(found) > 1} == {}
+    assert {name: result for name, result in files.items() if len(result) > 1} == {}
 
 
 def test_class_names_of_one_word_are_terms_of_the_domain() -> None:
@@ -114,11 +114,11 @@ def test_retired_names_are_gone() -> None:
 
 
 def test_words_to_avoid_are_gone() -> None:
-    found = []
+    lines = []
     for words, instead in AVOIDED.items():
         pattern = re.compile(rf"(?<!\w)({words})(?!\w)", re.IGNORECASE)
-        found += [f"{line} (instead: {instead})" for line in _lines(pattern, words)]
-    assert found == []
+        lines += [f"{line} (instead: {instead})" for line in _lines(pattern, words)]
+    assert lines == []
 
 
 def _lines(pattern: re.Pattern[str], words: str) -> list[str]:

@@ -23,8 +23,8 @@ def project() -> dict[str, Any]:
 
 
 def packages() -> set[str]:
-    found: list[str] = project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    return set(found)
+    packages: list[str] = project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    return set(packages)
 
 
 def test_every_package_on_disk_is_in_the_wheel() -> None:

@@ -183,9 +183,9 @@ def test_b():
 
 def test_no_test_is_chosen_by_the_clock() -> None:
     """What runs is the same on every date."""
-    found = {
+    result = {
         str(path.relative_to(ROOT)): lines
         for path in sorted((ROOT / "tests").rglob("*.py"))
         if (lines := clocks_that_select(ast.parse(path.read_text())))
     }
-    assert found == {}
+    assert result == {}

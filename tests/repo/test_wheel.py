@@ -58,11 +58,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _uv() -> str | None:
-    for one in (str(Path(sys.executable).with_name("uv")), shutil.which("uv")):
-        if one and Path(one).exists():
-            works = subprocess.run([one, "--version"], capture_output=True, check=False)
+    for value in (str(Path(sys.executable).with_name("uv")), shutil.which("uv")):
+        if value and Path(value).exists():
+            works = subprocess.run([value, "--version"], capture_output=True, check=False)
             if works.returncode == 0:
-                return one
+                return value
     return None
 
 

@@ -24,13 +24,13 @@ FOREIGN = re.compile(
 
 def test_no_trace_of_a_machine_or_a_registry() -> None:
     """No tracked text names a path of the machine it was written on, or where packages were taken from."""
-    found = []
+    matches = []
     for name in files_of_project():
         path = ROOT / name
         if path.suffix != ".safetensors" and path.is_file():
             text = path.read_text(errors="replace")
-            found += [f"{name}: {match[0]}" for match in FOREIGN.finditer(text)]
-    assert not found
+            matches += [f"{name}: {match[0]}" for match in FOREIGN.finditer(text)]
+    assert not matches
 
 
 def test_no_lock_file_of_an_installer() -> None:

@@ -13,8 +13,8 @@ _CASES = Path(__file__).parents[1] / "cases"
 
 def cases(name: str) -> list[Any]:
     """Parameters for ``pytest.mark.parametrize``, one a case: the value below its name, which is its id."""
-    found = yaml.safe_load((_CASES / f"{name}.yaml").read_text())
-    return [pytest.param(values, id=str(case)) for case, values in found.items()]
+    document = yaml.safe_load((_CASES / f"{name}.yaml").read_text())
+    return [pytest.param(values, id=str(case)) for case, values in document.items()]
 
 
 def by_text(name: str) -> list[tuple[str, Any]]:

@@ -23,11 +23,11 @@ class Lab:
 
     def host(self, *lines: str, name: str = "gpu", known: bool = True, **options: object) -> Sshd:
         """One more sshd."""
-        made = self.stack.enter_context(sshd(self.place / name, self.user, *lines, **options))  # type: ignore[arg-type]
+        created = self.stack.enter_context(sshd(self.place / name, self.user, *lines, **options))  # type: ignore[arg-type]
         if known:
             with self.user.known_hosts.open("a") as file:
-                file.write(made.known)
-        return made
+                file.write(created.known)
+        return created
 
     def link(self, host: Sshd | None = None, **changes: object) -> OpenSshConnection:
         """A link to a host."""

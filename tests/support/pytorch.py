@@ -81,9 +81,9 @@ def _install(packages: Sequence[str], place: Path) -> None:
     uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
     if subprocess.run([uv, "--version"], capture_output=True, check=False).returncode:
         pytest.skip("needs uv to install PyTorch")
-    found = os.environ.get("PIP_FIND_LINKS")
-    variables = {**os.environ, **({"UV_FIND_LINKS": found} if found else {})}
-    build = [] if found else ["--torch-backend", "cpu"]
+    pip_find_links = os.environ.get("PIP_FIND_LINKS")
+    variables = {**os.environ, **({"UV_FIND_LINKS": pip_find_links} if pip_find_links else {})}
+    build = [] if pip_find_links else ["--torch-backend", "cpu"]
     for words in (
         ["venv", "-q", "--python", sys.executable, str(place)],
         [

@@ -82,12 +82,14 @@ class TestSession:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """End with what failed, how to repeat it, and where its output is."""
         write = terminalreporter.write_line
-        for found in self._leftovers:
-            write(f"left behind by a test: {found}", red=True)
+        for leftover in self._leftovers:
+            write(f"left behind by a test: {leftover}", red=True)
         if self._leftovers:
             self.failures.mkdir(exist_ok=True)
             with (self.failures / "commands").open("a") as file:
-                file.writelines(f"# left behind by a test: {found}\n" for found in self._leftovers)
+                file.writelines(
+                    f"# left behind by a test: {result}\n" for result in self._leftovers
+                )
         if self._has_failed:
             if RESULTS not in os.environ:
                 write("failed tests, each again alone:")
@@ -105,9 +107,9 @@ class TestSession:
 
     def _wait_for_leftovers(self) -> list[str]:
         end = time.monotonic() + PATIENCE
-        while (found := self._find_leftovers()) and time.monotonic() < end:
+        while (leftovers := self._find_leftovers()) and time.monotonic() < end:
             time.sleep(0.2)
-        return found
+        return leftovers
 
     def _find_leftovers(self) -> list[str]:
         files = sorted(path.name for path in (self.directory / "t").iterdir())

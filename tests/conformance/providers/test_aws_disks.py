@@ -69,8 +69,8 @@ def loop_device(stack: ExitStack, path: Path) -> str:
     """The name of a block device of 64 MiB; skip without any."""
     with path.open("wb") as stream:
         stream.truncate(64 * 2**20)
-    made = subprocess.run(["losetup", "-f", "--show", path], capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"no loop devices: {made.stderr}")
-    stack.callback(subprocess.run, ["losetup", "-d", made.stdout.strip()], check=True)
-    return made.stdout.strip().removeprefix("/dev/")
+    result = subprocess.run(["losetup", "-f", "--show", path], capture_output=True, text=True)
+    if result.returncode:
+        pytest.skip(f"no loop devices: {result.stderr}")
+    stack.callback(subprocess.run, ["losetup", "-d", result.stdout.strip()], check=True)
+    return result.stdout.strip().removeprefix("/dev/")

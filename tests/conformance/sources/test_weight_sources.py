@@ -87,7 +87,7 @@ class TestHubWithStorage(TestHub):
 
         assert small is None
         assert (large or "").startswith(str(self.hub.cdn))
-        assert [one.path.rpartition("/")[2] for one in self.hub.seen] == ["weights.bin"]
+        assert [request.path.rpartition("/")[2] for request in self.hub.seen] == ["weights.bin"]
         assert self.hub.seen[0].path.startswith("/acme/")
 
 
@@ -112,7 +112,7 @@ class TestHubBucket(TestHubWithStorage):
         link = source.presigned_url(resolved, file, credential) or ""
         assert (file.path, link.startswith(f"{self.hub.cdn}/xet/")) == ("w.bin", True)
         assert b"".join(self._read(source, resolved, "w.bin", 0)) == b"first"
-        (storage,) = (one for one in self.hub.seen if one.path.startswith("/xet/"))
+        (storage,) = (request for request in self.hub.seen if request.path.startswith("/xet/"))
         assert "Authorization" not in storage.headers
         self.place({"w.bin": b"other"})
         with pytest.raises(SourceMismatch, match=r"w\.bin has changed since"):
@@ -134,7 +134,7 @@ class TestHttps(WeightSourceConformance):
             yield
 
     def place(self, files: Mapping[str, bytes]) -> UpstreamFixture:
-        self.web.pages = {one: self.web.pages[one] for one in self.web.pages if files}
+        self.web.pages = {page: self.web.pages[page] for page in self.web.pages if files}
         uri = private = missing = f"{self.web.url}/open/none"
         for path, data in files.items():
             uri = self.web.put(f"/open/{path}", data)

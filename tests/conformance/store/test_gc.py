@@ -45,7 +45,7 @@ def test_what_references_name_stays(objects: ObjectStore) -> None:
     report = collect(objects)
     assert stored(objects) == before
     assert (report.bytes, report.blobs, report.listings) == (0, 0, ())
-    assert [one.record["project"] for one in report.kept] == ["demo"]
+    assert [entry.record["project"] for entry in report.kept] == ["demo"]
 
 
 def test_what_no_reference_names_goes(objects: ObjectStore) -> None:
@@ -58,7 +58,7 @@ def test_what_no_reference_names_goes(objects: ObjectStore) -> None:
     report = collect(objects)
     assert preview == replace(report, dry_run=True)
     assert stored(objects) == {}
-    assert [(one.listing, one.files) for one in report.listings] == [(listing.id, len(FILES))]
+    assert [(item.listing, item.files) for item in report.listings] == [(listing.id, len(FILES))]
     assert report.bytes == SIZE
     assert report.blobs == 6 + 1 + 3
 
@@ -90,7 +90,7 @@ def test_unused_references_are_dropped(objects: ObjectStore) -> None:
     publish(objects, FILES)
     assert collect(objects, unused_seconds=3600.0).dropped == ()
     report = collect(objects, unused_seconds=-10.0)
-    assert [one.record["address"] for one in report.dropped] == ["weights.model"]
+    assert [item.record["address"] for item in report.dropped] == ["weights.model"]
     assert report.bytes == SIZE
     assert stored(objects) == {}
 
@@ -115,7 +115,7 @@ def test_nothing_goes_while_a_writer_lives(objects: ObjectStore) -> None:
         assert lease.try_acquire(Liveness())
         for dry_run in (True, False):
             report = collect(objects, dry_run=dry_run, unused_seconds=-10.0)
-            assert [one.record["project"] for one in report.busy] == ["demo"]
+            assert [item.record["project"] for item in report.busy] == ["demo"]
             assert (report.bytes, report.dropped) == (0, ())
     assert stored(objects) == before
     assert collect(objects).bytes == SIZE

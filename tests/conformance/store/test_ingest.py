@@ -74,12 +74,12 @@ def named(objects: ObjectStore, kind: str) -> list[str]:
 
 
 def test_a_source_is_copied_whole(objects: ObjectStore) -> None:
-    told: list[tuple[int, int, int]] = []
+    numbers: list[tuple[int, int, int]] = []
     upstream = MemoryUpstream(FILES)
-    listing = ingest(objects, upstream, progress=lambda *row: told.append(row))
+    listing = ingest(objects, upstream, progress=lambda *row: numbers.append(row))
     assert contents(objects, listing) == FILES
     assert store_in(objects).verify().ok
-    assert told[-1] == (SIZE, SIZE, len(FILES))
+    assert numbers[-1] == (SIZE, SIZE, len(FILES))
     assert upstream.sent == {path: len(data) for path, data in FILES.items() if data}
     assert (named(objects, keys.PARTIAL), named(objects, keys.LEASES)) == ([], [])
     chunks = {file.path: len(file.chunks) for file in listing.files}
@@ -161,12 +161,12 @@ def test_another_servers_content_is_not_taken_for_ones_own(objects: ObjectStore,
 def test_the_same_content_comes_once(objects: ObjectStore) -> None:
     files = {"a": LARGE, "b": LARGE, "c": b"s", "d": b"s"}
     upstream = MemoryUpstream(files)
-    told: list[tuple[int, int, int]] = []
-    listing = ingest(objects, upstream, announced_as("sha256", files), progress=lambda *row: told.append(row))  # fmt: skip
+    numbers: list[tuple[int, int, int]] = []
+    listing = ingest(objects, upstream, announced_as("sha256", files), progress=lambda *row: numbers.append(row))  # fmt: skip
     assert contents(objects, listing) == files
     assert sum(upstream.sent.values()) == len(LARGE) + 1
-    assert told[-1][2] == 4
-    assert told[-1][0] == told[-1][1]
+    assert numbers[-1][2] == 4
+    assert numbers[-1][0] == numbers[-1][1]
 
 
 def test_killed_at_every_step_nothing_wrong_is_published_and_the_next_goes_on(
@@ -251,11 +251,11 @@ def test_a_broken_connection_goes_on_where_it_broke(
 def test_what_nothing_identifies_begins_anew(objects: ObjectStore) -> None:
     resolved = announced_as("size", FILES)
     upstream = MemoryUpstream(FILES, cuts={"large": {CHUNK, 3 * CHUNK + 100}, "alone": {100}})
-    told: list[tuple[int, int, int]] = []
-    listing = ingest(objects, upstream, resolved, progress=lambda *row: told.append(row))
+    numbers: list[tuple[int, int, int]] = []
+    listing = ingest(objects, upstream, resolved, progress=lambda *row: numbers.append(row))
     assert contents(objects, listing) == FILES
     assert upstream.sent["large"] > len(LARGE) + CHUNK
-    assert told[-1][0] == SIZE
+    assert numbers[-1][0] == SIZE
 
 
 @pytest.mark.parametrize("path", ["large", "alone", "small"])

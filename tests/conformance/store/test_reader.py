@@ -42,8 +42,8 @@ def test_a_missing_index_is_named(objects: ObjectStore) -> None:
 
 def test_neighbours_are_read_by_one_request(objects: ObjectStore) -> None:
     pieces = located(objects, publish(objects, FILES))
-    found = list(coalesce([*pieces["b"], *pieces["a"], *pieces["alone"]]))
-    assert sorted(len(run) for run in found) == [1, 2]
+    result = list(coalesce([*pieces["b"], *pieces["a"], *pieces["alone"]]))
+    assert sorted(len(run) for run in result) == [1, 2]
 
 
 def test_runs_are_neither_sparse_nor_long() -> None:

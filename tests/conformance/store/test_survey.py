@@ -18,10 +18,10 @@ LARGE = os.urandom(5000)
 def test_sources_and_what_they_share(objects: ObjectStore) -> None:
     first = publish(objects, {"large": LARGE, "twice": LARGE, "own": b"x" * 300})
     publish(objects, {"large": LARGE}, OTHER, text="memory://other")
-    one, other = take_inventory(objects).rows
-    names = (one.source, one.revision, one.listing, one.files)
+    item, other = take_inventory(objects).rows
+    names = (item.source, item.revision, item.listing, item.files)
     assert names == ("memory://model", "1", first.id, 3)
-    sizes = (one.bytes, one.bytes_shared, one.bytes_stored, one.bytes_saved)
+    sizes = (item.bytes, item.bytes_shared, item.bytes_stored, item.bytes_saved)
     assert sizes == (10_300, 5000, 5300, 5000)
     sizes = (other.bytes, other.bytes_shared, other.bytes_stored, other.bytes_saved)
     assert sizes == (5000, 5000, 0, 5000)
@@ -40,17 +40,17 @@ def test_one_row_for_all_who_need_the_same(objects: ObjectStore) -> None:
 def test_what_is_unfinished_and_what_nothing_needs(objects: ObjectStore) -> None:
     publish(objects, {"a": LARGE})
     leave_unfinished(objects, {"b": b"y" * 400}, OTHER, text="memory://other")
-    found = take_inventory(objects)
-    assert [row.listing is None for row in found.rows] == [False, True]
-    assert (found.unfinished, found.unreferenced) == (400, 0)
+    inventory = take_inventory(objects)
+    assert [row.listing is None for row in inventory.rows] == [False, True]
+    assert (inventory.unfinished, inventory.unreferenced) == (400, 0)
     references.drop_reference(objects, REFERENCE.lineage, REFERENCE.address)
-    found = take_inventory(objects)
-    assert (found.unfinished, found.unreferenced) == (400, 5000)
+    inventory = take_inventory(objects)
+    assert (inventory.unfinished, inventory.unreferenced) == (400, 5000)
 
 
 def test_a_damaged_reference(objects: ObjectStore) -> None:
     publish(objects, {"a": LARGE})
     objects.put(OTHER.key, b"{}")
-    found = take_inventory(objects)
-    assert len(found.rows) == len(found.damaged) == 1
-    assert OTHER.key in found.damaged[0]
+    inventory = take_inventory(objects)
+    assert len(inventory.rows) == len(inventory.damaged) == 1
+    assert OTHER.key in inventory.damaged[0]

@@ -72,7 +72,7 @@ def damage(objects: ObjectStore, key: str, how: str) -> None:
         objects.put(key, worse)
 
 
-def found(report: VerifyReport) -> dict[str, str]:
+def problems_of(report: VerifyReport) -> dict[str, str]:
     return {finding.key: finding.problem for finding in report.findings}
 
 
@@ -155,7 +155,7 @@ def unnoticed_flips(step: int) -> list[tuple[str, int]]:
         each = 16 * step if key.startswith(keys.BLOBS) else step
         for at in range(0, 0 if key.startswith(keys.PARTIAL) else len(data), each):
             objects.put(key, data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
-            if key not in found(verify_store(objects)):
+            if key not in problems_of(verify_store(objects)):
                 unnoticed.append((key, at))
         objects.put(key, data)
     assert verify_store(objects).ok
@@ -182,7 +182,7 @@ def test_a_listing_with_a_malformed_file_is_corrupt(changes: dict[str, object]) 
     document = {"version": 1, "source": resolved.source, "pin": resolved.pin, "listing": forged}
     objects.put(keys.record(resolved), documents.encode(document))
     store = MirrorStore(objects, RetryPolicy(), CHUNK)
-    assert found(store.verify()) == {keys.listing(forged): "listing changed"}
+    assert problems_of(store.verify()) == {keys.listing(forged): "listing changed"}
     assert [row.listing_status for row in store.inventory().rows] == ["corrupt"]
     assert store.mirrored(resolved) is None
     assert store.survey([resolved]).sources[0].listing is None
@@ -240,7 +240,7 @@ def test_a_repair_killed_at_every_step_leaves_no_listing_without_content(
         if keys.listing(listing.id) in stored(objects):
             assert all(key in stored(objects) for key in damaged)
         verify_store(objects, repair=True)
-        assert set(found(verify_store(objects)).values()) == {"listing missing"}
+        assert set(problems_of(verify_store(objects)).values()) == {"listing missing"}
         if not was_killed:
             break
     assert last > 20

@@ -116,7 +116,7 @@ def errors() -> Plan:
     world, state = settled()
     world.mount = "link"
     world.job = {**world.job, "compute": {"node_count": 3, "accelerator": None}}
-    kept = [one for one in world.resources() if str(one.address) != "project.demo"]
+    kept = [resource for resource in world.resources() if str(resource.address) != "project.demo"]
     project = replace(
         state.resources[at("project.demo")], lifecycle=JobLifecycle(prevent_destroy=True)
     )

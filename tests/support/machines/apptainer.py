@@ -145,8 +145,8 @@ def _unpack(place: Path) -> None:
 def _archive() -> str:
     """The address from which this machine has its packages."""
     asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
-    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
-    found = [one for one in told if one.rstrip("/").endswith("/debian")]
-    if not found:
+    words = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+    result = [word for word in words if word.rstrip("/").endswith("/debian")]
+    if not result:
         pytest.skip("apptainer is one of Debian's packages, and this machine has no archive of it")
-    return found[0]
+    return result[0]

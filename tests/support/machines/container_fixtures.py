@@ -55,12 +55,12 @@ def engine(request: pytest.FixtureRequest) -> EngineHarness:
 @pytest.fixture(scope="session")
 def own_registry(own_podman: EngineHarness) -> Iterator[ContainerRegistry]:
     """A registry that lets everybody in."""
-    with registry(own_podman, own_podman.top / "registry") as found:
-        yield found
+    with registry(own_podman, own_podman.top / "registry") as result:
+        yield result
 
 
 @pytest.fixture(scope="session")
 def private_registry(own_podman: EngineHarness) -> Iterator[ContainerRegistry]:
     """A registry that asks for a login."""
-    with registry(own_podman, own_podman.top / "private", private=True) as found:
-        yield found
+    with registry(own_podman, own_podman.top / "private", private=True) as result:
+        yield result

@@ -117,7 +117,7 @@ class ContainerRegistry:
 
 def require(*programs: str) -> None:
     """Skip the test where one is missing."""
-    missing = [one for one in programs if shutil.which(one) is None]
+    missing = [program for program in programs if shutil.which(program) is None]
     if missing:
         pytest.skip(f"needs {' and '.join(missing)}")
 
@@ -136,11 +136,11 @@ def podman(top: Path) -> Iterator[EngineHarness]:
         _CONTAINERS.format(files=files, runtime=runtime, top=top), encoding="utf-8"
     )
     with (
-        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_server(("127.0.0.1", 0)) as two,
     ):
-        addresses = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in (one, two)]
-    trusted = "".join(f'[[registry]]\nlocation = "{one}"\ninsecure = true\n' for one in addresses)
+        addresses = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in (server, two)]
+    trusted = "".join(f'[[registry]]\nlocation = "{item}"\ninsecure = true\n' for item in addresses)
     (top / "registries.conf").write_text(trusted, encoding="utf-8")
     variables = {
         "CONTAINERS_CONF": str(top / "containers.conf"),

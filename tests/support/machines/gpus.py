@@ -21,24 +21,26 @@ class FakeNvidiaGpus:
         """So many, of one kind."""
         tools.mkdir()
         tools.chmod(0o755)
-        found = cls(tools, [f"GPU-{uuid.uuid4()}" for _ in range(count)])
-        lines = "".join(f"{at}, {one}, {name}, 0, 0, 81559\n" for at, one in enumerate(found.ids))
+        result = cls(tools, [f"GPU-{uuid.uuid4()}" for _ in range(count)])
+        lines = "".join(
+            f"{at}, {item}, {name}, 0, 0, 81559\n" for at, item in enumerate(result.ids)
+        )
         (tools / "gpus").write_text(lines)
-        found.compute_on()
-        found.report_health()
+        result.compute_on()
+        result.report_health()
         asked = 'case "$1" in --query-gpu=uuid,*) cat health ;; --query-gpu=*) cat gpus ;; *) cat used ;; esac'
         _program(tools / "nvidia-smi", f'cd "${{0%/*}}" && {asked}')
-        return found
+        return result
 
     def compute_on(self, *ids: str) -> None:
         """From now on this process computes on these, and on no others."""
-        (self.tools / "used").write_text("".join(f"{one}, {os.getpid()}\n" for one in ids))
+        (self.tools / "used").write_text("".join(f"{item}, {os.getpid()}\n" for item in ids))
 
     def report_health(self, *, errors: int = 0, driver: str = "550.54.15") -> None:
         """From now on the first GPU reports this number of uncorrectable ECC errors."""
         counts = [errors, *[0] * (len(self.ids) - 1)]
         lines = (
-            f"{one}, {driver}, {count}, No\n" for one, count in zip(self.ids, counts, strict=True)
+            f"{item}, {driver}, {count}, No\n" for item, count in zip(self.ids, counts, strict=True)
         )
         (self.tools / "health").write_text("".join(lines))
 
@@ -61,15 +63,15 @@ class FakeAmdGpus:
         """So many; ``before`` is what is written before the JSON."""
         tools.mkdir()
         domain = uuid.uuid4().hex[:4].upper()
-        found = cls(tools, [f"{domain}:{0xC4 + at:02X}:00.0" for at in range(count)])
-        cards = {f"card{at}": _card(bus, unique) for at, bus in enumerate(found.buses)}
+        result = cls(tools, [f"{domain}:{0xC4 + at:02X}:00.0" for at in range(count)])
+        cards = {f"card{at}": _card(bus, unique) for at, bus in enumerate(result.buses)}
         (tools / "cards").write_text(f"{before}{json.dumps(cards)}\n")
-        found.compute({})
+        result.compute({})
         # a machine with AMD's cards may have the other vendor's tool
         _program(tools / "nvidia-smi", "echo 'No devices were found'; exit 6")
         asked = 'case "$*" in *--showpidgpus*--json*) ;; *--showpidgpus*) cat used ;; *) cat cards ;; esac'
         _program(tools / "rocm-smi", f'cd "${{0%/*}}" && {asked}')
-        return found
+        return result
 
     def compute(self, users: dict[int, list[int]], before: str = "") -> None:
         """From now on these processes have queues on the cards of these numbers, as ROCm 4.5 to 7 show it."""

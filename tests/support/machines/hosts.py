@@ -69,12 +69,12 @@ class HostLab:
     def host(self, gpus: int = 2, name: str | None = None) -> FakeHost:
         """One more host, which runs, and which the user knows."""
         number = len(self.hosts)
-        made = FakeHost(self, number, gpus, name or f"gpu-{number}")
-        self.hosts.append(made)
+        host = FakeHost(self, number, gpus, name or f"gpu-{number}")
+        self.hosts.append(host)
         with self.user.known_hosts.open("a") as file:
-            file.write(f"{made.address} {made.host_key}\n")
-        made.power_on()
-        return made
+            file.write(f"{host.address} {host.host_key}\n")
+        host.power_on()
+        return host
 
     def wire(self, network: str) -> None:
         """A second network: every host there is gets an address in it."""
@@ -115,22 +115,22 @@ def host_lab(
     ``seen`` and ``shared`` are directories of this machine that every host reads and writes; addresses begin with ``network``.
     """
     require_hosts()
-    made = HostLab(place, seen, shared, network)
+    lab = HostLab(place, seen, shared, network)
     try:
         for _ in range(count):
-            made.host()
-        yield made
+            lab.host()
+        yield lab
     finally:
-        made.close()
+        lab.close()
 
 
 @contextmanager
 def client_project(lab: HostLab, top: Path) -> Iterator[ProjectHarness]:
     """A project of an operator who may log in to the lab's hosts."""
-    with project(top) as made:
-        made.variables.update(lab.user.environment)
-        made.namespace = lab.namespace
-        yield made
+    with project(top) as created:
+        created.variables.update(lab.user.environment)
+        created.namespace = lab.namespace
+        yield created
 
 
 class FakeHost:
@@ -238,13 +238,13 @@ class FakeHost:
 
     def processes(self) -> list[str]:
         """The arguments of everything that runs there but its sshd that listens."""
-        found = []
+        lines = []
         here = Path(f"/proc/{self.first}/ns/pid").readlink()
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if int(entry.name) != self.first and (entry / "ns/pid").readlink() == here:
-                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        return [one for one in found if one]
+                    lines.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        return [line for line in lines if line]
 
     def await_quiet(self, seconds: float = 120) -> None:
         """Wait until nothing but its sshd runs there: one whose link was cut learns late that nobody is there any more."""

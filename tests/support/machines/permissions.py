@@ -33,8 +33,8 @@ def unreadable(path: Path, tree: Path) -> Iterator[None]:
 
 
 def _give(tree: Path, user: int) -> None:
-    for one in (tree, *tree.rglob("*")):
-        os.chown(one, user, -1, follow_symlinks=False)
+    for value in (tree, *tree.rglob("*")):
+        os.chown(value, user, -1, follow_symlinks=False)
 
 
 GROUP = 65533

@@ -115,8 +115,8 @@ class SlurmCluster:
 
     def state(self, job: int) -> str:
         """State of a job, such as ``RUNNING``."""
-        found = self.jobs()[job]["job_state"]
-        return str(found if isinstance(found, str) else found[0])  # a list since Slurm 23
+        result = self.jobs()[job]["job_state"]
+        return str(result if isinstance(result, str) else result[0])  # a list since Slurm 23
 
     def await_state(self, job: int, *states: str, seconds: float = 30) -> str:
         """Wait until a job is in one of these states; return it."""
@@ -158,10 +158,10 @@ class SlurmCluster:
         (self.top / "cgroup.conf").write_text("CgroupAutomount=no\n")
 
     def _spawn(self, program: str, *words: str, name: str = "") -> None:
-        found = shutil.which(program, path=_PATH)
+        result = shutil.which(program, path=_PATH)
         with (self.top / "log" / f"{name or program}.out").open("ab") as out:
             self._daemons[name or program] = subprocess.Popen(
-                [found or program, *words], env={**self._environment, "SLURMD_NODENAME": name},
+                [result or program, *words], env={**self._environment, "SLURMD_NODENAME": name},
                 cwd=self.top, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
 
@@ -175,10 +175,10 @@ class SlurmCluster:
 
         A detached process whose environment was cleared is not found.
         """
-        while found := self._processes(name):
+        while processes := self._processes(name):
             # Stopped first, or slurmstepd reports the end of the job's processes.
             for number in (signal.SIGSTOP, signal.SIGKILL):
-                for pid in found:
+                for pid in processes:
                     with suppress(ProcessLookupError):
                         os.kill(pid, number)
             time.sleep(0.02)
@@ -186,19 +186,19 @@ class SlurmCluster:
     def _processes(self, name: str) -> set[int]:
         conf = f"SLURM_CONF={self.top / 'slurm.conf'}".encode()
         node = f"SLURMD_NODENAME={name}".encode()
-        found, children = set(), defaultdict(list)
+        result, children = set(), defaultdict(list)
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 parent = (path / "stat").read_text().rpartition(")")[2].split()[1]
                 children[int(parent)].append(int(path.name))
                 variables = (path / "environ").read_bytes().split(b"\0")
                 if conf in variables and (not name or node in variables):
-                    found.add(int(path.name))
-        unseen = list(found)
+                    result.add(int(path.name))
+        unseen = list(result)
         while unseen:
-            unseen = [child for pid in unseen for child in children[pid] if child not in found]
-            found.update(unseen)
-        return found
+            unseen = [child for pid in unseen for child in children[pid] if child not in result]
+            result.update(unseen)
+        return result
 
     def _usable_nodes(self) -> list[str]:
         states = ("-t", "idle,mixed,allocated,completing")

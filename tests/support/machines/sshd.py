@@ -132,14 +132,14 @@ def sshd(
     (place / "authorized_keys").write_text(user.public + "\n")
     with suppress(OSError):  # compiled into sshd; only root has it and needs it
         Path("/run/sshd").mkdir(0o755, exist_ok=True)
-    found = {
+    result = {
         "HOME": str(home),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         **variables,
     }
     port = free_port(address)
     config = place / "sshd_config"
-    settings = " ".join(f'{name}="{value}"' for name, value in found.items())
+    settings = " ".join(f'{name}="{value}"' for name, value in result.items())
     own = f"Port {port}\nListenAddress {address}\nHostKey {place / 'host_key'}\nSetEnv {settings}\n"
     own += f"AuthorizedKeysFile {place / 'authorized_keys'}\n"
     config.write_text("\n".join([*lines, own, _CONFIG]))

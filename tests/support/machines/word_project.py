@@ -30,9 +30,9 @@ def word_project(
     lab: HostLab, top: Path, hosts: Sequence[FakeHost], *, here: bool = False
 ) -> Iterator[ProjectHarness]:
     """On all of the hosts; the mirror on the first of them, or ``here`` with the operator."""
-    with client_project(lab, top) as made:
+    with client_project(lab, top) as project:
         text = _MANIFEST.replace("HOSTS", json.dumps([host.settings for host in hosts]))
         text = text.replace("COUNT", str(len(hosts)))
-        text = text.replace("MIRROR", f'mirror: {{url: "file://{made.mirror}"}}' if here else "")
-        made.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": WORD})
-        yield made
+        text = text.replace("MIRROR", f'mirror: {{url: "file://{project.mirror}"}}' if here else "")
+        project.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": WORD})
+        yield project

@@ -21,7 +21,7 @@ class ImpostorServer:
         self._tls.load_cert_chain(pem)
         self.port = int(listener.getsockname()[1])
         self.hands = 0
-        self.told = b""
+        self.received = b""
 
     def take(self) -> None:
         """Until nobody can come any more."""
@@ -37,16 +37,16 @@ class ImpostorServer:
         ):
             self.hands += 1
             while data := connection.recv(4096):
-                self.told += data
+                self.received += data
 
 
 @contextmanager
 def impostor(pem: str) -> Iterator[ImpostorServer]:
     """One on this machine's loopback; ``pem`` is a file that has its certificate and key."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        found = ImpostorServer(listener, pem)
-        thread = threading.Thread(target=found.take, daemon=True)
+        server = ImpostorServer(listener, pem)
+        thread = threading.Thread(target=server.take, daemon=True)
         thread.start()
-        yield found
+        yield server
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()

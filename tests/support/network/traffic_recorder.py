@@ -32,9 +32,9 @@ class TrafficRecorder:
         self.tls = tls
         self._lock = threading.Lock()
 
-    def note(self, port: int, name: str, said: bytes) -> None:
+    def note(self, port: int, name: str, data: bytes) -> None:
         """Write down what somebody said to a server of that name."""
-        line = json.dumps({"port": port, "name": name, "said": said.decode("latin-1")})
+        line = json.dumps({"port": port, "name": name, "said": data.decode("latin-1")})
         with self._lock, self._path.open("a") as file:
             file.write(line + "\n")
 
@@ -46,7 +46,7 @@ class _TcpHandler(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         connection, port = self.request, self.request.getsockname()[1]
         connection.settimeout(_PATIENCE)
-        name, said = "", b""
+        name, data = "", b""
         with suppress(OSError):
             if port == 22:
                 connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
@@ -55,24 +55,24 @@ class _TcpHandler(socketserver.BaseRequestHandler):
                 self.recorder.tls.sni_callback = lambda _, sni, __: names.append(sni or "")
                 connection = self.recorder.tls.wrap_socket(connection, server_side=True)
                 name = names[-1] if names else ""
-            said = _read_request(connection)
+            data = _read_request(connection)
             if port != 22:
                 connection.sendall(_ASK)
-        for line in said.decode("latin-1").split("\r\n"):
+        for line in data.decode("latin-1").split("\r\n"):
             if line.lower().startswith("host:"):
                 name = line[5:].strip()
-        self.recorder.note(int(port), name, said)
+        self.recorder.note(int(port), name, data)
         with suppress(OSError):
             connection.close()
 
 
 def _read_request(connection: socket.socket) -> bytes:
-    said = b""
-    while b"\r\n\r\n" not in said and len(said) < 2**16:
+    data = b""
+    while b"\r\n\r\n" not in data and len(data) < 2**16:
         piece = connection.recv(4096)
-        if not piece or (said := said + piece).startswith(b"SSH-"):
+        if not piece or (data := data + piece).startswith(b"SSH-"):
             break
-    return said
+    return data
 
 
 class _DnsHandler(socketserver.BaseRequestHandler):
@@ -90,11 +90,11 @@ class _DnsHandler(socketserver.BaseRequestHandler):
         kind = query[at + 1 : at + 3]
         name = b".".join(labels)
         self.recorder.note(53, name.decode("latin-1"), name)
-        found = kind == b"\x00\x01"
-        head = query[:2] + b"\x81\x80\x00\x01" + (b"\x00\x01" if found else b"\x00\x00") + bytes(4)
+        result = kind == b"\x00\x01"
+        head = query[:2] + b"\x81\x80\x00\x01" + (b"\x00\x01" if result else b"\x00\x00") + bytes(4)
         record = b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x05\x00\x04" + _ANY
         answer_from.sendto(
-            head + query[12 : at + 5] + (record if found else b""), self.client_address
+            head + query[12 : at + 5] + (record if result else b""), self.client_address
         )
 
 

@@ -24,14 +24,14 @@ QUICK = {
 @contextmanager
 def nodes(base: Path, count: int) -> Iterator[list[NodeHarness]]:
     """So many nodes below a directory, whatever runs there ended afterwards."""
-    made = []
+    nodes = []
     for number in range(count):
         (base / str(number)).mkdir(parents=True)
-        made.append(NodeHarness(base / str(number)))
+        nodes.append(NodeHarness(base / str(number)))
     try:
-        yield made
+        yield nodes
     finally:
-        for node in made:
+        for node in nodes:
             node.close()
 
 

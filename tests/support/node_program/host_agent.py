@@ -32,9 +32,9 @@ class HostAgent:
         """See NodeAgent."""
 
         def emit(event: Mapping[str, Any]) -> None:
-            said = _travelled(event)
+            output = _travelled(event)
             if on_event is not None:
-                on_event(said)
+                on_event(output)
 
         where = next(
             methods[method.name] for methods in program._ALL_METHODS if method.name in methods

@@ -182,10 +182,10 @@ class NodeHarness:
 
     def cached(self, **query: Any) -> dict[str, Any]:
         usual = {"root": str(self.root), "listings": [], "blobs": [], "room": False}
-        found: dict[str, Any] = self.call("free_resources", {"cached": {**usual, **query}})[
+        cached: dict[str, Any] = self.call("free_resources", {"cached": {**usual, **query}})[
             "cached"
         ]
-        return found
+        return cached
 
     def delivery(self, **changes: Any) -> dict[str, Any]:
         """The request that delivers what the mirror holds."""
@@ -232,8 +232,8 @@ class NodeHarness:
         return self.call("start", self.start_request(spec, secrets))
 
     def status(self, key: str = "run-1") -> dict[str, Any]:
-        found: dict[str, Any] = self.call("status", {"keys": [key]})["runs"][key]
-        return found
+        run: dict[str, Any] = self.call("status", {"keys": [key]})["runs"][key]
+        return run
 
     def ended(self, key: str = "run-1", seconds: float = 120) -> dict[str, Any]:
         """The status once the run has ended: asked for when its record says so, and now and then, as nobody records that it is lost."""
@@ -278,17 +278,17 @@ class NodeHarness:
 
 def sent_as(request: Mapping[str, Any]) -> bytes:
     """A request as the program reads it: its listings, which tests write as documents, follow as rows."""
-    listings = [Listing.parse(one) for one in _documents(request)]
-    ids = [one.id for one in listings]
+    listings = [Listing.parse(document) for document in _documents(request)]
+    ids = [listing.id for listing in listings]
     named = {"listing": ids[0]} if "listing" in request else {"listings": ids}
     asked = {**request, **named} if ids else request
-    following = b"".join(encode_rows(one.rows() for one in listings)) if ids else b""
+    following = b"".join(encode_rows(listing.rows() for listing in listings)) if ids else b""
     return json.dumps(asked).encode() + b"\n" + following
 
 
 def _documents(request: Mapping[str, Any]) -> list[Any]:
-    found = [request["listing"]] if "listing" in request else request.get("listings") or []
-    return [one for one in found if isinstance(one, dict)]
+    listings = [request["listing"]] if "listing" in request else request.get("listings") or []
+    return [listing for listing in listings if isinstance(listing, dict)]
 
 
 def received_as(request: Mapping[str, Any]) -> tuple[Any, io.BytesIO]:
@@ -301,9 +301,9 @@ def wait_for(look: Callable[[], T | None], seconds: float = 60) -> T:
     """What ``look`` gives once it gives something. The longer a look takes, the longer the pauses between looks."""
     deadline = time.monotonic() + seconds
     while (begun := time.monotonic()) < deadline:
-        found = look()
-        if found:
-            return found
+        result = look()
+        if result:
+            return result
         time.sleep(max(0.05, 3 * (time.monotonic() - begun)))
     raise AssertionError(f"nothing within {seconds} s")
 
@@ -318,12 +318,12 @@ def is_alive(pid: int) -> bool:
 
 
 def all_text_below(path: Path) -> bytes:
-    found = b""
+    data = b""
     for file in path.rglob("*"):
         with contextlib.suppress(OSError):
             if file.is_file():
-                found += file.read_bytes()
-    return found
+                data += file.read_bytes()
+    return data
 
 
 def nobody_prefix() -> list[str]:

@@ -114,7 +114,7 @@ class PeerGroup:
         """Deliver to all at once; their results, and how many bytes the mirror sent."""
         with serve_mirror(self.mirror, certificate) as server, self.serving() as servers:
             mirror = mirror_location(server, certificate)
-            peers = [one.peer for one in servers]
+            peers = [item.peer for item in servers]
             processes = [
                 self.begin(number, peers, server, mirror=mirror, **changes)
                 for number in range(len(self.nodes))

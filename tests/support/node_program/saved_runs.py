@@ -116,25 +116,25 @@ def its_store(tmp_path: Path) -> DirectoryCheckpointStore:
 @pytest.fixture(name="clock")
 def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """A clock that stands still."""
-    made = ManualClock()
-    monkeypatch.setattr(uploader_module, "time", made)
-    monkeypatch.setattr(monitor, "time", made)
-    return made
+    clock = ManualClock()
+    monkeypatch.setattr(uploader_module, "time", clock)
+    monkeypatch.setattr(monitor, "time", clock)
+    return clock
 
 
 def restored(store: CheckpointStore, prefix: str = PREFIX) -> dict[str, dict[str, bytes]]:
     """Every complete checkpoint of a run by name, each file as it comes back; AssertionError if one isn't what was kept."""
-    return {one["name"]: _files(store, one) for one in RunCheckpoints(store, prefix).manifests()}
+    return {row["name"]: _files(store, row) for row in RunCheckpoints(store, prefix).manifests()}
 
 
 def _files(store: CheckpointStore, manifest: CheckpointManifest) -> dict[str, bytes]:
-    found = {}
+    result = {}
     for file in manifest["files"]:
         data = bytearray()
         store.read(file["key"], 0, data.extend)
         assert hashlib.sha256(data).hexdigest() == file["sha256"], file["key"]
-        found[file["path"]] = bytes(data)
-    return found
+        result[file["path"]] = bytes(data)
+    return result
 
 
 if __name__ == "__main__":

@@ -55,9 +55,9 @@ class VerbForkServer:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the zygote died"
-        found: dict[str, Any] = json.loads(line)
-        assert "crash" not in found, found["crash"]
-        return found
+        document: dict[str, Any] = json.loads(line)
+        assert "crash" not in document, document["crash"]
+        return document
 
     @property
     def pid(self) -> int:
@@ -89,9 +89,9 @@ def _serve() -> None:
                 os._exit(0)
         os.close(writer)
         with os.fdopen(reader, "rb") as stream:
-            said = stream.read()
+            data = stream.read()
         os.waitpid(child, 0)
-        print(said.decode() or '{"killed": true}', flush=True)
+        print(data.decode() or '{"killed": true}', flush=True)
 
 
 def _do(method: Callable[..., Any], order: Mapping[str, Any]) -> dict[str, Any]:

@@ -174,7 +174,7 @@ def main(descriptor: int) -> None:
                     return
                 if ready == descriptor:
                     line = listening.accept()[0]
-                    pid = _begin(line, [listening, *(one for _, one in lines.values())])
+                    pid = _begin(line, [listening, *(item for _, item in lines.values())])
                     if pid is None:
                         continue
                     ended = os.pidfd_open(pid)
@@ -227,8 +227,8 @@ def _begin(line: socket.socket, others: Sequence[socket.socket]) -> int | None:
     if pid == 0:
         os.setsid()
         _send(line, os.getpid())  # not before: the caller may kill the group at once
-        for one in (line, *others):
-            one.detach()
+        for value in (line, *others):
+            value.detach()
         _become(json.loads(data), streams)
     for stream in streams:
         os.close(stream)

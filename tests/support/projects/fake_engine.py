@@ -104,9 +104,9 @@ class FakeEngine:
 
         self.fake.does[address] = raise_it
 
-    def said(self, type_: EventType) -> list[str]:
+    def messages(self, type_: EventType) -> list[str]:
         """What was told of a type, in turn."""
-        return [f"{one.address}: {one.message}" for one in self.events if one.type is type_]
+        return [f"{event.address}: {event.message}" for event in self.events if event.type is type_]
 
 
 def change(address: Address = SFT, action: Action = Action.CREATE, **more: Any) -> Change:

@@ -68,7 +68,7 @@ class KillPlan:
 class KillStorm:
     """Starts and kills; counts both, and keeps how the others ended."""
 
-    made: ProjectHarness
+    project: ProjectHarness
     seed: int
     mortality: float = 0.8
     """The share of processes that are doomed."""
@@ -88,8 +88,8 @@ class KillStorm:
                 pool.submit(self._persist, command, chance, over)
                 for command, chance in zip(commands, chances, strict=True)
             ]
-            for one in work:
-                one.result()
+            for item in work:
+                item.result()
 
     def _persist(self, command: Command, chance: random.Random, over: float) -> None:
         while time.monotonic() < over:
@@ -108,7 +108,7 @@ class KillStorm:
     def _once(self, command: Command, doom: KillPlan | None) -> CommandResult | None:
         """One process; None if it was killed."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            process = self.made.start(*command, stdout=out, stderr=err)
+            process = self.project.start(*command, stdout=out, stderr=err)
             if doom is not None:
                 _wait_for(process, doom, out)
                 if process.poll() is None:

@@ -22,12 +22,12 @@ def job(*commands: str, runtime: Mapping[str, Any] | None = None, **more: Any) -
 
 
 def write_manifest(
-    made: ProjectHarness, jobs: Mapping[str, Mapping[str, Any]], **sections: Any
+    project: ProjectHarness, jobs: Mapping[str, Mapping[str, Any]], /, **sections: Any
 ) -> None:
     """Write the manifest of a project ``demo``, with a file of code and two of weights."""
     document = {"project": {"name": "demo"}, **sections, "jobs": dict(jobs)}
-    missing = {name: _FILES[name] for name in _FILES if not (made.directory / name).exists()}
-    made.write({"trainctl.yaml": json.dumps(document), **missing})
+    missing = {name: _FILES[name] for name in _FILES if not (project.directory / name).exists()}
+    project.write({"trainctl.yaml": json.dumps(document), **missing})
 
 
 def sleep_command(seconds: int) -> str:

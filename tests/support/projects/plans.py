@@ -77,7 +77,7 @@ def resource(
     lifecycle: JobLifecycle = JobLifecycle(),
 ) -> DesiredResource:
     """A resource with a place in a manifest."""
-    needs = tuple(at(one) for one in depends_on)
+    needs = tuple(at(item) for item in depends_on)
     return DesiredResource(
         at(address), provider, attributes, needs, lifecycle, Position("trainctl.yaml", 7, 3)
     )
@@ -178,7 +178,7 @@ def desired(*resources: DesiredResource) -> DesiredState:
     """The desired state with these resources."""
     return DesiredState(
         Path("/home/ana/demo"),
-        {one.address: one for one in resources},
+        {resource.address: resource for resource in resources},
         {},
         manifest_digest="sha256:" + "ab" * 32,
     )
@@ -252,4 +252,4 @@ def change_of(plan: Plan, address: str) -> Change:
 
 def errors(plan: Plan) -> list[str]:
     """The summaries of the errors of a plan."""
-    return [one.summary for one in plan.diagnostics if one.severity.value == "error"]
+    return [problem.summary for problem in plan.diagnostics if problem.severity.value == "error"]

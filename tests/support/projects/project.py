@@ -141,39 +141,39 @@ class ProjectHarness:
         """What a plan would do, without the no-ops: actions by address."""
         changes = self.json("plan", *arguments)["resource_changes"]
         return {
-            one["address"]: one["change"]["actions"]
-            for one in changes
-            if one["change"]["actions"] != ["no-op"]
+            change["address"]: change["change"]["actions"]
+            for change in changes
+            if change["change"]["actions"] != ["no-op"]
         }
 
 
 @contextmanager
 def project(top: Path) -> Iterator[ProjectHarness]:
     """A project below ``top``; whatever it left running is ended afterwards."""
-    made = ProjectHarness(top / "project")
-    made.directory.mkdir(parents=True)
+    project = ProjectHarness(top / "project")
+    project.directory.mkdir(parents=True)
     (top / "home").mkdir()
-    made.share_bytecode()
+    project.share_bytecode()
     try:
-        yield made
+        yield project
     finally:
         end_processes(str(top))
 
 
 def end_processes(mark: str) -> list[int]:
     """Kill every process but this one whose arguments or environment mention ``mark``; which they were."""
-    found = processes(mark)
-    for pid in found:
+    result = processes(mark)
+    for pid in result:
         try:
             os.kill(pid, 9)
         except ProcessLookupError:
             continue
-    return found
+    return result
 
 
 def processes(mark: str) -> list[int]:
     """Every process but this one whose arguments or environment mention ``mark``."""
-    found = []
+    result = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
@@ -184,8 +184,8 @@ def processes(mark: str) -> list[int]:
             continue
         is_fork = FORK_MARK in words or WARM_MARK in words
         if alive and (mark.encode() in words or (is_fork and _opens(entry, mark))):
-            found.append(int(entry.name))
-    return found
+            result.append(int(entry.name))
+    return result
 
 
 def _opens(process: Path, mark: str) -> bool:

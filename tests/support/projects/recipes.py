@@ -31,11 +31,11 @@ def recipe(kind: str) -> dict[str, Any]:
 class Runner:
     """A CI system for one repository; each job has a checkout of its own."""
 
-    def __init__(self, made: ProjectHarness, stub: ReviewStub) -> None:
-        self.made, self.stub = made, stub
+    def __init__(self, project: ProjectHarness, stub: ReviewStub) -> None:
+        self.project, self.stub = project, stub
         self.logs: list[str] = []
         self.secrets: dict[str, str] = {}
-        self._top = made.directory.parent
+        self._top = project.directory.parent
         self._programs = self._top / "programs"
         self._programs.mkdir()
         self._program("trainctl", f'exec "{sys.executable}" -m trainctl "$@"')
@@ -47,11 +47,11 @@ class Runner:
     def run(self, event: str, commit: str, code: int = 0) -> str:
         """Run all jobs of an event on a commit; at least one. Return their output."""
         place = self._top / f"job-{len(self.logs)}"
-        git(self._top, "clone", "-q", str(self.made.directory), str(place))
+        git(self._top, "clone", "-q", str(self.project.directory), str(place))
         git(place, "checkout", "-q", commit)
         path = f"{self._programs}:{os.environ['PATH']}"
         own = {"CI_PROJECT_DIR": str(place), "PATH": path, "PYTHONPATH": str(ROOT)}
-        variables = {**self.made.environment, **self.variables(event, commit), **own}
+        variables = {**self.project.environment, **self.variables(event, commit), **own}
         blocks = list(self._blocks(event, variables))
         assert blocks, f"no job for {event}"
         artifact = self._top / "fork.bin"
@@ -127,10 +127,10 @@ def _gitlab_rule(rule: str, variables: Mapping[str, str]) -> bool:
 
 def _github_value(expression: str, context: Mapping[str, Any]) -> Any:
     def value(match: re.Match[str]) -> str:
-        found: Any = context
+        result: Any = context
         for name in match[1].split("."):
-            found = (found or {}).get(name)
-        return repr(found)
+            result = (result or {}).get(name)
+        return repr(result)
 
     text = re.sub(r"\bgithub\.([\w.]+)", value, expression)
     return eval(text.replace("&&", "and").replace("||", "or"), {"__builtins__": {}})

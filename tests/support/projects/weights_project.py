@@ -64,8 +64,8 @@ def assert_recovers(work: ProjectHarness, files: dict[str, bytes] = SMALL) -> No
     """With the fault gone one apply does the rest, and the mirror holds exactly the files."""
     apply(work, 0)
     (listing,) = work.mirror.glob("listings/*.json")
-    found = {one["path"]: one["sha256"] for one in json.loads(listing.read_bytes())["files"]}
-    assert found == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    result = {file["path"]: file["sha256"] for file in json.loads(listing.read_bytes())["files"]}
+    assert result == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     assert_sound(work.mirror)
 
 

@@ -65,9 +65,9 @@ def send_request(
 ) -> tuple[int, Mapping[str, str], bytes]:
     """Status, headers and body of one request, with the right token unless ``headers`` says otherwise."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-    found = {"Authorization": f"Bearer {server.token}", **(headers or {})}
+    result = {"Authorization": f"Bearer {server.token}", **(headers or {})}
     try:
-        connection.request(method, path, body, found)
+        connection.request(method, path, body, result)
         response = connection.getresponse()
         return response.status, dict(response.getheaders()), response.read()
     finally:

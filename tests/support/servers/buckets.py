@@ -58,9 +58,9 @@ class BucketServer:
 
 def free_port(address: str = "127.0.0.1") -> int:
     """A port of the address that nobody listens on at the moment."""
-    with socket.socket() as one:
-        one.bind((address, 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as sock:
+        sock.bind((address, 0))
+        port: int = sock.getsockname()[1]
         return port
 
 

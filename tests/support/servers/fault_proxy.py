@@ -104,9 +104,9 @@ class _Handler(FaultyHandler):
         headers = {name: value for name, value in self.headers.items() if name != "Connection"}
         connection.request(self.command, self.path, body, headers)
         answer = connection.getresponse()
-        found = answer.status, answer.getheaders(), answer.read()
+        values = answer.status, answer.getheaders(), answer.read()
         connection.close()
-        return found
+        return values
 
     def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         self.send_response_only(status)

@@ -95,18 +95,18 @@ class _Handler(FaultyHandler):
         connection.request(self.command, path + (f"?{text}" if text else ""), body, headers)
         answer = connection.getresponse()
         data = answer.read()
-        found = {
+        values = {
             name: value
             for name in ("ETag", "Last-Modified", "Content-Type", "Content-Range", "Content-Length")
             if (value := answer.headers.get(name))
         }
-        if "ETag" in found:
-            found["x-goog-generation"] = str(
-                int(hashlib.md5(found["ETag"].encode()).hexdigest()[:15], 16)
+        if "ETag" in values:
+            values["x-goog-generation"] = str(
+                int(hashlib.md5(values["ETag"].encode()).hexdigest()[:15], 16)
             )
-            if len(tag := found["ETag"].strip('"')) == 32:
-                found["x-goog-hash"] = f"md5={b64encode(bytes.fromhex(tag)).decode()}"
-        self._answer(answer.status, found, data)
+            if len(tag := values["ETag"].strip('"')) == 32:
+                values["x-goog-hash"] = f"md5={b64encode(bytes.fromhex(tag)).decode()}"
+        self._answer(answer.status, values, data)
         connection.close()
 
     def _answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:

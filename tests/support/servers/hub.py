@@ -136,13 +136,13 @@ class Hub:
     def add(self, repo: str, files: Mapping[str, bytes | Path], **options: Any) -> str:
         """Commit these files as the branch's newest revision; the commit. Options: see ``publish``."""
         large = (".safetensors", ".bin")
-        made = {path: HubFile(path, data, path.endswith(large)) for path, data in files.items()}
-        return self.publish(repo, made, **options)
+        created = {path: HubFile(path, data, path.endswith(large)) for path, data in files.items()}
+        return self.publish(repo, created, **options)
 
     def publish(
         self,
         repo: str,
-        made: Mapping[str, HubFile],
+        files: Mapping[str, HubFile],
         *,
         dataset: bool = False,
         gated: bool = False,
@@ -151,14 +151,14 @@ class Hub:
         title: str = "",
     ) -> str:
         """Commit files that are made already."""
-        rows = [file.entry() for file in made.values()]
+        rows = [file.entry() for file in files.values()]
         commit = hashlib.sha1(json.dumps(rows, sort_keys=True).encode()).hexdigest()
         kept = self.repos.setdefault(("datasets" if dataset else "models", repo), HubRepo())
         kept.gated, kept.private = gated, private
         kept.refs[branch] = commit
         kept.history.insert(0, {"id": commit, "title": title or f"Commit {len(kept.history) + 1}"})
-        kept.commits[commit] = dict(made)
-        folders = {path.rpartition("/")[0] for path in made if "/" in path}
+        kept.commits[commit] = dict(files)
+        folders = {path.rpartition("/")[0] for path in files if "/" in path}
         kept.trees[commit] = [
             {"type": "directory", "path": name, "size": 0, "oid": "0" * 40} for name in folders
         ] + rows
@@ -166,7 +166,7 @@ class Hub:
 
     def asked(self, ending: str) -> list[SeenRequest]:
         """The requests whose path ends like that."""
-        return [one for one in self.seen if one.path.endswith(ending)]
+        return [request for request in self.seen if request.path.endswith(ending)]
 
     def next_fault(self, path: str) -> HttpFault | None:
         with self.lock:

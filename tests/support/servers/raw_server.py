@@ -33,9 +33,9 @@ class RawServer:
 def raw_response(body: bytes | str = b"", status: str = "200 OK", **headers: str) -> bytes:
     """A whole answer; ``_`` stands for ``-`` in the names of headers, and its length is the body's where none is given."""
     data = body.encode() if isinstance(body, str) else body
-    told = {"Content-Length": str(len(data))}
-    told |= {name.replace("_", "-"): value for name, value in headers.items()}
-    lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in told.items())]
+    values = {"Content-Length": str(len(data))}
+    values |= {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in values.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + data
 
 

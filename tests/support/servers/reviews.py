@@ -57,8 +57,8 @@ class ReviewStub:
     def post(self, posts: list[dict[str, Any]], values: dict[str, Any], author: str) -> None:
         """Add a comment or an issue."""
         number = len(self.comments) + len(self.issues) + 100
-        made = {"id": number, "number": number, "iid": number, "state": "open", **values}
-        posts.append({**made, **self.by(author), "updated_at": self.now()})
+        created = {"id": number, "number": number, "iid": number, "state": "open", **values}
+        posts.append({**created, **self.by(author), "updated_at": self.now()})
 
     def approve(
         self, user: str = "grace", *, state: str = "APPROVED", association: str = "MEMBER"

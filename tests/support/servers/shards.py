@@ -23,14 +23,14 @@ def safetensors(tensors: Mapping[str, tuple[str, Sequence[int]]]) -> bytes:
 
 def publish_shards(hub: Hub, repo: str, count: int, size: int, kind: str) -> str:
     """Commit so many shards of a size, with ten tensors each, and their index; the commit."""
-    made: dict[str, HubFile] = {}
+    files: dict[str, HubFile] = {}
     weight_map = {}
     for number in range(count):
         path = f"model-{number:05}.safetensors"
         names = [f"model.layers.{number}.{n}.weight" for n in range(_TENSORS)]
         content = safetensors({name: (kind, [4096, 1024]) for name in names})
-        made[path] = HubFile(path, content.ljust(_FIRST_BYTES, b"\0"), True, size)
+        files[path] = HubFile(path, content.ljust(_FIRST_BYTES, b"\0"), True, size)
         weight_map.update(dict.fromkeys(names, path))
     index = json.dumps({"metadata": {"type": kind}, "weight_map": weight_map}).encode()
-    made["model.safetensors.index.json"] = HubFile("model.safetensors.index.json", index, False)
-    return hub.publish(repo, made)
+    files["model.safetensors.index.json"] = HubFile("model.safetensors.index.json", index, False)
+    return hub.publish(repo, files)

@@ -100,21 +100,21 @@ class MemorySource:
 def contents(store: MirrorStore, listing: Listing) -> dict[str, bytes]:
     """Every file of a listing; each is compared with its digest."""
     locator = BlobLocator(store.objects, listing, store.chunk_bytes)
-    found = {file.path: read_file(locator, file) for file in listing.files}
+    files = {file.path: read_file(locator, file) for file in listing.files}
     for file in listing.files:
-        assert hashlib.sha256(found[file.path]).hexdigest() == file.sha256
-    return found
+        assert hashlib.sha256(files[file.path]).hexdigest() == file.sha256
+    return files
 
 
 def stored(root: Path) -> dict[str, int]:
     """The size of all content in a directory by digest, alone or in packs."""
     objects = DirectoryObjects(root)
-    found = {keys.key_stem(stat.key): stat.size for stat in objects.list(keys.BLOBS)}
+    sizes = {keys.key_stem(stat.key): stat.size for stat in objects.list(keys.BLOBS)}
     for stat in objects.list(keys.PACK_INDEXES):
-        found.pop(keys.key_stem(stat.key), None)
+        sizes.pop(keys.key_stem(stat.key), None)
         for slice_ in documents.load_pack_index(objects, keys.key_stem(stat.key)) or ():
-            found[slice_.digest.hex()] = slice_.length
-    return found
+            sizes[slice_.digest.hex()] = slice_.length
+    return sizes
 
 
 def leftovers(root: Path) -> list[str]:

@@ -41,9 +41,9 @@ def source_of(files: Mapping[str, bytes], text: str, revision: str) -> ResolvedS
 def read_file(locator: BlobLocator, file: ListedFile) -> bytes:
     """The bytes of a file of a listing."""
     pieces = list(locator.locate_file(file))
-    found = [locator.objects.get(one.key, one.offset, one.length) or b"" for one in pieces]
-    assert [sha256(data) for data in found] == [piece.sha256 for piece in pieces]
-    return b"".join(found)
+    result = [locator.objects.get(piece.key, piece.offset, piece.length) or b"" for piece in pieces]
+    assert [sha256(data) for data in result] == [piece.sha256 for piece in pieces]
+    return b"".join(result)
 
 
 def publish(
@@ -78,8 +78,8 @@ def stored(objects: ObjectStore) -> dict[str, bytes]:
     prefixes = (
         "blobs", "chunked", "slices", "listings", "packs", "records", "partial", "references", "leases",
     )  # fmt: skip
-    found = (stat.key for prefix in prefixes for stat in objects.list(prefix))
-    return {key: objects.get(key) or b"" for key in found}
+    keys = (stat.key for prefix in prefixes for stat in objects.list(prefix))
+    return {key: objects.get(key) or b"" for key in keys}
 
 
 class KilledError(StorageError):

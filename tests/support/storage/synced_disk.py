@@ -89,6 +89,6 @@ def _whole(path: os.PathLike[str], within: object) -> Path:
 
 
 def _entries(directory: Path) -> Iterator[tuple[str, int]]:
-    with os.scandir(directory) as found:
-        for one in found:
-            yield one.name, one.inode()
+    with os.scandir(directory) as result:
+        for item in result:
+            yield item.name, item.inode()

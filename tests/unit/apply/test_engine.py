@@ -47,8 +47,8 @@ def test_the_outcome_is_what_the_handler_gave(desk: FakeEngine) -> None:
     assert (record.attributes, record.outputs) == ({"v": 1}, {"made": record.key})
     assert record.depends_on == (LAB,)
     assert desk.ledger.state().open_intents == {}
-    assert desk.said(EventType.STEP_STARTED) == ["job.sft: creating"]
-    assert desk.said(EventType.STEP_DONE) == ["job.sft: created"]
+    assert desk.messages(EventType.STEP_STARTED) == ["job.sft: creating"]
+    assert desk.messages(EventType.STEP_DONE) == ["job.sft: created"]
 
 
 def test_the_intent_is_written_before_the_effect(desk: FakeEngine) -> None:
@@ -91,9 +91,12 @@ def test_records_are_made_together(desk: FakeEngine) -> None:
     assert desk.run(*teams, change(depends_on=(teams[7].address,))).complete
     assert desk.log.read().next == before + 3
     assert len(desk.fake.calls) == 1
-    assert len(desk.said(EventType.STEP_STARTED)) == len(desk.said(EventType.STEP_DONE)) == 51
+    assert (
+        len(desk.messages(EventType.STEP_STARTED)) == len(desk.messages(EventType.STEP_DONE)) == 51
+    )
     gone = [
-        replace(one, action=Action.DELETE, before={"v": 1}, after=None, seen=1) for one in teams[:7]
+        replace(team, action=Action.DELETE, before={"v": 1}, after=None, seen=1)
+        for team in teams[:7]
     ]
     assert desk.run(*gone).complete
     assert len(desk.ledger.state().resources) == 44
@@ -104,13 +107,13 @@ def test_a_failure_is_recorded_and_stops_only_what_needs_it(desk: FakeEngine) ->
     desk.fail(StorageError("disk full", "Free some."), LAB)
     result = desk.run(change(LAB), change(SFT, depends_on=(LAB,)), change(EVAL))
     state = desk.ledger.state()
-    assert [one.address for one in result.done] == [EVAL]
+    assert [change.address for change in result.done] == [EVAL]
     assert (list(result.failed), result.skipped) == ([LAB], {SFT: LAB})
     assert result.failed[LAB].address == "cluster.lab"
     assert state.open_intents == {}
     assert len(state.orphaned_intents[LAB]) == 1
-    assert desk.said(EventType.STEP_FAILED) == ["cluster.lab: disk full"]
-    assert desk.said(EventType.STEP_SKIPPED) == ["job.sft: skipped, as cluster.lab failed"]
+    assert desk.messages(EventType.STEP_FAILED) == ["cluster.lab: disk full"]
+    assert desk.messages(EventType.STEP_SKIPPED) == ["job.sft: skipped, as cluster.lab failed"]
 
 
 def test_a_fault_of_ours_is_not_swallowed(desk: FakeEngine) -> None:
@@ -168,7 +171,7 @@ def test_a_run_that_was_asked_for_is_not_anothers(desk: FakeEngine) -> None:
     beaten = desk.run(late, digest="sha256:other")
     actor = desk.ledger.header().actor
     assert (beaten.complete, beaten.by_others) == (True, {SFT: actor})
-    assert desk.said(EventType.STEP_DONE)[-1] == f"job.sft: created by {actor} meanwhile"
+    assert desk.messages(EventType.STEP_DONE)[-1] == f"job.sft: created by {actor} meanwhile"
     assert counts(beaten)["added"] == 0
     asked = replace(late, reason=ActionReason.BY_REQUEST, action=Action.REPLACE)
     result = desk.run(asked, digest="sha256:other")
@@ -180,7 +183,7 @@ LIVE = AffectedRun("abc1234", 3, None, 1)
 
 
 @pytest.mark.parametrize(
-    ("permit", "made"),
+    ("permit", "created"),
     [
         (ApplyPermissions(), False),
         (ApplyPermissions(runs=frozenset({"other"})), False),
@@ -189,16 +192,16 @@ LIVE = AffectedRun("abc1234", 3, None, 1)
     ],
 )
 def test_a_live_run_is_left_alone_without_permission(
-    desk: FakeEngine, permit: ApplyPermissions, made: bool
+    desk: FakeEngine, permit: ApplyPermissions, created: bool
 ) -> None:
     """By the flag, or by a plan that names that very run."""
     result = desk.run(change(stops=LIVE), change(EVAL, depends_on=(SFT,)), permit=permit)
-    assert result.complete is made
-    assert bool(desk.fake.calls) is made
-    if not made:
+    assert result.complete is created
+    assert bool(desk.fake.calls) is created
+    if not created:
         assert result.exit_code == 12
         assert result.skipped == {EVAL: SFT}
-        assert desk.said(EventType.STEP_SKIPPED) == [
+        assert desk.messages(EventType.STEP_SKIPPED) == [
             "job.eval: skipped, as job.sft was not stopped"
         ]
 
@@ -211,7 +214,7 @@ def test_the_first_interrupt_finishes_what_is_in_flight(desk: FakeEngine) -> Non
 
     desk.fake.does[LAB] = interrupt
     result = desk.run(change(LAB), change(SFT), parallelism=1)
-    assert [one.address for one in result.done] == [LAB]
+    assert [change.address for change in result.done] == [LAB]
     assert result.not_started == [SFT]
     assert result.exit_code == 130
     assert desk.ledger.state().open_intents == {}
@@ -236,8 +239,8 @@ def test_the_second_interrupt_ends_what_steps_wait_for(desk: FakeEngine) -> None
 
 def test_a_lost_lease_begins_nothing_more(desk: FakeEngine) -> None:
     """As the second Ctrl-C, but said so: others may act on what this process was changing."""
-    told: list[str] = []
-    desk.interrupt = Interrupt(told.append)
+    lines: list[str] = []
+    desk.interrupt = Interrupt(lines.append)
 
     def lose(step: ApplyStep) -> None:
         desk.interrupt.cancel("the lock was lost")
@@ -247,7 +250,7 @@ def test_a_lost_lease_begins_nothing_more(desk: FakeEngine) -> None:
     result = desk.run(change(LAB), change(SFT), parallelism=1)
     assert result.failed[LAB].summary == "the lock was lost"
     assert result.not_started == [SFT]
-    assert told == ["Stopping: the lock was lost."]
+    assert lines == ["Stopping: the lock was lost."]
 
 
 def test_an_outcome_after_the_lease_was_taken_is_refused(desk: FakeEngine) -> None:
@@ -308,7 +311,7 @@ def test_an_attempt_whose_run_is_live_is_left_alone(desk: FakeEngine) -> None:
     desk.fake.live.add("live")
     failed = desk.run(change(after={"v": 2}))
     assert (failed.failed[SFT].code, desk.fake.calls) == ("live-run", [])
-    assert "live" in [one.key for one in desk.ledger.state().orphaned_intents[SFT]]
+    assert "live" in [intent.key for intent in desk.ledger.state().orphaned_intents[SFT]]
     assert desk.run(
         change(after={"v": 2}), permit=ApplyPermissions(runs=frozenset({"live"}))
     ).complete
@@ -341,7 +344,7 @@ def test_what_cannot_be_undone_keeps_its_key(desk: FakeEngine) -> None:
     desk.fake.undo = unreachable  # type: ignore[method-assign]
     desk.run(change(after={"v": 2}))
     assert desk.fake.calls == []
-    assert [one.key for one in desk.ledger.state().orphaned_intents[SFT]] == ["old"]
+    assert [intent.key for intent in desk.ledger.state().orphaned_intents[SFT]] == ["old"]
 
 
 def test_an_attempt_that_was_resumed_and_has_to_wait_is_kept(desk: FakeEngine) -> None:
@@ -351,7 +354,7 @@ def test_an_attempt_that_was_resumed_and_has_to_wait_is_kept(desk: FakeEngine) -
     assert desk.ledger.state().orphaned_intents == {}
     desk.attempt("old", dead_here())
     desk.run(change(resumes="old"))
-    assert [one.key for one in desk.ledger.state().orphaned_intents[SFT]] == ["old"]
+    assert [intent.key for intent in desk.ledger.state().orphaned_intents[SFT]] == ["old"]
 
 
 def test_a_step_never_undoes_its_own_attempt(

@@ -14,25 +14,25 @@ from trainctl.apply.interrupt import Interrupt
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_once_finishes_and_twice_stops(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    told: list[str] = []
-    with Interrupt(told.append) as interrupt:
+    lines: list[str] = []
+    with Interrupt(lines.append) as interrupt:
         os.kill(os.getpid(), number)
         assert (interrupt.stopping.wait(10), interrupt.cancelled.is_set()) == (True, False)
         os.kill(os.getpid(), number)
         assert interrupt.cancelled.wait(10)
-    assert [text.partition(" ")[0] for text in told] == ["Finishing", "Stopping."]
+    assert [text.partition(" ")[0] for text in lines] == ["Finishing", "Stopping."]
     assert signal.getsignal(number) is before
 
 
 @pytest.mark.usefixtures("hangs_up")
 def test_a_closed_terminal_is_told_more_than_once_and_only_finishes() -> None:
     """The kernel and the shell both say so; neither is a second Ctrl-C."""
-    told: list[str] = []
-    with Interrupt(told.append) as interrupt:
+    lines: list[str] = []
+    with Interrupt(lines.append) as interrupt:
         os.kill(os.getpid(), signal.SIGHUP)
         assert interrupt.stopping.wait(10)
         os.kill(os.getpid(), signal.SIGHUP)
-    assert (len(told), interrupt.cancelled.is_set()) == (1, False)
+    assert (len(lines), interrupt.cancelled.is_set()) == (1, False)
 
 
 def test_who_ignores_that_a_terminal_is_closed_goes_on_doing_so() -> None:

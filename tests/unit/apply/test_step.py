@@ -70,7 +70,7 @@ def test_waits_of_a_command_count_together_and_at_the_same_time_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "found", "so"),
+    ("change", "resource", "so"),
     [
         (CHANGE, recorded(lr=2), True),
         (CHANGE, recorded(lr=1), False),
@@ -80,9 +80,9 @@ def test_waits_of_a_command_count_together_and_at_the_same_time_once() -> None:
         (replace(CHANGE, action=Action.DELETE), recorded(lr=1), False),
     ],
 )
-def test_what_another_made_so(change: Change, found: RecordedResource | None, so: bool) -> None:
+def test_what_another_made_so(change: Change, resource: RecordedResource | None, so: bool) -> None:
     """Only a change of values can have been made by someone else; a run that is due for another reason is still due."""
-    assert is_already_recorded(change, found) is so
+    assert is_already_recorded(change, resource) is so
 
 
 def test_a_twin_is_another_apply_of_the_same_plan() -> None:

@@ -30,7 +30,7 @@ def recorded(**needs: str) -> State:
     records = [
         RecordedResource(at(a), "local", {}, {}, tuple(map(at, on))) for a, on in needs.items()
     ]
-    return State(resources={one.address: one for one in records})
+    return State(resources={record.address: record for record in records})
 
 
 def walk_of(changes: Iterable[Change], state: State | None = None) -> tuple[GraphWalk, ApplyResult]:
@@ -43,7 +43,7 @@ def walk_of(changes: Iterable[Change], state: State | None = None) -> tuple[Grap
 
 def taken(walk: GraphWalk, most: int = 9) -> str:
     """The names of what is handed out now."""
-    return "".join(one.address.name for one in walk.take_ready(most))
+    return "".join(item.address.name for item in walk.take_ready(most))
 
 
 def test_what_does_nothing_is_not_walked() -> None:

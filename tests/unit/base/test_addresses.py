@@ -108,15 +108,15 @@ def test_every_listener_keeps_to_the_range(
 ) -> None:
     """Each port is used once; after the last the error names the host and the range."""
     with ExitStack() as stack:
-        found = [open_one(free, stack) for _ in free]
+        result = [open_one(free, stack) for _ in free]
         with pytest.raises(TrainctlError) as raised:
             open_one(free, stack)
 
-    assert sorted(found) == list(free)
-    said = f"none of the ports {free[0]}-{free[-1]} is free on {os.uname().nodename}"
-    assert (raised.value.code, raised.value.summary) == ("no-free-port", said)
+    assert sorted(result) == list(free)
+    text = f"none of the ports {free[0]}-{free[-1]} is free on {os.uname().nodename}"
+    assert (raised.value.code, raised.value.summary) == ("no-free-port", text)
     with ExitStack() as stack:
-        assert {one(free, stack) for one in (rendezvous, blobs, gang)} == set(free)
+        assert {value(free, stack) for value in (rendezvous, blobs, gang)} == set(free)
 
 
 def test_a_range_of_ports_is_parsed() -> None:

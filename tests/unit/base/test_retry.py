@@ -67,9 +67,9 @@ def test_what_upstream_asks_for_is_no_failed_attempt() -> None:
 def test_a_pause_is_told_by_who_was_asked_for_it() -> None:
     """A window of the Hub is waited for, and told once, however many wait."""
     waited: list[float] = []
-    told: list[str] = []
-    retry = RetryPolicy(wait=lambda event, seconds: waited.append(seconds), notify=told.append)
+    lines: list[str] = []
+    retry = RetryPolicy(wait=lambda event, seconds: waited.append(seconds), notify=lines.append)
     failing(retry, SourceUnavailable("busy", retry_after=299.0), 1)
     failing(retry, SourceThrottled("resting", retry_after=298.0), 1)
-    assert [299 < one <= 300 for one in waited] == [True, False]
-    assert told == ["busy; retrying in 5m"]
+    assert [299 < pause <= 300 for pause in waited] == [True, False]
+    assert lines == ["busy; retrying in 5m"]

@@ -69,9 +69,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkpoint
 
 def everything(store: CheckpointStore, key: str, offset: int = 0) -> bytes:
     """An object's bytes."""
-    found = bytearray()
-    store.read(key, offset, found.extend)
-    return bytes(found)
+    result = bytearray()
+    store.read(key, offset, result.extend)
+    return bytes(result)
 
 
 def test_what_is_put_is_got_listed_and_deleted(store: CheckpointStore) -> None:
@@ -81,7 +81,7 @@ def test_what_is_put_is_got_listed_and_deleted(store: CheckpointStore) -> None:
         store.put(key, b"" if key.endswith("empty") else key.encode())
     store.put("demo/sft/10-zzzzzzz/other", b"1")
 
-    assert sorted((one.key, one.size) for one in store.list(f"{RUN}/")) == sorted(
+    assert sorted((item.key, item.size) for item in store.list(f"{RUN}/")) == sorted(
         (key, 0 if key.endswith("empty") else len(key.encode())) for key in keys
     )
     assert store.get(keys[2]) == keys[2].encode()
@@ -92,7 +92,7 @@ def test_what_is_put_is_got_listed_and_deleted(store: CheckpointStore) -> None:
     for _ in range(2):
         store.delete(keys[0])
     assert store.get(keys[0]) is None
-    assert {one.key for one in store.list(f"{RUN}/")} == set(keys[1:])
+    assert {item.key for item in store.list(f"{RUN}/")} == set(keys[1:])
 
 
 def test_a_big_file_goes_in_parts_and_comes_from_any_offset(store: CheckpointStore) -> None:
@@ -106,7 +106,7 @@ def test_a_big_file_goes_in_parts_and_comes_from_any_offset(store: CheckpointSto
         store.put_file(f"{RUN}/short", io.BytesIO(BIG[:6_000_000]), len(BIG), RateLimiter())
     assert type(caught.value) is UnstorableFile
     store.abandon(f"{RUN}/")
-    assert [one.key for one in store.list("")] == [f"{RUN}/big"]
+    assert [item.key for item in store.list("")] == [f"{RUN}/big"]
 
 
 @pytest.mark.parametrize("key", ["../x", "a/../../x", "a//b", "/x", "a/./b", "a\0b"])

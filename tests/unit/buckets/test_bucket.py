@@ -100,8 +100,8 @@ def test_a_refusal_is_reported_by_its_code_and_not_retried(
     assert type(caught.value) is kind
     assert code in caught.value.summary
     assert caught.value.summary.startswith("s3://models/a: ")
-    said = ": User a may not list, as no policy allows it: see https://aws.example/x?…"
-    assert (said in caught.value.summary) is (kind is not WrongRegion)
+    text = ": User a may not list, as no policy allows it: see https://aws.example/x?…"
+    assert (text in caught.value.summary) is (kind is not WrongRegion)
     assert len(server.heard) == 1
 
 
@@ -134,7 +134,7 @@ def test_each_credential_is_renewed_before_it_expires(server: RawServer) -> None
     store = Bucket(parse_bucket_location("s3://models/a", server.url, {}), cached, {})
     for _ in range(3):
         list(store.list())
-    assert [one.partition("=")[2][:4] for one in signatures(server)] == ["KEY1", "KEY2", "KEY2"]
+    assert [item.partition("=")[2][:4] for item in signatures(server)] == ["KEY1", "KEY2", "KEY2"]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_bucket_in_another_region_is_found(
     answers.append(respond)
     store = bucket(server.url)
     assert [list(store.list()), list(store.list())] == [[], []]
-    assert ["/eu-north-1/" in one for one in signatures(server)] == [False, True, True]
+    assert ["/eu-north-1/" in signature for signature in signatures(server)] == [False, True, True]
     answers.append(lambda request: refusal(code, more=more.replace("REGION", "")))
     with pytest.raises(SourceError, match="is in another region") as caught:
         list(bucket(server.url).list())
@@ -198,7 +198,7 @@ def test_lists_of_amazon_report_restores(server: RawServer, monkeypatch: pytest.
     amazon = ["s3.us-gov-west-1.amazonaws.com", "v.vpce.amazonaws.com", "s3.amazonaws.com.cn"]
     for host in (*amazon, "store.test"):
         list(bucket(f"http://{host}").list())
-    sent = ["x-amz-optional-object-attributes" in one.headers for one in server.heard]
+    sent = ["x-amz-optional-object-attributes" in request.headers for request in server.heard]
     assert sent == [True, True, True, False]
 
 

@@ -80,8 +80,8 @@ def test_no_error_and_no_representation_shows_a_value(
     text = value if is_bare else json.dumps(dict.fromkeys(names, value))
     hidden: tuple[str, ...] = (value,)
     try:
-        found = parse_credential(scheme, text, "secret a")
-        shown, hidden = repr(found).replace(f"key_id={value!r}", ""), secret_values(found)
+        credential = parse_credential(scheme, text, "secret a")
+        shown, hidden = repr(credential).replace(f"key_id={value!r}", ""), secret_values(credential)
     except SourceDenied as error:
         shown = f"{error.summary} {error.detail}"
     assert value not in shown

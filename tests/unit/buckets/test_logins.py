@@ -75,9 +75,9 @@ def surroundings(google: IdentityServers, token: Path | None) -> dict[str, str]:
 
 
 def keys_of(credential: SourceCredential) -> AwsKeys:
-    found = parse_credential("s3", credential.value, credential.origin)
-    assert isinstance(found, AwsKeys)
-    return found
+    result = parse_credential("s3", credential.value, credential.origin)
+    assert isinstance(result, AwsKeys)
+    return result
 
 
 def test_a_role_is_assumed_by_the_operators_own_key(
@@ -135,15 +135,15 @@ def test_google_exchanges_an_identity_token(google: IdentityServers, tmp_path: P
     """The identity becomes a federated token, and that one of the account, which can be renewed."""
     (tmp_path / "token").write_text("header.claims.signature")
     environ = surroundings(google, tmp_path / "token")
-    found = federated_token(POOL, MAILBOX, environ)
-    access = parse_credential("gs", found.value, found.origin)
+    token = federated_token(POOL, MAILBOX, environ)
+    access = parse_credential("gs", token.value, token.origin)
     assert isinstance(access, BearerToken)
     assert access.token == google.granted[0]
     assert access.expires_at is not None
     assert google.asked[0][1]["audience"] == AUDIENCE
     assert google.asked[1][0].endswith(f"/serviceAccounts/{MAILBOX}:generateAccessToken")
-    assert found.renew is not None
-    assert google.granted[0] not in found.renew().value
+    assert token.renew is not None
+    assert google.granted[0] not in token.renew().value
 
 
 def test_a_refusal_of_google_is_not_an_unavailable_google(
@@ -199,11 +199,11 @@ def test_the_default_chain_reads_the_environment(tmp_path: Path, case: dict[str,
     """A credential opens a bucket; half of it, or another account's, is none."""
     scheme, origin = case["scheme"], case.get("origin")
     environ = {**case["environ"], "HOME": str(tmp_path)}
-    found = default_credential(scheme, ACCOUNT, environ)
-    assert (found.origin if found else None) == origin
+    credential = default_credential(scheme, ACCOUNT, environ)
+    assert (credential.origin if credential else None) == origin
     assert default_credential_origin(scheme, ACCOUNT, environ) == origin
-    if found:
-        parse_credential(scheme, found.value, found.origin)
+    if credential:
+        parse_credential(scheme, credential.value, credential.origin)
 
 
 def test_a_profile_is_read_by_boto3(aws: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,9 +212,9 @@ def test_a_profile_is_read_by_boto3(aws: BucketServer, monkeypatch: pytest.Monke
     keys = f"aws_access_key_id = {KEY_ID}\naws_secret_access_key = {SECRET}\n"
     (home / ".aws" / "credentials").write_text(f"[team]\n{keys}")
     monkeypatch.setenv("AWS_PROFILE", "team")
-    found = default_credential("s3", "", {"AWS_PROFILE": "team", "HOME": str(home)})
-    assert found is not None
-    assert keys_of(found) == AwsKeys(KEY_ID, SECRET)
+    credential = default_credential("s3", "", {"AWS_PROFILE": "team", "HOME": str(home)})
+    assert credential is not None
+    assert keys_of(credential) == AwsKeys(KEY_ID, SECRET)
     monkeypatch.setenv("AWS_PROFILE", "absent")
     with pytest.raises(SourceDenied, match="no AWS credential found for AWS_PROFILE"):
         default_credential("s3", "", {"AWS_PROFILE": "absent", "HOME": str(home)})
@@ -229,9 +229,9 @@ def test_a_credential_file_of_google_is_found_and_validated(tmp_path: Path) -> N
     with pytest.raises(SourceDenied, match="not a Google credential"):
         default_credential("gs", "", environ)
     path.write_text(json.dumps(service_account()))
-    found = default_credential("gs", "", environ)
-    assert found is not None
-    assert json.loads(found.value)["client_email"] == MAILBOX
+    credential = default_credential("gs", "", environ)
+    assert credential is not None
+    assert json.loads(credential.value)["client_email"] == MAILBOX
 
 
 class Entra(FaultyHandler):
@@ -272,12 +272,12 @@ def test_a_workload_identity_of_azure_becomes_a_token(
     monkeypatch.setenv("SSL_CERT_FILE", str(authority().certificates))
     with listen(Entra, authority().server) as url:
         monkeypatch.setenv("AZURE_AUTHORITY_HOST", url)
-        found = azure_token("the test")
-        access = parse_credential("azure", found.value, found.origin)
+        token = azure_token("the test")
+        access = parse_credential("azure", token.value, token.origin)
         assert isinstance(access, BearerToken)
         assert (access.token, access.expires_at is not None) == ("granted", True)
-        assert found.renew is not None
-        assert found.renew().origin == "the test"
+        assert token.renew is not None
+        assert token.renew().origin == "the test"
         default = default_credential("azure", "account", environ)
         assert default is not None
         assert "granted" in default.value

@@ -50,7 +50,7 @@ def first_arguments(group: LazyGroup, path: str = "") -> Iterator[tuple[str, str
         if isinstance(command, LazyGroup):
             yield from first_arguments(command, f"{name} ")
         elif command is not None:
-            arguments = [one for one in command.params if isinstance(one, TyperArgument)]
+            arguments = [item for item in command.params if isinstance(item, TyperArgument)]
             yield name, arguments[0].metavar if arguments else None
 
 

@@ -50,7 +50,7 @@ def test_codes_are_explained_as_on_the_page() -> None:
     listed = trainctl("explain").stdout.splitlines()
     assert [line.partition(":")[0] for line in listed] == list(explanations())
     everything = trainctl("explain", "--all").stdout
-    assert all(f"{one.code}: {one.title}\n" in everything for one in explanations().values())
+    assert all(f"{row.code}: {row.title}\n" in everything for row in explanations().values())
     page = trainctl("explain", "--all", "--format", "markdown").stdout
     assert page == (ROOT / "trainctl" / "errors.md").read_text()
 

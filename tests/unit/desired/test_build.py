@@ -51,10 +51,10 @@ def test_a_manifest_declares_resources(tmp_path: Path, case: dict[str, Any]) -> 
     directory = tmp_path / "demo"
     (directory / "src").mkdir(parents=True)
     state = desired(directory, case["manifest"], variables=case.get("variables"))
-    found = {str(address): facts(resource) for address, resource in state.resources.items()}
-    assert list(found) == case.get("addresses", list(found))
+    result = {str(address): facts(resource) for address, resource in state.resources.items()}
+    assert list(result) == case.get("addresses", list(result))
     expected = case.get("resources", {})
-    assert select(found, expected) == expected
+    assert select(result, expected) == expected
     assert [problem.summary for problem in state.warnings] == case.get("warnings", [])
     assert state.sources_vary is case.get("sources_vary", False)
     for address, resource in state.resources.items():
@@ -195,14 +195,14 @@ def test_all_problems_are_reported_with_their_places(tmp_path: Path, case: dict[
     directory = tmp_path / "demo"
     directory.mkdir()
     overrides = JobOverrides(case.get("set", {}), tuple(case.get("jobs", ())))
-    found = problems(
+    result = problems(
         directory, case["manifest"], variables=case.get("variables"), overrides=overrides
     )
     expected = [text.partition(" | ") for text in case["problems"]]
-    places = [str(problem.where).removeprefix("trainctl.yaml:") for problem in found]
-    reported = [f"{place} {one.summary}" for place, one in zip(places, found, strict=True)]
+    places = [str(problem.where).removeprefix("trainctl.yaml:") for problem in result]
+    reported = [f"{place} {item.summary}" for place, item in zip(places, result, strict=True)]
     assert reported == [summary for summary, _, _ in expected]
-    for problem, (_, _, detail) in zip(found, expected, strict=True):
+    for problem, (_, _, detail) in zip(result, expected, strict=True):
         assert detail in problem.detail
         assert problem.address == case.get("address", problem.address)
         assert problem.code == case.get("code", problem.code)

@@ -54,12 +54,12 @@ def test_a_desired_state_is_cached_with_every_place(manifest: Path) -> None:
 
     assert cached == state
     assert cached is not None
-    for one, other in zip(cached.resources.values(), state.resources.values(), strict=True):
-        assert list(one.attributes) == list(other.attributes)
-        assert str(one.where) == str(other.where)
-        assert one.where
+    for resource, other in zip(cached.resources.values(), state.resources.values(), strict=True):
+        assert list(resource.attributes) == list(other.attributes)
+        assert str(resource.where) == str(other.where)
+        assert resource.where
         assert other.where
-        assert one.where.lines == other.where.lines
+        assert resource.where.lines == other.where.lines
     assert str(cached.secrets["token"].where) == str(state.secrets["token"].where)
 
 

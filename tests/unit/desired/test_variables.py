@@ -31,7 +31,7 @@ def test_flags_override_files_and_files_the_environment(tmp_path: Path) -> None:
         var_files=[tmp_path / "a.toml", tmp_path / "b.yaml"],
     )
     assert attributes(state, "job.j")["runtime"]["start_commands"] == ["2e-5 4 false 7"]
-    assert [one.summary for one in state.warnings] == ["undeclared variable 'other'"]
+    assert [warning.summary for warning in state.warnings] == ["undeclared variable 'other'"]
 
 
 def test_a_credential_is_refused_and_not_shown(tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ def test_expanded_text_is_bounded(tmp_path: Path) -> None:
 def test_a_number_from_a_flag_keeps_its_spelling(number: float) -> None:
     here = Position("f", 1, 1)
     section = mapping_node({"x": scalar_node(1.0, here)}, {}, here)
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     root = mapping_node({"vars": section}, {}, here)
-    value = read_variables(root, {"x": repr(number)}, [], found, {})["x"]
+    value = read_variables(root, {"x": repr(number)}, [], diagnostics, {})["x"]
     assert isinstance(value, SourceFloat)
-    assert (value.text, float(value), found) == (repr(number), number, [])
+    assert (value.text, float(value), diagnostics) == (repr(number), number, [])

@@ -276,9 +276,9 @@ def test_a_pointer_of_git_lfs_is_no_code(any_tree: Path) -> None:
 def test_strange_names_are_just_names(any_tree: Path, name: str) -> None:
     """Each has the content that it has, also where git reads lists of names."""
     (any_tree / name).write_text("one")
-    one = scan(any_tree, ".").tree.digest
+    digest = scan(any_tree, ".").tree.digest
     (any_tree / name).write_text("two")
-    assert scan(any_tree, ".").tree.digest != one
+    assert scan(any_tree, ".").tree.digest != digest
 
 
 def test_the_directory_must_exist_and_lie_inside(tmp_path: Path) -> None:

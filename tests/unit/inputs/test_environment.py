@@ -57,23 +57,23 @@ def job(
     )
 
 
-def made(spec: JobSpec, address: Address = JOB, where: RunPaths = WHERE) -> dict[str, str]:
+def variables_of(spec: JobSpec, address: Address = JOB, where: RunPaths = WHERE) -> dict[str, str]:
     """The environment of the run."""
     return environment(address, spec, RUN, where, "lineage", gpus=NODE.gpus)
 
 
 def test_the_documented_variables_are_set() -> None:
     """The reference lists the variables of a job, and no other."""
-    environ = made(job(checkpointing={"enabled": True}, cache={"enabled": True}))
+    environ = variables_of(job(checkpointing={"enabled": True}, cache={"enabled": True}))
     weights = {"TRAINCTL_WEIGHTS_QWEN3", "TRAINCTL_WEIGHTS_SFT_1"}
     assert set(environ) == {*JOB_VARIABLES} | weights
-    declared = made(job({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}))
+    declared = variables_of(job({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}))
     assert declared["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "5"
 
 
 def test_who_and_where_a_run_is() -> None:
     """Ids, names, ranks and attempts, as the hosted service names them."""
-    environ = made(job())
+    environ = variables_of(job())
     assert environ["BT_TRAINING_JOB_ID"] == "abc1234"
     assert environ["BT_TRAINING_JOB_NAME"] == f"sft-{environ['BT_TRAINING_JOB_ID']}"
     assert environ["BT_TRAINING_PROJECT_NAME"] == "demo"
@@ -88,12 +88,12 @@ def test_who_and_where_a_run_is() -> None:
 @pytest.mark.parametrize(("accelerator", "count"), [(None, "2"), ("H100", "1"), ("H100:4", "4")])
 def test_gpus_are_those_asked_for_or_all(accelerator: str | None, count: str) -> None:
     """A job that names no accelerator has all of its node."""
-    assert made(job(accelerator=accelerator))["BT_NUM_GPUS"] == count
+    assert variables_of(job(accelerator=accelerator))["BT_NUM_GPUS"] == count
 
 
 def test_directories_that_are_off_have_no_variable() -> None:
     """A script can ask whether there is a cache or a checkpoint directory."""
-    environ = made(job())
+    environ = variables_of(job())
     assert not {"BT_CHECKPOINT_DIR", "BT_PROJECT_CACHE_DIR", "BT_RW_CACHE_DIR"} & set(environ)
     assert directory_links(job(), WHERE) == []
 
@@ -101,7 +101,7 @@ def test_directories_that_are_off_have_no_variable() -> None:
 def test_kept_directories_are_named_where_they_lie() -> None:
     """Without wishes of the job's nothing is linked: the variables name the real places."""
     spec = job(checkpointing={"enabled": True}, cache={"enabled": True})
-    environ = made(spec)
+    environ = variables_of(spec)
     assert environ["BT_CHECKPOINT_DIR"] == "/data/checkpoints/demo/sft/3-abc1234/rank-0"
     assert (
         environ["BT_PROJECT_CACHE_DIR"] == environ["BT_RW_CACHE_DIR"] == "/cache/lab-0/caches/demo"
@@ -112,7 +112,7 @@ def test_kept_directories_are_named_where_they_lie() -> None:
 
 def test_weights_are_named_where_they_can_be_read() -> None:
     """An absolute mount as it is, a relative one in the working directory."""
-    environ = made(job())
+    environ = variables_of(job())
     assert environ["TRAINCTL_WEIGHTS_QWEN3"] == "/app/models/qwen3"
     assert environ["TRAINCTL_WEIGHTS_SFT_1"] == f"{WHERE.work}/weights/tiny.en"
     assert weights_variable(Address.parse("weights.a.b-c")) == "TRAINCTL_WEIGHTS_A_B_C"
@@ -120,23 +120,23 @@ def test_weights_are_named_where_they_can_be_read() -> None:
 
 def test_declared_variables_are_there_and_hide_none_of_ours() -> None:
     """What the user declares is added; what the service promises stays true."""
-    environ = made(job({"LR": "1e-5", "BT_NODE_RANK": "7"}))
+    environ = variables_of(job({"LR": "1e-5", "BT_NODE_RANK": "7"}))
     assert (environ["LR"], environ["BT_NODE_RANK"]) == ("1e-5", "0")
 
 
 def test_secrets_are_told_apart() -> None:
     """The environment of the specification never holds one; which variable takes which is said beside it."""
     spec = job({"LR": "1e-5", "WANDB_API_KEY": {"secret": "wandb"}})
-    assert "WANDB_API_KEY" not in made(spec)
+    assert "WANDB_API_KEY" not in variables_of(spec)
     assert spec.runtime.secret_environment == {"WANDB_API_KEY": "wandb"}
 
 
 def test_one_of_many_has_places_of_its_own() -> None:
     """Keys hold anything, so directories and the name of a run are named by a digest of them."""
-    one, other = (Address.parse(f'job.sweep["lr=1/{n}"]') for n in (1, 2))
-    assert made(job(), one)["BT_TRAINING_JOB_NAME"].startswith(f"{file_name(one)}-")
-    assert re.fullmatch(r"sweep-[0-9a-f]{8}", file_name(one))
-    assert file_name(one) != file_name(other)
+    item, other = (Address.parse(f'job.sweep["lr=1/{n}"]') for n in (1, 2))
+    assert variables_of(job(), item)["BT_TRAINING_JOB_NAME"].startswith(f"{file_name(item)}-")
+    assert re.fullmatch(r"sweep-[0-9a-f]{8}", file_name(item))
+    assert file_name(item) != file_name(other)
     assert str(checkpoint_directory(NODE, RUN)) == "/data/checkpoints/demo/sft/3-abc1234"
 
 

@@ -61,8 +61,8 @@ class Handler(BaseHTTPRequestHandler):
         elif name == "moved":
             self.answer(307, {"Location": "http://127.0.0.1:1/"})
         else:
-            found = {"Docker-Content-Digest": DIGEST} if name != "old" else {}
-            self.answer(404 if name == "gone" else 200, found)
+            result = {"Docker-Content-Digest": DIGEST} if name != "old" else {}
+            self.answer(404 if name == "gone" else 200, result)
 
     def do_GET(self) -> None:
         """The token server."""

@@ -87,7 +87,7 @@ def served(top: Path, files: dict[str, Any], image: str = "", **options: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("files", "engine", "said"),
+    ("files", "engine", "text"),
     [
         (FULL, "vllm", f'exec vllm serve "$model" --served-model-name tune {BIND} {GPUS}'),
         (FULL, "transformers", f'exec transformers serve "$model" {BIND}'),
@@ -105,12 +105,12 @@ def served(top: Path, files: dict[str, Any], image: str = "", **options: Any) ->
     ],
     ids=["full", "full-transformers", "whisper", "lora", "lora-transformers", "dora", "modules", "ia3", "adalora", "no-tokenizer"],
 )  # fmt: skip
-def test_the_command(tmp_path: Path, files: dict[str, Any], engine: str, said: str) -> None:
+def test_the_command(tmp_path: Path, files: dict[str, Any], engine: str, text: str) -> None:
     """Of each type and engine, in a script that the shell understands and with a program that Python does."""
     files = {name: value for name, value in files.items() if value is not None}
     texts = served(tmp_path, files, engine=engine).files()
-    assert said in texts["serve/serve.sh"]
-    assert ("base=${2:-acme/base}\n" in texts["serve/serve.sh"]) == ('"$base"' in said)
+    assert text in texts["serve/serve.sh"]
+    assert ("base=${2:-acme/base}\n" in texts["serve/serve.sh"]) == ('"$base"' in text)
     subprocess.run(["sh", "-n"], input=texts["serve/serve.sh"], text=True, check=True)
     compile(texts["serve/load.py"], "load.py", "exec")
 
@@ -169,8 +169,8 @@ def test_the_manifest(tmp_path: Path) -> None:
     """Is valid, runs where the job ran with one of its GPUs, and copies nothing that only resuming needs."""
     serving = served(tmp_path, lora("acme/chat"), "image: {base_image: 'x:1'}")
     (tmp_path / "made/serve").mkdir(parents=True)
-    made = desired(tmp_path / "made", serving.files()["trainctl.yaml"])
-    job = made.resources[Address(Kind.JOB, "serve")].job_spec
+    created = desired(tmp_path / "made", serving.files()["trainctl.yaml"])
+    job = created.resources[Address(Kind.JOB, "serve")].job_spec
     assert [file["path"] for file in serving.row["files"]] == [*lora(""), "README.md"]
     assert job.image is not None
     assert job.image.base_image.startswith("vllm/vllm-openai:v")

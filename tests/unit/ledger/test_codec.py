@@ -73,7 +73,7 @@ def test_a_future_entry_is_refused() -> None:
 @pytest.mark.parametrize("field", ["intent", "address", "recorded", "time"])
 def test_a_damaged_entry_is_named(field: str) -> None:
     """Without a field it needs, or with one of another type, an entry is an error that names it."""
-    raw = next(one for one in load("entries.v1.json") if one["type"] == "outcome")
+    raw = next(row for row in load("entries.v1.json") if row["type"] == "outcome")
     without = {name: value for name, value in raw.items() if name != field}
     with pytest.raises(StateError, match=raw["id"]):
         from_json(without)

@@ -23,9 +23,9 @@ _secrets = _awkward.map(lambda text: f"s3cr3t{text}t3rc3s")
 
 def _strings(value: Any) -> list[str]:
     if isinstance(value, dict):
-        return [one for pair in value.items() for part in pair for one in _strings(part)]
+        return [item for pair in value.items() for part in pair for item in _strings(part)]
     if isinstance(value, list):
-        return [one for each in value for one in _strings(each)]
+        return [item for each in value for item in _strings(each)]
     return [value] if isinstance(value, str) else []
 
 
@@ -37,10 +37,10 @@ def test_no_secret_comes_through(secret: str, spelled: str, around: str) -> None
     spelled = {"plain": secret, "repr": repr(secret)[1:-1]}[spelled]
     entry = {"id": "1", "inputs": {"a": [f"{around}{spelled}{around}"], spelled: (around, 1, None)}}
 
-    found = _strings(redact_entry(entry, redactor.redact))
+    strings = _strings(redact_entry(entry, redactor.redact))
 
-    assert all(redactor.redact(text) == text for text in found)
-    assert MASK in "".join(found)
+    assert all(redactor.redact(text) == text for text in strings)
+    assert MASK in "".join(strings)
 
 
 @given(text=_awkward)
@@ -100,10 +100,12 @@ def test_who_appended_much_leaves_little_to_read() -> None:
     ledger.flush()
     assert log.read().snapshot is None
     many = [Address.parse(f"project.p{number}") for number in range(300)]
-    ledger.record([(IntentRequest(one, "create", "local", "k", {}), record(one)) for one in many])
+    ledger.record(
+        [(IntentRequest(item, "create", "local", "k", {}), record(item)) for item in many]
+    )
     ledger.flush()
-    found = log.read()
-    assert (found.snapshot is not None, found.entries) == (True, ())
+    data = log.read()
+    assert (data.snapshot is not None, data.entries) == (True, ())
     assert ledger_on(log).state() == ledger.state()
     ledger.note("little")
     ledger.flush()

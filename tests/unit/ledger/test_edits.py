@@ -69,8 +69,8 @@ def filled(log: StateLog | None = None) -> Ledger:
     """A ledger with a small project."""
     ledger = ledger_on(log or MemoryLog())
     requests = [
-        IntentRequest(one.address, "create", "local", str(one.address), {}, plan="p1")
-        for one in RECORDS
+        IntentRequest(item.address, "create", "local", str(item.address), {}, plan="p1")
+        for item in RECORDS
     ]
     ledger.record(list(zip(requests, RECORDS, strict=True)))
     return ledger
@@ -177,12 +177,12 @@ def test_a_pushed_state() -> None:
     raw = state_to_json(ledger.state())
     assert edits.push(ledger, raw) == ledger.state()
     raw["serial"] += 1
-    (job,) = [one for one in raw["resources"] if one["address"] == "job.next"]
+    (job,) = [resource for resource in raw["resources"] if resource["address"] == "job.next"]
     job["attributes"] = {"edited": True}
-    raw["resources"] = [one for one in raw["resources"] if one["address"] != "cache.p-c"]
+    raw["resources"] = [row for row in raw["resources"] if row["address"] != "cache.p-c"]
     state = edits.push(ledger, raw)
     assert state.resources[NEXT].attributes == {"edited": True}
-    assert all(state.moved(one, 1, "p1") for one in (NEXT, CACHE, JOB))
+    assert all(state.moved(value, 1, "p1") for value in (NEXT, CACHE, JOB))
     assert state == ledger_on(log).state()
     assert ledger.history()[-1].action == "push"
     empty = ledger_on(MemoryLog())
@@ -191,7 +191,7 @@ def test_a_pushed_state() -> None:
     assert {**again.resources}.keys() == {**state.resources}.keys()
     begin(empty, JOB, "k9")
     restored = edits.push(ledger_on(MemoryLog()), state_to_json(empty.state()))
-    assert [one.key for one in restored.orphaned_intents[JOB]] == ["k9"]
+    assert [intent.key for intent in restored.orphaned_intents[JOB]] == ["k9"]
 
 
 def test_states_that_are_not_pushed() -> None:
@@ -223,7 +223,7 @@ def test_an_interrupted_edit(fault: StoreFault) -> None:
     edits.edit(faulty, edits_of_plan, "p2")
     assert ledger_on(log).state().resources == edits_of_plan.applied_to(state).resources
     assert plan_edits(faulty.entries(), "p2").renames == edits_of_plan.renames
-    assert [one.address for one in plan_edits(faulty.entries(), "p2").imports] == [A("job.new")]
+    assert [item.address for item in plan_edits(faulty.entries(), "p2").imports] == [A("job.new")]
 
 
 URL = "memory:new"

@@ -33,7 +33,7 @@ def test_all_leases_are_renewed_in_one_append() -> None:
     before = log.read().next
     ledger.renew()
     assert log.read().next == before + 1
-    assert sorted(list(log.replay())[-1]["intents"]) == sorted(one.id for one in intents)  # type: ignore[type-var,arg-type]
+    assert sorted(list(log.replay())[-1]["intents"]) == sorted(intent.id for intent in intents)  # type: ignore[type-var,arg-type]
 
 
 def test_the_keeper_renews_while_it_is_entered() -> None:
@@ -51,21 +51,21 @@ def test_the_keeper_renews_while_it_is_entered() -> None:
 
 def test_a_holder_that_can_not_renew_is_told() -> None:
     """Once for a lease, when its whole length has passed since the append that last renewed it began."""
-    clock, told = FakeClock(), []
+    clock, messages = FakeClock(), []
     ledger = ledger_on(MemoryLog(), clock)
     begin(ledger)
-    keeper = LeaseRenewer(ledger, lambda: told.append(clock.at))
+    keeper = LeaseRenewer(ledger, lambda: messages.append(clock.at))
     clock.at += 29
     keeper.check()
-    assert told == []
+    assert messages == []
     ledger.renew()
     clock.at += 29
     keeper.check()
-    assert told == []
+    assert messages == []
     clock.at += 1
     keeper.check()
     keeper.check()
-    assert told == [1059.0]
+    assert messages == [1059.0]
 
 
 def test_it_is_told_while_an_append_hangs() -> None:
@@ -94,10 +94,10 @@ def test_it_is_told_when_another_took_over() -> None:
 
 def test_a_watcher_never_takes_over_before_the_holder_knows() -> None:
     """At the moment a watcher may take the lease, the holder, counting from before its renewal, has been told."""
-    log, clock, told = MemoryLog(), FakeClock(), []
+    log, clock, messages = MemoryLog(), FakeClock(), []
     holder, watcher = ledger_on(log, clock, elsewhere()), ledger_on(log, clock)
     begin(holder)
-    keeper = LeaseRenewer(holder, lambda: told.append(clock.at))
+    keeper = LeaseRenewer(holder, lambda: messages.append(clock.at))
     taken = False
     while not taken:
         try:
@@ -106,7 +106,7 @@ def test_a_watcher_never_takes_over_before_the_holder_knows() -> None:
         except LockHeld:
             clock.at += 0.5
             keeper.check()
-    assert told
+    assert messages
 
 
 GITHUB = {

@@ -37,27 +37,27 @@ from trainctl.plugin_api.state import LogSlice
 def test_lineage_is_born_with_the_first_append() -> None:
     """Reading makes none; two that begin at once agree on one."""
     log = MemoryLog()
-    one, other = ledger_on(log), ledger_on(log, holder=elsewhere())
-    assert one.state().lineage == ""
+    ledger, other = ledger_on(log), ledger_on(log, holder=elsewhere())
+    assert ledger.state().lineage == ""
     assert log.read().next == 0
-    begin(one)
+    begin(ledger)
     begin(other, PREP)
-    assert one.state().lineage == other.state().lineage != ""
+    assert ledger.state().lineage == other.state().lineage != ""
 
 
 def test_a_state_takes_over_the_lineage_of_the_first_plan() -> None:
     """A plan for another one is refused, also when the other entry was first by a moment; both are named."""
     log = MemoryLog()
-    one, other, late = ledger_on(log), ledger_on(log, holder=elsewhere()), ledger_on(log)
-    one.require_lineage("mine")
+    ledger, other, late = ledger_on(log), ledger_on(log, holder=elsewhere()), ledger_on(log)
+    ledger.require_lineage("mine")
     other.require_lineage("yours")
-    assert one.state().lineage == other.state().lineage == ""
-    begin(one)
+    assert ledger.state().lineage == other.state().lineage == ""
+    begin(ledger)
     for act in (lambda: begin(other, PREP), other.state):
         with pytest.raises(StalePlan, match="has the lineage mine, but the plan is for yours"):
             act()
     begin(late, PREP)
-    assert one.state().lineage == late.state().lineage == "mine"
+    assert ledger.state().lineage == late.state().lineage == "mine"
 
 
 def test_an_effect_from_intent_to_outcome() -> None:
@@ -137,7 +137,7 @@ def test_a_renewal_starts_the_silence_anew() -> None:
         begin(watcher)
     clock.at += 31
     begin(watcher)
-    assert [one.address for one in holder.renew()] == [SFT]
+    assert [item.address for item in holder.renew()] == [SFT]
     assert holder.held() == ()
 
 
@@ -147,9 +147,9 @@ def test_a_slow_read_is_no_silence() -> None:
 
     class Slow(FaultyLog):
         def read(self, position: int = 0) -> LogSlice:
-            found = super().read(position)
+            data = super().read(position)
             clock.at += 40
-            return found
+            return data
 
     log = MemoryLog()
     begin(ledger_on(log, holder=elsewhere()))
@@ -185,16 +185,16 @@ def test_records_are_made_in_one_append() -> None:
     other.finish(begin(other, moved), record(moved))
     free = [Address.parse(f"project.p{number}") for number in range(100)]
     before = log.read().next
-    made = [
-        (IntentRequest(one, "create", "local", "k", {}, "p", seen=0), record(one))
-        for one in (*free, held, moved)
+    created = [
+        (IntentRequest(item, "create", "local", "k", {}, "p", seen=0), record(item))
+        for item in (*free, held, moved)
     ]
-    assert ledger.record(made) == set(free)
+    assert ledger.record(created) == set(free)
     state = ledger.state()
     assert log.read().next == before + 1
     assert set(state.resources) == {*free, moved}
     assert set(state.open_intents) == {held}
-    assert {state.versions[one] for one in free} == {1}
+    assert {state.versions[item] for item in free} == {1}
     assert [(row.action, row.status) for row in ledger.history(free[0])] == [("create", "done")]
 
 
@@ -267,10 +267,10 @@ def test_a_lost_answer_is_found_out() -> None:
     intent = begin(ledger)
     with pytest.raises(StateError, match="planted"):
         ledger.finish(intent, record())
-    assert [one.intent.id for one in ledger.held()] == [intent.id]
+    assert [item.intent.id for item in ledger.held()] == [intent.id]
     ledger.finish(intent, record())
     assert ledger.state().serial == 1
-    assert [one["type"] for one in log.replay()] == ["created", "intent", "outcome"]
+    assert [entry["type"] for entry in log.replay()] == ["created", "intent", "outcome"]
 
 
 def while_one_hangs(log: MemoryLog, *addresses: Address) -> list[BaseException | None]:

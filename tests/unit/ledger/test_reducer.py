@@ -92,11 +92,11 @@ def test_a_failure_keeps_the_key() -> None:
     assert SFT not in state.open_intents
     assert state.resources[SFT].version == 1
     assert state.serial == 1
-    assert [one.key for one in state.orphaned_intents[SFT]] == ["k2"]
+    assert [intent.key for intent in state.orphaned_intents[SFT]] == ["k2"]
     state = reduce_entries(state, [intent("i3", key="k3"), FailureEntry(header(), "i3", SFT, "no")])
-    assert [one.key for one in state.orphaned_intents[SFT]] == ["k2", "k3"]
+    assert [intent.key for intent in state.orphaned_intents[SFT]] == ["k2", "k3"]
     state = reduce_entries(state, [intent("i4", key="k3")])
-    assert [one.key for one in state.orphaned_intents[SFT]] == ["k2"]
+    assert [intent.key for intent in state.orphaned_intents[SFT]] == ["k2"]
     assert SFT not in reduce_entries(state, [outcome("i4")]).orphaned_intents
 
 
@@ -181,7 +181,7 @@ def removal(address: Address, action: str, name: str = "") -> OutcomeEntry:
     return OutcomeEntry(header(), name, address, None, action)
 
 
-def made(address: Address, *runs: str, on: Address = LAB) -> OutcomeEntry:
+def creation(address: Address, *runs: str, on: Address = LAB) -> OutcomeEntry:
     """Recorded by hand, with runs."""
     outputs = {"runs": [{"id": run, "ended_at": 1.0} for run in runs]}
     return OutcomeEntry(header(), "", address, record(address, outputs, depends_on=(on,)), "create")
@@ -189,7 +189,7 @@ def made(address: Address, *runs: str, on: Address = LAB) -> OutcomeEntry:
 
 def test_what_was_forgotten_is_remembered() -> None:
     """As it was, and as it is seen from then on, until something is recorded there again or it is destroyed."""
-    state = after(made(SFT, "r"), removal(SFT, "forget"))
+    state = after(creation(SFT, "r"), removal(SFT, "forget"))
     assert SFT not in state.resources
     assert (
         state.forgotten[SFT]
@@ -203,17 +203,20 @@ def test_what_was_forgotten_is_remembered() -> None:
     assert reduce_entries(seen, [removal(SFT, "forget")]) == replace(
         seen, serial=3, versions={SFT: 3}, plans={SFT: ("", 2)}
     )
-    again = reduce_entries(seen, [made(SFT, "r", "s")])
+    again = reduce_entries(seen, [creation(SFT, "r", "s")])
     assert again.find_record(SFT) == again.resources[SFT]
     assert not again.forgotten
     assert not reduce_entries(state, [removal(SFT, "delete")]).forgotten
-    assert not after(made(SFT, "r"), removal(SFT, "delete")).forgotten
+    assert not after(creation(SFT, "r"), removal(SFT, "delete")).forgotten
 
 
 def test_what_was_forgotten_goes_with_its_cluster() -> None:
     """With that of another it stays."""
     state = after(
-        made(SFT, "r"), made(PREP, "s", on=PREP), removal(SFT, "forget"), removal(PREP, "forget")
+        creation(SFT, "r"),
+        creation(PREP, "s", on=PREP),
+        removal(SFT, "forget"),
+        removal(PREP, "forget"),
     )
     assert set(reduce_entries(state, [removal(LAB, "delete")]).forgotten) == {PREP}
 
@@ -226,12 +229,12 @@ def test_a_run_goes_in_by_its_id() -> None:
     """One observer's run doesn't overwrite another's, whether it comes alone or in a list."""
     outputs = {"runs": [run("a"), run("b")]}
     merged = merge_outputs(outputs, {"run": run("a", "COMPLETED", ended_at=5.0)})
-    assert [(one["id"], one["status"]) for one in merged["runs"]] == [
+    assert [(run["id"], run["status"]) for run in merged["runs"]] == [
         ("a", "COMPLETED"),
         ("b", "RUNNING"),
     ]
     merged = merge_outputs(outputs, {"runs": [run("c")]})
-    assert [one["id"] for one in merged["runs"]] == ["a", "b", "c"]
+    assert [run["id"] for run in merged["runs"]] == ["a", "b", "c"]
 
 
 def test_an_end_is_final() -> None:

@@ -41,9 +41,9 @@ PLACES = [
 def test_a_credential_is_refused_and_never_shown(tmp_path: Path, text: str) -> None:
     """Whatever else is wrong with its place."""
     for credential in CREDENTIALS:
-        found = problems(tmp_path, text.replace("%s", credential))
-        assert any("looks like a credential" in problem.summary for problem in found)
-        assert credential not in "".join(f"{problem.to_json()}" for problem in found)
+        result = problems(tmp_path, text.replace("%s", credential))
+        assert any("looks like a credential" in problem.summary for problem in result)
+        assert credential not in "".join(f"{problem.to_json()}" for problem in result)
 
 
 @pytest.mark.parametrize("value", ["{PASSWORD: 12345678}", "{X: 12345678}"])

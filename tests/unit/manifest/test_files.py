@@ -95,8 +95,8 @@ def test_errors_name_the_file_that_has_them(project: Path) -> None:
         "clusters: {lab: {provider: local, gpsu: 1}}\n"
         "weights: {data: {source: 'file:./data'}}\nvars: {lr: 1}\n"
     )
-    found = {str(problem.where): problem.code for problem in problems(project, OWN)}
-    assert found == {
+    codes = {str(problem.where): problem.code for problem in problems(project, OWN)}
+    assert codes == {
         "../shared/defaults.yaml:1:1": "invalid-extends",
         "../shared/defaults.yaml:2:1": "invalid-extends",
         "../shared/defaults.yaml:3:14": "shared-state",

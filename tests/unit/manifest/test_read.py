@@ -39,9 +39,9 @@ def test_all_files_are_one_manifest(tmp_path: Path) -> None:
 def test_a_name_in_two_files_names_both_places(tmp_path: Path) -> None:
     (tmp_path / "a.trainctl.yaml").write_text("jobs:\n  sft: {}\nmirror: {url: x}\n")
     (tmp_path / "b.trainctl.toml").write_text("mirror = {url = 'y'}\n[jobs.sft]\n")
-    found = {str(one.where): one.detail for one in read(tmp_path).problems}
-    assert "a.trainctl.yaml:2:3" in found["b.trainctl.toml: jobs.sft"]
-    assert "a.trainctl.yaml:3:1" in found["b.trainctl.toml: mirror"]
+    details = {str(problem.where): problem.detail for problem in read(tmp_path).problems}
+    assert "a.trainctl.yaml:2:3" in details["b.trainctl.toml: jobs.sft"]
+    assert "a.trainctl.yaml:3:1" in details["b.trainctl.toml: mirror"]
 
 
 def test_a_directory_without_a_manifest_is_a_problem(tmp_path: Path) -> None:

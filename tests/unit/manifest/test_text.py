@@ -41,18 +41,18 @@ def tree(text: str, parse: Parse = parse_yaml) -> ManifestNode:
 )
 def test_scalars_are_those_of_the_core_schema(text: str, value: object) -> None:
     """An unquoted word means what it means in YAML 1.2, not in YAML 1.1."""
-    found = to_plain(tree(f"k: {text}\n"))["k"]
-    assert found == value
-    assert isinstance(found, bool) == isinstance(value, bool)
-    assert isinstance(found, str) == isinstance(value, str)
+    result = to_plain(tree(f"k: {text}\n"))["k"]
+    assert result == value
+    assert isinstance(result, bool) == isinstance(value, bool)
+    assert isinstance(result, str) == isinstance(value, str)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_every_float_keeps_its_value_and_its_spelling(number: float) -> None:
     for text, parse in ((f"k: {number!r}", parse_yaml), (f"k = {number!r}", parse_toml)):
-        found = to_plain(tree(text, parse))["k"]
-        assert isinstance(found, SourceFloat)
-        assert (float(found), found.text) == (number, repr(number))
+        result = to_plain(tree(text, parse))["k"]
+        assert isinstance(result, SourceFloat)
+        assert (float(result), result.text) == (number, repr(number))
 
 
 def test_keys_are_text() -> None:
@@ -74,12 +74,12 @@ def test_nodes_know_their_places() -> None:
 
 def test_a_repeated_key_names_both_places() -> None:
     """In YAML the first one stays, and the rest is read."""
-    found: list[Diagnostic] = []
-    node = parse_yaml("a: 1\nb: 2\na: 3\n", "f", found)
+    diagnostics: list[Diagnostic] = []
+    node = parse_yaml("a: 1\nb: 2\na: 3\n", "f", diagnostics)
     assert node is not None
     assert to_plain(node) == {"a": 1, "b": 2}
-    assert str(found[0].where) == "f:3:1"
-    assert "f:1:1" in found[0].detail
+    assert str(diagnostics[0].where) == "f:3:1"
+    assert "f:1:1" in diagnostics[0].detail
     with pytest.raises(UnreadableManifest) as failure:
         parse_toml("[jobs.a]\nx = 1\n[jobs.a]\n", "f", [])
     assert "f:1:1" in failure.value.diagnostic.detail
@@ -153,7 +153,10 @@ def test_an_invalid_value_hides_no_other_problem(text: str, summary: str) -> Non
 
     assert root is not None
     assert root.entries["c"].value == 1
-    assert [(one.where.line, one.where.column) for one in problems if one.where] == [(1, 5), (2, 4)]
+    assert [(item.where.line, item.where.column) for item in problems if item.where] == [
+        (1, 5),
+        (2, 4),
+    ]
     for problem in problems:
         assert summary in problem.summary
         assert ("quotes" in problem.detail) is ('"' not in text)

@@ -60,7 +60,7 @@ def refusals(path: Path, outside: Path | None = None) -> list[Diagnostic]:
     """Why a trust file is refused."""
     with pytest.raises(TrustError) as failure:
         read_trust(path, outside=outside)
-    return [one for one in failure.value.diagnostics if isinstance(one, Diagnostic)]
+    return [problem for problem in failure.value.diagnostics if isinstance(problem, Diagnostic)]
 
 
 def fits_schema(text: str) -> bool:
@@ -156,8 +156,8 @@ def test_a_file_of_the_project_is_refused(tmp_path: Path) -> None:
     link = tmp_path / "trust.toml"
     link.symlink_to(path)
     for name in (link, path):
-        found = refusals(name, outside=tmp_path / "project")
-        assert "inside the directory of the manifest" in str(found)
+        result = refusals(name, outside=tmp_path / "project")
+        assert "inside the directory of the manifest" in str(result)
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "gone", "binary"])

@@ -21,7 +21,7 @@ def test_nested_values_have_types(tmp_path: Path) -> None:
     assert (job.compute.gpus, job.compute.gpu_kind) == (8, "H100")
     assert job.compute.memory_bytes == 64 * 2**30
     assert job.runtime.environment_variables["WANDB_API_KEY"] == SecretReference("wandb")
-    assert [str(one.address) for one in job.weights] == ["weights.qwen3", "weights.sft-0"]
+    assert [str(weights.address) for weights in job.weights] == ["weights.qwen3", "weights.sft-0"]
     assert job.image is not None
     assert job.image.docker_auth is not None
     assert job.image.docker_auth.secrets == ("id", "key")

@@ -54,9 +54,9 @@ class Caller:
 
 @pytest.fixture
 def caller() -> Iterator[Caller]:
-    found = Caller()
-    yield found
-    found.close()
+    caller = Caller()
+    yield caller
+    caller.close()
 
 
 def test_urls_of_small_files_are_requested_together(caller: Caller) -> None:

@@ -106,11 +106,11 @@ def test_a_walk_follows_no_link(node: NodeHarness, cache: Path) -> None:
     for name in names:
         Path(os.fsdecode(os.fsencode(cache) + b"/" + name)).write_text("")
 
-    found, total = entries(node, cache)
+    result, total = entries(node, cache)
 
     listed = ["new", "new/c.bin", "old", "old/away", "old/b.bin", "old/deep", "old/deep/a.bin"]
-    assert {os.fsencode(name) for name in found} == {*names, *map(os.fsencode, listed)}
-    sizes = [found[name][0] for name in ("old", "old/deep", "new", "old/away")]
+    assert {os.fsencode(name) for name in result} == {*names, *map(os.fsencode, listed)}
+    sizes = [result[name][0] for name in ("old", "old/deep", "new", "old/away")]
     assert sizes == [2000, 1000, 1000, 0]
     assert (total["files"], total["bytes"], total["is_complete"]) == (8, 3000, True)
 

@@ -18,9 +18,9 @@ from trainctl.plugin_api.provider import Node
 
 LAB, JOB = Address.parse("cluster.lab"), Address.parse("job.g")
 NODES = [Node("lab", f"gpu-{n}", "", "/root", "/data", "python3") for n in range(3)]
-RANKS = tuple(RankRecord(n, one.id, RunStatus.RUNNING) for n, one in enumerate(NODES))
+RANKS = tuple(RankRecord(n, item.id, RunStatus.RUNNING) for n, item in enumerate(NODES))
 RUN = RunRecord("abc1234", 2, "key", status=RunStatus.RUNNING, ranks=RANKS, started_at=1.0)
-CLUSTER = RecordedResource(LAB, "ssh", {}, {"nodes": [one.to_json() for one in NODES]})
+CLUSTER = RecordedResource(LAB, "ssh", {}, {"nodes": [item.to_json() for item in NODES]})
 
 
 class World:

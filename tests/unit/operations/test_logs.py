@@ -61,13 +61,13 @@ def test_the_request_to_a_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "text"),
     [
         ({"grep": "("}, "is not a regular expression"),
         ({"tail": -1}, "--tail -1"),
         ({"follow": True, "until": LogTime(1.0)}, "can't be used with --until"),
     ],
 )
-def test_wrong_selections_are_refused(flags: dict[str, object], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_wrong_selections_are_refused(flags: dict[str, object], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
         LogSelection(**flags)  # type: ignore[arg-type]

@@ -22,8 +22,8 @@ def job(address: Address, *ids: str) -> RecordedResource:
 
 STATE = State(
     resources={
-        one.address: one
-        for one in (
+        value.address: value
+        for value in (
             job(SFT, "aaa", "bbb"),
             job(EVAL, "ccc"),
             RecordedResource(IDLE, "local", {}, {}),

@@ -32,13 +32,13 @@ HOME = {"HOME": "/home/ana"}
 
 def wish(*clusters: tuple[str, str], mirror: str | None = None) -> DesiredState:
     """A manifest with clusters, by name and provider, in this order."""
-    made = [
+    resources = [
         resource(f"cluster.{name}", {"provider": kind, "hosts": ["gpu-0", "gpu-1"]}, provider=kind)
         for name, kind in clusters
     ]
-    found = desired(*sorted(made, key=lambda one: one.address))
+    result = desired(*sorted(resources, key=lambda resource: resource.address))
     return replace(
-        found, clusters=tuple(name for name, _ in clusters), mirror=StoreLocation(mirror)
+        result, clusters=tuple(name for name, _ in clusters), mirror=StoreLocation(mirror)
     )
 
 
@@ -50,15 +50,15 @@ def recorded(node: Node | None, *forgotten: str) -> RecordedResource:
     )
 
 
-def made(name: str = "gpu-0") -> Node:
+def created_node(name: str = "gpu-0") -> Node:
     """A node that was made."""
     cluster = provider_cluster("lab", ClusterSpec(settings={"hosts": ["gpu-0", "gpu-1"]}))
-    planned = next(one for one in PROVIDERS["ssh"].plan(cluster) if one.name == name)
+    planned = next(item for item in PROVIDERS["ssh"].plan(cluster) if item.name == name)
     return replace(planned, root="/root", data="/data", python="/python", key="key")
 
 
 @pytest.mark.parametrize(
-    ("found", "url"),
+    ("state", "url"),
     [
         (None, "file:///home/ana/.local/share/trainctl/mirror"),
         (wish(), "file:///home/ana/.local/share/trainctl/mirror"),
@@ -68,18 +68,18 @@ def made(name: str = "gpu-0") -> Node:
         (wish(("lab", "none-such")), "file:///home/ana/.local/share/trainctl/mirror"),
     ],
 )
-def test_the_first_cluster_of_hosts_keeps_it(found: DesiredState | None, url: str) -> None:
+def test_the_first_cluster_of_hosts_keeps_it(state: DesiredState | None, url: str) -> None:
     """In the order of the manifest, and not of names; a directory here where there is none, or where the manifest says so."""
-    assert mirror_url(found, PROVIDERS.__getitem__, HOME) == url
+    assert mirror_url(state, PROVIDERS.__getitem__, HOME) == url
 
 
 def test_a_place_is_on_the_first_host() -> None:
     """A node that was made is used as it was; the directory is the URL's, decoded, or nobody's choice."""
-    known = {at("cluster.lab"): recorded(made())}
-    found = wish(("lab", "ssh"))
+    known = {at("cluster.lab"): recorded(created_node())}
+    result = wish(("lab", "ssh"))
 
-    named = locate_host("node://lab/data/my%20mirror/", found, PROVIDERS.__getitem__, known.get)
-    usual = locate_host("node://lab", found, PROVIDERS.__getitem__, known.get)
+    named = locate_host("node://lab/data/my%20mirror/", result, PROVIDERS.__getitem__, known.get)
+    usual = locate_host("node://lab", result, PROVIDERS.__getitem__, known.get)
 
     assert (named.provider, named.node.id, named.path) == ("ssh", "lab/gpu-0", "/data/my mirror")
     assert usual.path is None
@@ -88,9 +88,11 @@ def test_a_place_is_on_the_first_host() -> None:
 
 def test_a_cluster_that_only_the_state_knows_is_found_there() -> None:
     """As after it left the manifest; without either it is an error that names it."""
-    known = {at("cluster.lab"): recorded(made())}
+    known = {at("cluster.lab"): recorded(created_node())}
 
-    assert locate_host("node://lab/m", wish(), PROVIDERS.__getitem__, known.get).node == made()
+    assert (
+        locate_host("node://lab/m", wish(), PROVIDERS.__getitem__, known.get).node == created_node()
+    )
     with pytest.raises(UsageError, match="cluster lab not found"):
         locate_host("node://lab/m", wish(), PROVIDERS.__getitem__, lambda address: None)
 
@@ -106,8 +108,8 @@ def test_a_source_and_the_mirror_must_not_overlap(tmp_path: Path, case: dict[str
     text = json.dumps(manifest | ({"mirror": {"url": mirror}} if mirror else {}))
     environ = {**HOME, "XDG_DATA_HOME": str(tmp_path / "data")}
     settings = WorkspaceSettings(tmp_path, environ, Redactor(), lambda _: {})
-    found = [*mirror_overlaps(Workspace(settings, build_desired(tmp_path, text)))]
+    overlaps = [*mirror_overlaps(Workspace(settings, build_desired(tmp_path, text)))]
 
-    assert [problem.code for problem in found] == (["mirror-in-source"] if overlap else [])
-    assert all(overlap in problem.summary for problem in found)
-    assert all(problem.where and problem.where.line == 1 for problem in found)
+    assert [problem.code for problem in overlaps] == (["mirror-in-source"] if overlap else [])
+    assert all(overlap in problem.summary for problem in overlaps)
+    assert all(problem.where and problem.where.line == 1 for problem in overlaps)

@@ -31,9 +31,9 @@ RETRY = RetryPolicy(attempts=4, wait=lambda cancelled, seconds: None)
 @pytest.fixture(params=["github", "gitlab"])
 def stub(request: pytest.FixtureRequest) -> Iterator[ReviewStub]:
     """A request with one commit."""
-    with review_stub(request.param) as made:
-        made.head = "a1" * 20
-        yield made
+    with review_stub(request.param) as stub:
+        stub.head = "a1" * 20
+        yield stub
 
 
 def _server(stub: ReviewStub, place: Path, event: str = "pull_request") -> ReviewServers:

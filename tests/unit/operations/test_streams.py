@@ -16,7 +16,7 @@ Take = Callable[[bytes], None]
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     yield
-    assert [one.name for one in threading.enumerate() if one.name in ("pieces", "merge")] == []
+    assert [item.name for item in threading.enumerate() if item.name in ("pieces", "merge")] == []
 
 
 def never() -> None:

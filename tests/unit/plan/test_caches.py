@@ -83,7 +83,7 @@ def test_a_job_that_must_stay_near_its_cache_is_an_error() -> None:
 def test_an_empty_cache_of_a_job_that_may_move_is_a_warning(affinity: bool, is_new: bool) -> None:
     """A new job leaves nothing of its own behind."""
     plan = plan_of_move(PROJECT, affinity=affinity, is_new=is_new)
-    assert [(one.severity, one.code) for one in cache_problems(plan)] == [
+    assert [(problem.severity, problem.code) for problem in cache_problems(plan)] == [
         ("warning", "cache-empty")
     ]
     assert change_of(plan, "cache.demo-lab").action is Action.NOOP
@@ -128,10 +128,10 @@ def test_a_cache_beyond_its_size_is_a_warning(size: int, is_complete: bool, summ
     inputs = declare(PlanScenario().inputs(with_cache(cache)), cache)
     facts = replace(PROJECT, bytes=size, is_complete=is_complete)
     plan = make_plan(replace(inputs, caches={cache.address: (facts,)}))
-    found = cache_problems(plan)
-    assert [problem.code for problem in found] == ["cache-too-full"] * bool(summary)
+    problems = cache_problems(plan)
+    assert [problem.code for problem in problems] == ["cache-too-full"] * bool(summary)
     assert plan.usable
-    for problem in found:
+    for problem in problems:
         assert summary in problem.summary
         assert "trainctl cache clear demo" in problem.detail
 

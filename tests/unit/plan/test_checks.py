@@ -24,7 +24,7 @@ def with_node(inputs: PlanInputs, **facts: Any) -> PlanInputs:
 
 def problems(inputs: PlanInputs) -> list[tuple[str, str, str | None]]:
     """Severity, code and address of the problems of a plan."""
-    return [(str(one.severity), one.code, one.address) for one in make_plan(inputs).diagnostics]
+    return [(str(item.severity), item.code, item.address) for item in make_plan(inputs).diagnostics]
 
 
 def test_a_missing_requirement_is_an_error() -> None:
@@ -47,8 +47,8 @@ def test_a_node_that_ends_runs_at_logout_is_reported_once() -> None:
         desired=replace(inputs.desired, resources=resources),
         code={**inputs.code, other.address: world.code},
     )
-    found = problems(with_node(inputs, logout={"survives": False, "why": "a", "fix": "b"}))
-    assert found == [("warning", "stops-at-logout", None)]
+    result = problems(with_node(inputs, logout={"survives": False, "why": "a", "fix": "b"}))
+    assert result == [("warning", "stops-at-logout", None)]
 
 
 def test_a_symlink_for_a_read_only_mount_is_a_warning() -> None:

@@ -50,7 +50,7 @@ def limited(rate: int | None) -> NodeCacheRequest:
 
 def transfer_warnings(plan: Plan) -> list[str]:
     """The summaries of the warnings of transfers via the client."""
-    return [one.summary for one in plan.diagnostics if one.code == "through-client"]
+    return [problem.summary for problem in plan.diagnostics if problem.code == "through-client"]
 
 
 def plan_on(*nodes: NodeFacts, **more: Any) -> Plan:
@@ -113,7 +113,7 @@ def test_disk_space_is_checked_before_anything_moves(case: dict[str, Any]) -> No
     if "limit" in facts:
         facts["cache"] = {"root": "/data", "cache": {"dir": None, "size": facts.pop("limit")}}
     plan = plan_on(with_facts(NODE, **facts))
-    assert [one.summary for one in plan.diagnostics] == [f"lab/lab-0 {summary}"] * bool(summary)
+    assert [item.summary for item in plan.diagnostics] == [f"lab/lab-0 {summary}"] * bool(summary)
     assert plan.usable is (summary is None or code != "error")
     for problem in plan.diagnostics:
         assert code in ("error", problem.code)
@@ -140,12 +140,16 @@ def test_jobs_that_fit_only_one_after_the_other_are_a_warning(missing: int) -> N
         },
     )
 
-    found = [one for one in make_plan(inputs).diagnostics if one.code == "insufficient-disk-space"]
+    result = [
+        diagnostic
+        for diagnostic in make_plan(inputs).diagnostics
+        if diagnostic.code == "insufficient-disk-space"
+    ]
 
-    assert [(str(one.severity), one.address) for one in found] == [
+    assert [(str(item.severity), item.address) for item in result] == [
         ("warning", "job.other")
     ] * missing
-    assert all("job.other, job.sft" in one.detail for one in found)
+    assert all("job.other, job.sft" in item.detail for item in result)
 
 
 def test_a_job_needs_nodes() -> None:
@@ -273,10 +277,10 @@ def test_bytes_that_cross_the_client_for_two_jobs_count_once() -> None:
     again = replace(row, job=at("job.again"), weights=at("weights.again"))
     other = replace(again, node="lab/lab-1", job=at("job.other"))
     changed = replace(again, source="another version")
-    found = client_transfer_warnings([row, again, other])
-    assert [one.address for one in found] == ["job.other", "job.sft"]
-    found = client_transfer_warnings([row, changed])
-    assert [one.address for one in found] == ["job.again", "job.sft"]
+    warnings = client_transfer_warnings([row, again, other])
+    assert [warning.address for warning in warnings] == ["job.other", "job.sft"]
+    warnings = client_transfer_warnings([row, changed])
+    assert [warning.address for warning in warnings] == ["job.again", "job.sft"]
 
 
 def test_weights_that_could_not_be_looked_up_in_the_mirror_are_as_recorded() -> None:

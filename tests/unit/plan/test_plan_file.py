@@ -151,7 +151,7 @@ def test_a_plan_for_a_new_state_names_its_lineage() -> None:
     inputs = PlanScenario().inputs()
     plan = replace(make_plan(inputs), lineage="")
     saved = [read_plan(write_plan(plan, inputs.desired, "0.1.0"), "p.bin") for _ in range(2)]
-    assert [one.plan.lineage for one in saved] == ["", ""]
+    assert [file.plan.lineage for file in saved] == ["", ""]
     assert "" != saved[0].lineage != saved[1].lineage != ""
 
 
@@ -167,7 +167,7 @@ def test_an_interrupted_apply_of_the_same_plan_is_resumed() -> None:
     assert list(staleness(plan, half)) == list(staleness(plan, complete)) == []
     assert changed_addresses(remaining(plan, half)) == [a for a in done if a != project]
     assert not remaining(plan, complete).has_changes
-    assert [one.split(":")[0] for one in staleness(plan, foreign)] == [str(project)]
+    assert [item.split(":")[0] for item in staleness(plan, foreign)] == [str(project)]
 
 
 def outcomes_of(plan: Plan, *addresses: Address, error: str = "") -> Any:
@@ -215,16 +215,16 @@ def test_a_failed_change_is_resumed_while_its_values_are_the_approved_ones() -> 
     *others, job = (change.address for change in plan.changes)
     failed = a_plan(state_after(plan, status=RunStatus.DEPLOY_FAILED))
     log = outcomes_of(plan, *others) | outcomes_of(plan, job, error="no node")
-    (again,) = (one for one in failed.changes if one.action is not Action.NOOP)
+    (again,) = (change for change in failed.changes if change.action is not Action.NOOP)
 
     assert again.action is Action.REPLACE
     rest = resumed(failed, plan.digest, log, EMPTY)
     assert rest is not None
-    assert [replace(one, approved_as="") for one in rest.changes] == list(failed.changes)
-    approved_as = {one.approved_as for one in rest.changes if one.action is not Action.NOOP}
+    assert [replace(change, approved_as="") for change in rest.changes] == list(failed.changes)
+    approved_as = {item.approved_as for item in rest.changes if item.action is not Action.NOOP}
     assert approved_as == {change_digest(plan.changes[-1])}
     other = replace(again, after={**(again.after or {}), "priority": 9})
-    changes = tuple(other if one is again else one for one in failed.changes)
+    changes = tuple(other if change is again else change for change in failed.changes)
     assert resumed(replace(failed, changes=changes, digest="x"), plan.digest, log, EMPTY) is None
 
 

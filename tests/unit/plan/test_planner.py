@@ -49,8 +49,8 @@ def chain(*pairs: tuple[str, str], state: State = EMPTY, rate: str = "1") -> Pla
 
 def cycles(plan: Plan) -> list[tuple[str | None, str]]:
     """Address and summary of the problems of cycles."""
-    found = [one for one in plan.diagnostics if one.code == "dependency-cycle"]
-    return [(one.address, one.summary) for one in found]
+    diagnostics = [problem for problem in plan.diagnostics if problem.code == "dependency-cycle"]
+    return [(diagnostic.address, diagnostic.summary) for diagnostic in diagnostics]
 
 
 @pytest.mark.parametrize("more", [(), (("d", "a"),)])
@@ -118,7 +118,7 @@ def test_a_moved_job_is_no_new_run() -> None:
         "Plan: 0 to add, 0 to change, 0 to destroy, 1 to move.",
     ]
     assert "- `job.sft` (`moved from job.old`)" in plan_markdown(plan)
-    (row,) = [one for one in plan_json(plan)["resource_changes"] if "previous_address" in one]
+    (row,) = [item for item in plan_json(plan)["resource_changes"] if "previous_address" in item]
     assert (row["address"], row["previous_address"]) == ("job.sft", "job.old")
     assert row["change"]["actions"] == ["no-op"]
     unmoved = PlanScenario().inputs(FORTH.applied_to(before_the_move()))
@@ -181,12 +181,12 @@ def test_an_imported_run() -> None:
     """A declared job with an imported record is not created."""
     state = state_after(make_plan(PlanScenario().inputs()))
     record = state.resources[JOB]
-    left = {address: one for address, one in state.resources.items() if address != JOB}
+    left = {address: resource for address, resource in state.resources.items() if address != JOB}
     empty = replace(state, resources=left, versions={})
     edits = StateEdits(imports=(record,))
     plan = make_plan(PlanScenario().inputs(edits.applied_to(empty), edits=edits))
     run = record.outputs["runs"][-1]["id"]
     assert f"  ~ job.sft imported with run {run}" in plan_text(plan)
-    (row,) = [one for one in plan_json(plan)["resource_changes"] if one["address"] == "job.sft"]
+    (row,) = [item for item in plan_json(plan)["resource_changes"] if item["address"] == "job.sft"]
     assert row["change"]["importing"] == {"id": run}
     assert plan_json(plan)["summary"]["imports"] == 1

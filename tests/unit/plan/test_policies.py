@@ -36,8 +36,8 @@ def run(**facts: Any) -> dict[str, Any]:
 
 
 def violations(plan: dict[str, Any], **limits: Any) -> list[str]:
-    found = limit_violations(PlanPolicy("here", **limits), plan)
-    return [f"{one.address}: {one.summary} ({one.allowed})" for one in found]
+    violations = limit_violations(PlanPolicy("here", **limits), plan)
+    return [f"{problem.address}: {problem.summary} ({problem.allowed})" for problem in violations]
 
 
 @pytest.mark.parametrize(("pattern", "sources"), by_text("plan/policy_sources"))
@@ -120,7 +120,7 @@ def test_commits_digests_and_files_of_the_project_are_pins() -> None:
     ]
     assert violations(form(*pinned), require_pins=True) == []
     addresses = [
-        one.partition(":")[0] for one in violations(form(*pinned, *loose), require_pins=True)
+        item.partition(":")[0] for item in violations(form(*pinned, *loose), require_pins=True)
     ]
     assert addresses == ["weights.d", "weights.e", "job.b"]
 
@@ -163,7 +163,7 @@ def test_rules_that_are_not_true_forbid_unless_advisory(monkeypatch: pytest.Monk
     results = check_policies(rules, form(change("job.a", "delete")))
     assert [result.status for result in results] == [*RULES.values()] * 2
     assert [result.forbids for result in results] == [False] * (len(RULES) + 1) + [True] * 6
-    codes = [one.code for result in results[len(RULES) :] for one in policy_problems(result)]
+    codes = [item.code for result in results[len(RULES) :] for item in policy_problems(result)]
     assert codes == ["policy", *["policy-error"] * 5]
 
 
@@ -191,12 +191,12 @@ def test_a_waiver_lasts_until_its_day() -> None:
 
 def test_the_digest_covers_mandatory_policies() -> None:
     """As a set, without position and waiver."""
-    one, other = PlanPolicy("a", max_gpus=1), PlanPolicy("b", rule="true")
+    policy, other = PlanPolicy("a", max_gpus=1), PlanPolicy("b", rule="true")
     advice = PlanPolicy("c", max_gpus=9, level=PolicyLevel.ADVISORY)
     waiver = PolicyWaiver("2030-01-01", "x")
-    same = [other, replace(one, where="z", waiver=waiver), one, advice]
-    assert policies_digest([one, other]) == policies_digest(same)
-    assert policies_digest([one]) != policies_digest([replace(one, max_gpus=2)])
+    same = [other, replace(policy, where="z", waiver=waiver), policy, advice]
+    assert policies_digest([policy, other]) == policies_digest(same)
+    assert policies_digest([policy]) != policies_digest([replace(policy, max_gpus=2)])
     assert policies_digest([advice]) == policies_digest([]) == ""
 
 

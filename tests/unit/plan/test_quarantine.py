@@ -96,7 +96,7 @@ def test_runs_before_a_release_do_not_count() -> None:
 def test_lost_machines_of_a_platform_do_not_count() -> None:
     """Runs of a machine that its platform took back, or before another machine was created."""
     lost = [run(number, blamed=0) for number in range(1, 5)]
-    taken = [replace(one, error=f"rank 0: {INTERRUPTED}") for one in lost]
+    taken = [replace(run, error=f"rank 0: {INTERRUPTED}") for run in lost]
     assert lost_nodes(state(cluster(), *taken)) == {}
     assert [*lost_nodes(state(cluster(), taken[0], *lost[1:]))] == ["lab/gpu-0"]
     recreated = cluster()

@@ -146,8 +146,8 @@ def test_only_a_missing_resource_is_created_again(address: str) -> None:
 
 def test_drift_has_both_sides_and_causes_no_change() -> None:
     world, state = applied()
-    found = Observation(ResourceStatus.PRESENT, {"mirror": "file:///elsewhere"})
-    plan = make_plan(world.inputs(state, observed={WEIGHTS: found}))
+    observation = Observation(ResourceStatus.PRESENT, {"mirror": "file:///elsewhere"})
+    plan = make_plan(world.inputs(state, observed={WEIGHTS: observation}))
     (drift,) = plan.drift
     assert not plan.has_changes
     assert drift.after is not None
@@ -320,5 +320,5 @@ def test_machines_that_cost_money_are_created_after_mirroring() -> None:
         change = change_of(plan, "cluster.lab")
         assert change.waits_for == ((WEIGHTS,) if costs else ())
         assert WEIGHTS not in change.depends_on
-        assert [one.address for one in plan.changes if one.address in order] == order
+        assert [item.address for item in plan.changes if item.address in order] == order
         assert plan.offers == {LAB: (offer,)}

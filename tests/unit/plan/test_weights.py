@@ -40,7 +40,7 @@ def test_the_rate_into_the_mirror_is_that_of_all_weights() -> None:
         )
         for size in (1000, 50_000_000)
     ]
-    assert mirroring_rate(State(resources={one.address: one for one in records})) == 25e6
+    assert mirroring_rate(State(resources={record.address: record for record in records})) == 25e6
     assert mirroring_rate(State()) is None
 
 

@@ -58,8 +58,8 @@ class Scripted:
                 output = self._reply([*argv[:-1], head["method"]], request)
                 if output.exit_code == MISSING:
                     return output
-                for said in _answer(head["call"], output):
-                    on_stdout(said)
+                for text in _answer(head["call"], output):
+                    on_stdout(text)
         return CommandOutput(0, b"", b"")
 
     def expose(self, port: int) -> AbstractContextManager[int]:
@@ -74,8 +74,8 @@ def _answer(call: int, output: CommandOutput) -> Iterator[bytes]:
     pieces = [output.stdout[at : at + 7] for at in range(0, len(output.stdout), 7)]
     frames = [encode_frame({"call": call, "stream": 1}, piece) for piece in pieces]
     frames.append(encode_frame({"call": call, "stream": 2}, output.stderr))
-    said = b"".join([*frames, encode_frame({"call": call, "exit": output.exit_code})])
-    yield from (said[at : at + 7] for at in range(0, len(said), 7))
+    text = b"".join([*frames, encode_frame({"call": call, "exit": output.exit_code})])
+    yield from (text[at : at + 7] for at in range(0, len(text), 7))
 
 
 @pytest.fixture

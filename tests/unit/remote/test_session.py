@@ -41,17 +41,17 @@ def calling(transport: LocalTransport, place: Path, script: str) -> NodeAgent:
 
 @given(st.lists(st.tuples(st.integers(0), heads, st.binary(max_size=30))), st.integers(1, 40))
 def test_frames_arrive_whole_whatever_the_pieces(
-    said: list[tuple[int, dict[str, str], bytes]], size: int
+    messages: list[tuple[int, dict[str, str], bytes]], size: int
 ) -> None:
-    stream = b"".join(encode_frame({**head, "call": call}, data) for call, head, data in said)
+    stream = b"".join(encode_frame({**head, "call": call}, data) for call, head, data in messages)
     frames = FrameDecoder()
-    found = [
-        one for at in range(0, len(stream), size) for one in frames.feed(stream[at : at + size])
+    numbers = [
+        frame for at in range(0, len(stream), size) for frame in frames.feed(stream[at : at + size])
     ]
 
-    assert [data for _, data in found] == [data for _, _, data in said]
-    assert [{**head, "size": 0} for head, _ in found] == [
-        {**head, "call": call, "size": 0} for call, head, _ in said
+    assert [data for _, data in numbers] == [data for _, _, data in messages]
+    assert [{**head, "size": 0} for head, _ in numbers] == [
+        {**head, "call": call, "size": 0} for call, head, _ in messages
     ]
 
 

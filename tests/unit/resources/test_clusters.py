@@ -39,10 +39,10 @@ class Away(LocalProvider):
         return super().locate(cluster, node)
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
-        made = super().create(cluster, name, key)
+        created = super().create(cluster, name, key)
         if name in self.dying:
-            raise NodeUnreachable(f"{made.id} doesn't answer any more")
-        return made
+            raise NodeUnreachable(f"{created.id} doesn't answer any more")
+        return created
 
     def read(self, node: Node) -> ResourceStatus:
         return ResourceStatus.UNREACHABLE if node.name in self.unreachable else super().read(node)
@@ -73,8 +73,8 @@ class Lab:
 
     def look(self) -> tuple[ResourceStatus, tuple[str, ...]]:
         assert self.recorded is not None
-        found = self.handler.read(self.recorded, lambda _: None)
-        return found.status, found.recovered_nodes
+        data = self.handler.read(self.recorded, lambda _: None)
+        return data.status, data.recovered_nodes
 
     def destroy(self) -> None:
         self.handler.delete(self.step("end", Action.DELETE))
@@ -96,11 +96,11 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 
 def test_made_grown_shrunk_and_removed(lab: Lab) -> None:
     """Nodes that stay keep the key they were made with, so that whoever made them can remove them."""
-    made = nodes_of(lab.make("one", Action.CREATE))
+    nodes = nodes_of(lab.make("one", Action.CREATE))
     grown = nodes_of(lab.make("two", nodes=2, gpus=1))
     assert lab.left == ["lab-0", "lab-1"]
     assert [node.key for node in grown] == ["one/lab-0", "two/lab-1"]
-    assert grown[0] == replace(made[0], gpus=1)
+    assert grown[0] == replace(nodes[0], gpus=1)
     lab.make("three", nodes=1)
     assert lab.left == ["lab-0"]
     lab.destroy()
@@ -150,9 +150,9 @@ def test_an_attempt_that_nobody_recorded_is_undone_by_its_key(lab: Lab) -> None:
 def test_a_node_that_is_away_leaves_the_others(lab: Lab) -> None:
     """The others are made; a look tells when it is back, and then it is made beside them. Nothing has to be removed of what never was."""
     lab.provider.unreachable = {"lab-0"}
-    made = lab.make("one", Action.CREATE, nodes=2)
-    assert [node.name for node in nodes_of(made)] == ["lab-1"]
-    assert [(node.name, node.key) for node in unprovisioned_nodes(made)] == [("lab-0", "")]
+    created = lab.make("one", Action.CREATE, nodes=2)
+    assert [node.name for node in nodes_of(created)] == ["lab-1"]
+    assert [(node.name, node.key) for node in unprovisioned_nodes(created)] == [("lab-0", "")]
     assert lab.look() == (ResourceStatus.UNREACHABLE, ())
     lab.destroy()
     assert lab.left == []
@@ -160,9 +160,9 @@ def test_a_node_that_is_away_leaves_the_others(lab: Lab) -> None:
     lab.make("two", Action.CREATE, nodes=2)
     lab.provider.unreachable = set()
     assert lab.look() == (ResourceStatus.PRESENT, ("lab-0",))
-    made = lab.make("three", nodes=2)
-    assert [node.key for node in nodes_of(made)] == ["three/lab-0", "two/lab-1"]
-    assert unprovisioned_nodes(made) == ()
+    created = lab.make("three", nodes=2)
+    assert [node.key for node in nodes_of(created)] == ["three/lab-0", "two/lab-1"]
+    assert unprovisioned_nodes(created) == ()
     lab.destroy()
     assert lab.left == []
 
@@ -196,11 +196,11 @@ def cloud(lab: Lab) -> Lab:
 def test_machines_are_created_without_being_located(cloud: Lab) -> None:
     """Existing machines keep their keys, and a vanished machine gets a new one."""
     cloud.make("one", Action.CREATE)
-    made = cloud.make("two", nodes=2)
-    assert [node.key for node in nodes_of(made)] == ["one/lab-0", "two/lab-1"]
-    cloud.provider.delete(nodes_of(made)[0])
-    made = cloud.make("three", nodes=2)
-    assert [node.key for node in nodes_of(made)] == ["three/lab-0", "two/lab-1"]
+    created = cloud.make("two", nodes=2)
+    assert [node.key for node in nodes_of(created)] == ["one/lab-0", "two/lab-1"]
+    cloud.provider.delete(nodes_of(created)[0])
+    created = cloud.make("three", nodes=2)
+    assert [node.key for node in nodes_of(created)] == ["three/lab-0", "two/lab-1"]
     cloud.destroy()
     assert cloud.left == []
 
@@ -209,8 +209,8 @@ def test_an_unreachable_machine_is_kept_by_an_update(cloud: Lab) -> None:
     """Only a machine known to be gone is created again."""
     cloud.make("one", Action.CREATE, nodes=2)
     cloud.provider.unreachable = {"lab-0"}
-    made = cloud.make("two", nodes=2)
-    assert [node.key for node in nodes_of(made)] == ["one/lab-0", "one/lab-1"]
+    created = cloud.make("two", nodes=2)
+    assert [node.key for node in nodes_of(created)] == ["one/lab-0", "one/lab-1"]
 
 
 def test_an_unreachable_machine_is_deleted_without_cleanup(cloud: Lab) -> None:
@@ -250,8 +250,8 @@ def test_a_machine_without_access_is_kept(cloud: Lab, monkeypatch: pytest.Monkey
 def test_a_machine_that_never_responded_is_found_by_its_key(cloud: Lab) -> None:
     """It is deleted with its cluster, or taken over by the next apply."""
     cloud.provider.dying = {"lab-0"}
-    made = cloud.make("one", Action.CREATE, nodes=2)
-    assert [node.key for node in unprovisioned_nodes(made)] == ["one/lab-0"]
+    created = cloud.make("one", Action.CREATE, nodes=2)
+    assert [node.key for node in unprovisioned_nodes(created)] == ["one/lab-0"]
     assert cloud.look() == (ResourceStatus.PRESENT, ("lab-0",))
     cloud.destroy()
     assert cloud.left == []
@@ -259,7 +259,7 @@ def test_a_machine_that_never_responded_is_found_by_its_key(cloud: Lab) -> None:
 
 def test_a_node_planned_without_an_address_is_the_recorded_one(cloud: Lab) -> None:
     """Its address is known only once its machine was created."""
-    made = cloud.make("one", Action.CREATE)
-    (node,) = nodes_of(made)
+    created = cloud.make("one", Action.CREATE)
+    (node,) = nodes_of(created)
     planned = replace(node, address="", root="", key="", details={})
-    assert recorded_or_planned(planned, made) == node
+    assert recorded_or_planned(planned, created) == node

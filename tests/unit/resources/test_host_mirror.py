@@ -266,8 +266,8 @@ def links(upstream: Any, masked: list[str], *paths: str, method: str = "links") 
 
 
 def test_a_presigned_url_is_masked(masked: list[str]) -> None:
-    (found,) = links(_Linking(), masked, "signed")
-    assert found == [{"url": "https://storage.example/x?signature=s3cr3t"}]
+    (link,) = links(_Linking(), masked, "signed")
+    assert link == [{"url": "https://storage.example/x?signature=s3cr3t"}]
     assert masked == ["signature=s3cr3t"]
 
 

@@ -44,10 +44,10 @@ def start(
 
 def test_who_is_cut_off_learns_that_the_run_may_go_on() -> None:
     cut = NodeUnreachable("lab/lab-0: connection lost")
-    with pytest.raises(NodeUnreachable) as told:
+    with pytest.raises(NodeUnreachable) as messages:
         start([], {"start": cut})
-    assert "may be live there" in told.value.detail
-    assert "Apply again" in told.value.detail
+    assert "may be live there" in messages.value.detail
+    assert "Apply again" in messages.value.detail
 
 
 def test_what_may_have_been_started_is_ended() -> None:

@@ -46,10 +46,10 @@ def seating(*planned: str, busy: str = "") -> RunPlacer:
     return RunPlacer(cast(Agents, agents), cast(MirrorStore, None), runs)
 
 
-def place_run(made: RunPlacer, job: Address) -> list[str]:
+def place_run(placer: RunPlacer, job: Address) -> list[str]:
     outputs = {"nodes": [node.to_json() for node in NODES]}
     cluster = RecordedResource(Address.parse("cluster.lab"), "ssh", {}, outputs)
-    return [one.id for one in made.place_run(cluster, job, f"key-{job.name}", WANTED[job], [])]
+    return [item.id for item in placer.place_run(cluster, job, f"key-{job.name}", WANTED[job], [])]
 
 
 @pytest.mark.parametrize("order", [(GANG, SINGLE), (SINGLE, GANG)], ids=["first", "last"])
@@ -57,9 +57,9 @@ def test_whoever_is_ready_first_leaves_the_others_what_was_planned(
     order: tuple[Address, ...],
 ) -> None:
     """A job without weights is ready before those that have some: it doesn't take the nodes that the plan has them on."""
-    made = seating("lab/gpu-0", "lab/gpu-1")
-    found = {job: place_run(made, job) for job in order}
-    assert found == {GANG: ["lab/gpu-0", "lab/gpu-1"], SINGLE: ["lab/gpu-2"]}
+    created = seating("lab/gpu-0", "lab/gpu-1")
+    runs = {job: place_run(created, job) for job in order}
+    assert runs == {GANG: ["lab/gpu-0", "lab/gpu-1"], SINGLE: ["lab/gpu-2"]}
 
 
 def test_a_node_that_is_taken_meanwhile_is_not_waited_for() -> None:

@@ -19,9 +19,9 @@ def credential(
     auth = SourceAuthSpec(
         "GCP_OIDC", gcp_oidc_service_account=account, gcp_oidc_workload_id_provider=POOL
     )
-    found = secrets.declared_credential(WeightsSpec(source, auth=auth))
-    assert found is not None
-    return found
+    credential = secrets.declared_credential(WeightsSpec(source, auth=auth))
+    assert credential is not None
+    return credential
 
 
 def secrets_of(google: IdentityServers, directory: Path) -> SecretResolver:
@@ -41,11 +41,11 @@ def test_an_account_is_asked_for_once_for_all_sources(tmp_path: Path) -> None:
     with identity_servers() as google:
         secrets = secrets_of(google, tmp_path)
         with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(lambda n: credential(secrets, f"gs://bucket-{n}/a"), range(8)))
+            numbers = list(pool.map(lambda n: credential(secrets, f"gs://bucket-{n}/a"), range(8)))
         other = credential(secrets, "gs://bucket-1/a", "writer@demo")
         assert len(google.granted) == 2
-    assert len({one.value for one in found}) == 1
-    assert other.value != found[0].value
+    assert len({number.value for number in numbers}) == 1
+    assert other.value != numbers[0].value
 
 
 def test_what_ends_is_asked_for_again_once(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_what_ends_is_asked_for_again_once(tmp_path: Path) -> None:
         assert first.renew is not None
         assert second.renew is not None
         again = [first.renew(), second.renew()]
-        assert len({one.value for one in again}) == 1
+        assert len({item.value for item in again}) == 1
         assert again[0].value != first.value
         assert again[0].renew is not None
         assert again[0].renew().value not in (first.value, again[0].value)

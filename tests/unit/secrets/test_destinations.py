@@ -21,7 +21,7 @@ from trainctl.secrets.destinations import (
 
 def trusting(*hosts: str, secret: str = "corp") -> Trust:
     return Trust(
-        "trust.toml", (AllowEntry(secret, tuple(HostPattern.parse(one) for one in hosts)),)
+        "trust.toml", (AllowEntry(secret, tuple(HostPattern.parse(host) for host in hosts)),)
     )
 
 

@@ -111,11 +111,11 @@ def test_aws_gives_a_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, m
     redactor = Redactor()
     with moto() as aws:
         monkeypatch.setenv("AWS_ENDPOINT_URL", aws.endpoint)
-        found = login(by_access_key() if method == "AWS_IAM" else by_role(method), redactor)
+        result = login(by_access_key() if method == "AWS_IAM" else by_role(method), redactor)
 
-    assert (found["registry"], found["username"]) == (ECR, "AWS")
-    assert found["password"] not in ("", *VALUES.values())
-    assert redactor.redact(f"it is {found['password']}!") == "it is (redacted)!"
+    assert (result["registry"], result["username"]) == (ECR, "AWS")
+    assert result["password"] not in ("", *VALUES.values())
+    assert redactor.redact(f"it is {result['password']}!") == "it is (redacted)!"
 
 
 def test_googles_token_is_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_googles_token_is_the_password(tmp_path: Path, monkeypatch: pytest.Monke
     with identity_servers() as google:
         monkeypatch.setenv("GOOGLE_STS_URL", google.url)
         monkeypatch.setenv("GOOGLE_IAM_CREDENTIALS_URL", google.url)
-        found = login(auth)
-    assert (found["username"], found["password"]) == ("oauth2accesstoken", google.granted[-1])
+        result = login(auth)
+    assert (result["username"], result["password"]) == ("oauth2accesstoken", google.granted[-1])
     with pytest.raises(TrainctlError, match=r"ghcr\.io is not a registry of Google Cloud"):
         login({**auth, "registry": "ghcr.io"})

@@ -54,15 +54,15 @@ def secrets(
 def test_a_value_from_the_environment(tmp_path: Path) -> None:
     """It is handed out, and masked from then on."""
     redactor = Redactor()
-    found = secrets(
+    result = secrets(
         tmp_path, SecretSpec("hf", "env", "HF_TOKEN"), redactor=redactor, HF_TOKEN=VALUE
     )
-    assert found.value("hf") == VALUE
+    assert result.value("hf") == VALUE
     assert redactor.redact(f"token {VALUE}") == f"token {MASK}"
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "text"),
     [
         (SecretSpec("a", "env", "NOT_SET"), "variable NOT_SET is not set"),
         (SecretSpec("a", "env", "EMPTY"), "variable EMPTY is not set"),
@@ -75,16 +75,16 @@ def test_a_value_from_the_environment(tmp_path: Path) -> None:
         (SecretSpec("b", "env", "SHORT"), "'a' is not declared"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, spec: SecretSpec, said: str) -> None:
+def test_what_is_wrong_is_said(tmp_path: Path, spec: SecretSpec, text: str) -> None:
     """Where the value was looked for, and never the value."""
     (tmp_path / "binary").write_bytes(b"\xff\xfe12345678")
     (tmp_path / "blank").write_bytes(b" \r\n")
     redactor = Redactor()
     environ = {"SHORT": "s3cret", "PADDED": "    x    ", "EMPTY": ""}
-    found = secrets(tmp_path, spec, redactor=redactor, **environ)
+    result = secrets(tmp_path, spec, redactor=redactor, **environ)
     with pytest.raises(TrainctlError) as caught:
-        found.value("a")
-    assert said in caught.value.summary
+        result.value("a")
+    assert text in caught.value.summary
     assert "s3cret" not in str(caught.value)
     assert redactor.redact("an x of padding") == "an x of padding"  # with its words, too
 
@@ -110,22 +110,22 @@ def test_what_opens_a_source(tmp_path: Path) -> None:
 
     A host that only the manifest names gets none.
     """
-    found = secrets(tmp_path, SecretSpec("hf", "env", "HF_TOKEN"), HF_TOKEN=f" {VALUE}\n")
+    result = secrets(tmp_path, SecretSpec("hf", "env", "HF_TOKEN"), HF_TOKEN=f" {VALUE}\n")
     auth = SourceAuthSpec("CUSTOM_SECRET", "hf")
     hub = WeightsSpec("hf://a/b", auth=auth)
-    assert found.declared_credential(hub) == SourceCredential(VALUE, "secret hf")
-    assert found.declared_credential(WeightsSpec(hub.source)) is None
+    assert result.declared_credential(hub) == SourceCredential(VALUE, "secret hf")
+    assert result.declared_credential(WeightsSpec(hub.source)) is None
     web = WeightsSpec("https://files.example:8443/w.bin", auth=auth)
     with pytest.raises(PermissionDenied, match=r"secret 'hf' is not sent to files\.example:8443"):
-        found.declared_credential(web)
-    assert found.declared_credential(WeightsSpec(web.source)) is None
+        result.declared_credential(web)
+    assert result.declared_credential(WeightsSpec(web.source)) is None
 
 
 def test_what_was_found_elsewhere_is_masked_as_well(tmp_path: Path) -> None:
     """A token that a library found in its usual place."""
     redactor = Redactor()
-    found = secrets(tmp_path, redactor=redactor).registered(SourceCredential(VALUE, "~/.cache"))
-    assert found is not None
+    result = secrets(tmp_path, redactor=redactor).registered(SourceCredential(VALUE, "~/.cache"))
+    assert result is not None
     assert redactor.redact(VALUE) == MASK
 
 

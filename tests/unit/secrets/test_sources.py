@@ -71,8 +71,8 @@ def failure(home: Path, spec: SecretSpec, *allowed: AllowEntry) -> TrainctlError
 def test_one_line_end_of_a_file_is_dropped(home: Path, data: str, value: str) -> None:
     """The one that editors add; all else belongs to the value. The file is known, as it is never code."""
     (home / "f").write_bytes(data.encode())
-    found = secrets(home, SecretSpec("one", "file", "f"))
-    assert (found.value("one"), found.files()) == (value, ((home / "f").resolve(),))
+    result = secrets(home, SecretSpec("one", "file", "f"))
+    assert (result.value("one"), result.files()) == (value, ((home / "f").resolve(),))
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "large"])
@@ -94,8 +94,8 @@ def test_a_file_outside_may_be_allowed(home: Path, source: str) -> None:
     (home.parent / "outside").write_text(VALUE)
     (home / "link").symlink_to("../outside")
     spec = SecretSpec("one", "file", source.format(top=home.parent))
-    one, other = (AllowEntry(name, allow_paths_outside_project=True) for name in ("one", "other"))
-    assert secrets(home, spec, one).value("one") == VALUE
+    item, other = (AllowEntry(name, allow_paths_outside_project=True) for name in ("one", "other"))
+    assert secrets(home, spec, item).value("one") == VALUE
     for allowed in ((), (other,), (AllowEntry("one", commands=True),)):
         error = failure(home, spec, *allowed)
         assert isinstance(error, PermissionDenied)
@@ -119,10 +119,10 @@ def test_what_a_command_prints(home: Path) -> None:
 
 def test_a_command_is_run_once(home: Path) -> None:
     """However many use its value, and from however many threads."""
-    found = secrets(
+    result = secrets(
         home, command("sh", "-c", f"echo x >> ran; echo {VALUE}"), AllowEntry("one", commands=True)
     )
-    threads = [threading.Thread(target=found.value, args=("one",)) for _ in range(8)]
+    threads = [threading.Thread(target=result.value, args=("one",)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -132,9 +132,9 @@ def test_a_command_is_run_once(home: Path) -> None:
 
 def test_a_command_is_not_run_to_know_what_to_mask(home: Path) -> None:
     """What has to be run or asked for is known when it is used."""
-    found = secrets(home, command("touch", "ran"), AllowEntry("one", commands=True))
-    found.register_known()
-    found.check_allowed("one")
+    result = secrets(home, command("touch", "ran"), AllowEntry("one", commands=True))
+    result.register_known()
+    result.check_allowed("one")
     assert not (home / "ran").exists()
 
 
@@ -160,11 +160,11 @@ def test_what_a_command_complains_of_is_shown_without_its_output(home: Path) -> 
     """Its last words say why it failed; what it had printed is masked in them."""
     redactor = Redactor()
     text = f"echo {VALUE}; echo 'first' >&2; echo 'locked: {VALUE}' >&2; exit 1"
-    found = secrets(
+    result = secrets(
         home, command("sh", "-c", text), AllowEntry("one", commands=True), redactor=redactor
     )
     with pytest.raises(TrainctlError) as caught:
-        found.value("one")
+        result.value("one")
     assert redactor.redact(caught.value.detail) == f"locked: {MASK}"
 
 

@@ -73,8 +73,8 @@ def test_a_forecast_is_a_time_or_a_refusal() -> None:
     text = "sbatch: Job 7 to start at %s using 4 processors on nodes n1 in partition gpu"
     start = int(time.time()) + 3600
     soon = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(start))
-    found = parse_forecast(text % soon, refused=False)
-    assert (found.start, found.cpus) == (start, 4)
+    forecast = parse_forecast(text % soon, refused=False)
+    assert (forecast.start, forecast.cpus) == (start, 4)
     far = parse_forecast(text % "2367-03-02T07:19:43", refused=False)
     assert (far.start, far.obstacle) == (None, "behind jobs without a time limit")
     refusal = "allocation failure: Requested node configuration is not available"

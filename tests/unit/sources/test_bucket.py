@@ -58,8 +58,8 @@ def s3(server: BucketServer) -> Any:
         "s3", endpoint_url=server.endpoint, region_name="us-east-1",
         aws_access_key_id=KEY_ID, aws_secret_access_key=SECRET,
     )  # fmt: skip
-    for one in client.list_objects_v2(Bucket="models").get("Contents", []):
-        client.delete_object(Bucket="models", Key=one["Key"])
+    for content in client.list_objects_v2(Bucket="models").get("Contents", []):
+        client.delete_object(Bucket="models", Key=content["Key"])
     return client
 
 
@@ -80,8 +80,8 @@ def paths(source: BucketSource, uri: str) -> list[str]:
 
 def planned(source: BucketSource, uri: str, *ignore: str) -> list[str]:
     request = SourceRequest(WeightsSpec(uri, ignore_patterns=ignore), Path())
-    found = resolve(request, KEYS, open_source=lambda scheme: source)
-    return [file.path for file in found.resolved.files]
+    result = resolve(request, KEYS, open_source=lambda scheme: source)
+    return [file.path for file in result.resolved.files]
 
 
 def test_a_prefix_is_a_directory(s3: Any, source: BucketSource) -> None:

@@ -202,9 +202,9 @@ def test_a_listing_resumes_at_the_page_that_failed(hub: Hub, status: int) -> Non
     fault = HttpFault("status", "", status=status, headers={"Retry-After": "1"})
     requests = failing_pages(hub, dict.fromkeys(cursors, 2), fault)
 
-    found = resolved(HubSource(hub.url), "hf://acme/model").resolved
+    result = resolved(HubSource(hub.url), "hf://acme/model").resolved
 
-    assert [file.path for file in found.files] == NAMES
+    assert [file.path for file in result.files] == NAMES
     assert requests == {"": 1, **dict.fromkeys(cursors, 3)}
 
 
@@ -404,9 +404,9 @@ def test_a_bucket_client_follows_no_redirect(elsewhere: RawServer, uri: str) -> 
 def test_a_service_principal_gets_its_token_from_another_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said = json.dumps({"error": "invalid_client", "error_description": "The secret is invalid"})
+    output = json.dumps({"error": "invalid_client", "error_description": "The secret is invalid"})
     token = raw_response('{"access_token": "the-token", "expires_in": 3600}')
-    answers = [token, token, raw_response(said, "401 Unauthorized")]
+    answers = [token, token, raw_response(output, "401 Unauthorized")]
     with (
         serve_responses(lambda request: answers.pop()) as entra,
         serve_responses(lambda request: raw_response(LISTED)) as blobs,
@@ -422,8 +422,8 @@ def test_a_service_principal_gets_its_token_from_another_server(
         assert list(bucket.list()) == list(bucket.list()) == []
 
     # one is obstore's
-    assert [one.target for one in entra.heard] == ["/tenant/oauth2/v2.0/token"] * 3
-    assert [one.headers["authorization"] for one in blobs.heard] == ["Bearer the-token"] * 3
+    assert [request.target for request in entra.heard] == ["/tenant/oauth2/v2.0/token"] * 3
+    assert [request.headers["authorization"] for request in blobs.heard] == ["Bearer the-token"] * 3
 
 
 def test_a_service_account_signs_its_own_token() -> None:

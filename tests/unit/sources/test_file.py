@@ -47,10 +47,10 @@ def listed(root: Path) -> ResolvedSource:
 
 
 def test_a_single_file_is_a_source_of_one(place: Path) -> None:
-    found = resolve(SourceRequest(WeightsSpec("file:./w.bin"), place)).resolved
-    assert [(file.path, file.size) for file in found.files] == [("w.bin", 10)]
-    assert found.revision == found.files[0].validator
-    assert found.source == f"file://{place}/w.bin"
+    resolved = resolve(SourceRequest(WeightsSpec("file:./w.bin"), place)).resolved
+    assert [(file.path, file.size) for file in resolved.files] == [("w.bin", 10)]
+    assert resolved.revision == resolved.files[0].validator
+    assert resolved.source == f"file://{place}/w.bin"
 
 
 def test_links_inside_are_content(place: Path) -> None:
@@ -106,9 +106,9 @@ def test_other_links_are_errors_that_name_them(place: Path, target: str, says: s
 def test_patterns_can_ignore_invalid_links_and_pipes(place: Path, target: str, ignore: str) -> None:
     (place / "sub" / "bad").symlink_to(target)
     os.mkfifo(place / "pipe")
-    found = wanted(place, ignore=(ignore, "pipe"))
-    assert {file.path for file in found.resolved.files} - {"sub/c.json"} == {"w.bin"}
-    assert not found.unmatched
+    result = wanted(place, ignore=(ignore, "pipe"))
+    assert {file.path for file in result.resolved.files} - {"sub/c.json"} == {"w.bin"}
+    assert not result.unmatched
     assert [file.path for file in wanted(place, allow=("w*",)).resolved.files] == ["w.bin"]
 
 
@@ -138,14 +138,14 @@ def test_an_unreadable_path_is_denied_unless_ignored(reachable: Path, name: str)
             wanted(reachable)
         with pytest.raises(SourceDenied, match=name):
             wanted(reachable, allow=("*.json", "w.bin"))
-        found = [wanted(reachable, ignore=(one,)) for one in (f"{name}/", "sub/", "/sub/**")]
-        found.append(wanted(reachable, allow=("w.*", "/suburb/*")))
-    assert [file.path for one in found for file in one.resolved.files] == ["w.bin"] * 4
+        result = [wanted(reachable, ignore=(text,)) for text in (f"{name}/", "sub/", "/sub/**")]
+        result.append(wanted(reachable, allow=("w.*", "/suburb/*")))
+    assert [file.path for item in result for file in item.resolved.files] == ["w.bin"] * 4
 
 
 @pytest.mark.parametrize("change", ["content", "touch", "replace"])
 def test_a_file_that_changed_since_is_refused(place: Path, tmp_path: Path, change: str) -> None:
-    found = listed(place)
+    entries = listed(place)
     path = place / "w.bin"
     if change == "content":
         path.write_bytes(b"01234567890")
@@ -157,7 +157,7 @@ def test_a_file_that_changed_since_is_refused(place: Path, tmp_path: Path, chang
         os.utime(place / "new", ns=(stamp, stamp))
         (place / "new").replace(path)
     with pytest.raises(SourceMismatch, match=r"w\.bin has changed"):
-        ingest(mirror_at(tmp_path / "m"), found, FileSource())
+        ingest(mirror_at(tmp_path / "m"), entries, FileSource())
     assert set(stored(tmp_path / "m").values()) <= {len(b"{}")}
     assert not list((tmp_path / "m").glob("listings/*"))
 
@@ -196,5 +196,5 @@ def test_files_outside_the_directory_are_identified_by_time(place: Path, tmp_pat
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "link").symlink_to(place)
     for source in (f"file://{place}", "file:./link"):
-        found = resolve(SourceRequest(WeightsSpec(source), tmp_path / "here")).resolved
-        assert all(file.is_local for file in found.files)
+        resolved = resolve(SourceRequest(WeightsSpec(source), tmp_path / "here")).resolved
+        assert all(file.is_local for file in resolved.files)

@@ -30,9 +30,9 @@ def resolved(hub: Hub, credential: SourceCredential | None = None) -> ResolvedSo
 
 def with_token(hub: Hub, url: str | None = None) -> list[SeenRequest]:
     """The requests with a token to that address, or to any."""
-    requests = [one for one in hub.seen if url in (None, f"http://{one.host}")]
+    requests = [request for request in hub.seen if url in (None, f"http://{request.host}")]
     assert requests
-    return [one for one in requests if "Authorization" in one.headers]
+    return [request for request in requests if "Authorization" in request.headers]
 
 
 @pytest.mark.parametrize("expands", [True, False])
@@ -45,9 +45,9 @@ def test_the_hub_is_asked_for_the_commit_and_not_for_every_name(hub: Hub, expand
     assert "licence" in caught.value.detail
     with pytest.raises(SourceDenied, match="gated"):
         resolved(hub, SourceCredential("hf_other", "test"))
-    found = resolved(hub, SourceCredential(hub.token, "test"))
-    assert (found.revision, len(found.files)) == (commit, 2)
-    assert {one.query for one in hub.asked("/revision/main")} == {"expand=sha&expand=gated"}
+    result = resolved(hub, SourceCredential(hub.token, "test"))
+    assert (result.revision, len(result.files)) == (commit, 2)
+    assert {request.query for request in hub.asked("/revision/main")} == {"expand=sha&expand=gated"}
 
 
 @pytest.mark.integration
@@ -57,12 +57,12 @@ def test_the_hubs_own_library_agrees_with_the_source(hub: Hub, tmp_path: Path) -
 
     api = HfApi(hub.url, token=False)
     info = api.model_info("acme/model", revision="main", expand=["sha", "gated"])
-    found = resolved(hub)
-    assert (found.revision, info.gated, info.siblings) == (info.sha, False, None)
+    result = resolved(hub)
+    assert (result.revision, info.gated, info.siblings) == (info.sha, False, None)
     theirs, ours = hub.asked("/revision/main")
     assert theirs.query == ours.query
     place = Path(api.snapshot_download("acme/model", local_dir=tmp_path))
-    assert {file.path: (place / file.path).read_bytes() for file in found.files} == FILES
+    assert {file.path: (place / file.path).read_bytes() for file in result.files} == FILES
     hub.buckets = {"acme/data": {"run 1/w.bin": b"1", "run 1/x": b"22", "run 10": b""}}
     hub.page_size = 2
     files = HubSource(hub.url).resolve("hf://buckets/acme/data", None, None).files
@@ -76,11 +76,11 @@ def test_a_mirror_stays_the_server_that_was_set(hub: Hub, status: int) -> None:
     """Its links and redirects to the public Hub are asked there; a parameter that it refuses is left out."""
     hub.page_size, hub.links_to, hub.refuses_parameters = 1, "https://huggingface.co", status
     source, credential = HubSource(hub.url), SourceCredential(hub.token, "test")
-    found = source.resolve("hf://acme/model", None, credential)
-    assert {file.path for file in found.files} == set(FILES)
-    moved = {"Location": f"https://hf.co/acme/model/resolve/{found.revision}/model.safetensors"}
+    result = source.resolve("hf://acme/model", None, credential)
+    assert {file.path for file in result.files} == set(FILES)
+    moved = {"Location": f"https://hf.co/acme/model/resolve/{result.revision}/model.safetensors"}
     hub.faults = [HttpFault("status", "config.json", status=307, headers=moved)]
-    with source.open(found, found.files[1], 0, credential) as body:
+    with source.open(result, result.files[1], 0, credential) as body:
         assert b"".join(body) == FILES["model.safetensors"]
     assert len(with_token(hub)) == len(hub.seen)
 
@@ -95,11 +95,11 @@ def test_without_a_credential_no_token_is_sent(hub: Hub, monkeypatch: pytest.Mon
 def test_the_token_does_not_follow_a_redirect_to_the_storage(hub: Hub, tmp_path: Path) -> None:
     with serve(hub):
         credential = SourceCredential(hub.token, "test")
-        found = resolved(hub, credential)
+        result = resolved(hub, credential)
         mirror = mirror_at(tmp_path)
-        listing = ingest(mirror, found, HubSource(hub.url), credential=credential)
+        listing = ingest(mirror, result, HubSource(hub.url), credential=credential)
     assert contents(mirror, listing) == FILES
-    assert {one.headers["Authorization"] for one in with_token(hub, hub.url)} == {
+    assert {item.headers["Authorization"] for item in with_token(hub, hub.url)} == {
         f"Bearer {hub.token}"
     }
     assert with_token(hub, hub.cdn) == []
@@ -110,6 +110,6 @@ def test_the_token_does_not_follow_a_page_on_another_host(hub: Hub) -> None:
     with serve(hub):
         hub.url, own = str(hub.cdn), hub.url
         source = HubSource(own)
-        found = source.resolve("hf://acme/model", None, SourceCredential(hub.token, "test"))
-    assert len(found.files) == 2
+        result = source.resolve("hf://acme/model", None, SourceCredential(hub.token, "test"))
+    assert len(result.files) == 2
     assert with_token(hub, hub.cdn) == []

@@ -121,7 +121,7 @@ def test_the_name_is_that_of_the_server_or_the_manifest(
     web.change("/w.bin", {"Content-Disposition": header})
     request = SourceRequest(WeightsSpec(f"{web.url}/w.bin"), Path("/"))
     named = replace(request, weights=replace(request.weights, name="mine.bin"))
-    assert [resolve(one).resolved.files[0].path for one in (request, named)] == [name, "mine.bin"]
+    assert [resolve(item).resolved.files[0].path for item in (request, named)] == [name, "mine.bin"]
     assert resolve(named).entry.key == named.key != request.key
 
 
@@ -141,7 +141,7 @@ def test_content_that_changed_is_refused(web: WebServer, tells: str) -> None:
     file = only(web)
     web.put("/w.bin", CONTENT[::-1])
     label = "Last-Modified " if tells == MODIFIED else "ETag "
-    before, now = (label + one.validator.partition(":")[2] for one in (file, only(web)))
+    before, now = (label + value.validator.partition(":")[2] for value in (file, only(web)))
     for offset in (0, 500):
         with pytest.raises(SourceMismatch) as caught:
             body(web, file, offset)
@@ -190,7 +190,7 @@ def test_a_compressed_response_is_refused(web: WebServer) -> None:
     for act in (lambda: only(web), lambda: body(web, file)):
         with pytest.raises(SourceError, match=r"request not to compress \('gzip'\)"):
             act()
-    assert all(one.headers["Accept-Encoding"] == "identity" for one in web.seen)
+    assert all(request.headers["Accept-Encoding"] == "identity" for request in web.seen)
     assert only(web, revision=f"sha256:{DIGEST}").size == 1000
     web.change("/w.bin", {"Content-Encoding": "identity"})
     assert only(web) == file
@@ -219,7 +219,7 @@ def test_a_redirect_to_another_host_carries_no_credential(web: WebServer) -> Non
     credential = SourceCredential(web.token, "test")
     HttpsSource().resolve(f"{web.url}/closed/w.bin", None, credential)
     HttpsSource().resolve(f"{web.url}/away", None, credential)
-    sent = {one.path: one.headers.get("Authorization") for one in web.seen}
+    sent = {request.path: request.headers.get("Authorization") for request in web.seen}
     bearer = f"Bearer {web.token}"
     assert sent == {"/closed/w.bin": bearer, "/away": bearer, "/back": None, "/w2.bin": None}
 

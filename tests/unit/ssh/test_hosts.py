@@ -158,20 +158,20 @@ def wrong(directory: Path, hosts: str) -> list[str]:
         )
     except ManifestError as failure:
         return [
-            f"{one.summary}. {one.detail}"
-            for one in failure.diagnostics
-            if isinstance(one, Diagnostic)
+            f"{diagnostic.summary}. {diagnostic.detail}"
+            for diagnostic in failure.diagnostics
+            if isinstance(diagnostic, Diagnostic)
         ]
     return []
 
 
-@pytest.mark.parametrize(("hosts", "said"), by_text("ssh/invalid_hosts"))
-def test_what_is_wrong_is_said(tmp_path: Path, hosts: str, said: str) -> None:
+@pytest.mark.parametrize(("hosts", "text"), by_text("ssh/invalid_hosts"))
+def test_what_is_wrong_is_said(tmp_path: Path, hosts: str, text: str) -> None:
     """One error each, that says what to write."""
-    found = wrong(tmp_path, hosts)
+    result = wrong(tmp_path, hosts)
 
-    assert len(found) == 1, found
-    assert said in found[0]
+    assert len(result) == 1, result
+    assert text in result[0]
 
 
 def test_what_is_right_is_not_complained_about(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ words = st.lists(
 )
 
 
-def said(
+def run_call(
     shell: list[str], argv: list[str], stdin: bytes = b""
 ) -> tuple[MarkedOutput, bytes, MarkedOutput, bytes]:
     line = call_line(TOKEN, argv, 1)
@@ -40,7 +40,7 @@ def test_every_login_shell_runs_the_same(name: str) -> None:
         pytest.skip(f"needs {name}")
     argv = ["sh", "-c", 'cat; printf %s "$1" >&2; exit 3', "sh", "it's $HOME `id` !! \\ \n*"]
 
-    out, stdout, err, stderr = said([name], argv, b"input\n")
+    out, stdout, err, stderr = run_call([name], argv, b"input\n")
 
     assert (stdout, stderr.decode()) == (b"input\n", argv[-1])
     assert (out.ended, err.ended) == ("3", "")
@@ -54,7 +54,7 @@ SHELLS = [name for name in ("sh", "bash", "zsh", "fish", "tcsh") if shutil.which
 @given(st.sampled_from(SHELLS), words)
 def test_any_words_arrive_as_they_are(shell: str, argv: list[str]) -> None:
     """Quotes, newlines, dashes and letters of any script: whichever of this machine's shells the account has passes them on unread."""
-    _, stdout, _, _ = said([shell], [sys.executable, "-I", "-c", SHOW, *argv])
+    _, stdout, _, _ = run_call([shell], [sys.executable, "-I", "-c", SHOW, *argv])
 
     assert stdout == b"\0".join(word.encode() for word in argv)
 
@@ -66,16 +66,16 @@ def test_what_is_said_between_the_marks_is_cut_out(
     """Whatever pieces it comes in, and whatever stands before and after."""
     inside += TOKEN[:-1].encode() if tail else b""
     stream = before + f"{TOKEN}<42\n".encode() + inside + f"{TOKEN}>7\n".encode() + b"after"
-    found = bytearray()
-    cut = MarkedOutput(TOKEN, found.extend)
+    result = bytearray()
+    cut = MarkedOutput(TOKEN, result.extend)
 
     for start in range(0, len(stream), size):
         cut.feed(stream[start : start + size])
 
-    assert (cut.before, bytes(found), cut.began, cut.ended) == (before, inside, "42", "7")
+    assert (cut.before, bytes(result), cut.began, cut.ended) == (before, inside, "42", "7")
 
 
 def test_nothing_of_the_shell_reaches_the_environment() -> None:
-    _, stdout, _, _ = said(["sh"], ["env"])
+    _, stdout, _, _ = run_call(["sh"], ["env"])
 
     assert b"_t" not in b"".join(line.partition(b"=")[0] for line in stdout.splitlines())

@@ -26,13 +26,13 @@ def test_settings_are_those_of_ssh(case: dict[str, Any], tmp_path: Path) -> None
             read_ssh_config(path, login)
         assert case["refused"].replace("{D}", str(tmp_path)) in error.value.summary
         return
-    found = read_ssh_config(path, login)
+    config = read_ssh_config(path, login)
     options = (f"-o{name}={value}" for name, value in own.items())
     command = ["ssh", "-G", "-F", str(path), *options, "gpu"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     expected = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
     proxies = [item for item in expected.items() if item[0] in ("proxyjump", "proxycommand")]
-    assert proxy_of(found) == (*proxies, ("", ""))[0]
+    assert proxy_of(config) == (*proxies, ("", ""))[0]
     for key in ("hostname", "port", "user", "identityfile"):
         default = [expected[key]] if key == "identityfile" else expected[key]
-        assert found.get(key, default) == default, key
+        assert config.get(key, default) == default, key

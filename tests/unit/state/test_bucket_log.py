@@ -84,11 +84,11 @@ def test_a_tail_is_only_a_hint() -> None:
         store.delete(["tail.json"])
         if tail is not None:
             store.put("tail.json", tail)
-        found = BucketLog(store, "x").read()
-        base = found.snapshot["at"] if found.snapshot else 0
+        data = BucketLog(store, "x").read()
+        base = data.snapshot["at"] if data.snapshot else 0
         assert isinstance(base, int)
-        assert [one["text"] for one in found.entries] == [str(n) for n in range(base, 40)]
-        assert found.next == 40
+        assert [entry["text"] for entry in data.entries] == [str(n) for n in range(base, 40)]
+        assert data.next == 40
 
 
 def test_history_is_packed_once_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +102,6 @@ def test_history_is_packed_once_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) 
     packs = [json.loads(store.get(stat.key) or b"") for stat in store.list("history")]
     assert [(pack["first"], pack["next"]) for pack in packs] == [(0, 8)]
     assert all(stat.size for stat in store.list("log"))
-    assert [one["text"] for one in log.replay()] == [str(number) for number in range(15)]
+    assert [entry["text"] for entry in log.replay()] == [str(number) for number in range(15)]
     with pytest.raises(AppendConflict):
         BucketLog(store, "x").append(3, [entry("late")])

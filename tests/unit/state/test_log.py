@@ -39,7 +39,7 @@ def keys(store: MemoryObjects, kind: str) -> list[int]:
 
 
 def read_all(log: ObjectLog) -> list[object]:
-    return [one["text"] for one in log.replay()]
+    return [entry["text"] for entry in log.replay()]
 
 
 def test_names_and_forms() -> None:
@@ -121,11 +121,11 @@ def test_a_damaged_snapshot_is_passed_over(damage: bytes) -> None:
     store = MemoryObjects()
     log = filled(store, 11, every=3)
     store.put("snapshots/000000000009.json", damage)
-    found = log.read()
-    assert (found.snapshot, found.next, len(found.entries)) == ({"at": 6}, 11, 5)
+    data = log.read()
+    assert (data.snapshot, data.next, len(data.entries)) == ({"at": 6}, 11, 5)
     store.put("snapshots/000000000006.json", damage)
-    found = log.read()
-    assert (found.snapshot, found.next, len(found.entries)) == (None, 11, 11)
+    data = log.read()
+    assert (data.snapshot, data.next, len(data.entries)) == (None, 11, 11)
     log.append(11, [entry("11")])
     log.snapshot(12, {"at": 12})
     assert log.read().snapshot == {"at": 12}

@@ -19,9 +19,9 @@ RIGHT, WRONG = (f"md5:{hashlib.md5(data).hexdigest()}" for data in (DATA, b"othe
 def hashed(announced: str, reported: str) -> str:
     """The digest of DATA, whose upstream announces one checksum and reports the other if it is asked."""
     upstream: Any = SimpleNamespace(source="s3://b/p", checksum=lambda file: reported)
-    found = FileHash(SourceFile("x", len(DATA), 'etag:"t"', announced))
-    found.update(DATA)
-    return found.verify(upstream)
+    result = FileHash(SourceFile("x", len(DATA), 'etag:"t"', announced))
+    result.update(DATA)
+    return result.verify(upstream)
 
 
 @pytest.mark.parametrize(

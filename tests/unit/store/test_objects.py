@@ -159,9 +159,9 @@ def test_two_users_of_a_group_share_a_store(announce: bool) -> None:
             assert contents(store, first) == ours
             assert_sound(store.objects, CHUNK)
         root = group / "mirror"
-        made = [root, *root.rglob("*")]
-        assert {path.stat().st_gid for path in made} == {GROUP}
-        assert {path.stat().st_mode & 0o7777 for path in made if path.is_dir()} == {0o2770}
+        values = [root, *root.rglob("*")]
+        assert {path.stat().st_gid for path in values} == {GROUP}
+        assert {path.stat().st_mode & 0o7777 for path in values if path.is_dir()} == {0o2770}
         assert len(stored(store.objects)) == 13
 
 
@@ -175,8 +175,8 @@ def test_elsewhere_a_store_is_its_users_alone(mode: int, name: str) -> None:
         with as_user(ONE):
             copy(mirror_at(group / name), FILES)
         root = group / name
-        made = [path for path in (root, *root.rglob("*")) if path.is_dir()]
-        assert {path.stat().st_mode & 0o777 for path in made} == {0o700}
+        paths = [path for path in (root, *root.rglob("*")) if path.is_dir()]
+        assert {path.stat().st_mode & 0o777 for path in paths} == {0o700}
         with as_user(OTHER), pytest.raises(StorageError, match="permission denied") as refused:
             copy(mirror_at(group / name), FILES, THEIRS)
         assert "mode 2770" in refused.value.detail

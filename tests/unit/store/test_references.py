@@ -42,13 +42,13 @@ def test_a_version_stays_until_the_next_is_complete(objects: MemoryObjects) -> N
     references.put_reference(objects, REFERENCE, source("2"))
     assert only(objects).listing is None
     assert only(objects).listings == {FIRST}
-    revisions = [(one["revision"], one["listing"]) for one in only(objects).versions()]
+    revisions = [(version["revision"], version["listing"]) for version in only(objects).versions()]
     assert revisions == [("2", None), ("1", FIRST)]
     references.put_reference(objects, REFERENCE, source("3"))
     assert only(objects).listings == {FIRST}
     references.put_reference(objects, REFERENCE, source("3"), SECOND)
     assert only(objects).listings == {SECOND}
-    assert [one["listing"] for one in only(objects).versions()] == [SECOND]
+    assert [version["listing"] for version in only(objects).versions()] == [SECOND]
 
 
 def test_copying_the_same_version_again_keeps_its_listing(objects: MemoryObjects) -> None:
@@ -72,8 +72,8 @@ def test_a_damaged_reference_is_reported_and_written_again(
     references.put_reference(objects, REFERENCE, source("1"), FIRST)
     references.put_reference(objects, OTHER, source("1"), FIRST)
     objects.put(REFERENCE.key, damage)
-    found = references.read_references(objects)
-    assert [one.record["owner"] for one in found.stored] == ["bob@desk"]
-    assert [error.code for error in found.damaged.values()] == ["mirror-corrupt"]
+    result = references.read_references(objects)
+    assert [record.record["owner"] for record in result.stored] == ["bob@desk"]
+    assert [error.code for error in result.damaged.values()] == ["mirror-corrupt"]
     references.put_reference(objects, REFERENCE, source("1"), FIRST)
     assert references.read_references(objects).damaged == {}

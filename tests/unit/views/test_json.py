@@ -163,5 +163,5 @@ def listings() -> Iterator[tuple[str, Any]]:
 
 def test_other_forms_match_their_schemas() -> None:
     forms = list(listings())
-    assert [(name, found) for name, form in forms if (found := problems(name, form))] == []
+    assert [(name, wrong) for name, form in forms if (wrong := problems(name, form))] == []
     assert dict(forms)["history"]["entries"][1]["time"] == "1970-01-01T00:00:05.500Z"

@@ -47,7 +47,7 @@ def test_what_others_wrote_begins_no_line_of_its_own() -> None:
     """A row is a line, whatever stands in a reference of a mirror that many may write to."""
     hostile = ROWS[0]._replace(users=("eve\n::error::stop",), source="hf://eve/\r\n::warning::x")
     lines = mirror_lines(MirrorInventory((hostile,)))
-    assert not [line for one in lines for line in one.splitlines() if line.startswith("::")]
+    assert not [line for item in lines for line in item.splitlines() if line.startswith("::")]
     assert "eve\\n::error::stop" in lines[1]
 
 

@@ -104,7 +104,7 @@ def test_a_log_line_has_no_effect_beyond_itself(line: str) -> None:
     screen = Screen(Terminal)
     screen.output.log(line.replace("\n", ""))
     shown = re.sub(r"\x1b\[[0-9;:]*m", "", screen.out.removesuffix("\n"))
-    assert not [one for one in shown if one not in "\t\r" and unicodedata.category(one) == "Cc"]
+    assert not [item for item in shown if item not in "\t\r" and unicodedata.category(item) == "Cc"]
     assert not set(shown) & set("\u202a\u202e\u2066\u2069\u200b\u2028")
 
 

@@ -71,16 +71,16 @@ def changed(document: dict[str, Any], path: tuple[Any, ...], value: Any) -> str:
 
 def unsafe(markdown: str) -> list[str]:
     """What of a comment would be more than text."""
-    found = []
+    contents = []
     for token in READER.parse(markdown):
         if token.type == "html_block" and not OURS.fullmatch(token.content):
-            found.append(token.content)
+            contents.append(token.content)
         for child in token.children or ():
             if child.type in ("link_open", "image", "html_inline"):
-                found.append(child.type)
+                contents.append(child.type)
             elif child.type == "text" and re.search(r"@\w|www\.|https?:", child.content):
-                found.append(child.content)
-    return found + ["too long"] * (len(markdown) > LIMIT)
+                contents.append(child.content)
+    return contents + ["too long"] * (len(markdown) > LIMIT)
 
 
 def documents() -> list[dict[str, Any]]:

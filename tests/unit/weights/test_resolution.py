@@ -54,11 +54,11 @@ def test_a_locked_commit_outlives_its_branch(tmp_path: Path) -> None:
         wanted = SourceRequest(WeightsSpec("hf://acme/model@next"), tmp_path)
         entry = resolve(wanted, open_source=lambda scheme: HubSource(hub.url)).entry
         del hub.repos["models", "acme/model"].refs["next"]
-        found = resolve(wanted, locked=entry, open_source=lambda scheme: HubSource(hub.url))
+        result = resolve(wanted, locked=entry, open_source=lambda scheme: HubSource(hub.url))
         with pytest.raises(SourceNotFound, match="revision not found"):
             resolve(wanted, open_source=lambda scheme: HubSource(hub.url))
 
-    assert (found.resolved.revision, found.warnings) == (commit, ())
+    assert (result.resolved.revision, result.warnings) == (commit, ())
 
 
 def test_other_files_at_a_locked_commit_are_refused(tmp_path: Path) -> None:
@@ -76,14 +76,14 @@ def test_a_directory_that_changed_is_a_warning(tmp_path: Path) -> None:
     """Nothing identifies a path on other machines, so its lock binds nobody: other sizes than locked warn, other times do not."""
     (tmp_path / "w").write_bytes(b"1234")
     wanted = SourceRequest(WeightsSpec("file:."), tmp_path)
-    found = resolve(wanted)
-    assert found.entry.revision == found.resolved.files[0].validator
-    touched = replace(found.entry, pin="sha256:of another machine")
+    result = resolve(wanted)
+    assert result.entry.revision == result.resolved.files[0].validator
+    touched = replace(result.entry, pin="sha256:of another machine")
     assert resolve(wanted, locked=touched).warnings == ()
     (tmp_path / "w").write_bytes(b"12345")
-    (warning,) = resolve(wanted, locked=found.entry).warnings
+    (warning,) = resolve(wanted, locked=result.entry).warnings
     assert "trainctl.lock" in warning.summary
-    assert resolve(wanted, locked=found.entry, upgrade=True).warnings == ()
+    assert resolve(wanted, locked=result.entry, upgrade=True).warnings == ()
 
 
 @dataclass
@@ -214,7 +214,7 @@ def test_declared_content_in_the_mirror_needs_no_upstream(tmp_path: Path) -> Non
 
 def test_unmatched_patterns_are_handed_back(tmp_path: Path) -> None:
     """A pattern without a file is no error as long as files are left; each comes with what was probably meant."""
-    found = resolve(
+    result = resolve(
         SourceRequest(
             WeightsSpec(
                 "hf://a/b",
@@ -225,8 +225,8 @@ def test_unmatched_patterns_are_handed_back(tmp_path: Path) -> None:
         ),
         open_source=lambda scheme: MemorySource(FILES),
     )
-    assert found.unmatched == {"*.jsn": "*.json", "w.bn": "w.bin", "*.md": None}
-    assert [file.path for file in found.resolved.files] == ["a.json"]
+    assert result.unmatched == {"*.jsn": "*.json", "w.bn": "w.bin", "*.md": None}
+    assert [file.path for file in result.resolved.files] == ["a.json"]
 
 
 def test_the_pin_is_over_the_chosen_files(tmp_path: Path) -> None:
@@ -249,8 +249,8 @@ def test_what_many_want_is_asked_for_once(tmp_path: Path) -> None:
         source: str, *allowed: str, credential: SourceCredential | None = None
     ) -> list[str]:
         wanted = SourceRequest(WeightsSpec(source, allow_patterns=allowed), tmp_path)
-        found = resolve(wanted, credential, open_source=lambda scheme: hub, once=once)
-        return [file.path for file in found.resolved.files]
+        result = resolve(wanted, credential, open_source=lambda scheme: hub, once=once)
+        return [file.path for file in result.resolved.files]
 
     with ThreadPoolExecutor(8) as pool:
         everything = list(pool.map(lambda number: files_of("hf://a/b"), range(8)))

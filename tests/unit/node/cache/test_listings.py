@@ -43,10 +43,10 @@ def test_lists_follow_one_another() -> None:
     stream = following(list(rows(2500)), [], list(rows(1)))
     stream = io.BytesIO(stream.getvalue() + b"more\n")
 
-    found = [[tuple(row) for row in one] for one in decode_rows(stream)]
+    result = [[tuple(row) for row in item] for item in decode_rows(stream)]
 
-    assert [len(one) for one in found] == [2500, 0, 1]
-    assert found[0][-1][:3] == list(rows(2500))[-1][:3]
+    assert [len(item) for item in result] == [2500, 0, 1]
+    assert result[0][-1][:3] == list(rows(2500))[-1][:3]
     assert stream.read() == b"more\n"
 
 

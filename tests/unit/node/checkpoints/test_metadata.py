@@ -47,8 +47,8 @@ def weights(path: Path, header: bytes, length: int | None = None) -> Path:
 
 def test_a_header_counts_tensors_and_parameters(tmp_path: Path) -> None:
     header = json.dumps(GOOD).encode()
-    found = read_header(weights(tmp_path / "x", header))
-    assert found == (2, {"BF16": 6, "F32": 1}, 0, 8 + len(header) + 16)
+    result = read_header(weights(tmp_path / "x", header))
+    assert result == (2, {"BF16": 6, "F32": 1}, 0, 8 + len(header) + 16)
 
 
 @pytest.mark.parametrize("length", [0, 1, MAX_HEADER_BYTES + 1, 2**63, 2**64 - 1])
@@ -100,9 +100,9 @@ def test_a_rank_is_the_largest_of_the_tensors_and_consolidated_parts_count_once(
     names = ["adapter_model.safetensors", "sharded/shard-00001-model-00001-of-00001.safetensors"]
     for name in names:
         weights(tmp_path / name, header)
-    found = describe_checkpoint(tmp_path, "x", ["adapter_config.json", *names])
+    checkpoint = describe_checkpoint(tmp_path, "x", ["adapter_config.json", *names])
 
-    assert (found["lora_rank"], found["parameters"]) == (64, 64)
+    assert (checkpoint["lora_rank"], checkpoint["parameters"]) == (64, 64)
 
 
 @pytest.mark.parametrize("case", cases("node/checkpoint_types"))

@@ -48,9 +48,9 @@ def test_a_trainer(
             clock.now += 3
             uploader.run_round()
     manifests = RunCheckpoints(store, PREFIX).manifests()
-    of_steps = {one["name"]: one["step"] for one in manifests if one["step"] is not None}
+    of_steps = {item["name"]: item["step"] for item in manifests if item["step"] is not None}
     assert of_steps == dict(zip(names, (100, 200), strict=True)), "complete while logs grow"
-    assert not [one["unfinished"] for one in manifests if one["unfinished"]]
+    assert not [manifest["unfinished"] for manifest in manifests if manifest["unfinished"]]
 
     for name, step in ((None, 200), (names[0], 100)):
         place, (row,) = run.load(name)
@@ -67,7 +67,7 @@ def test_a_trainer(
                 assert (rank / path).read_text() == (str(step) if text[:2] == "= " else expected)
 
     run.finish(keep_last=1)
-    kept = [one["name"] for one in RunCheckpoints(store, PREFIX).manifests() if one["step"]]
+    kept = [item["name"] for item in RunCheckpoints(store, PREFIX).manifests() if item["step"]]
     assert kept == names[1:]
 
 

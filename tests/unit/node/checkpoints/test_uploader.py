@@ -143,9 +143,9 @@ def test_a_checkpoint_that_changes_becomes_another_version(
     during = []
     send = uploader._send
 
-    def spy(one: SavedCheckpoint, file: SavedFile, key: str) -> str:
+    def spy(checkpoint: SavedCheckpoint, file: SavedFile, key: str) -> str:
         during.append((key, restored(store)["last"]["model.bin"]))
-        return send(one, file, key)
+        return send(checkpoint, file, key)
 
     monkeypatch.setattr(uploader, "_send", spy)
     end = run.end()
@@ -206,7 +206,7 @@ def test_retention_keeps_the_newest_and_every_nth(
     first = sorted(restored(store))
     sent: list[str] = []
     uploader = run.uploader(keep_last=2, keep_every=3)
-    monkeypatch.setattr(uploader, "_send", lambda one, file, key: sent.append(key))
+    monkeypatch.setattr(uploader, "_send", lambda item, file, key: sent.append(key))
     uploader.run_round(run.end())
 
     assert first == ["checkpoint-2", "checkpoint-3", "checkpoint-6", "checkpoint-7"]
@@ -295,14 +295,14 @@ WEIGHTS = bytes(range(256)) * 1000
 
 def link(run: SavedRun, path: str, target: str | Path) -> Path:
     """A link in the job's checkpoint directory."""
-    made = run.directory / "rank-0" / path
-    made.parent.mkdir(parents=True, exist_ok=True)
-    made.symlink_to(target)
-    return made
+    directory = run.directory / "rank-0" / path
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory.symlink_to(target)
+    return directory
 
 
 def skipped_links(store: DirectoryCheckpointStore) -> dict[str, int]:
-    return {one["name"]: one["skipped_links"] for one in RunCheckpoints(store, PREFIX).manifests()}
+    return {row["name"]: row["skipped_links"] for row in RunCheckpoints(store, PREFIX).manifests()}
 
 
 def in_place(tmp_path: Path, **settings: int) -> tuple[SavedRun, DirectoryCheckpointStore]:
@@ -395,7 +395,7 @@ def test_in_place_retention_keeps_targets_of_links(tmp_path: Path) -> None:
     run.finish()
 
     assert sorted(restored(store)) == ["best", "checkpoint-1", "checkpoint-3"]
-    assert [one.name for one in list_saved(run.directory)] == [
+    assert [item.name for item in list_saved(run.directory)] == [
         "best",
         "checkpoint-1",
         "checkpoint-3",

@@ -22,9 +22,9 @@ def base() -> Iterator[Path]:
     """A directory for the node of user nobody, who can't enter pytest's."""
     if not nobody_prefix():
         pytest.skip("needs root and setpriv to become user nobody")
-    with tempfile.TemporaryDirectory(prefix="trainctl-test-node-") as made:
-        Path(made).chmod(0o777)
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="trainctl-test-node-") as directory:
+        Path(directory).chmod(0o777)
+        yield Path(directory)
 
 
 def node_of_nobody(base: Path, prefix: tuple[str, ...] = ()) -> NodeHarness:

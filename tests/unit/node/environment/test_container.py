@@ -114,7 +114,7 @@ def test_secrets_are_in_the_job_only(held: NodeHarness, engine: EngineHarness) -
     )
     held.start(spec, {"token": SECRET})
     wait_for(lambda: "up" in held.log())
-    described = [engine.described(one) for one in engine.containers()]
+    described = [engine.described(container) for container in engine.containers()]
     arguments = b"".join(
         path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()
     )
@@ -126,9 +126,9 @@ def test_secrets_are_in_the_job_only(held: NodeHarness, engine: EngineHarness) -
     for place in ("".join(described).encode(), arguments, on_disk):
         assert b"two $HOME" not in place
     if engine.name != "apptainer":
-        (one,) = json.loads(described[0])
-        assert one["Name"].lstrip("/").startswith("trainctl-abcdefg-rank-0-")
-        assert one["Config"]["Labels"]["trainctl.run"] == str(held.directory())
+        (document,) = json.loads(described[0])
+        assert document["Name"].lstrip("/").startswith("trainctl-abcdefg-rank-0-")
+        assert document["Config"]["Labels"]["trainctl.run"] == str(held.directory())
 
 
 def test_failures_are_reported(held: NodeHarness, engine: EngineHarness) -> None:
@@ -176,7 +176,7 @@ def holders(node: NodeHarness) -> list[int]:
 
 def children(pid: int) -> list[int]:
     with contextlib.suppress(FileNotFoundError):
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
 
 

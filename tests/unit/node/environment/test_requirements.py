@@ -76,7 +76,7 @@ def test_requirements_that_can_not_be_kept(node: NodeHarness, text: str, error: 
         build(node)
 
     assert failure.value.kind == "RequirementsError"
-    assert [one.name for one in (node.root / "environments").glob("*") if one.is_dir()] == []
+    assert [path.name for path in (node.root / "environments").glob("*") if path.is_dir()] == []
     assert list((node.root / "environments").glob("*.json")) == []
 
 

@@ -55,10 +55,10 @@ def progress(node: NodeHarness) -> Any:
 
 def test_a_job_posts_by_the_protocol_of_kubeflow(node: NodeHarness) -> None:
     node.start(node.spec(POST, "sleep 60"))
-    found = wait_for(lambda: (progress(node) or {}).get("step") == 100 and progress(node))
+    result = wait_for(lambda: (progress(node) or {}).get("step") == 100 and progress(node))
 
-    assert (found["step"], found["total"], found["loss"]) == (100, 200, 0.25)
-    assert 0 <= found["remaining_seconds"] < 500  # by steps, not the 600 s of the report
+    assert (result["step"], result["total"], result["loss"]) == (100, 200, 0.25)
+    assert 0 <= result["remaining_seconds"] < 500  # by steps, not the 600 s of the report
 
 
 @pytest.mark.parametrize("case", cases("node/time_left"))
@@ -71,8 +71,8 @@ def test_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Any) -
     run.progress_lines.write_text("\n".join(lines))
     at = run.progress_lines.stat().st_mtime
     monkeypatch.setattr(time, "time", lambda: at)
-    found: Any = read_progress(run, at - 100)
-    assert found["remaining_seconds"] == pytest.approx(case["left"])
+    progress: Any = read_progress(run, at - 100)
+    assert progress["remaining_seconds"] == pytest.approx(case["left"])
 
 
 def test_lines_without_step_and_loss_are_no_progress(node: NodeHarness) -> None:
@@ -85,8 +85,8 @@ def test_a_job_appends_lines_of_which_invalid_ones_are_ignored(node: NodeHarness
     lines = ('{"step": 3, "total": 10}', '{"loss": 2.5, "step": "4"}', "no", "[1]", '{"loss": NaN}')
     node.start(node.spec(*(f"echo '{line}' >>$TRAINCTL_PROGRESS" for line in lines)))
     node.ended()
-    found = progress(node)
+    result = progress(node)
 
-    assert (found["step"], found["total"], found["loss"]) == (3, 10, 2.5)
-    assert found["remaining_seconds"] is None
+    assert (result["step"], result["total"], result["loss"]) == (3, 10, 2.5)
+    assert result["remaining_seconds"] is None
     assert node.call("metrics", {"key": "run-1"})["samples"][-1]["progress"]["loss"] == 2.5

@@ -41,8 +41,8 @@ def bin_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def samples(node: NodeHarness) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = node.call("metrics", {"key": "run-1"})["samples"]
-    return found
+    samples: list[dict[str, Any]] = node.call("metrics", {"key": "run-1"})["samples"]
+    return samples
 
 
 def test_a_short_run_has_a_first_and_a_last_sample(node: NodeHarness, tmp_path: Path) -> None:
@@ -52,43 +52,45 @@ def test_a_short_run_has_a_first_and_a_last_sample(node: NodeHarness, tmp_path: 
     wait_for(lambda: samples(node))  # the first sample is taken at once
     seen.touch()
     node.ended()
-    found = samples(node)
+    result = samples(node)
 
-    assert len(found) >= 2
-    assert found[-1]["cpu_seconds"] >= 0.3
-    assert found[-1]["processes"] == 0
-    assert found[-1]["ephemeral_storage"]["usage_bytes"] >= 1_000_000
-    assert 0 < found[-1]["ephemeral_storage"]["utilization"] <= 1
-    assert [one["time"] for one in found] == sorted(one["time"] for one in found)
-    assert found[-1]["host"]["memory_total_bytes"] > found[-1]["host"]["memory_available_bytes"] > 0
-    assert node.call("metrics", {"key": "run-1", "since": found[-1]["time"]})["samples"] == []
+    assert len(result) >= 2
+    assert result[-1]["cpu_seconds"] >= 0.3
+    assert result[-1]["processes"] == 0
+    assert result[-1]["ephemeral_storage"]["usage_bytes"] >= 1_000_000
+    assert 0 < result[-1]["ephemeral_storage"]["utilization"] <= 1
+    assert [row["time"] for row in result] == sorted(row["time"] for row in result)
+    assert (
+        result[-1]["host"]["memory_total_bytes"] > result[-1]["host"]["memory_available_bytes"] > 0
+    )
+    assert node.call("metrics", {"key": "run-1", "since": result[-1]["time"]})["samples"] == []
 
 
 def test_memory_is_that_of_the_whole_tree(node: NodeHarness) -> None:
     hold = "import time; block = b'x' * 80_000_000; time.sleep(60)"
     node.start(node.spec(f'setsid python3 -c "{hold}" & python3 -c "{hold}"'))
-    found = wait_for(
-        lambda: next((one for one in samples(node) if one["cpu_memory_usage_bytes"] > 1.6e8), None)
+    result = wait_for(
+        lambda: next((row for row in samples(node) if row["cpu_memory_usage_bytes"] > 1.6e8), None)
     )
 
-    assert found["cpu_memory_usage_bytes"] < 3e8
-    assert 2 <= found["processes"] <= 4
+    assert result["cpu_memory_usage_bytes"] < 3e8
+    assert 2 <= result["processes"] <= 4
 
 
 def test_gpus_that_the_job_may_use(node: NodeHarness, bin_: Path) -> None:
     program(bin_, "nvidia-smi", SMI)
     node.start(node.spec("sleep 60", environment={"CUDA_VISIBLE_DEVICES": "0"}))
-    found = wait_for(lambda: samples(node))[0]
+    result = wait_for(lambda: samples(node))[0]
 
-    assert found["gpu_utilization"] == {"0": 0.93}
-    assert found["gpu_memory_usage_bytes"] == {"0": 70000 * 2**20}
-    assert found["gpu_names"] == {"0": "NVIDIA H100 80GB HBM3"}
+    assert result["gpu_utilization"] == {"0": 0.93}
+    assert result["gpu_memory_usage_bytes"] == {"0": 70000 * 2**20}
+    assert result["gpu_names"] == {"0": "NVIDIA H100 80GB HBM3"}
 
 
 def test_gpus_of_both_vendors(bin_: Path) -> None:
     program(bin_, "nvidia-smi", SMI)
     both = gpus.list_gpus()
-    assert [(one.number, one.utilization) for one in both] == [(0, 0.93), (1, None)]
+    assert [(item.number, item.utilization) for item in both] == [(0, 0.93), (1, None)]
     assert gpus.visible_gpus(both, {"NVIDIA_VISIBLE_DEVICES": "all"}) == both
     assert gpus.visible_gpus(both, {"CUDA_VISIBLE_DEVICES": "GPU-bb"}) == both[1:]
     assert gpus.visible_gpus(both, {}) == both
@@ -105,12 +107,12 @@ def test_a_program_that_hangs_holds_up_nobody(node: NodeHarness, bin_: Path) -> 
     program(bin_, "nvidia-smi", f"echo x >> {bin_}/asked\ntrap '' TERM\nexec sleep 600\n")
     gate = node.base / "gate"
     node.start(node.spec(f"while [ ! -e {gate} ]; do sleep 0.05; done"))
-    found = wait_for(lambda: [one for one in samples(node) if one.get("problem")], 60)
+    result = wait_for(lambda: [sample for sample in samples(node) if sample.get("problem")], 60)
     wait_for(lambda: len(samples(node)) > 1, 60)
     gate.touch()
 
     assert node.ended()["status"] == "TRAINING_JOB_COMPLETED"
-    assert "nvidia-smi timed out" in found[0]["problem"]
+    assert "nvidia-smi timed out" in result[0]["problem"]
     assert (bin_ / "asked").read_text() == "x\n"
     assert "gpu_utilization" not in samples(node)[-1]
 
@@ -119,7 +121,7 @@ def test_a_history_stays_small(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     for number in range(12_000):
         metrics._append(path, {"time": number, "host": {}, "more": "x" * 400})
-    times = [one["time"] for one in metrics._read(path)]
+    times = [row["time"] for row in metrics._read(path)]
     half = len(times) // 2
 
     assert path.stat().st_size <= metrics.HISTORY_BYTES

@@ -22,9 +22,9 @@ COMPLETED = "TRAINING_JOB_COMPLETED"
 @pytest.fixture
 def gpus(node: NodeHarness, monkeypatch: pytest.MonkeyPatch) -> FakeNvidiaGpus:
     """Four GPUs that nobody else on this machine knows."""
-    made = FakeNvidiaGpus.make(node.base / "tools", 4)
-    monkeypatch.setenv("PATH", f"{made.tools}:{os.environ['PATH']}")
-    return made
+    gpus = FakeNvidiaGpus.make(node.base / "tools", 4)
+    monkeypatch.setenv("PATH", f"{gpus.tools}:{os.environ['PATH']}")
+    return gpus
 
 
 def waits(node: NodeHarness, key: str) -> str | None:

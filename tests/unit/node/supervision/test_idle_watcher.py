@@ -183,12 +183,12 @@ def watcher_of(node: NodeHarness) -> int:
     """The one process that writes the watcher's log."""
 
     def pids() -> list[int]:
-        found = []
+        result = []
         for path in Path("/proc").glob("[0-9]*/fd/2"):
             with contextlib.suppress(OSError):
                 if path.readlink() == node.root / "idle_shutdown.log":
-                    found.append(int(path.parts[2]))
-        return found
+                    result.append(int(path.parts[2]))
+        return result
 
     (pid,) = wait_for(pids)
     return pid

@@ -47,15 +47,15 @@ def ask(root: Path, gpus: RunGpus = NO_GPUS, **more: Any) -> dict[str, Any]:
 
 
 def findings(response: dict[str, Any]) -> list[tuple[str, str, str]]:
-    return [(one["check"], one["level"], one["summary"]) for one in response["findings"]]
+    return [(row["check"], row["level"], row["summary"]) for row in response["findings"]]
 
 
 @pytest.fixture
 def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvidiaGpus:
     """Two H100 that are healthy, on a host whose kernel has logged nothing of them."""
-    made = FakeNvidiaGpus.make(tmp_path / "tools", 2)
-    monkeypatch.setenv("PATH", f"{made.tools}:{os.environ['PATH']}")
-    return made
+    gpus = FakeNvidiaGpus.make(tmp_path / "tools", 2)
+    monkeypatch.setenv("PATH", f"{gpus.tools}:{os.environ['PATH']}")
+    return gpus
 
 
 def test_a_healthy_host_has_no_findings(tmp_path: Path, gpus: FakeNvidiaGpus) -> None:

@@ -23,9 +23,9 @@ def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes the machine's cards."""
 
     def make(count: int = 2, **how: Any) -> FakeAmdGpus:
-        made = FakeAmdGpus.make(tmp_path / "tools", count, **how)
-        monkeypatch.setenv("PATH", f"{made.tools}:{os.environ['PATH']}")
-        return made
+        gpus = FakeAmdGpus.make(tmp_path / "tools", count, **how)
+        monkeypatch.setenv("PATH", f"{gpus.tools}:{os.environ['PATH']}")
+        return gpus
 
     return make
 
@@ -33,12 +33,12 @@ def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 @pytest.mark.parametrize("unique", ["N/A", "", "0x0", "0x59f03e0beb4e0a04"])
 def test_cards_without_an_id_of_their_own_are_known_by_their_bus(cards: Make, unique: str) -> None:
     """So are partitions of one GPU, which all report the same id."""
-    made = cards(unique=unique, before=WARNING)
+    created = cards(unique=unique, before=WARNING)
 
-    found = gpus.list_gpus()
+    result = gpus.list_gpus()
 
-    assert [gpu.id for gpu in found] == made.buses
-    assert [gpu.memory_total for gpu in found] == [17163091968] * 2
+    assert [gpu.id for gpu in result] == created.buses
+    assert [gpu.memory_total for gpu in result] == [17163091968] * 2
 
 
 def test_a_card_is_known_by_its_unique_id(cards: Make) -> None:
@@ -49,8 +49,8 @@ def test_a_card_is_known_by_its_unique_id(cards: Make) -> None:
 
 def test_a_card_that_another_process_uses_is_not_claimed(node: NodeHarness, cards: Make) -> None:
     """A process without queues on any card uses none."""
-    made = cards(3)
-    made.compute({os.getpid(): [0], 1: []}, before=WARNING)
+    created = cards(3)
+    created.compute({os.getpid(): [0], 1: []}, before=WARNING)
 
     node.run(
         "echo $BT_NUM_GPUS: $HIP_VISIBLE_DEVICES",

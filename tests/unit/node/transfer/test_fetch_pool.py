@@ -35,8 +35,8 @@ def lines(listing: Listing, held: Held) -> list[list[tuple[bool, list[str]]]]:
     holds = {f"node-{number}": to_hex(row) for number, row in enumerate(held)}
     owners = [PeerSchedule(listing, node, holds) for node in sorted(holds)]
     return [
-        [(here, one.sources(number)) for number, here in enumerate(row)]
-        for one, row in zip(owners, held, strict=True)
+        [(here, owner.sources(number)) for number, here in enumerate(row)]
+        for owner, row in zip(owners, held, strict=True)
     ]
 
 
@@ -50,8 +50,8 @@ def nothing(nodes: int, parts: int) -> Held:
 
 def sends(listing: Listing, held: Held) -> Counter[str]:
     """How many parts each node sends without faults."""
-    found = lines(listing, held)
-    return Counter(line[0] for row in found for here, line in row if not here and line)
+    result = lines(listing, held)
+    return Counter(line[0] for row in result for here, line in row if not here and line)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -92,9 +92,9 @@ def test_nodes_with_a_part_are_asked_first(seed: int) -> None:
 def test_all_send_about_as_much(nodes: int, chunks: int, held: Callable[[int, int], Held]) -> None:
     """At most a chunk for each other node above the mean."""
     listing = listing_of(chunks)
-    found = sends(listing, held(nodes, chunks))
+    result = sends(listing, held(nodes, chunks))
 
-    assert max(found.values()) < found.total() / nodes + nodes - 1
+    assert max(result.values()) < result.total() / nodes + nodes - 1
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 300])
@@ -105,7 +105,7 @@ def test_the_parts_of_a_node_are_a_hexadecimal_number(count: int) -> None:
 
     text = to_hex(present)
 
-    assert text == f"{sum(one << number for number, one in enumerate(present)):x}"
+    assert text == f"{sum(item << number for number, item in enumerate(present)):x}"
     assert [has_bit(from_hex(text, count), number) for number in range(count)] == present
     assert not any(has_bit(from_hex("0", count), number) for number in range(count))
     for wrong in ("-1", "0x1", "g"):
@@ -122,7 +122,7 @@ def test_a_batch_has_so_many_files_and_bytes_at_most(
     files = listing_of(1, small=8).files
     monkeypatch.setattr(fetch_pool, limit, 4 if limit == "_BATCH_MAX_FILES" else CHUNK_BYTES)
 
-    found = list(batches(files))
+    result = list(batches(files))
 
-    assert [len(batch) for batch in found] == sizes
-    assert [file for batch in found for file in batch] == list(files)
+    assert [len(batch) for batch in result] == sizes
+    assert [file for batch in result for file in batch] == list(files)

@@ -208,7 +208,7 @@ def files(tmp_path: Path) -> MirrorFixture:
 def reader_of(addresses: Sequence[str], port: int, **more: str) -> ServerReader:
     """A reader of a server with these addresses."""
     return ServerReader(
-        {"urls": [f"http://{one}:{port}" for one in addresses], "token": TOKEN, **more}
+        {"urls": [f"http://{address}:{port}" for address in addresses], "token": TOKEN, **more}
     )
 
 
@@ -244,9 +244,9 @@ def test_a_silent_address_is_given_up(
         full = stack.enter_context(socket.create_server((A, 0), backlog=0))
         port = full.getsockname()[1]
         for _ in range(2):  # a third gets no answer, as behind a firewall
-            one = stack.enter_context(socket.socket())
-            one.setblocking(False)
-            one.connect_ex((A, port))
+            item = stack.enter_context(socket.socket())
+            item.setblocking(False)
+            item.connect_ex((A, port))
         reader = reader_of([A, B], port)
         with pytest.raises(OSError, match=f"{A}:{port} did not respond.*; .*{B}:{port}.*refused"):
             load(reader, files)

@@ -42,8 +42,8 @@ def test_the_mirror_sends_one_copy(tmp_path: Path, tls: bool) -> None:
     group.assert_delivered()
     size = group.mirror.listing.size
     assert sent <= 1.05 * size
-    assert sum(one["bytes_mirror"] for one in results) == sent
-    assert [one["bytes_mirror"] + one["bytes_peers"] for one in results] == [size] * 3
+    assert sum(result["bytes_mirror"] for result in results) == sent
+    assert [result["bytes_mirror"] + result["bytes_peers"] for result in results] == [size] * 3
 
 
 def test_chunks_that_some_nodes_have_are_not_fetched_again(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_chunks_that_some_nodes_have_are_not_fetched_again(tmp_path: Path) -> No
 
     group.assert_delivered()
     assert sent == group.mirror.listing.size - 2 * CHUNK_BYTES
-    assert [one["bytes_node"] for one in results] == [CHUNK_BYTES, CHUNK_BYTES, 0]
+    assert [result["bytes_node"] for result in results] == [CHUNK_BYTES, CHUNK_BYTES, 0]
 
 
 class HaltingSource(MirrorObjectSource):

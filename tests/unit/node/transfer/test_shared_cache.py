@@ -71,8 +71,8 @@ def test_one_node_fetches_what_all_need(gang: PeerGroup, shared: Path) -> None:
 
     gang.assert_delivered()
     size = gang.mirror.listing.size
-    assert server.sent == sum(one["bytes_mirror"] for one in results) == size
-    assert [one["bytes_mirror"] + one["bytes_cluster"] for one in results] == [size] * 3
+    assert server.sent == sum(result["bytes_mirror"] for result in results) == size
+    assert [result["bytes_mirror"] + result["bytes_cluster"] for result in results] == [size] * 3
     assert blobs_in(shared) == chunks_of(gang.mirror.listing)
     assert list((shared / ".tmp").iterdir()) == list((shared / "leases").glob("*")) == []
 
