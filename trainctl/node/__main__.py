@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Any, BinaryIO, Callable, Mapping
+from typing import Any, Callable, Mapping
 
 from trainctl.base.filesystem.space import from_os_error
 from trainctl.base.protocol.wire import emit, error_to_json, read_request, write_line
@@ -115,10 +115,12 @@ def _dispatch(method: str, request: Mapping[str, Any]) -> None:
     if method in _RAW_METHODS:
         _find_function(_RAW_METHODS[method])(request, _write)
     elif method in _PAYLOAD_METHODS:
-        import tempfile  # slow to import
+        import shutil  # slow to import
+        import tempfile
 
         with tempfile.TemporaryFile() as payload:
-            _copy(sys.stdin.buffer, payload)
+            shutil.copyfileobj(sys.stdin.buffer, payload, _COPY_BYTES)
+            payload.seek(0)
             write_line({"result": _find_function(_PAYLOAD_METHODS[method])(request, emit, payload)})
     elif method in _CALLBACK_METHODS:
         write_line(
@@ -143,12 +145,6 @@ def _find_function(path: str) -> Callable[..., Any]:
     module, _, name = path.rpartition(".")
     function: Callable[..., Any] = getattr(importlib.import_module(f"trainctl.node.{module}"), name)
     return function
-
-
-def _copy(source: BinaryIO, target: BinaryIO) -> None:
-    for data in iter(lambda: source.read(_COPY_BYTES), b""):
-        target.write(data)
-    target.seek(0)
 
 
 def _write(data: bytes) -> None:

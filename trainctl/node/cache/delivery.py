@@ -21,7 +21,7 @@ from trainctl.node.cache.listings import (
     ListingTrees,
     receive_listings,
 )
-from trainctl.node.runs.mount import private_mounts
+from trainctl.node.runs.mount import mount_problem
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout, layout_of
 from trainctl.node.transfer.fetch import (
@@ -97,9 +97,7 @@ def _deliver(
     for directory in (layout.partial, layout.locks, layout.trees, layout.completion_markers):
         make_directory(directory)
     large = len(listing.files) > MAX_CHECKED_FILES
-    thoroughly = bool(request.get("verify")) or (
-        large and not private_mounts(layout.partial).possible
-    )
+    thoroughly = bool(request.get("verify") or (large and mount_problem(layout.partial)))
     if trees.is_intact(listing, thoroughly=thoroughly):
         remove_stale_leases(layout.locks)
         return NOTHING_MOVED

@@ -51,11 +51,7 @@ def complaint(text: str) -> str:
     return next((line for line in lines if line and not line.startswith(_HELP_PREFIXES)), "")
 
 
-def run_program(
-    argv: Sequence[str],
-    seconds: float = CALL_SECONDS,
-    variables: Optional[Mapping[str, str]] = None,
-) -> ProgramResult:
+def run_program(argv: Sequence[str], seconds: float = CALL_SECONDS) -> ProgramResult:
     """Run a program to its end; exit code 127 if missing, 124 on a timeout."""
     try:
         done = subprocess.run(
@@ -64,7 +60,6 @@ def run_program(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             timeout=seconds,
-            env={**os.environ, **(variables or {})},
             check=False,
         )
     except FileNotFoundError:
@@ -214,6 +209,11 @@ def engine_command(
             *mounts,
             *(spec.image, "/bin/sh", str(FIRST)),
         ), {_PREFIX + name: value for name, value in variables.items()}
+    if engine == DOCKER:
+        devices = "all" if "all" in spec.gpus else f'"device={",".join(spec.gpus)}"'
+        gpus = ["--gpus", devices] if spec.gpus else []
+    else:  # names of the Container Device Interface
+        gpus = [word for gpu in spec.gpus for word in ("--device", f"nvidia.com/gpu={gpu}")]
     return (
         *(engine, "run", "--interactive", "--pull", "never", "--log-driver", "none"),
         *(("--rm",) if engine == PODMAN else ()),  # docker may report exit code 0 then
@@ -222,7 +222,7 @@ def engine_command(
         *("--security-opt", "label=disable", "--stop-timeout", "0"),
         *("--shm-size", str(limits.shm_size)),
         *shared,
-        *_gpus(engine, spec.gpus),
+        *gpus,
         *(word for device in access.devices for word in ("--device", device)),
         *(word for item in access.ulimits.items() for word in ("--ulimit", "%s=%d" % item)),
         *(word for name in access.capabilities for word in ("--cap-add", name)),
@@ -232,27 +232,14 @@ def engine_command(
     ), {}
 
 
-def _gpus(engine: str, gpus: Sequence[str]) -> List[str]:
-    """Docker has its own option; podman takes names of the Container Device Interface."""
-    if not gpus:
-        return []
-    if engine == DOCKER:
-        devices = "all" if gpus[0] == "all" else f'"device={",".join(gpus)}"'
-        return ["--gpus", devices]
-    return [word for gpu in gpus for word in ("--device", f"nvidia.com/gpu={gpu}")]
-
-
 def mount_option(bind: BindMount) -> str:
     """Value of the engines' ``--mount`` option: a line of CSV (RFC 4180)."""
     fields = ["type=bind", f"source={bind.source}", f"target={bind.target}"]
-    return ",".join(map(_field, [*fields, "readonly"] if bind.read_only else fields))
-
-
-def _field(text: str) -> str:
-    if "," not in text and '"' not in text:
-        return text
-    doubled = text.replace('"', '""')
-    return f'"{doubled}"'
+    fields += ["readonly"] if bind.read_only else []
+    return ",".join(
+        '"' + field.replace('"', '""') + '"' if "," in field or '"' in field else field
+        for field in fields
+    )
 
 
 _PREFIX = "APPTAINERENV_"

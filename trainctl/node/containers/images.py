@@ -120,25 +120,23 @@ def _pull_sif(
         result = run_streaming(argv, variables, emit)
         if result.code == 0:
             digest = _sha256(image)
-            directories = (document.get("WorkingDir") for document in _objects(image))
-            workdir = next((str(directory) for directory in directories if directory), "")
-            record = {"digest": f"sha256:{digest}", "workdir": workdir}
+            record = {"digest": f"sha256:{digest}", "workdir": _workdir(image)}
             image.replace(make_directory(store.sif) / f"{digest}.sif")
             write_json(_record(layout, reference), record)
     return result
 
 
-def _objects(path: Path) -> Iterator[Dict[str, Any]]:
-    for line in run_program((APPTAINER, "sif", "list", str(path))).out.splitlines():
+def _workdir(image: Path) -> str:
+    """WORKDIR in the first JSON object of a file that has one; empty if none has."""
+    for line in run_program((APPTAINER, "sif", "list", str(image))).out.splitlines():
         fields = [field.strip() for field in line.split("|")]
         if fields[0].isdigit() and fields[-1].startswith("JSON"):
-            try:
-                dump = run_program((APPTAINER, "sif", "dump", fields[0], str(path)))
+            with contextlib.suppress(ValueError):
+                dump = run_program((APPTAINER, "sif", "dump", fields[0], str(image)))
                 document = json.loads(dump.out)
-            except ValueError:
-                continue
-            if isinstance(document, dict):
-                yield document
+                if isinstance(document, dict) and document.get("WorkingDir"):
+                    return str(document["WorkingDir"])
+    return ""
 
 
 def _record(layout: Layout, reference: str) -> Path:

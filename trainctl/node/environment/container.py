@@ -112,7 +112,9 @@ def launch(
         for name, value in public.items()
     }
     limits, access = _resources(spec)
-    image, ids = container["image"], _gpus(gpus, variables)
+    # all for a job that has GPUs but claimed none by name
+    ids = gpus or (("all",) if variables.get("BT_NUM_GPUS", "0") != "0" else ())
+    image = container["image"]
     container_spec = ContainerSpec(image, run.directory, name, binds, inside, ids, limits, access)
     argv, engine_variables = engine_command(engine, container_spec, root=os.geteuid() == 0)
     persistent = {str(link["target"]) for link in spec.get("links", [])}
@@ -200,10 +202,3 @@ def _container_path(path: str, mounts: Sequence[BindMount]) -> str:
         if is_inside(Path(path), Path(mount.source)):
             return str(PurePosixPath(mount.target) / Path(path).relative_to(mount.source))
     return path
-
-
-def _gpus(claimed: Sequence[str], variables: Mapping[str, str]) -> Tuple[str, ...]:
-    """GPUs claimed by the run; all for a job that has GPUs but claimed none by name."""
-    if claimed:
-        return tuple(claimed)
-    return ("all",) if variables.get("BT_NUM_GPUS", "0") != "0" else ()

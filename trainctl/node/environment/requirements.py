@@ -9,7 +9,7 @@ import re
 import subprocess
 import tarfile
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple
+from typing import Any, Callable, Dict, List, Mapping
 
 from trainctl.base.filesystem.files import make_directory, read_json, remove_tree, write_json
 from trainctl.base.lease import FileLease
@@ -24,22 +24,22 @@ Emit = Callable[[Dict[str, Any]], None]
 _INCLUDED = re.compile(r"^\s*(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)")
 _LOCAL = re.compile(r"^\s*(?:-e\b|--editable\b|\.{0,2}/|file:)")
 _DESCRIBE = "import json,os,platform,sys; print(json.dumps([os.path.realpath(sys.executable),platform.python_version(),platform.machine()]))"
+"""Prints path, version and machine of the interpreter that a job would use."""
 _LAST_LINES = 12
-
-
-class Interpreter(NamedTuple):
-    """The Python interpreter that a job would use."""
-
-    path: str
-    version: str
-    machine: str
 
 
 def build_environment(request: EnvironmentRequest, emit: Emit) -> EnvironmentResponse:
     """Build a virtual environment from a requirements file, once per digest."""
     layout, name = Layout(request["root"]), str(request["requirements"])
     texts = requirement_texts(layout, request["code"], name)
-    python = _interpreter()
+    paths = run_in_login_shell("command -v python3 || command -v python", None).stdout.split()
+    if not paths:
+        raise RequirementsError(
+            "python3 not found on the login shell's PATH", "Install it, or set venv."
+        )
+    query = [paths[-1], "-I", "-c", _DESCRIBE]
+    description = subprocess.run(query, capture_output=True, text=True, timeout=QUERY_SECONDS)
+    python: List[str] = json.loads(description.stdout)
     digest = hashlib.sha256(json.dumps([sorted(texts.items()), *python]).encode()).hexdigest()
     path = layout.environments / digest  # fixed, as scripts name it
     marker = layout.environments / f"{digest}.json"
@@ -55,11 +55,11 @@ def build_environment(request: EnvironmentRequest, emit: Emit) -> EnvironmentRes
         if not is_complete():
             remove_tree(path)
             try:
-                _install(python, path, texts, name, emit)
+                _install(python[0], path, texts, name, emit)
             except (TrainctlError, OSError):
                 remove_tree(path)
                 raise
-            write_json(marker, {"requirements": texts, "python": list(python)})
+            write_json(marker, {"requirements": texts, "python": python})
     return {"venv": str(path), "built": True}
 
 
@@ -72,7 +72,15 @@ def requirement_texts(layout: Layout, code: Any, name: str) -> Dict[str, str]:
             path = pending.pop()
             if path in texts:
                 continue
-            texts[path] = _text(tar, path)
+            try:
+                member = tar.extractfile(path)
+            except KeyError:
+                member = None
+            if member is None:
+                raise RequirementsError(
+                    f"file {path!r} not found in the code", "Requirements must be part of the code."
+                )
+            texts[path] = member.read().decode(errors="replace")
             for line in texts[path].splitlines():
                 if _LOCAL.match(line):
                     raise RequirementsError(
@@ -85,9 +93,7 @@ def requirement_texts(layout: Layout, code: Any, name: str) -> Dict[str, str]:
     return texts
 
 
-def _install(
-    python: Interpreter, path: Path, texts: Mapping[str, str], name: str, emit: Emit
-) -> None:
+def _install(python: str, path: Path, texts: Mapping[str, str], name: str, emit: Emit) -> None:
     """Use uv if it is installed, as it is ten times as fast; else venv and pip."""
     directory, own = make_directory(path) / "requirements", str(path / "bin" / "python")
     for file, text in texts.items():
@@ -98,12 +104,12 @@ def _install(
     uv = run_in_login_shell("command -v uv", None).stdout.strip()
     if uv:
         commands = [
-            [uv, "venv", "--quiet", "--allow-existing", "--python", python.path, str(path)],
+            [uv, "venv", "--quiet", "--allow-existing", "--python", python, str(path)],
             [uv, "pip", "install", "--python", own, "-r", requirements],
         ]
     else:
         commands = [
-            [python.path, "-m", "venv", str(path)],
+            [python, "-m", "venv", str(path)],
             [own, "-m", "pip", "install", "--disable-pip-version-check", "-r", requirements],
         ]
     for argv in commands:
@@ -126,29 +132,3 @@ def _run(argv: List[str], directory: Path, emit: Emit) -> None:
             emit({"line": line.rstrip()[:200]})
     if process.returncode != 0:
         raise RequirementsError("cannot install the requirements", "\n".join(last))
-
-
-def _interpreter() -> Interpreter:
-    paths = run_in_login_shell("command -v python3 || command -v python", None).stdout.split()
-    if not paths:
-        raise RequirementsError(
-            "python3 not found on the login shell's PATH",
-            "Install it, or set venv.",
-        )
-    description = subprocess.run(
-        [paths[-1], "-I", "-c", _DESCRIBE], capture_output=True, text=True, timeout=QUERY_SECONDS
-    )
-    return Interpreter(*json.loads(description.stdout))
-
-
-def _text(tar: tarfile.TarFile, path: str) -> str:
-    try:
-        member = tar.extractfile(path)
-    except KeyError:
-        member = None
-    if member is None:
-        raise RequirementsError(
-            f"file {path!r} not found in the code",
-            "Requirements must be part of the code.",
-        )
-    return member.read().decode(errors="replace")

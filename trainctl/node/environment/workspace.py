@@ -17,7 +17,7 @@ from trainctl.base.protocol.runs import PersistentDirectory, RunSpec
 from trainctl.errors import NodeError, UnknownOnNode
 from trainctl.node.cache import code_archives
 from trainctl.node.cache.holds import hold_listing
-from trainctl.node.runs.mount import Mount, check_mounts, private_mounts
+from trainctl.node.runs.mount import Mount, check_mounts, mount_problem
 from trainctl.node.runs.record import (
     RUN_VARIABLE,
     NodeRun,
@@ -133,12 +133,12 @@ def prepare_job(run: NodeRun, spec: RunSpec, data: Path) -> PreparedJob:
     if spec.get("container"):
         mounts = tuple(_DirectoryLayout(run, spec, private=True, linked=False).mounts)
         return PreparedJob(mounts, "container", "read-only" if spec["listings"] else "none")
-    private = private_mounts(run.directory)
-    directories = _DirectoryLayout(run, spec, private.possible)
-    if not private.possible and directories.mounts:
+    problem = mount_problem(run.directory)
+    directories = _DirectoryLayout(run, spec, not problem)
+    if problem and directories.mounts:
         raise NodeError(
             f"cannot mount {directories.mounts[0].target} for the job on this node",
-            f"Private mounts don't work: {private.detail}. Use a relative mount_location.",
+            f"Private mounts don't work: {problem}. Use a relative mount_location.",
         )
     check_mounts(directories.mounts, [run.layout.root, run.layout.cache, data])
     for path, target in directories.links:
@@ -146,7 +146,7 @@ def prepare_job(run: NodeRun, spec: RunSpec, data: Path) -> PreparedJob:
     mounts, variables = tuple(directories.mounts), directories.variables
     if not spec["listings"]:
         return PreparedJob(mounts, "namespace" if mounts else "none", "none", variables)
-    if private.possible:
+    if not problem:
         return PreparedJob(mounts, "namespace", "read-only", variables)
     return PreparedJob((), "link", "advisory", variables)
 
@@ -272,17 +272,14 @@ def check_host(requirement: HostRequirement) -> MissingHostRequirements:
     if venv and not os.access(str(_venv(venv) / "bin" / "python"), os.X_OK):
         return {"lacks": [f"{venv} is not a virtual environment: it has no bin/python"]}
     # Profiles keep the system's directories in PATH, and a login shell is slow to start.
-    if not program or shutil.which(program, path=os.confstr("CS_PATH")):
-        return {"lacks": []}
-    try:
+    if program and not shutil.which(program, path=os.confstr("CS_PATH")):
         path = shlex.quote(str(Path(program).expanduser()))
         query = f"command -v -- {path} >/dev/null || exit {_EXIT_NO_PROGRAM}"
-        code = run_in_login_shell(query, venv).returncode
-    except subprocess.TimeoutExpired:
-        return {"lacks": []}  # the profile is slow; the program may exist
-    where = f" in {venv} or" if venv else ""
-    missing = f"program {program} not found{where} on the login shell's PATH"
-    return {"lacks": [missing] if code == _EXIT_NO_PROGRAM else []}
+        with contextlib.suppress(subprocess.TimeoutExpired):  # then the program may exist
+            if run_in_login_shell(query, venv).returncode == _EXIT_NO_PROGRAM:
+                where = f" in {venv} or" if venv else ""
+                return {"lacks": [f"program {program} not found{where} on the login shell's PATH"]}
+    return {"lacks": []}
 
 
 def run_in_login_shell(text: str, venv: Optional[str]) -> subprocess.CompletedProcess[str]:

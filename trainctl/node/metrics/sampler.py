@@ -20,7 +20,7 @@ from trainctl.base.protocol.runs import MetricsRequest, MetricsResponse, RunSpec
 from trainctl.base.system.processes import cpu_seconds, descendants, parent_of
 from trainctl.base.system.syscalls import fork_child
 from trainctl.errors import TrainctlError, UnknownOnNode
-from trainctl.node.containers.cleanup import ContainerProcesses, container_processes
+from trainctl.node.containers.cleanup import container_processes
 from trainctl.node.metrics.progress import read_progress
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system import gpus
@@ -95,9 +95,8 @@ class Sampler:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         ended = children.ru_utime + children.ru_stime - self._spent
         self._started = time.monotonic()
-        with_gpus = self._started >= self._gpus_due and not last
-        sample = _Sample(self._run, self._spec, last=last)
-        self._child = fork_child(lambda: sample.take(ended, with_gpus=with_gpus))
+        supervisor = os.getpid()
+        self._child = fork_child(lambda: self._sample(supervisor, ended, last=last))
 
     def _collect(self) -> None:
         """Schedule the next sample by the cost of the last; kill one that takes too long."""
@@ -125,25 +124,19 @@ class Sampler:
             self._gpus_due = now + self._gpu_pause
             self._gpu_pause *= 2
 
-
-class _Sample:
-    """One sample, in its own process."""
-
-    def __init__(self, run: NodeRun, spec: RunSpec, *, last: bool) -> None:
-        self._run = run
-        self._last = last
-        self._spec = spec
-        self._supervisor = os.getpid()
-
-    def take(self, ended_seconds: float, *, with_gpus: bool) -> int:
-        """Append the sample to the history; the process's exit code."""
+    def _sample(self, supervisor: int, ended_seconds: float, *, last: bool) -> int:
+        """Append a sample to the history in a process of its own; return its exit code."""
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.nice(19)
         history = self._run.directory / "metrics.jsonl"
         before = next(iter(_read(history, 2**16)[-1:]), None)
         container = container_processes(self._run.directory, (before or {}).get("container"))
         sample: Json = {"time": round(time.time(), 3), "container": container.record}
-        sample.update(process_usage(self._supervisor, ended_seconds, container))
+        below = [pid for pid in descendants(supervisor) if pid != os.getpid()]
+        job = [*job_pids(supervisor, below), *container.pids]
+        seconds = ended_seconds + cpu_seconds(below) + container.cpu_seconds
+        sample["processes"], sample["cpu_seconds"] = len(job), round(seconds, 2)
+        sample["cpu_memory_usage_bytes"] = sum(map(_memory, job))
         sample["host"] = host_usage()
         started_at = self._run.record.get("started_at")
         # cores in use since the previous sample; None if the clock was set back
@@ -155,40 +148,25 @@ class _Sample:
         sample["progress"] = read_progress(self._run, started_at)
         code = 0
         try:
-            sample.update(self._gpus() if with_gpus else {})
+            with_gpus = self._started >= self._gpus_due and not last
+            sample.update(_gpu_usage(supervisor) if with_gpus else {})
         except gpus.ToolTimeout as error:
             sample["problem"] = error.summary
             code = _EXIT_GPU_TIMEOUT
-        sample.update(self._disks())
+        except TrainctlError:  # reported by ``plan`` and ``nodes``
+            pass
+        sample.update(self._disks(last=last))
         _append(history, sample)
         return code
 
-    def _gpus(self) -> Json:
-        try:
-            all_gpus = gpus.list_gpus(_GPU_SECONDS)
-        except gpus.ToolTimeout:
-            raise
-        except TrainctlError:  # reported by ``plan`` and ``nodes``
-            return {}
-        if not all_gpus:
-            return {}
-        job = job_pids(self._supervisor, descendants(self._supervisor))
-        visible = gpus.visible_gpus(all_gpus, variables_of(job))
-        return {
-            "gpu_utilization": {str(gpu.number): gpu.utilization for gpu in visible},
-            "gpu_memory_usage_bytes": {str(gpu.number): gpu.memory_used for gpu in visible},
-            "gpu_memory_total_bytes": {str(gpu.number): gpu.memory_total for gpu in visible},
-            "gpu_names": {str(gpu.number): gpu.name for gpu in visible},
-        }
-
-    def _disks(self) -> Json:
+    def _disks(self, *, last: bool) -> Json:
         """Usage of file systems and, less often, of directories."""
         directories = {
             "ephemeral_storage": [self._run.work, self._run.scratch, self._run.view],
             "checkpoints": job_directory(self._spec, "BT_CHECKPOINT_DIR"),
             "cache": job_directory(self._spec, "BT_PROJECT_CACHE_DIR"),
         }
-        usage = self._usage(directories)
+        usage = self._usage(directories, last=last)
         disks: Json = {}
         for name, paths in directories.items():
             if not paths:
@@ -202,14 +180,16 @@ class _Sample:
                 disks[name]["free_bytes"] = available
         return disks
 
-    def _usage(self, directories: Mapping[str, List[Path]]) -> Mapping[str, Optional[int]]:
+    def _usage(
+        self, directories: Mapping[str, List[Path]], *, last: bool
+    ) -> Mapping[str, Optional[int]]:
         path = self._run.directory / DISK_USAGE
         stored = read_json(path) or {"due": 0.0, "usage": {}}
         is_fresh = time.time() < stored["due"] < time.time() + _DAY
         usage: Mapping[str, Optional[int]] = stored["usage"]
-        if is_fresh and not self._last:
+        if is_fresh and not last:
             return usage
-        timeout = _DISK_SECONDS if not self._last else _LAST_SECONDS / 2
+        timeout = _DISK_SECONDS if not last else _LAST_SECONDS / 2
         deadline, cpu = time.monotonic() + timeout, time.process_time()
         usage = {name: disk_usage(paths, deadline) for name, paths in directories.items()}
         cost = (time.process_time() - cpu) * _COST_RATIO / (os.cpu_count() or 1)
@@ -276,22 +256,6 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _BLOCK_UNIT = 512  # unit of st_blocks on every file system: stat(2)
 
 
-def process_usage(
-    supervisor: int, ended_seconds: float, container_processes: ContainerProcesses
-) -> Json:
-    """CPU seconds and memory of a job; ``ended_seconds``: CPU time of reaped ones."""
-    own = os.getpid()
-    below = [pid for pid in descendants(supervisor) if pid != own]
-    job = [*job_pids(supervisor, below), *container_processes.pids]
-    return {
-        "processes": len(job),
-        "cpu_seconds": round(
-            ended_seconds + cpu_seconds(below) + container_processes.cpu_seconds, 2
-        ),
-        "cpu_memory_usage_bytes": sum(map(_memory, job)),
-    }
-
-
 def job_pids(supervisor: int, below: Iterable[int]) -> List[int]:
     """Processes below a supervisor except its direct children, such as the warden."""
     return [pid for pid in below if parent_of(pid) != supervisor]
@@ -332,16 +296,25 @@ def disk_usage(paths: Iterable[Path], deadline: float) -> Optional[int]:
     return total
 
 
-def variables_of(pids: Iterable[int]) -> Mapping[str, str]:
-    """Environment of the first of these processes whose environment is readable."""
-    for pid in pids:
-        try:
+def _gpu_usage(supervisor: int) -> Json:
+    """Usage of the GPUs that the variables of the job's first readable process name; TrainctlError if a tool fails."""
+    devices = gpus.list_gpus(_GPU_SECONDS)
+    if not devices:
+        return {}
+    variables: Dict[str, str] = {}
+    for pid in job_pids(supervisor, descendants(supervisor)):
+        with contextlib.suppress(OSError):
             text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if text:
-            return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
-    return {}
+            if text:
+                variables = dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
+                break
+    visible = gpus.visible_gpus(devices, variables)
+    return {
+        "gpu_utilization": {str(gpu.number): gpu.utilization for gpu in visible},
+        "gpu_memory_usage_bytes": {str(gpu.number): gpu.memory_used for gpu in visible},
+        "gpu_memory_total_bytes": {str(gpu.number): gpu.memory_total for gpu in visible},
+        "gpu_names": {str(gpu.number): gpu.name for gpu in visible},
+    }
 
 
 def _memory(pid: int) -> int:

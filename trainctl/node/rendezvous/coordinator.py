@@ -146,7 +146,10 @@ class Coordinator:
             if now >= self._collect_until and not missing:
                 self._decide()
         elif self._complete_at is not None and now >= self._complete_at:
-            self._complete()
+            # that is enough: stop the ranks that remain
+            rank = next(iter(self._ended))
+            self._cause, self._final = _cause(rank, runs.COMPLETED, None), True
+            self._end_others(None)
 
     def _is(self, rank: int, word: str, **members: int) -> bool:
         state = self._states[rank]
@@ -295,13 +298,12 @@ class Coordinator:
         if len(self._ended) == len(self._all):
             if self._stage == "running" and failed:
                 self._decide()
-            self._conclude(now)
-
-    def _complete(self) -> None:
-        """Stop the ranks that remain after others have completed."""
-        rank = next(iter(self._ended))
-        self._cause, self._final = _cause(rank, runs.COMPLETED, None), True
-        self._end_others(None)
+            if self._cause is None or self._final or self._attempt >= self._policy.max_attempts:
+                self._finish(self._cause)
+                return
+            self._stage = "pausing"
+            self._not_before = now + self._policy.delay_seconds
+            self._order_all({"do": "again", "attempt": self._attempt + 1, "cause": self._cause})
 
     @property
     def _failures(self) -> Dict[int, Value]:
@@ -330,16 +332,6 @@ class Coordinator:
         for rank in self._all:
             if rank not in self._ended:
                 self._order(rank, {"do": "end", "grace": grace, "cause": self._cause})
-
-    def _conclude(self, now: float) -> None:
-        """Retry or finish, after the commands of all ranks have ended."""
-        may_retry = self._attempt < self._policy.max_attempts and not self._final
-        if self._cause is None or not may_retry:
-            self._finish(self._cause)
-            return
-        self._stage = "pausing"
-        self._not_before = now + self._policy.delay_seconds
-        self._order_all({"do": "again", "attempt": self._attempt + 1, "cause": self._cause})
 
     def _finish(self, cause: Optional[Value]) -> None:
         self._stage = "over"

@@ -8,7 +8,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from trainctl.base.filesystem.files import read_json, write_json
+from trainctl.base.filesystem.files import write_json
 from trainctl.base.network.addresses import listen, parse_port_range
 from trainctl.base.protocol.runs import GangSpec, RunSpec
 from trainctl.base.system.processes import boot_id
@@ -33,7 +33,6 @@ from trainctl.node.scheduling.allocation import (
     GpuRequest,
     PendingFn,
     QueueEntry,
-    RunQueue,
 )
 from trainctl.node.scheduling.claims import is_held, wait_for_release
 from trainctl.node.scheduling.rank_coordination import AttemptPolicy, RankCoordination, RunOutcome
@@ -82,13 +81,12 @@ class GangMember(RankCoordination):
         spec, addresses = self._spec, self._gang["addresses"]
         ports = parse_port_range(self._gang.get("ports"))
         token, port_reservation = secrets.token_hex(32), PortReservation(ports)
-        retry, runtime = AttemptPolicy.of(spec), spec["job"]["runtime"]
+        runtime = spec["job"]["runtime"]
         listeners = listen(addresses, ports)
         policy = GangPolicy(
             int(spec["group_size"]),
             addresses,
-            retry.max_attempts,
-            retry.delay_seconds,
+            *AttemptPolicy.of(spec),
             slot=bool(self._run.order.get("slots", spec.get("slots"))),
             end=runtime["gang_end"],
             end_grace=parse_duration(runtime["gang_end_grace"]),
@@ -156,22 +154,19 @@ class GangMember(RankCoordination):
         order = self._line.receive(seconds)
         if order is not None:
             self.order = order
-            self._process(order)
+            if order["do"] == "end" and order["grace"] is not None:
+                with contextlib.suppress(OSError):  # the disk may be full
+                    request = {**self._run.stop_request, "grace_seconds": order["grace"]}
+                    self._run.request_stop(**request)
+            elif order.get("why") and self._state["is"] in ("here", "ready"):
+                if order["do"] == "join":
+                    self._deploying(order["why"])
+                else:
+                    self._pending(order["why"], None)
         if not self._line.open and not self.is_over:
             error = "its helper was killed"
             cause = {"rank": self._rank, "status": runs.LOST, "exit_code": None, "error": error}
             self.order = {"do": "over", "cause": cause, "alone": True}
-
-    def _process(self, order: Value) -> None:
-        if order["do"] == "end" and order["grace"] is not None:
-            path = self._run.directory / "stop.json"
-            with contextlib.suppress(OSError):  # the disk may be full
-                write_json(path, {**(read_json(path) or {}), "grace_seconds": order["grace"]})
-        elif order.get("why") and self._state["is"] in ("here", "ready"):
-            if order["do"] == "join":
-                self._deploying(order["why"])
-            else:
-                self._pending(order["why"], None)
 
     @property
     def is_over(self) -> bool:
@@ -213,9 +208,8 @@ class GangMember(RankCoordination):
         checkpoints = self._run.record.get("loaded") or ()
         loaded = sorted([checkpoint["run"], checkpoint["name"]] for checkpoint in checkpoints)
         self.report("prepared", attempt=self._layout["attempt"], loaded=loaded)
-        self._began = self.wait_for(
-            "go", "end"
-        )  # if another rank has failed at once, the order to end follows
+        # if another rank has failed at once, the order to end follows
+        self._began = self.wait_for("go", "end")
         return self._began
 
     def chores(self, attempt: Attempt) -> List[Callable[[], None]]:
@@ -274,8 +268,7 @@ class GangMember(RankCoordination):
 
     @property
     def _grace(self) -> Optional[float]:
-        stop_request = read_json(self._run.directory / "stop.json") or {}
-        return stop_request.get("grace_seconds")
+        return self._run.stop_request.get("grace_seconds")
 
     def _report_stop(self) -> None:
         if "stop" not in self._state:
@@ -353,9 +346,7 @@ class GangAllocation(Allocation):
         gpu_request = self._gpu_request()
         if not gpu_request.count:
             return self._claim_together(gpu_request, None)
-        priority = int(self._spec.get("priority") or 0)
-        queue = RunQueue(self._run.layout.root, GPU_QUEUE)
-        entry = QueueEntry(queue, self._run, priority, int(self._gang.order["date"]))
+        entry = QueueEntry(self._run, self._spec, GPU_QUEUE, int(self._gang.order["date"]))
         try:
             return self._claim_together(gpu_request, entry)
         finally:
@@ -382,26 +373,19 @@ class GangAllocation(Allocation):
                     word = "held" if not ahead and self._claim(gpu_request) else "refused"
                     self._gang.report(word, round=number)
                 else:
-                    word = self._report_readiness(gpu_request, ahead, number, word)
+                    is_able = not gpu_request.count
+                    if not (is_able or ahead):
+                        # When ready, look for claims of other runs only: to look for processes starts a program.
+                        was_ready = word == "ready"
+                        is_able = gpu_request.unclaimed if was_ready else bool(gpu_request.free())
+                    reason = gpu_request.description if ahead else gpu_request.waiting_reason
+                    word, why = ("ready", {}) if is_able else ("busy", {"why": reason})
+                    self._gang.report(word, round=number, **why)
+                    if not is_able:
+                        self._pending(reason, GPU_QUEUE)
                     claims = [ahead] if ahead else gpu_request.claims
             wait_for_release(filter(is_held, claims), POLL_SECONDS, self._gang.descriptor)
         return False
-
-    def _report_readiness(
-        self, gpu_request: GpuRequest, ahead: Optional[str], number: int, word: str
-    ) -> str:
-        """Report whether this rank can claim now, else why not; ``word``: the last report."""
-        is_able = not gpu_request.count
-        if not (is_able or ahead):
-            # When ready, look for claims of other runs only: to look for processes starts a program.
-            is_able = gpu_request.unclaimed if word == "ready" else bool(gpu_request.free())
-        reason = gpu_request.description if ahead else gpu_request.waiting_reason
-        if is_able:
-            self._gang.report("ready", round=number)
-            return "ready"
-        self._gang.report("busy", round=number, why=reason)
-        self._pending(reason, GPU_QUEUE)
-        return "busy"
 
     def _claim(self, gpu_request: GpuRequest) -> bool:
         self._gpus = gpu_request.claim(self._gpu_claims) if gpu_request.count else []

@@ -35,13 +35,6 @@ class Mount(NamedTuple):
     read_only: bool = True
 
 
-class MountSupport(NamedTuple):
-    """Whether private mounts work here, and how or why not."""
-
-    possible: bool
-    detail: str
-
-
 def blocked_reason(target: str, protected: Sequence[Path]) -> Optional[str]:
     """Reason against a mount at a path; ``protected`` paths must stay visible."""
     path = Path(target)
@@ -55,10 +48,7 @@ def blocked_reason(target: str, protected: Sequence[Path]) -> Optional[str]:
         return f"it would hide {hidden}"
     if os.path.lexists(target):
         return None if path.is_dir() else "it is not a directory"
-    return _rebuild_problem(_existing_ancestor(path)[0])
-
-
-def _rebuild_problem(ancestor: Path) -> Optional[str]:
+    ancestor = _existing_ancestor(path)[0]
     if not ancestor.is_dir():
         return f"{ancestor} is not a directory"
     try:
@@ -101,13 +91,13 @@ def enter_namespace(mounts: Sequence[Mount], view: Path, hidden: Optional[Path])
 
 
 @functools.lru_cache(maxsize=None)
-def private_mounts(within: Optional[Path] = None) -> MountSupport:
-    """Try to mount below a new directory of ``/``, in a child process."""
+def mount_problem(within: Optional[Path] = None) -> str:
+    """Why private mounts don't work here, tried below a new directory of ``/``; empty if they do."""
     return try_mounts(["/.trainctl-probe/mount"], within)
 
 
-def try_mounts(targets: Sequence[str], within: Optional[Path] = None) -> MountSupport:
-    """Mount read-only at the targets in a child process, and check the result.
+def try_mounts(targets: Sequence[str], within: Optional[Path] = None) -> str:
+    """Mount read-only at the targets in a child process; why that doesn't work, else empty.
 
     ``within``: parent of a temporary directory for the attempt.
     """
@@ -116,13 +106,9 @@ def try_mounts(targets: Sequence[str], within: Optional[Path] = None) -> MountSu
         source = make_directory(scratch / "source")
         (source / "probe").touch()
         mounts = [Mount(target, str(source)) for target in targets]
-        error = _try_in_child(mounts, make_directory(scratch / "view"))
+        return _try_in_child(mounts, make_directory(scratch / "view"))
     finally:
         remove_tree(scratch)
-    if error:
-        return MountSupport(False, error)
-    privilege = "as root" if os.geteuid() == 0 else "in a user namespace"
-    return MountSupport(True, f"private mounts work {privilege}")
 
 
 def _try_in_child(mounts: Sequence[Mount], view: Path) -> str:
@@ -179,9 +165,8 @@ def _rebuild(ancestor: Path, inside_it: List[Tuple[Mount, Path]], stage: Path) -
     writable = os.access(str(ancestor), os.W_OK)
     mode = ancestor.stat().st_mode & 0o7777
     syscalls.mount(str(stage), str(stage), None, MS_BIND)
-    syscalls.mount(
-        None, str(stage), None, MS_UNBINDABLE
-    )  # or binds of its ancestors would contain it
+    # or binds of its ancestors would contain it
+    syscalls.mount(None, str(stage), None, MS_UNBINDABLE)
     mounted = {rest.parts[0] for _, rest in inside_it}
     for entry in os.scandir(str(ancestor)):
         copy = stage / entry.name

@@ -185,19 +185,22 @@ class NodeRun:
 
     def grace_seconds(self, spec: RunSpec) -> float:
         """Seconds from SIGTERM to SIGKILL, by the stop request or the specification."""
-        stop_request = read_json(self.directory / "stop.json") or {}
-        return float(stop_request.get("grace_seconds", spec["grace_seconds"]))
+        return float(self.stop_request.get("grace_seconds", spec["grace_seconds"]))
+
+    @property
+    def stop_request(self) -> Mapping[str, Any]:
+        """``grace_seconds``, and why the machine's watcher has ``interrupted`` the run; empty without a request."""
+        return read_json(self.directory / "stop.json") or {}
+
+    def request_stop(self, **request: Any) -> None:
+        """Store the request; does nothing if the disk is full, which doesn't prevent the stop."""
+        with contextlib.suppress(OSError):
+            write_json(self.directory / "stop.json", request)
 
     @property
     def interruption(self) -> Optional[str]:
         """Why the machine's watcher stopped the run; None if it didn't."""
-        return (read_json(self.directory / "stop.json") or {}).get("interrupted")
-
-    def interrupt(self, reason: str, grace_seconds: float) -> None:
-        """Record the reason and the grace period before a watcher stops the run."""
-        write_json(
-            self.directory / "stop.json", {"grace_seconds": grace_seconds, "interrupted": reason}
-        )
+        return self.stop_request.get("interrupted")
 
     def _apply(self, position: ApplyPosition) -> Path:
         """File whose mtime is the time of an apply."""
@@ -279,15 +282,12 @@ class NodeRun:
         if spec is None:
             return None
         holder = self.supervisor
-        supervised = is_alive(
-            holder
-        )  # check first: a supervisor writes its last record, then exits
+        # check first: a supervisor writes its last record, then exits
+        supervised = is_alive(holder)
         record = self.record
         status = record.get("status", CREATED)
         store = spec.get("store") or {}
-        if (
-            spec.get("batch") is not None
-        ):  # its supervisor may be on another host: ask the scheduler
+        if spec.get("batch") is not None:  # its supervisor's host may be another: ask the scheduler
             supervised = status not in ENDED
         if not supervised and status not in ENDED:
             status = LOST if self.started else CREATED

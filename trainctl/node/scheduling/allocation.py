@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from trainctl.base.filesystem.files import PRIVATE_FILE, make_directory
 from trainctl.base.protocol.runs import RunDependency, RunReport, RunSpec
@@ -133,8 +133,7 @@ class Allocation:
         self, name: str, reason: Callable[[], str], claim: Callable[[], Optional[_ClaimRequest]]
     ) -> bool:
         """Wait in the queue until ``claim`` returns None; report ``reason``."""
-        priority = int(self._spec.get("priority") or 0)
-        entry = QueueEntry(RunQueue(self._run.layout.root, name), self._run, priority)
+        entry = QueueEntry(self._run, self._spec, name)
         try:
             while not self._is_stopping():
                 ahead = entry.run_ahead()
@@ -210,20 +209,18 @@ class RunQueue:
 
 
 class QueueEntry:
-    """A run's entry in a queue, until ``leave``; ``priority`` is a default.
+    """A run's entry in a queue, until ``leave``.
 
     ``date`` orders entries of the same priority, in Unix nanoseconds; by default the run's ``queued_ns``.
     """
 
-    def __init__(
-        self, queue: RunQueue, run: NodeRun, priority: int, date: Optional[int] = None
-    ) -> None:
-        self._queue = queue
+    def __init__(self, run: NodeRun, spec: RunSpec, name: str, date: Optional[int] = None) -> None:
+        self._queue = RunQueue(run.layout.root, name)
         self._run = run
-        self._priority = priority
+        self._priority = int(spec.get("priority") or 0)
         self._created = run.queued_ns if date is None else date
         self._claims = Claims()
-        self._claims.acquire(queue.claim(run.key))
+        self._claims.acquire(self._queue.claim(run.key))
 
     def run_ahead(self) -> Optional[str]:
         """Claim of the run directly ahead, None for the first; updates the record."""
@@ -296,6 +293,13 @@ def usable_gpus(declared: Optional[int], gpu_source: ListGpusFn = list_gpus) -> 
     return reported[:declared]
 
 
+def name_pids(pids: Iterable[Any]) -> str:
+    """``PID 1, PID 2 and 3 more``; empty without PIDs."""
+    names = list(dict.fromkeys(f"PID {pid}" for pid in pids))
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"{', '.join(names[:_MAX_NAMED])}{more}"
+
+
 class GpuRequest:
     """GPUs that a specification requires; TrainctlError if the host has too few.
 
@@ -353,11 +357,8 @@ class GpuRequest:
             pids += [
                 int(self._used[gpu.id]) for gpu in free if self._used.get(gpu.id, "").isdigit()
             ]
-        names = list(dict.fromkeys(f"PID {pid}" for pid in pids if pid))
-        more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-        if not names:
-            return self.description
-        return f"{self.description}, taken by {', '.join(names[:_MAX_NAMED])}{more}"
+        named = name_pids(pid for pid in pids if pid)
+        return f"{self.description}, taken by {named}" if named else self.description
 
     def claim(self, claims: Claims) -> List[GpuDevice]:
         """Claim the required GPUs; empty if they are not available."""

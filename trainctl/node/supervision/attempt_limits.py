@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from typing import Any, Callable, Dict, Optional
@@ -89,8 +88,7 @@ class DiskGuard:
         else:
             self.reason = self._full_disk()
         if self.reason:
-            with contextlib.suppress(OSError):  # the disk may be full
-                self._run.interrupt(self.reason, _GRACE_SECONDS)
+            self._run.request_stop(grace_seconds=_GRACE_SECONDS, interrupted=self.reason)
             attempt.end()
 
     def _full_disk(self) -> Optional[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from trainctl.base.filesystem.files import make_directory, read_json, write_json
 from trainctl.base.listing import Listing
@@ -85,7 +84,7 @@ def run_rank(request: protocol.RunRankRequest, emit: Emit) -> protocol.RankRespo
     run_in_foreground(launch._replace(prepare=partial(_prepare, run, spec, wanted, request)))
     record = run.record
     status = str(record.get("status"))
-    cause, is_expected = record.get("root_cause"), (run.directory / "stop.json").exists()
+    cause, is_expected = record.get("root_cause"), bool(run.stop_request)
     # neither trainctl nor another rank's failure stopped the run
     is_interrupted = not is_expected and (not cause or cause["status"] == runs.STOPPED)
     if status == runs.STOPPED and is_interrupted:
@@ -103,8 +102,7 @@ def run_rank(request: protocol.RunRankRequest, emit: Emit) -> protocol.RankRespo
 def expect_stop(request: protocol.ExpectStopRequest, emit: Emit) -> EmptyResponse:
     """Record a stop request in the ranks' directories, before the job is cancelled."""
     for run in _rank_runs(request, request["ranks"]):
-        with contextlib.suppress(OSError):  # a full disk doesn't prevent the stop
-            write_json(run.directory / "stop.json", {"grace_seconds": request["grace_seconds"]})
+        run.request_stop(grace_seconds=request["grace_seconds"])
     return {}
 
 
@@ -157,7 +155,13 @@ def _prepare(
     run: NodeRun, spec: RunSpec, wanted: RunGpus, request: protocol.RunRankRequest
 ) -> None:
     """Check the machine, then copy the run's weights to its own disk if it has a cache."""
-    listings = dict(_listings(run, spec)) if request["node_cache"] else {}
+    listings: Dict[str, Listing] = {}
+    shared = Layout(str(run.layout.root))
+    for address, digest in spec["listings"].items() if request["node_cache"] else ():
+        listing = load_listing(shared.listing(digest))
+        if listing is None:
+            raise UnknownOnNode(f"{address} is not in {shared.cache}")
+        listings[address] = listing
     disks: DiskNeeds = {
         "data": request["data"],
         "listings": [listing.id for listing in listings.values()],
@@ -180,15 +184,6 @@ def _prepare(
     check_allocation(check, os.environ.get(request["host"], ""), granted)
     if listings:
         _copy_weights(run, spec, listings, _rank_run(request["root"], run.key, 0).directory)
-
-
-def _listings(run: NodeRun, spec: RunSpec) -> Iterator[Tuple[str, Listing]]:
-    shared = Layout(str(run.layout.root))
-    for address, digest in spec["listings"].items():
-        listing = load_listing(shared.listing(digest))
-        if listing is None:
-            raise UnknownOnNode(f"{address} is not in {shared.cache}")
-        yield address, listing
 
 
 def _copy_weights(

@@ -9,7 +9,6 @@ import os
 import shlex
 import sys
 import time
-from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 from trainctl.base.filesystem.files import (
@@ -29,7 +28,7 @@ from trainctl.base.system.processes import is_alive
 from trainctl.errors import TrainctlError
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.scheduling.claims import Claims, is_held
-from trainctl.node.system.host import detach, leave_session
+from trainctl.node.system.host import leave_session, run_detached
 from trainctl.node.system.layout import Layout
 
 
@@ -70,23 +69,15 @@ def _watch(use: MachineUse, settings: IdleShutdownSettings) -> None:
     claims = Claims()
     if not claims.acquire(use.claim):
         return
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setsid()
-            if os.fork() == 0:
-                detach(Path(use.layout.root / "idle_shutdown.log"), *claims.descriptors)
-                leave_session(f"idle-{os.getpid()}")
-                from trainctl.node.supervision.idle_watcher import IdleWatcher
 
-                IdleWatcher(use, settings).run()
-        except BaseException:  # noqa: BLE001 - this process has no caller
-            sys.excepthook(*sys.exc_info())
-            sys.stderr.flush()
-        finally:
-            os._exit(0)
+    def watch() -> None:
+        leave_session(f"idle-{os.getpid()}")
+        from trainctl.node.supervision.idle_watcher import IdleWatcher
+
+        IdleWatcher(use, settings).run()
+
+    run_detached(watch, use.layout.root / "idle_shutdown.log", *claims.descriptors)
     claims.release()
-    os.waitpid(child, 0)
 
 
 class MachineUse:

@@ -41,9 +41,7 @@ _TICK_SECONDS = 2.0
 _MIN_TICK_SECONDS = 0.1
 _OVERDUE_SECONDS = 900.0
 """How long after its time limit, grace and upload a run keeps the machine."""
-_ROOT_MISSING_SECONDS = (
-    60.0  # a destroy removes the directory just before it ends the machine itself
-)
+_ROOT_MISSING_SECONDS = 60.0  # a destroy removes the directory, then ends the machine itself
 _RETRY_SECONDS = 60.0  # after a shutdown command that failed
 _COMMAND_SECONDS = 60.0
 _NOTICE_SHARE = 0.5
@@ -188,7 +186,10 @@ class RunInterrupter:
         self._reader = self._reader or NoticeReader(settings["notice"])
         # the next step tries again
         with contextlib.suppress(OSError, HTTPException, ValueError, KeyError):
-            self._record(self._reader.read())
+            notices = self._reader.read()
+            if notices != self._notices:
+                self._notices = notices
+                write_json(self._use.notices_path, notices)
         at = self._notices["taken_back"]
         for run in live if at is not None else ():
             if run.key in self._interrupted:
@@ -197,12 +198,6 @@ class RunInterrupter:
             if run.record.get("status") != RUNNING or find_by_environment(run.mark):
                 self._interrupted.add(run.key)
                 _interrupt(run, at or 0.0)
-
-    def _record(self, notices: MachineNotices) -> None:
-        if notices != self._notices:
-            self._notices = notices
-            with contextlib.suppress(OSError):
-                write_json(self._use.notices_path, notices)
 
 
 def _interrupt(run: NodeRun, at: float) -> None:
@@ -214,7 +209,7 @@ def _interrupt(run: NodeRun, at: float) -> None:
     taken_back = time.strftime("%H:%M UTC", time.gmtime(at))
     with contextlib.suppress(OSError):
         reason = f"{INTERRUPTED}the machine is taken back at {taken_back}"
-        run.interrupt(reason, min(seconds, run.grace_seconds(spec)))
+        run.request_stop(grace_seconds=min(seconds, run.grace_seconds(spec)), interrupted=reason)
     send_signal([int(holder["pid"])], signal.SIGTERM)
 
 
@@ -237,13 +232,18 @@ class NoticeReader:
         ttl = {"X-aws-ec2-metadata-token-ttl-seconds": _IMDS_VALID_SECONDS}
         self._token = self._token or self._request("PUT", "/latest/api/token", ttl) or ""
         return {
-            "taken_back": _notice_time(self._get("spot/instance-action"), "time"),
-            "at_risk": _notice_time(self._get("events/recommendations/rebalance"), "noticeTime"),
+            "taken_back": self._time("spot/instance-action", "time"),
+            "at_risk": self._time("events/recommendations/rebalance", "noticeTime"),
         }
 
-    def _get(self, path: str) -> Optional[str]:
+    def _time(self, path: str, key: str) -> Optional[float]:
+        """Unix seconds of a member like ``2026-09-18T08:22:00Z``; None without a notice."""
         header = {"X-aws-ec2-metadata-token": self._token}
-        return self._request("GET", f"/latest/meta-data/{path}", header)
+        text = self._request("GET", f"/latest/meta-data/{path}", header)
+        if text is None:
+            return None
+        moment = time.strptime(str(json.loads(text)[key]), "%Y-%m-%dT%H:%M:%SZ")
+        return float(calendar.timegm(moment))
 
     def _request(self, method: str, path: str, headers: Dict[str, str]) -> Optional[str]:
         """Return the body; None if there is no such path."""
@@ -259,10 +259,3 @@ class NoticeReader:
                 return None
             self._token = ""
             raise OSError(f"the metadata service responded with {response.status}")
-
-
-def _notice_time(text: Optional[str], key: str) -> Optional[float]:
-    """Unix seconds of a member like ``2026-09-18T08:22:00Z``."""
-    if text is None:
-        return None
-    return float(calendar.timegm(time.strptime(str(json.loads(text)[key]), "%Y-%m-%dT%H:%M:%SZ")))

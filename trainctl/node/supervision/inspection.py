@@ -25,7 +25,7 @@ from trainctl.node.containers.images import find_image, validate_reference
 from trainctl.node.environment.container import RDMA
 from trainctl.node.environment.workspace import check_host
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.mount import MountSupport, blocked_reason, private_mounts, try_mounts
+from trainctl.node.runs.mount import blocked_reason, mount_problem, try_mounts
 from trainctl.node.runs.record import (
     CREATED,
     DEPLOYING,
@@ -53,7 +53,14 @@ def inspect(request: protocol.InspectNodeRequest, emit: Emit) -> protocol.NodeIn
     """Report GPUs with their users, disk space, cached weights and live runs."""
     layout = layout_of(request)
     statuses = ((spec, run.status()) for run, spec in list_specs(layout))
-    live = [(spec, status) for spec, status in statuses if status and _is_live(status)]
+    live = [
+        (spec, status)
+        for spec, status in statuses
+        # a created run without supervisor is not live
+        if status
+        and status["status"] in _LIVE
+        and (status["supervised"] or status["status"] != CREATED)
+    ]
     use = MachineUse(layout)
     path = layout.root  # may not exist yet
     while not path.exists() and path != path.parent:
@@ -81,11 +88,6 @@ def inspect(request: protocol.InspectNodeRequest, emit: Emit) -> protocol.NodeIn
 def reached_at(request: RootRequest, emit: Emit) -> protocol.AddressesResponse:
     """Return the addresses of this host."""
     return {"addresses": addresses()}
-
-
-def _is_live(run: RunReport) -> bool:
-    """Check for a live run; a created run without supervisor is not."""
-    return run["status"] in _LIVE and (run["supervised"] or run["status"] != CREATED)
 
 
 def _gpu_usage(declared: Optional[int], live: _Live) -> protocol.GpuUsageReport:
@@ -137,7 +139,7 @@ def facts(request: protocol.FactsRequest, emit: Emit) -> protocol.Facts:
     """Report kernel, disk, missing requirements, and mounts, which are tried."""
     paths = layout.layout_of(request)
     data = layout.check_absolute(request["data"], "data")
-    private, cached, free = private_mounts(), request.get("cached"), request.get("free_resources")
+    problem, cached, free = mount_problem(), request.get("cached"), request.get("free_resources")
     gpu_source, kinds = lru_cache(maxsize=None)(list_gpus), request.get("accelerators", [])
     gpus: protocol.HostGpuReport = {"gpus": [], "gpus_problem": None}
     try:
@@ -159,8 +161,8 @@ def facts(request: protocol.FactsRequest, emit: Emit) -> protocol.Facts:
         "absent": [path for path in request.get("sources", []) if not Path(path).is_dir()],
     }
     mounts: protocol.MountFacts = {
-        "mount": "namespace" if private.possible else "link",
-        "blocked": _blocked(request.get("mounts", []), private, [paths.root, paths.cache, data]),
+        "mount": "link" if problem else "namespace",
+        "blocked": _blocked(request.get("mounts", []), problem, [paths.root, paths.cache, data]),
     }
     return {
         **_capacity(),
@@ -237,16 +239,12 @@ def _image_availability(
     return rows
 
 
-def _blocked(
-    mounts: List[str], private: MountSupport, protected: List[Path]
-) -> List[protocol.BlockedMount]:
-    if not private.possible:
-        reason = f"private mounts don't work on this node: {private.detail}"
+def _blocked(mounts: List[str], problem: str, protected: List[Path]) -> List[protocol.BlockedMount]:
+    if problem:
+        reason = f"private mounts don't work on this node: {problem}"
         return [{"path": path, "why": reason} for path in mounts]
     reasons = {path: blocked_reason(path, protected) for path in mounts}
     candidates = [path for path, reason in reasons.items() if reason is None]
-    if candidates and not try_mounts(candidates).possible:
-        for path in candidates:
-            attempt = try_mounts([path])
-            reasons[path] = None if attempt.possible else attempt.detail
+    if candidates and try_mounts(candidates):
+        reasons.update((path, try_mounts([path])) for path in candidates)
     return [{"path": path, "why": reason} for path, reason in reasons.items() if reason]

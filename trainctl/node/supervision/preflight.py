@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from trainctl.base.filesystem.space import free_space
-from trainctl.base.network.addresses import addresses, bind_first_free, listen, parse_port_range
+from trainctl.base.network.addresses import addresses, listen, parse_port_range
 from trainctl.base.parallel import each
 from trainctl.base.protocol.host import (
     ERROR,
@@ -38,8 +38,9 @@ from trainctl.base.protocol.runs import RunGpus
 from trainctl.base.units import format_bytes
 from trainctl.errors import NodeError, TrainctlError
 from trainctl.node.cache.listings import ListingTrees
+from trainctl.node.rendezvous.link import PortReservation
 from trainctl.node.runs.record import NodeRun
-from trainctl.node.scheduling.allocation import usable_gpus
+from trainctl.node.scheduling.allocation import name_pids, usable_gpus
 from trainctl.node.scheduling.claims import is_held
 from trainctl.node.system.gpus import (
     GpuDevice,
@@ -54,7 +55,6 @@ from trainctl.node.system.gpus import (
 from trainctl.node.system.layout import Layout, check_absolute, layout_of
 
 _TOOL_SECONDS = 2.5  # all checks of a host take at most 3 s
-_MAX_NAMED = 2
 _PORTS_SECONDS = 1.5
 """Time until all hosts must have reached each other; calls may begin late."""
 _PORT_CONNECT_SECONDS = 0.3
@@ -80,7 +80,9 @@ def preflight(
     if request["ports"] is not None and not started:
         response["addresses"] = addresses()
         try:
-            response["port"] = free_port(request["ports"])
+            reservation = PortReservation(parse_port_range(request["ports"]) or _ANY_PORT)
+            response["port"] = reservation.allocate()
+            reservation.release()
         except TrainctlError as error:
             finding = make_finding("port", ERROR, error.summary, error.detail)
             response["findings"].append(finding)
@@ -103,14 +105,6 @@ def check_allocation(request: PreflightRequest, host: str, granted: Sequence[str
         findings.append(
             make_finding("gpus", ERROR, summary, "Check the GPUs of the node in the batch system.")
         )
-    path = Path(request["root"], f".clock-{os.getpid()}")
-    with contextlib.suppress(OSError):  # the file server dates new files
-        path.write_bytes(b".")
-        skew = time.time() - path.stat().st_mtime
-        path.unlink()
-        if abs(skew) > _MAX_SKEW_SECONDS:
-            summary = f"its clock is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}"
-            findings.append(make_finding("clock", WARNING, summary, "Run chrony or ntpd."))
     for finding in findings:
         if finding["level"] != WARNING:
             raise NodeError(f"node {host}: {finding['summary']}", finding["remedy"])
@@ -177,28 +171,13 @@ def _foreign(gpus: List[GpuDevice], users: Mapping[str, str], required: int) -> 
     taken = [gpu for gpu in unclaimed if gpu.id in users]
     if not taken or len(unclaimed) - len(taken) >= required:
         return []
-    pids = list(dict.fromkeys(f"PID {users[gpu.id]}" for gpu in taken))
-    named = ", ".join(pids[:_MAX_NAMED])
-    more = f" and {len(pids) - _MAX_NAMED} more" if len(pids) > _MAX_NAMED else ""
-    summary = f"{named}{more} computes on GPU {', '.join(str(gpu.number) for gpu in taken)}"
+    named = name_pids(users[gpu.id] for gpu in taken)
+    summary = f"{named} computes on GPU {', '.join(str(gpu.number) for gpu in taken)}"
     return [make_finding("processes", WARNING, summary, "Stop the program, or the run waits.")]
 
 
 _ANY_PORT = range(20000, 32000)
 """Below the range of outgoing connections, which could take the port."""
-
-
-def free_port(text: str) -> int:
-    """Return a free port of a range (empty: any); TrainctlError if none is free."""
-
-    def bind(port: int) -> int:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(("0.0.0.0", port))  # noqa: S104 - closed at once
-            sock.listen(0)  # SO_REUSEADDR lets bind succeed on a port in use
-            return int(sock.getsockname()[1])
-
-    return bind_first_free(parse_port_range(text) or _ANY_PORT, bind)
 
 
 def preflight_ports(
@@ -265,7 +244,6 @@ _MIN_FREE = 64 * 2**20
 _MIN_FILES = 4096
 _MIN_SHM = 2**30
 _SHM = "/dev/shm"  # noqa: S108
-_MAX_SKEW_SECONDS = 30.0
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+),")
 _FAULTY_XIDS = frozenset({48, 62, 64, 74, 79, 94, 95, 109, 119, 120, 140, 143})
 """Xids of hardware and firmware errors; others are often errors of the program."""
@@ -311,19 +289,17 @@ def _kernel_log(path: str) -> Iterator[str]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return
-    try:
+    with os.fdopen(descriptor, "rb", buffering=0) as log:
         while True:
             try:
-                data = os.read(descriptor, 8192)
-            except OSError as error:
-                if error.errno == errno.EPIPE:  # the record was overwritten meanwhile
-                    continue
+                data = log.read(8192)
+            except BrokenPipeError:  # the record was overwritten meanwhile
+                continue
+            except OSError:
                 return
             if not data:
                 return
             yield from data.decode(errors="replace").splitlines()
-    finally:
-        os.close(descriptor)
 
 
 def disk_findings(request: DiskNeeds, layout: Layout) -> Iterator[Finding]:

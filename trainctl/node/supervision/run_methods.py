@@ -12,7 +12,6 @@ from trainctl.base.filesystem.files import (
     make_directory,
     remove_tree,
     temporary_name,
-    write_json,
 )
 from trainctl.base.protocol import runs as protocol
 from trainctl.base.protocol.method import RunRequest
@@ -101,8 +100,7 @@ def stop(request: protocol.StopRequest, emit: Emit) -> protocol.RunReport:
     if spec is None:
         return {"key": run.key, "status": runs.LOST, "supervised": False}
     if request["grace_seconds"] is not None:
-        with contextlib.suppress(OSError):  # a full disk doesn't prevent the stop
-            write_json(run.directory / "stop.json", {"grace_seconds": request["grace_seconds"]})
+        run.request_stop(grace_seconds=request["grace_seconds"])
     start = reported_at = time.monotonic()
     grace = run.grace_seconds(spec)
     # the last checkpoint is uploaded after a stop that has time

@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import signal
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -59,7 +58,7 @@ from trainctl.node.runs.record import (
 from trainctl.node.scheduling.allocation import NO_GPUS, Allocation
 from trainctl.node.scheduling.rank_coordination import RankCoordination, RunOutcome
 from trainctl.node.supervision.attempt_limits import DiskGuard, HeldPlace
-from trainctl.node.system.host import detach, kill_marked, leave_session
+from trainctl.node.system.host import kill_marked, leave_session, run_detached
 from trainctl.node.training_caches import prepare_cache, update_summary
 
 _WRITE_ATTEMPTS = 60  # a minute: other runs may free the disk meanwhile
@@ -88,55 +87,43 @@ def spawn(request: LaunchRequest, report: Callable[[], None]) -> None:
     Calls ``report`` every few seconds meanwhile.
     """
     reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setsid()
-            if os.fork() == 0:
-                detach(request.run.directory / "supervisor.log", writer)
-                signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED_SIGNALS)
-                leave_session(request.run.key)
-                _Supervisor(request, writer).run()
-        except BaseException:  # noqa: BLE001 - this process has no caller
-            sys.excepthook(*sys.exc_info())
-            sys.stderr.flush()
-        finally:
-            os._exit(0)
+
+    def supervise() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED_SIGNALS)
+        leave_session(request.run.key)
+        _Supervisor(request, writer).run()
+
+    run_detached(supervise, request.run.directory / "supervisor.log", writer)
     os.close(writer)
-    os.waitpid(child, 0)
     with os.fdopen(reader, "rb", buffering=0) as stream:
         while not select.select([stream], [], [], _REPORT_SECONDS)[0]:
             report()
-        if not stream.read(1):
-            _wait_for_exit(request.run)
+        if stream.read(1):
+            return
+    # A killed supervisor closes its files before it has exited.
+    until = time.monotonic() + _EXIT_SECONDS
+    while is_alive(request.run.supervisor) and time.monotonic() < until:
+        time.sleep(_EXIT_POLL_SECONDS)
 
 
 def run_in_foreground(request: LaunchRequest) -> None:
     """Supervise in this process, for a batch system that started it and signals it."""
-    reader, writer = os.pipe()
-    os.close(reader)
     os.chdir("/")
     os.umask(0o077)
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    _Supervisor(request, writer).run()
-
-
-def _wait_for_exit(run: NodeRun) -> None:
-    """Wait until a killed supervisor has exited: it closes its files before."""
-    until = time.monotonic() + _EXIT_SECONDS
-    while is_alive(run.supervisor) and time.monotonic() < until:
-        time.sleep(_EXIT_POLL_SECONDS)
+    _Supervisor(request).run()
 
 
 class _Supervisor:
     """Single-threaded: claims the run, executes it, records the outcome."""
 
-    def __init__(self, request: LaunchRequest, ready: int) -> None:
+    def __init__(self, request: LaunchRequest, ready: Optional[int] = None) -> None:
+        """``ready``: descriptor that releases the caller."""
         self._request = request
         self._run = request.run
         self._rank = int(request.spec["rank"])
-        self._ready: Optional[int] = ready
+        self._ready = ready
         self._record: Dict[str, Any] = {}
         self._clock = Stopwatch()
         self._log = LogTruncator(request.run.log(self._rank))

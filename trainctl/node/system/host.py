@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Callable, Collection, Dict, Iterable, List, Sequence
@@ -102,20 +103,36 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def detach(log: Path, *kept: int) -> None:
-    """Detach from terminal and caller's files but ``kept``; write errors to ``log`` if it can be opened."""
-    nothing = os.open(os.devnull, os.O_RDWR)
+def run_detached(work: Callable[[], None], log: Path, *kept: int) -> None:
+    """Run ``work`` in a process without terminal and the caller's files but ``kept``.
+
+    It writes errors to ``log``, if that can be opened.
+    """
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
     try:
-        errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    except OSError:
-        errors = nothing
-    for number, source in enumerate((nothing, nothing, errors)):
-        os.dup2(source, number)
-    close_other_descriptors(*kept)
-    os.chdir("/")
-    os.umask(0o077)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+        os.setsid()
+        if os.fork() == 0:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            try:
+                errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            except OSError:
+                errors = nothing
+            for number, source in enumerate((nothing, nothing, errors)):
+                os.dup2(source, number)
+            close_other_descriptors(*kept)
+            os.chdir("/")
+            os.umask(0o077)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            work()
+    except BaseException:  # noqa: BLE001 - this process has no caller
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
 
 
 _POLL_SECONDS = 0.05

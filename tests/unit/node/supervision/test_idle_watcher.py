@@ -149,7 +149,7 @@ def test_a_gang_is_interrupted_together(tmp_path: Path) -> None:
         gang.start()
         runs = [NodeRun(Layout(str(node.root)), "run-1") for node in both]
         wait_for(lambda: all((run.work / "up").exists() for run in runs))
-        runs[1].interrupt(reason, 1.0)
+        runs[1].request_stop(grace_seconds=1.0, interrupted=reason)
         os.kill(int((runs[1].supervisor or {})["pid"]), signal.SIGTERM)
 
         first, second = (node.ended() for node in both)

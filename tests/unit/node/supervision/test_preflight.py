@@ -13,13 +13,13 @@ import pytest
 
 from tests.support.cases import cases
 from tests.support.machines.gpus import FakeNvidiaGpus
+from tests.support.servers.buckets import free_port
 from trainctl.base.protocol.host import PreflightPortsRequest, PreflightRequest
 from trainctl.base.protocol.runs import RunGpus
 from trainctl.errors import TrainctlError
 from trainctl.node.supervision.preflight import (
     check_allocation,
     disk_findings,
-    free_port,
     preflight,
     preflight_ports,
     probe_disk,
@@ -144,7 +144,7 @@ def test_a_started_run_is_not_checked(tmp_path: Path, gpus: FakeNvidiaGpus) -> N
 
 
 def test_hosts_of_a_gang_reach_each_other() -> None:
-    hosts = [{"addresses": ["127.0.0.1"], "port": free_port("")} for _ in range(4)]
+    hosts = [{"addresses": ["127.0.0.1"], "port": free_port()} for _ in range(4)]
 
     def check(rank: int) -> dict[str, Any]:
         order = {"root": "/", "rank": rank, "token": "t", "hosts": hosts}
