@@ -114,11 +114,8 @@ HostGpuFacts = TypedDict("HostGpuFacts", {"name": str, "is": List[str]})
 FreeGpu = TypedDict("FreeGpu", {"name": str, "is": List[str], "free": bool})
 
 
-class HostCapacity(TypedDict):
-    """CPUs that a process may use, and ``memory`` in bytes."""
-
-    cpus: int
-    memory: int
+HostCapacity = TypedDict("HostCapacity", {"cpus": int, "memory": int})
+"""CPUs that a process may use, and ``memory`` in bytes."""
 
 
 class FreeResources(HostCapacity):
@@ -133,12 +130,10 @@ class FreeResources(HostCapacity):
 AddressesResponse = TypedDict("AddressesResponse", {"addresses": List[str]})
 """Addresses by which other hosts reach this one."""
 
-
-class HostGpuReport(TypedDict):
-    """``gpus``: ``is`` lists matching kinds; ``gpus_problem``: of the tools that report them."""
-
-    gpus: List[HostGpuFacts]
-    gpus_problem: Optional[str]
+HostGpuReport = TypedDict(
+    "HostGpuReport", {"gpus": List[HostGpuFacts], "gpus_problem": Optional[str]}
+)
+"""``gpus``: ``is`` lists matching kinds; ``gpus_problem``: of the tools that report them."""
 
 
 class SoftwareFacts(TypedDict):
@@ -161,11 +156,8 @@ class DirectoryFacts(TypedDict):
     absent: List[str]
 
 
-class MountFacts(TypedDict):
-    """``mount``: ``namespace``, or ``link`` without private mounts."""
-
-    mount: str
-    blocked: List[BlockedMount]
+MountFacts = TypedDict("MountFacts", {"mount": str, "blocked": List[BlockedMount]})
+"""``mount``: ``namespace``, or ``link`` without private mounts."""
 
 
 class Facts(HostCapacity, HostGpuReport, SoftwareFacts, DirectoryFacts, MountFacts):
@@ -199,12 +191,10 @@ class GpuUsage(ReportedGpu):
     used_by: Optional[str]
 
 
-class GpuUsageReport(TypedDict):
-    """GPUs that jobs may use; ``gpus_problem``: of the tools that report them."""
-
-    gpus: List[GpuUsage]
-    gpus_problem: Optional[str]
-
+GpuUsageReport = TypedDict(
+    "GpuUsageReport", {"gpus": List[GpuUsage], "gpus_problem": Optional[str]}
+)
+"""GPUs that jobs may use; ``gpus_problem``: of the tools that report them."""
 
 NodeDiskUsage = TypedDict("NodeDiskUsage", {"total": Optional[int], "free": Optional[int]})
 """Bytes of the file system that holds ``root``."""
@@ -275,11 +265,8 @@ class PreflightRequest(NodeCacheRequest, DiskNeeds):
     ports: Optional[str]
 
 
-class HostCheck(TypedDict):
-    """What a check of a host found, and the version of its GPU driver."""
-
-    driver: Optional[str]
-    findings: List[Finding]
+HostCheck = TypedDict("HostCheck", {"driver": Optional[str], "findings": List[Finding]})
+"""What a check of a host found, and the version of its GPU driver."""
 
 
 class PreflightResponse(AddressesResponse, HostCheck):

@@ -15,8 +15,10 @@ from trainctl.base.filesystem.files import make_directory, read_json, remove_tre
 from trainctl.base.system.processes import cpu_seconds, descendants, is_alive, process_record
 from trainctl.node.containers.engines import (
     APPTAINER,
+    CALL_SECONDS,
     DOCKER,
     LABEL,
+    ProgramResult,
     run_program,
     scratch_directory,
 )
@@ -54,24 +56,22 @@ def remove_container(directory: Path) -> None:
 
 def _remove(engine: str, directory: Path) -> bool:
     """Remove all containers of a run; True if none is left."""
-    query = (
-        engine,
-        "ps",
-        "--all",
-        "--quiet",
-        "--no-trunc",
-        "--filter",
-        f"label={LABEL}={directory}",
-    )
     for _ in range(2):
-        result = run_program(query)
+        result = _list_containers(engine, directory, CALL_SECONDS, "--all")
         if result.code != 0:
             return False
         containers = result.out.split()
         if not containers:
             return True
         run_program((engine, "rm", "--force", *containers))
-    return not run_program(query).out.split()
+    return not _list_containers(engine, directory, CALL_SECONDS, "--all").out.split()
+
+
+def _list_containers(engine: str, directory: Path, seconds: float, *options: str) -> ProgramResult:
+    label = f"label={LABEL}={directory}"
+    return run_program(
+        (engine, "ps", *options, "--quiet", "--no-trunc", "--filter", label), seconds
+    )
 
 
 def _restore_ownership(record: Mapping[str, Any]) -> None:
@@ -157,8 +157,7 @@ def running_container(directory: Path) -> RunningContainer:
     engine = str((read_json(directory / "container.json") or {}).get("engine", ""))
     if engine in ("", APPTAINER):
         return RunningContainer(engine, "")
-    query = (engine, "ps", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={directory}")
-    containers = run_program(query, _QUERY_SECONDS).out.split()
+    containers = _list_containers(engine, directory, _QUERY_SECONDS).out.split()
     return RunningContainer(engine, containers[0] if containers else "")
 
 

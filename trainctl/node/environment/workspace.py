@@ -17,7 +17,7 @@ from trainctl.base.protocol.runs import PersistentDirectory, RunSpec
 from trainctl.errors import NodeError, UnknownOnNode
 from trainctl.node.cache import code_archives
 from trainctl.node.cache.holds import hold_listing
-from trainctl.node.runs.mount import Mount, check_mounts, mount_problem
+from trainctl.node.runs.mount import Mount, blocked_reason, mount_problem
 from trainctl.node.runs.record import (
     RUN_VARIABLE,
     NodeRun,
@@ -140,7 +140,10 @@ def prepare_job(run: NodeRun, spec: RunSpec, data: Path) -> PreparedJob:
             f"cannot mount {directories.mounts[0].target} for the job on this node",
             f"Private mounts don't work: {problem}. Use a relative mount_location.",
         )
-    check_mounts(directories.mounts, [run.layout.root, run.layout.cache, data])
+    for mount in directories.mounts:
+        reason = blocked_reason(mount.target, [run.layout.root, run.layout.cache, data])
+        if reason:
+            raise NodeError(f"cannot mount at {mount.target!r}: {reason}")
     for path, target in directories.links:
         path.symlink_to(str(target))
     mounts, variables = tuple(directories.mounts), directories.variables

@@ -137,7 +137,16 @@ class Sampler:
         seconds = ended_seconds + cpu_seconds(below) + container.cpu_seconds
         sample["processes"], sample["cpu_seconds"] = len(job), round(seconds, 2)
         sample["cpu_memory_usage_bytes"] = sum(map(_memory, job))
-        sample["host"] = host_usage()
+        memory = _parse_table(Path("/proc/meminfo"))
+        # user, nice, system, irq, softirq and steal, of all CPUs: proc(5)
+        times = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+        sample["host"] = {
+            "cpu_count": os.cpu_count() or 1,
+            "cpu_seconds": round((sum(times[:3]) + sum(times[5:8])) / _TICKS, 2),
+            "memory_total_bytes": memory.get("MemTotal", 0) * 1024,
+            "memory_available_bytes": memory.get("MemAvailable", 0) * 1024,
+            **_network(),
+        }
         started_at = self._run.record.get("started_at")
         # cores in use since the previous sample; None if the clock was set back
         since = before or {"time": started_at or sample["time"], "cpu_seconds": 0.0}
@@ -259,20 +268,6 @@ _BLOCK_UNIT = 512  # unit of st_blocks on every file system: stat(2)
 def job_pids(supervisor: int, below: Iterable[int]) -> List[int]:
     """Processes below a supervisor except its direct children, such as the warden."""
     return [pid for pid in below if parent_of(pid) != supervisor]
-
-
-def host_usage() -> Json:
-    """Counters of the machine since boot, and memory."""
-    memory = _parse_table(Path("/proc/meminfo"))
-    # user, nice, system, irq, softirq and steal, of all CPUs: proc(5)
-    times = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-    return {
-        "cpu_count": os.cpu_count() or 1,
-        "cpu_seconds": round((sum(times[:3]) + sum(times[5:8])) / _TICKS, 2),
-        "memory_total_bytes": memory.get("MemTotal", 0) * 1024,
-        "memory_available_bytes": memory.get("MemAvailable", 0) * 1024,
-        **_network(),
-    }
 
 
 def disk_usage(paths: Iterable[Path], deadline: float) -> Optional[int]:

@@ -153,13 +153,10 @@ Write = Callable[[bytes], None]
 class LineFilter(NamedTuple):
     """Selection of log lines. Times are Unix seconds."""
 
-    offset: int
+    request: ReadLinesRequest
     since: Optional[float]
     until: Optional[float]
     pattern: Optional[Pattern[str]]
-    tail: Optional[int]
-    follow: bool
-    open_end: bool
 
     @classmethod
     def of(cls, request: ReadLinesRequest) -> LineFilter:
@@ -169,8 +166,7 @@ class LineFilter(NamedTuple):
         except re.error as error:
             raise NodeError(f"invalid pattern: {error}") from None
         since, until = _to_timestamp(request["since"]), _to_timestamp(request["until"])
-        follow, open_end = request["follow"], request["open_end"]
-        return cls(request["offset"], since, until, pattern, request["tail"], follow, open_end)
+        return cls(request, since, until, pattern)
 
 
 def read_lines(request: ReadLinesRequest, write: Write) -> None:
@@ -187,7 +183,7 @@ def read_lines(request: ReadLinesRequest, write: Write) -> None:
     rank, prepare = request["rank"], request["prepare"]
     path = run.log(rank, PREPARE if prepare else "")
     preparer = run.prepared_by(rank) if prepare else None
-    stream = _open(path, preparer, run, line_filter.follow, write)
+    stream = _open(path, preparer, run, request["follow"], write)
     if stream is None:
         other = read_json(preparer) if preparer else None
         if other:
@@ -242,17 +238,17 @@ class _LogReader:
     def read(self) -> None:
         """Read to the current end, or to the run's end."""
         filter_ = self._filter
-        at = filter_.offset
+        request, at = filter_.request, filter_.request["offset"]
         if filter_.since is not None:
             offset, _ = self._times.before(filter_.since)
             at = max(at, _line_start(self._stream, min(offset, self._end)))
-        if filter_.tail is not None and filter_.pattern is None:
-            at = max(at, _last_lines(self._stream, at, self._end, filter_.tail))
+        if request["tail"] is not None and filter_.pattern is None:
+            at = max(at, _last_lines(self._stream, at, self._end, request["tail"]))
         at = self._read_to(at, self._end)
         self._lines.flush_tail()
-        if filter_.follow:
+        if request["follow"]:
             self._follow(at)
-        if not filter_.open_end:
+        if not request["open_end"]:
             self._lines.close_line(self._end)
 
     def _follow(self, at: int) -> None:
@@ -301,11 +297,12 @@ class _LineWriter:
     def __init__(self, filter_: LineFilter, write: Write) -> None:
         self._pattern = filter_.pattern
         self._tail: Optional[Deque[Tuple[bytes, float, int]]] = None
-        if filter_.tail is not None and filter_.pattern is not None:
-            self._tail = deque(maxlen=filter_.tail)
+        tail = filter_.request["tail"]
+        if tail is not None and filter_.pattern is not None:
+            self._tail = deque(maxlen=tail)
         self._write = write
         self._rest = b""
-        self._at = filter_.offset
+        self._at = filter_.request["offset"]
         self._time = 0.0
         self._follows_hole = False
         self._since = time.monotonic()

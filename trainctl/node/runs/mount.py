@@ -21,7 +21,6 @@ from trainctl.base.system.syscalls import (
     MS_SLAVE,
     MS_UNBINDABLE,
 )
-from trainctl.errors import NodeError
 
 _MAX_ENTRIES = 2000
 _KERNEL = (Path("/proc"), Path("/sys"), Path("/dev"))
@@ -196,11 +195,3 @@ def _rebuild(ancestor: Path, inside_it: List[Tuple[Mount, Path]], stage: Path) -
     else:
         syscalls.mount(str(stage), str(ancestor), None, MS_MOVE)
         syscalls.mount(None, str(ancestor), None, MS_PRIVATE)  # bindable again
-
-
-def check_mounts(mounts: Sequence[Mount], protected: Sequence[Path]) -> None:
-    """Raise TrainctlError for the first mount that is blocked."""
-    for mount in mounts:
-        reason = blocked_reason(mount.target, protected)
-        if reason:
-            raise NodeError(f"cannot mount at {mount.target!r}: {reason}")

@@ -277,11 +277,9 @@ _MAX_NAMED = 2
 
 
 def usable_gpus(declared: Optional[int], gpu_source: ListGpusFn = list_gpus) -> List[GpuDevice]:
-    """GPUs that jobs may claim: the first ``declared``, or all.
+    """GPUs that jobs may claim: the first ``declared``, or all with None; that many by index if none is reported.
 
-    If none is reported, that many by index.
-
-    With None, all reported ones. TrainctlError if more are declared than reported.
+    TrainctlError if more are declared than reported.
     """
     if declared == 0:
         return []

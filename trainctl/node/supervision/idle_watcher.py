@@ -195,22 +195,18 @@ class RunInterrupter:
             if run.key in self._interrupted:
                 continue
             # Without processes it uploads its checkpoints, which a signal would end.
-            if run.record.get("status") != RUNNING or find_by_environment(run.mark):
-                self._interrupted.add(run.key)
-                _interrupt(run, at or 0.0)
-
-
-def _interrupt(run: NodeRun, at: float) -> None:
-    """Stop a run with a grace period that ends before the machine is taken back."""
-    spec, holder = run.spec, run.supervisor
-    if spec is None or holder is None:
-        return
-    seconds = max(1.0, (at - time.time()) * _NOTICE_SHARE)
-    taken_back = time.strftime("%H:%M UTC", time.gmtime(at))
-    with contextlib.suppress(OSError):
-        reason = f"{INTERRUPTED}the machine is taken back at {taken_back}"
-        run.request_stop(grace_seconds=min(seconds, run.grace_seconds(spec)), interrupted=reason)
-    send_signal([int(holder["pid"])], signal.SIGTERM)
+            if run.record.get("status") == RUNNING and not find_by_environment(run.mark):
+                continue
+            self._interrupted.add(run.key)
+            spec, holder = run.spec, run.supervisor
+            if spec is None or holder is None:
+                continue
+            seconds = max(1.0, ((at or 0.0) - time.time()) * _NOTICE_SHARE)
+            with contextlib.suppress(OSError):
+                reason = time.strftime("the machine is taken back at %H:%M UTC", time.gmtime(at))
+                grace = min(seconds, run.grace_seconds(spec))
+                run.request_stop(grace_seconds=grace, interrupted=f"{INTERRUPTED}{reason}")
+            send_signal([int(holder["pid"])], signal.SIGTERM)
 
 
 class NoticeReader:

@@ -44,7 +44,6 @@ from trainctl.node.scheduling.allocation import name_pids, usable_gpus
 from trainctl.node.scheduling.claims import is_held
 from trainctl.node.system.gpus import (
     GpuDevice,
-    GpuHealth,
     ListGpusFn,
     ToolTimeout,
     list_gpus,
@@ -128,9 +127,19 @@ def _check(
     reports = each(lambda check: check(), [gpus, disks] if uses_gpus else [disks], 2)
     driver = reports[0]["driver"]
     has_gpus = uses_gpus and (bool(request["gpus"]["count"]) or driver is not None)
-    limits = limit_findings(has_gpus and not request["in_container"])
-    findings = chain.from_iterable(report["findings"] for report in reports)
-    return {"driver": driver, "findings": [*findings, *limits]}
+    findings = [*chain.from_iterable(report["findings"] for report in reports)]
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if most != resource.RLIM_INFINITY and most < _MIN_FILES:
+        remedy = "Raise nofile in /etc/security/limits.conf."
+        findings.append(make_finding("limits", WARNING, f"at most {most} open files", remedy))
+    with contextlib.suppress(OSError):
+        status = os.statvfs(_SHM)
+        size = status.f_blocks * status.f_frsize
+        if has_gpus and not request["in_container"] and size < _MIN_SHM:
+            summary = f"{_SHM} has {format_bytes(size)}: data loaders and NCCL may fail"
+            remedy = f"Mount a larger tmpfs on {_SHM}."
+            findings.append(make_finding("shm", WARNING, summary, remedy))
+    return {"driver": driver, "findings": findings}
 
 
 def _gpus(wanted: RunGpus, gpu_source: ListGpusFn) -> HostCheck:
@@ -152,7 +161,17 @@ def _gpus(wanted: RunGpus, gpu_source: ListGpusFn) -> HostCheck:
         level = FAULT if required else WARNING
         return {"driver": None, "findings": [make_finding("driver", level, error.summary, remedy)]}
     matching = [gpu for gpu in gpus if gpu.matches_kind(wanted["kind"])]
-    findings = [*gpu_errors({gpu.id: gpu.number for gpu in matching}, health)]
+    findings: List[Finding] = []
+    for gpu in matching:
+        status = health.get(gpu.id)
+        if status and status.uncorrected:
+            count = f"{status.uncorrected} uncorrectable ECC error"
+            summary = f"GPU {gpu.number} has {count}{'s' if status.uncorrected > 1 else ''}"
+            findings.append(make_finding("ecc", FAULT, summary, _RESET))
+        if status and status.remap_failed:
+            summary = f"GPU {gpu.number} failed to remap a row of its memory"
+            remedy = "Replace the GPU, then release the node."
+            findings.append(make_finding("ecc", FAULT, summary, remedy))
     findings += xid_errors() if matching and matching[0].vendor else ()
     if required is not None and len(matching) < required:
         kind = f"{wanted['kind']} " if wanted["kind"] else ""
@@ -252,21 +271,6 @@ _RECENT_SECONDS = 24 * 3600.0
 _RESET = "Reset the GPU or reboot the host, then release the node."
 
 
-def gpu_errors(numbers: Mapping[str, int], health: Mapping[str, GpuHealth]) -> Iterator[Finding]:
-    """Find memory errors of these GPUs (numbers by id)."""
-    for uuid, number in numbers.items():
-        status = health.get(uuid)
-        if status is None:
-            continue
-        if status.uncorrected:
-            count = f"{status.uncorrected} uncorrectable ECC error"
-            summary = f"GPU {number} has {count}{'s' if status.uncorrected > 1 else ''}"
-            yield make_finding("ecc", FAULT, summary, _RESET)
-        if status.remap_failed:
-            summary = f"GPU {number} failed to remap a row of its memory"
-            yield make_finding("ecc", FAULT, summary, "Replace the GPU, then release the node.")
-
-
 def xid_errors(path: str = "/dev/kmsg") -> Iterator[Finding]:
     """Find recent hardware errors of GPUs in the kernel's log, if readable."""
     found: Set[str] = set()
@@ -347,20 +351,6 @@ def probe_disk(directory: Path, size: int) -> Optional[Finding]:
         return None
     summary = f"{directory} is slow: {format_bytes(int(rate))}/s"
     return make_finding("disk", WARNING, summary, "Use a faster disk: cache: {node: {dir: …}}.")
-
-
-def limit_findings(uses_shm: bool) -> Iterator[Finding]:
-    """Check the limit of open files, and the size of shared memory for GPU jobs."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if most != resource.RLIM_INFINITY and most < _MIN_FILES:
-        remedy = "Raise nofile in /etc/security/limits.conf."
-        yield make_finding("limits", WARNING, f"at most {most} open files", remedy)
-    with contextlib.suppress(OSError):
-        status = os.statvfs(_SHM)
-        size = status.f_blocks * status.f_frsize
-        if uses_shm and size < _MIN_SHM:
-            summary = f"{_SHM} has {format_bytes(size)}: data loaders and NCCL may fail"
-            yield make_finding("shm", WARNING, summary, f"Mount a larger tmpfs on {_SHM}.")
 
 
 def _existing(path: Path) -> Path:

@@ -142,7 +142,17 @@ def remove(request: protocol.RunCacheRequest, emit: Emit) -> protocol.RemoveResp
         CacheHolds(layout).release(run.key)
     if status is None:
         return {"removed": False}  # keep a record that prevents its start
-    return {"removed": _remove(run)}
+    cleanup.remove_container(run.directory)
+    run.discard_secrets()
+    # rename the directory first, so that no partial run is visible
+    pending_removal = run.layout.runs / temporary_name(run.key)
+    try:
+        run.directory.replace(pending_removal)
+    except FileNotFoundError:
+        return {"removed": False}
+    kill_marked(run.mark)
+    remove_tree(pending_removal)
+    return {"removed": True}
 
 
 def release(request: protocol.RunCacheRequest, emit: Emit) -> protocol.ReleaseResponse:
@@ -197,18 +207,4 @@ def _forbid_start(run: NodeRun) -> bool:
         return False
     run.discard_secrets()
     run.write({"status": runs.STOPPED, "ended_at": time.time()})
-    return True
-
-
-def _remove(run: NodeRun) -> bool:
-    """Rename the directory before removing it, so that no partial run is visible."""
-    cleanup.remove_container(run.directory)
-    run.discard_secrets()
-    pending_removal = run.layout.runs / temporary_name(run.key)
-    try:
-        run.directory.replace(pending_removal)
-    except FileNotFoundError:
-        return False
-    kill_marked(run.mark)
-    remove_tree(pending_removal)
     return True

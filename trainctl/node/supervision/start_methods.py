@@ -42,8 +42,7 @@ def start(request: StartRequest, emit: Emit) -> StartResponse:
     status = run.status()
     if status is None or runs.may_restart(status):
         data = names.check_absolute(request["data"], "data")
-        launch = LaunchRequest(run, spec, request["secrets"], data, request.get("rendezvous"))
-        spawn(launch, lambda: emit({"waiting": run.record.get("waiting")}))
+        spawn(LaunchRequest(run, spec, request["secrets"], data, request.get("rendezvous")), emit)
     rendezvous: Any = read_json(run.gang)
     return {**status_of(run), "rendezvous": rendezvous}
 
@@ -59,6 +58,5 @@ def set_secrets(request: SetSecretsRequest, emit: Emit) -> RunReport:
     waiting_for = status_of(run)["waiting"]
     if secrets is not None and waiting_for in (WAITS_FOR_SECRETS, WAITS_FOR_RESUME):
         data = names.check_absolute(request["data"], "data")
-        launch = LaunchRequest(run, spec, secrets, data)
-        spawn(launch, lambda: emit({"waiting": run.record.get("waiting")}))
+        spawn(LaunchRequest(run, spec, secrets, data), emit)
     return status_of(run)

@@ -81,10 +81,10 @@ class LaunchRequest(NamedTuple):
     """Called before anything else; its TrainctlError ends the run."""
 
 
-def spawn(request: LaunchRequest, report: Callable[[], None]) -> None:
+def spawn(request: LaunchRequest, emit: Callable[[Dict[str, Any]], None]) -> None:
     """Start a detached supervisor; returns once the job runs, waits or has ended.
 
-    Calls ``report`` every few seconds meanwhile.
+    Emits ``{waiting}`` every few seconds meanwhile.
     """
     reader, writer = os.pipe()
 
@@ -97,7 +97,7 @@ def spawn(request: LaunchRequest, report: Callable[[], None]) -> None:
     os.close(writer)
     with os.fdopen(reader, "rb", buffering=0) as stream:
         while not select.select([stream], [], [], _REPORT_SECONDS)[0]:
-            report()
+            emit({"waiting": request.run.record.get("waiting")})
         if stream.read(1):
             return
     # A killed supervisor closes its files before it has exited.
