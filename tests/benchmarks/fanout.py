@@ -120,7 +120,7 @@ def _deliver(case: Case, *, together: bool) -> tuple[float, int]:
         url = f"http://{hosts[0].address}:{port}"
         request = {
             "lineage": "lineage-1", "owner": "", "lease": "run-1", "listing": document,
-            "mirror": {"type": "objects", "urls": [url], "token": TOKEN}, **more,
+            "mirror": {"urls": [url], "token": TOKEN}, **more,
         }  # fmt: skip
         began = time.monotonic()
         work = [

@@ -86,7 +86,7 @@ def _large(base: Path, size: int, rounds: int) -> bool:
 def _ours(node: NodeHarness, port: int) -> Callable[[], float]:
     """A delivery; its own seconds."""
     document = json.loads(node.mirror.listing.to_bytes())
-    location = {"type": "objects", "urls": [f"http://127.0.0.1:{port}"], "token": TOKEN}
+    location = {"urls": [f"http://127.0.0.1:{port}"], "token": TOKEN}
     return lambda: float(node.deliver(listing=document, mirror=location)["seconds"])
 
 

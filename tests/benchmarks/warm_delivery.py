@@ -61,7 +61,7 @@ def _request(base: Path, count: int) -> dict[str, Any]:
         "lineage": "benchmark",
         "lease": "run",
         "listing": json.loads(Listing(tuple(files)).to_bytes()),
-        "mirror": {"type": "objects", "path": str(base / "mirror")},
+        "mirror": {"path": str(base / "mirror")},
     }
 
 

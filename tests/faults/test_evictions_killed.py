@@ -35,7 +35,7 @@ class Cache:
             lineage=name,
             source="file:./weights",
             listing={**json.loads(mirror.listing.to_bytes()), "chunk_bytes": CHUNK_BYTES},
-            mirror={"type": "objects", "path": str(mirror.path)},
+            mirror={"path": str(mirror.path)},
         )
         return str(response["result"]["listing"])
 

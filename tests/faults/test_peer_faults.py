@@ -164,7 +164,7 @@ def test_an_impostor_of_the_mirror_ends_the_delivery(
     tmp_path: Path, impostor_at_work: ImpostorServer
 ) -> None:
     group = group_of(tmp_path, 1)
-    mirror = {"type": "objects", **server_address(impostor_at_work, new_certificate())}
+    mirror = server_address(impostor_at_work, new_certificate())
 
     with pytest.raises(NodeProgramError, match="another certificate") as caught:
         group.nodes[0].deliver(mirror=mirror)

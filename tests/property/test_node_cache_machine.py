@@ -137,7 +137,7 @@ class NodeCache(RuleBasedStateMachine):
 
     @property
     def _location(self) -> dict[str, str]:
-        return {"type": "objects", "path": str(self.base / "mirror")}
+        return {"path": str(self.base / "mirror")}
 
     def _delivery(self, lineage: str, listing: int) -> tuple[str, dict[str, Any]]:
         key = f"run-{next(self.keys)}"

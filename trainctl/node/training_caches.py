@@ -366,7 +366,7 @@ def clear_cache(request: protocol.ClearCacheRequest, emit: Emit) -> protocol.Cle
     lock = cache.lock()
     if not lock.try_acquire():
         raise LockHeld(f"{cache.directory} is being prepared or cleared", "Try again later.")
-    try:
+    with lock:
         if not dry:
             for run, spec in list_specs(layout):
                 status = run.status() if str(cache.directory) in spec["caches"] else None
@@ -380,8 +380,6 @@ def clear_cache(request: protocol.ClearCacheRequest, emit: Emit) -> protocol.Cle
         cleaner.run()
         if cleaner.files and not dry:
             remove_tree(cache.directory / METADATA_DIRECTORY / "prepared")
-    finally:
-        lock.release()
     if not dry:
         update_summary(layout, cache.directory)
     return {"files": cleaner.files, "bytes": cleaner.bytes, "left": cleaner.remaining}

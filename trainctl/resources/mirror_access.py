@@ -191,7 +191,7 @@ def _open_access(
     def call(
         method: Method[Any, Any], request: Mapping[str, Any], on_event: OnEvent, listing: Listing
     ) -> Any:
-        full_request = {**request, "mirror": {"type": "objects", **location}, "listing": listing.id}
+        full_request = {**request, "mirror": location, "listing": listing.id}
         following = encode_rows([listing.rows()])
         if objects is None:
             return agent.call(method, full_request, following=following, on_event=on_event)

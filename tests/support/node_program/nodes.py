@@ -195,7 +195,7 @@ class NodeHarness:
             "lease": "run-1",
             "source": "file:./weights",
             "listing": json.loads(self.mirror.listing.to_bytes()),
-            "mirror": {"type": "objects", "path": str(self.mirror.path)},
+            "mirror": {"path": str(self.mirror.path)},
             **changes,
         }
 

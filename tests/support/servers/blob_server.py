@@ -33,7 +33,7 @@ def mirror_location(
     server: ObjectServer, certificate: Certificate | None = None, **changes: Any
 ) -> dict[str, Any]:
     """The mirror that a request names for it."""
-    return {"type": "objects", **server_address(server, certificate), **changes}
+    return {**server_address(server, certificate), **changes}
 
 
 def server_address(

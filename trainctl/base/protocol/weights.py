@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional, TypedDict
 from trainctl.base.protocol.method import LineageRequest, Method, NodeCacheRequest, NotRequired
 
 MirrorLocation = Mapping[str, Any]
-"""The mirror: ``{type: objects}`` with a ``path`` if the node sees its directory, with ``urls``, ``token``, ``loopback`` and
+"""The mirror: a ``path`` if the node sees its directory, with ``urls``, ``token``, ``loopback`` and
 ``fingerprint`` of a server, or with neither for a bucket, whose objects' URLs the client presigns. ``is_cache``: the
 directory is another node's cache.
 """

@@ -62,7 +62,7 @@ class CacheEviction:
         lock = FileLease(self._layout.locks / f"listing-{entry.id}.lock")
         if not lock.try_acquire():
             return None  # it is being delivered
-        try:
+        with lock:
             files = entry.unique_files  # read before the document is removed
             self._trees.restore_marker(entry.id)
             with contextlib.suppress(FileNotFoundError):  # so that no run starts to use the tree
@@ -78,8 +78,6 @@ class CacheEviction:
             # The moved marker identifies the listing if this process is killed before here.
             self._trees.restore_marker(entry.id)
             CacheReferences(self._layout).drop_listing(entry.id)
-        finally:
-            lock.release()
         return freed
 
     def remove_unlinked(self, digests: Iterable[str]) -> int:

@@ -52,10 +52,6 @@ class UploadJournal:
         with self._path.open("ab") as stream:  # written at once when it is closed
             stream.write(b"\n" + json.dumps([*key, *uploaded]).encode())
 
-    def drop(self, key: FileKey) -> None:
-        """Remove the record of a file that isn't in the store."""
-        self.files.pop(key, None)
-
     def heartbeat(self) -> None:
         """Record that an uploader is running."""
         self._path.touch(0o600)

@@ -174,7 +174,7 @@ class Uploader:
             sizes = {stored.key: stored.size for stored in self._objects()}
             for key, uploaded in list(self._journal.files.items()):
                 if sizes.get(uploaded.key) != uploaded.size:
-                    self._journal.drop(key)
+                    self._journal.files.pop(key, None)
         self._loaded = True
 
     def _saved(self) -> List[SavedCheckpoint]:
@@ -329,7 +329,7 @@ class Uploader:
             del self._complete[key]
             self._target.store.delete(self._target.manifest_key(*key))
             for file in manifest["files"]:
-                self._journal.drop((*key, file["path"]))
+                self._journal.files.pop((*key, file["path"]), None)
             self._delete_unreferenced(_object_keys(manifest))
 
     def _replaced_files(self, saved: Sequence[SavedCheckpoint]) -> List[CheckpointManifest]:
@@ -355,7 +355,7 @@ class Uploader:
         present = {(*kept.key, file.path) for kept in saved for file in kept.files}
         vanished = {key: file for key, file in self._journal.files.items() if key not in present}
         for key in vanished:
-            self._journal.drop(key)
+            self._journal.files.pop(key, None)
         if vanished and not self._in_place:
             self._delete_unreferenced({uploaded.key for uploaded in vanished.values()})
 

@@ -209,11 +209,7 @@ def _copy_weights(
             "root": str(run.layout.root),
             "lineage": spec["lineage"],
             "lease": run.key,
-            "mirror": {
-                "type": "objects",
-                "path": str(run.layout.root / "cache"),
-                "is_cache": True,
-            },
+            "mirror": {"path": str(run.layout.root / "cache"), "is_cache": True},
             "node": str(rank),
             "peers": peers,
         }

@@ -111,11 +111,11 @@ class DeliveryFetch:
                     missing += self._missing_chunks(partial, file)
 
             def store(unit: TransferUnit, data: Data, source: str) -> None:
-                if unit.file.sha256 in partials:
-                    if partials[unit.file.sha256].write(unit.number, data):
-                        self._finish(partials[unit.file.sha256], unit.file)
-                else:
+                partial = partials.get(unit.file.sha256)
+                if partial is None:
                     self._files.write_small(unit.file, data)
+                elif partial.write(unit.number, data):
+                    self._finish(partial, unit.file)
                 self._count(len(data), self._tier(unit.file, source))
 
             def pass_on(unit: TransferUnit, start: int, data: Data) -> None:
@@ -177,6 +177,8 @@ class TransferSources:
         listing: Listing,
         callbacks: Optional[CallbackClient] = None,
     ) -> None:
+        self._request = request
+        self._listing = listing
         self._urls: Optional[SignedUrls] = None
         self._schedule: Optional[PeerSchedule] = None
         self._numbers: Dict[str, int] = {}
@@ -184,14 +186,8 @@ class TransferSources:
         peers, rate = request.get("peers") or [], request.get("max_rate")
         if rate is not None and (not isinstance(rate, int) or rate <= 0):
             raise NodeError(f"invalid max_rate {rate!r}: not a number of bytes per second")
-        rate_limiter = RateLimiter(rate)
-        self._mirror = MirrorReader(
-            self._reader(
-                request.get("mirror"), listing, callbacks, rate_limiter, evenly=bool(peers)
-            ),
-            listing,
-        )
-        record_mirror_time = self._add_peers(peers, request, listing) if peers else lambda _: None
+        self._mirror = MirrorReader(self._reader(callbacks, RateLimiter(rate)), listing)
+        record_mirror_time = self._add_peers(peers) if peers else lambda _: None
         # With peers, a single chunk can be passed on earlier than two that share the mirror's bandwidth.
         # Streams from a bucket are limited by latency instead.
         streams = 1 if peers and self._urls is None else self._mirror.streams
@@ -202,8 +198,6 @@ class TransferSources:
             ),
             *self.peers,
         ]
-        self._request = request
-        self._listing = listing
         self.shared: Optional[MirrorReader] = None
         """Reader of the shared cache, if it has the listing."""
 
@@ -266,19 +260,11 @@ class TransferSources:
         self._mirror.close()
 
     def _reader(
-        self,
-        mirror: Any,
-        listing: Listing,
-        callbacks: Optional[CallbackClient],
-        rate_limiter: RateLimiter,
-        *,
-        evenly: bool,
+        self, callbacks: Optional[CallbackClient], rate_limiter: RateLimiter
     ) -> ObjectReader:
-        if not isinstance(mirror, dict) or mirror.get("type") != "objects":
-            kind = mirror.get("type") if isinstance(mirror, dict) else None
-            raise NodeError(f"unknown mirror type {kind!r}")
+        mirror = self._request["mirror"]
         if mirror.get("is_cache"):
-            return CacheReader(mirror["path"], listing, rate_limiter)
+            return CacheReader(mirror["path"], self._listing, rate_limiter)
         if "path" in mirror:
             return DirectoryReader(mirror["path"], rate_limiter)
         from trainctl.node.transfer.http_reader import (  # slow to import  # fmt: skip
@@ -288,22 +274,21 @@ class TransferSources:
         )
 
         if "urls" in mirror:
-            return ServerReader(mirror, rate_limiter, evenly=evenly)
+            return ServerReader(mirror, rate_limiter, evenly=bool(self._request.get("peers")))
         if callbacks is None:
             raise NodeError("the mirror is not accessible from this node")
         self._urls = SignedUrls(callbacks)
         return BucketReader(self._urls, rate_limiter)
 
-    def _add_peers(
-        self, peers: Sequence[Mapping[str, Any]], request: Mapping[str, Any], listing: Listing
-    ) -> Callable[[float], None]:
+    def _add_peers(self, peers: Sequence[Mapping[str, Any]]) -> Callable[[float], None]:
         from trainctl.node.transfer.peers import (  # slow to import
             PeerFetcher,
             PeerSchedule,
             PeerTimeout,
         )
 
-        me, peer_timeout = str(request.get("node")), PeerTimeout(request.get("patience"))
+        me, listing = str(self._request.get("node")), self._listing
+        peer_timeout = PeerTimeout(self._request.get("patience"))
         holds = {str(peer["node"]): str((peer.get("holds") or {}).get(listing.id, "0")) for peer in peers}  # fmt: skip
         if me not in holds:
             raise NodeError(f"node {me!r} is missing from its peers")
@@ -319,7 +304,7 @@ def callback_client(
     request: Mapping[str, Any], caller: BinaryIO, emit: Callable[[Mapping[str, Any]], None]
 ) -> Optional[CallbackClient]:
     """Client for callbacks if it must provide URLs; else read its input to the end."""
-    if {"path", "urls"} & set(request.get("mirror") or {"path": ""}):
+    if {"path", "urls"} & set(request["mirror"]):
         caller.read()
         return None
     from trainctl.base.protocol.wire import CallbackClient

@@ -17,10 +17,9 @@ from typing import (  # fmt: skip
     Iterator,
     List,
     Mapping,
-    NamedTuple,
     Optional,
     Sequence,
-    Set,
+    Tuple,
     Union,
 )
 from urllib.parse import urlsplit
@@ -40,7 +39,7 @@ from trainctl.base.network.object_server import EVENLY, INCOMING, LENGTH, MAX_PA
 from trainctl.base.protocol.wire import CallbackClient, CallerGone
 from trainctl.base.throughput import RateLimiter
 from trainctl.errors import NodeError, TrainctlError, UnknownOnNode
-from trainctl.node.transfer.fetch_pool import units_of
+from trainctl.node.transfer.fetch_pool import Data, units_of
 from trainctl.node.transfer.object_readers import ObjectReader, RetryAfter
 from trainctl.store import keys
 
@@ -118,13 +117,6 @@ class HttpReader(ObjectReader):
         return length
 
 
-class PackResponse(NamedTuple):
-    """Small blobs of one response, and those that the server is still fetching."""
-
-    blobs: Dict[str, Union[bytes, bytearray]]
-    incoming: Set[str]
-
-
 class ServerReader(HttpReader):
     """Objects of an ObjectServer; prefers the first address that responds.
 
@@ -170,9 +162,13 @@ class ServerReader(HttpReader):
             read_timeout=read_timeout, connect_seconds=seconds, proxies=False, pin=pin
         )
 
-    def pack(self, digests: Sequence[str], wait: float = 0) -> PackResponse:
-        """Read small blobs in one response; errors as in ``read``."""
-        pack = PackResponse({}, set())
+    def pack(self, digests: Sequence[str], wait: float) -> Tuple[Dict[str, Data], bool]:
+        """Read small blobs in one response; whether the server is still fetching others.
+
+        Errors as in ``read``.
+        """
+        blobs: Dict[str, Data] = {}
+        is_incoming = False
         body = json.dumps(list(digests)).encode()
         with self._exchange("POST", "/pack", {}, body, wait) as response:
             self._check_status(response, digests[0])
@@ -180,10 +176,9 @@ class ServerReader(HttpReader):
                 length = LENGTH.unpack(_read_exactly(response, LENGTH.size))[0]
                 if length < MAX_PACKED_BYTES:
                     self._rate_limiter.acquire(length)
-                    pack.blobs[digest] = _read_exactly(response, length)
-                elif length == INCOMING:
-                    pack.incoming.add(digest)
-        return pack
+                    blobs[digest] = _read_exactly(response, length)
+                is_incoming = is_incoming or length == INCOMING
+        return blobs, is_incoming
 
     def _request(
         self, key: str, headers: Mapping[str, str], wait: float

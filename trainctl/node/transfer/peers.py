@@ -218,9 +218,8 @@ class PeerFetcher(Fetcher):
                 is_incoming = self._receive(chunk, results)
             else:
                 missing = [unit.file.sha256 for unit in units if unit.file.sha256 not in results]
-                pack = self._reader.pack(missing, self._wait)
-                results.update({name: FetchResult.of(data) for name, data in pack.blobs.items()})
-                is_incoming = bool(pack.incoming)
+                blobs, is_incoming = self._reader.pack(missing, self._wait)
+                results.update({name: FetchResult.of(data) for name, data in blobs.items()})
         except RetryAfter as error:
             is_incoming = True
             if not error.is_incoming:

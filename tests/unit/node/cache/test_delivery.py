@@ -13,7 +13,7 @@ from trainctl.base.listing import CHUNK_BYTES
 pytestmark = pytest.mark.integration
 
 BIG = os.urandom(CHUNK_BYTES + 12345)
-NO_MIRROR = {"type": "objects", "path": "/nowhere"}
+NO_MIRROR = {"path": "/nowhere"}
 
 
 def contents(node: NodeHarness) -> dict[str, bytes]:

@@ -136,7 +136,7 @@ def test_a_failed_delivery_leaves_what_a_run_holds(cache: Cache) -> None:
     for part in ("blobs", "trees"):
         shutil.rmtree(cache.place / part)
     with pytest.raises(NodeProgramError):
-        cache.deliver("a", mirror={"type": "objects", "path": str(cache.place / "none")})
+        cache.deliver("a", mirror={"path": str(cache.place / "none")})
     assert (cache.place / "holds" / "run-a" / cache.listing("a")).exists()
 
 

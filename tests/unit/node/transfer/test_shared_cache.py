@@ -122,7 +122,7 @@ def test_small_files_are_copied_and_replaced_in_their_packs(tmp_path: Path, shar
     gang = PeerGroup(tmp_path / "gang", 3)
     request: Any = {
         "listing": json.loads(listing.to_bytes()),
-        "mirror": {"type": "objects", "path": str(tmp_path / "mirror")},
+        "mirror": {"path": str(tmp_path / "mirror")},
         "shared": {"dir": str(shared)},
     }
 
@@ -226,7 +226,7 @@ def test_two_users_of_a_group_share_it(tmp_path: Path) -> None:
                 "root": str(home / "node"),
                 "lineage": f"lineage-{user}",
                 "listing": json.loads(mirrors[name].listing.to_bytes()),
-                "mirror": {"type": "objects", "path": str(mirrors[name].path)},
+                "mirror": {"path": str(mirrors[name].path)},
                 "shared": shared,
             }
             asked, following = received_as(request)
