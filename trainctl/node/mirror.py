@@ -53,6 +53,7 @@ from trainctl.base.protocol.mirrors import (  # fmt: skip
 from trainctl.base.protocol.wire import (
     CallbackClient,
     CallerGone,
+    Emit,
     PendingRequest,
     decode_rows,
     error_from_json,
@@ -81,7 +82,6 @@ from trainctl.store.store import MirrorStore
 from trainctl.store.survey import stored_bytes, take_inventory, take_survey
 from trainctl.store.verify import verify_store
 
-Emit = Callable[[Mapping[str, Any]], None]
 _EVENT_SECONDS = 0.1
 _ROWS_PER_EVENT = 1000
 
@@ -207,7 +207,7 @@ def open_objects(request: MirrorRequest) -> DirectoryObjects:
 
 
 def throttle_progress(
-    emit: Callable[[Mapping[str, Any]], None], clock: Callable[[], float] = time.monotonic
+    emit: Emit, clock: Callable[[], float] = time.monotonic
 ) -> Callable[[int, int, int], None]:
     """A ``Progress`` that emits the first and last call, and ten a second."""
     due = clock()

@@ -6,7 +6,7 @@ import contextlib
 import time
 from contextlib import closing
 from itertools import compress
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Mapping, Optional, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Mapping, Optional, cast
 
 from trainctl.base.filesystem.files import make_directory
 from trainctl.base.lease import FileLease, remove_stale_leases
@@ -32,9 +32,8 @@ from trainctl.node.transfer.fetch import (
 )
 
 if TYPE_CHECKING:
-    from trainctl.base.protocol.wire import CallbackClient
+    from trainctl.base.protocol.wire import CallbackClient, Emit
 
-Emit = Callable[[Mapping[str, Any]], None]
 _ATTEMPTS = 3
 _EVENT_SECONDS = 0.2
 

@@ -63,7 +63,7 @@ def make_space(layout: Layout, listing: Listing, limit: Optional[int], run: str)
                 eviction.remove_orphans()  # blobs of trees without a listing document
             space = survey.space()
         if not space.fits(limit):
-            raise _no_space_error(layout, limit, space, survey, listing, run)
+            raise survey.error(limit, space, listing, run)
 
 
 def cache_limit(request: Mapping[str, Any]) -> Optional[int]:
@@ -100,6 +100,40 @@ class _SpaceSurvey:
         freed = self._inventory.used() - here
         return CacheSpace(here, coming, unwritten, here, None if disk is None else disk + freed)
 
+    def error(
+        self, limit: Optional[int], space: CacheSpace, listing: Listing, run: str
+    ) -> TrainctlError:
+        """Return the error for a listing that doesn't fit: whether it would, once other runs have ended."""
+        holds = CacheHolds(self._layout)
+        bounds = {}
+        if limit is not None:
+            bounds["the weights exceed the size of the node's cache"] = limit - space.held
+        if space.disk is not None:
+            disk = space.disk + space.used - space.held
+            bounds["no space left for the weights on the node's disk"] = disk
+        cause = min(bounds, key=lambda text: bounds[text])
+        available = format_bytes(max(0, bounds[cause]))
+        detail = f"Weights need {format_bytes(space.coming)} and may use {available}"
+        if limit is not None:
+            detail += f" (cache size: {format_bytes(limit)})"
+        sizes: Dict[str, int] = {}
+        for entry in (entry for entry in self.listings if entry.id != listing.id):
+            for key in self.holds.get(entry.id, ()):
+                sizes[key] = sizes.get(key, 0) + sum(file.size for file in entry.unique_files)
+        names = {key: "this run" if key == run else holds.describe(key) for key in sorted(sizes)}
+        held = ", ".join(f"{name} {format_bytes(sizes[key])}" for key, name in names.items())
+        detail += f". {f'Used by live runs: {held}. ' if held else ''}Free disk space"
+        detail += " or raise cache.node.size of the cluster." if limit is not None else "."
+        if not self.alone(listing, run).fits(limit):
+            return StorageError(f"{cause}: {self._layout.cache}", detail)
+        others = [name for key, name in names.items() if key != run]
+        users = f"{others[0]} is using the cache" if others else "others are being delivered"
+        if len(others) > 1:
+            users = f"{others[0]} and {len(others) - 1} more are using the cache"
+        return InsufficientSpace(
+            f"no space for the weights while {users}: {self._layout.cache}", detail
+        )
+
     def _measure(self, sizes: Mapping[str, int]) -> Tuple[int, int, int]:
         """Bytes of blobs that are stored, missing, and without allocated blocks."""
         here = coming = unwritten = 0
@@ -115,43 +149,6 @@ def _held_blobs(listings: Sequence[CacheEntry], held: Mapping[str, List[str]]) -
     return {
         file.sha256 for listing in listings if listing.id in held for file in listing.unique_files
     }
-
-
-def _no_space_error(
-    layout: Layout,
-    limit: Optional[int],
-    space: CacheSpace,
-    survey: _SpaceSurvey,
-    listing: Listing,
-    run: str,
-) -> TrainctlError:
-    holds = CacheHolds(layout)
-    bounds = {}
-    if limit is not None:
-        bounds["the weights exceed the size of the node's cache"] = limit - space.held
-    if space.disk is not None:
-        disk = space.disk + space.used - space.held
-        bounds["no space left for the weights on the node's disk"] = disk
-    cause = min(bounds, key=lambda text: bounds[text])
-    available = format_bytes(max(0, bounds[cause]))
-    detail = f"Weights need {format_bytes(space.coming)} and may use {available}"
-    if limit is not None:
-        detail += f" (cache size: {format_bytes(limit)})"
-    sizes: Dict[str, int] = {}
-    for entry in (entry for entry in survey.listings if entry.id != listing.id):
-        for key in survey.holds.get(entry.id, ()):
-            sizes[key] = sizes.get(key, 0) + sum(file.size for file in entry.unique_files)
-    names = {key: "this run" if key == run else holds.describe(key) for key in sorted(sizes)}
-    held = ", ".join(f"{name} {format_bytes(sizes[key])}" for key, name in names.items())
-    detail += f". {f'Used by live runs: {held}. ' if held else ''}Free disk space"
-    detail += " or raise cache.node.size of the cluster." if limit is not None else "."
-    if not survey.alone(listing, run).fits(limit):
-        return StorageError(f"{cause}: {layout.cache}", detail)
-    others = [name for key, name in names.items() if key != run]
-    users = f"{others[0]} is using the cache" if others else "others are being delivered"
-    if len(others) > 1:
-        users = f"{others[0]} and {len(others) - 1} more are using the cache"
-    return InsufficientSpace(f"no space for the weights while {users}: {layout.cache}", detail)
 
 
 def cache_query(request: CacheQueryRequest) -> CacheQueryResponse:

@@ -81,6 +81,7 @@ class Uploader:
         self._target = RunCheckpoints(open_store_for(settings, data, secrets), settings["prefix"])
         self._local = data / "checkpoints" / self._target.prefix
         self._rank = int(spec["rank"])
+        self._run_file = f"run-{self._rank}.json" if self._rank else "run.json"
         self._journal = UploadJournal(run.directory)
         self._rate_limiter = RateLimiter(
             None if wanted["max_rate"] is None else parse_size(wanted["max_rate"])
@@ -275,7 +276,7 @@ class Uploader:
         now = (stream.size, status.st_size, status.st_mtime_ns)
         if now != (file.size, file.size, file.modified):
             raise UnstorableFile(f"{file.path!r} changed during its upload")
-        return stream.hexdigest()
+        return stream.digest.hexdigest()
 
     def _make_complete(self, checkpoint: SavedCheckpoint) -> None:
         """Write the manifest if the files are unchanged; delete the version before."""
@@ -388,10 +389,6 @@ class Uploader:
         text = json.dumps({**identity, **record}, sort_keys=True) + "\n"
         self._target.store.put(f"{self._target.prefix}/{self._run_file}", text.encode())
 
-    @property
-    def _run_file(self) -> str:
-        return f"run-{self._rank}.json" if self._rank else "run.json"
-
 
 def _object_keys(manifest: CheckpointManifest) -> Set[str]:
     return {file["key"] for file in manifest["files"]}
@@ -402,16 +399,12 @@ class _HashingReader:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._digest = hashlib.sha256()
+        self.digest = hashlib.sha256()
         self.size = 0
 
     def read(self, size: int = -1) -> bytes:
         """Read up to ``size`` bytes."""
         data = self._stream.read(size)
-        self._digest.update(data)
+        self.digest.update(data)
         self.size += len(data)
         return data
-
-    def hexdigest(self) -> str:
-        """Digest of all bytes read."""
-        return self._digest.hexdigest()

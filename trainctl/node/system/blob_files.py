@@ -211,10 +211,12 @@ class PartialFile:
 
     def missing(self) -> List[int]:
         """Verify the present chunks; numbers of the missing ones."""
-        intact = [
-            _has_data(self._descriptor, chunk) and matches_chunk(self._descriptor, chunk)
-            for chunk in self._file.chunk_ranges
-        ]
+        intact = []
+        for chunk in self._file.chunk_ranges:
+            at, has_data = chunk.offset, chunk.length == 0
+            with contextlib.suppress(OSError):  # no data after the offset; holes need no hashing
+                has_data |= os.lseek(self._descriptor, at, os.SEEK_DATA) < at + chunk.length
+            intact.append(has_data and matches_chunk(self._descriptor, chunk))
         os.pwrite(self._map, bytes(VERIFIED if valid else NOT_FETCHED for valid in intact), 0)
         self._missing = {number for number, valid in enumerate(intact) if not valid}
         return sorted(self._missing)
@@ -273,16 +275,6 @@ def _finish_file(descriptor: int, file: ListedFile) -> None:
     os.ftruncate(descriptor, file.size)
     os.fchmod(descriptor, 0o444)
     os.utime(descriptor, (stamp(file.sha256), stamp(file.sha256)))
-
-
-def _has_data(descriptor: int, chunk: Chunk) -> bool:
-    """Check for data: holes need no hashing."""
-    try:
-        return chunk.length == 0 or os.lseek(descriptor, chunk.offset, os.SEEK_DATA) < (
-            chunk.offset + chunk.length
-        )
-    except OSError:  # no data after the offset
-        return False
 
 
 def _open_part(part: str) -> int:

@@ -115,24 +115,18 @@ class FetchResult(NamedTuple):
         return cls(data, "" if data is None else hashlib.sha256(data).hexdigest())
 
 
-class ChunkBuffer:
-    """A reused buffer for a chunk: allocating it takes longer than filling it."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def view(self, length: int) -> memoryview:
-        """View of the first bytes, whose content is overwritten."""
-        if not self._data:
-            self._data = bytearray(CHUNK_BYTES)
-        return memoryview(self._data)[:length]
-
-
 class Fetcher:
     """Fetches units from one source, in one thread."""
 
     def __init__(self, source_name: str) -> None:
         self.source_name = source_name
+        self._buffer = bytearray()
+
+    def _view(self, length: int) -> memoryview:
+        """View of a buffer that is reused: allocating it takes longer than filling it."""
+        if not self._buffer:
+            self._buffer = bytearray(CHUNK_BYTES)
+        return memoryview(self._buffer)[:length]
 
     def fetch(self, units: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
         """Fetch one chunk or several small files; results are valid until the next."""

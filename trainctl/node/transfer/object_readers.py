@@ -37,7 +37,6 @@ from trainctl.errors import (
 from trainctl.node.system import layout
 from trainctl.node.transfer.fetch_pool import (
     MIRROR,
-    ChunkBuffer,
     Fetcher,
     FetchResult,
     PassOnFn,
@@ -277,7 +276,6 @@ class MirrorFetcher(Fetcher):
         self._mirror = mirror
         self._record_time = record_mirror_time
         self._early = early
-        self._buffer = ChunkBuffer()
 
     def fetch(self, units: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
         began = time.monotonic()
@@ -287,7 +285,7 @@ class MirrorFetcher(Fetcher):
                 yield FetchResult.of(blobs[unit.file.sha256])
             return
         unit, digest, done = units[0], hashlib.sha256(), 0
-        view = self._buffer.view(unit.chunk.length)
+        view = self._view(unit.chunk.length)
 
         def on_bytes(data: memoryview) -> None:
             nonlocal done

@@ -14,7 +14,6 @@ from trainctl.base.network.http_errors import PeerAuthError
 from trainctl.base.network.object_server import MAX_PACKED_BYTES
 from trainctl.errors import TrainctlError, UnknownOnNode
 from trainctl.node.transfer.fetch_pool import (
-    ChunkBuffer,
     Fetcher,
     FetchResult,
     PassOnFn,
@@ -176,7 +175,6 @@ class PeerFetcher(Fetcher):
         super().__init__(str(peer["node"]))
         self._reader = ServerReader(peer, read_timeout=min(SILENCE_SECONDS, peer_timeout.seconds))
         self._timeout = peer_timeout
-        self._buffer = ChunkBuffer()
         self._interrupted = self._corrupt = 0
         self._is_dropped = False
         self._until = 0.0
@@ -185,7 +183,8 @@ class PeerFetcher(Fetcher):
         """Error if another server responds at the peer's address."""
 
     def fetch(self, units: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
-        chunk = None if units[0].is_small else _PeerChunk(units[0], self._buffer)
+        first = units[0]
+        chunk = None if first.is_small else _PeerChunk(first, self._view(first.chunk.length))
         results: Dict[str, FetchResult] = {}
         self._until = time.monotonic() + self._timeout.seconds
         while len(results) < len(units) and self._request(units, chunk, results):
@@ -263,9 +262,9 @@ class PeerFetcher(Fetcher):
 class _PeerChunk:
     """A chunk received in several responses, as the peer fetches it."""
 
-    def __init__(self, unit: TransferUnit, buffer: ChunkBuffer) -> None:
+    def __init__(self, unit: TransferUnit, view: memoryview) -> None:
         self.unit = unit
         self.key = keys.blob(unit.chunk.sha256)
-        self.view = buffer.view(unit.chunk.length)
+        self.view = view
         self.done = 0
         self.digest = hashlib.sha256()
