@@ -49,6 +49,7 @@ from trainctl.base.protocol.mirrors import (  # fmt: skip
     ObjectPutRequest,
     ObjectPutResponse,
     ObjectStatResponse,
+    source_from_json,
 )
 from trainctl.base.protocol.wire import (
     CallbackClient,
@@ -74,7 +75,6 @@ from trainctl.sources.client import (
     read_range,
 )
 from trainctl.sources.https import HttpsSource
-from trainctl.store import serialization
 from trainctl.store.gc import GcOptions, gc
 from trainctl.store.objects import DirectoryObjects
 from trainctl.store.references import Reference
@@ -90,7 +90,7 @@ def mirror_ingest(
     request: MirrorIngestRequest, emit: Emit, caller: BinaryIO
 ) -> MirrorIngestResponse:
     """Copy a source into the mirror, by URLs from the client; stops with the client."""
-    resolved = serialization.source_from_json(request["source"], next(decode_rows(caller)))
+    resolved = source_from_json(request["source"], next(decode_rows(caller)))
     limit_malloc_arenas()  # threads are short-lived, and each would keep its own arena
     callbacks = CallbackClient(caller, emit)
     store = MirrorStore(
@@ -112,27 +112,24 @@ def mirror_survey(
 ) -> MirrorSurveyResponse:
     """Report which files of sources and which listings are stored."""
     sources = [
-        serialization.source_from_json(source, rows)
+        source_from_json(source, rows)
         for source, rows in zip(request["sources"], decode_rows(caller))
     ]
     survey = take_survey(open_objects(request), sources, request["listings"], request["lineage"])
     for block in row_blocks(source.files for source in survey.sources):
         emit(block)
-    response = {
-        **{name: value for name, value in vars(survey).items() if name != "sources"},
-        "complete": [source.listing for source in survey.sources],
-        "arrived": [source.arrived for source in survey.sources],
-        "listings": sorted(survey.listings),
+    return {
+        "sources": [(source.listing, source.arrived) for source in survey.sources],
+        "store": [sorted(survey.listings), survey.free, survey.damaged, survey.unusable],
         "serving": ServingAddresses.here().to_json(),
     }
-    return cast("MirrorSurveyResponse", response)
 
 
 def mirror_gc(request: MirrorGcRequest, emit: Emit) -> MirrorGcResponse:
     """Delete unreferenced blobs."""
     options = GcOptions(request["dry_run"], request["unused_seconds"])
     report = gc(open_objects(request), options, lambda text: emit({"log": text}))
-    return {"report": vars(report)}
+    return {"report": list(vars(report).values())}
 
 
 def mirror_verify(request: MirrorVerifyRequest, emit: Emit) -> MirrorVerifyResponse:

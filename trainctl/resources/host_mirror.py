@@ -30,6 +30,8 @@ from trainctl.base.protocol.mirrors import (
     MirrorSurveyRequest,
     MirrorVerifyRequest,
     ReferenceDocument,
+    file_rows,
+    source_to_json,
 )  # fmt: skip
 from trainctl.base.protocol.wire import encode_rows
 from trainctl.base.retry import RetryPolicy
@@ -46,13 +48,13 @@ from trainctl.model.delivery import ServingCapability
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostDirectory, HostObjects
 from trainctl.resources.agents import Agents, NodeCall
-from trainctl.store import keys, reader, serialization
+from trainctl.store import keys, reader
 from trainctl.store.file_transfer import ProgressFn, Upstream
-from trainctl.store.gc import GcOptions, GcReport
-from trainctl.store.references import Reference
+from trainctl.store.gc import GcOptions, GcReport, RemovedListing
+from trainctl.store.references import Reference, StoredReference
 from trainctl.store.store import MirrorStore
-from trainctl.store.survey import MirrorInventory, StoreSurvey
-from trainctl.store.verify import Finding, VerifyReport
+from trainctl.store.survey import InventoryRow, MirrorInventory, SourceSurvey, StoreSurvey
+from trainctl.store.verify import Finding, FindingOutcome, VerifyReport
 from trainctl.weights.mirrors import HostMirrorLocation
 
 Notify = Callable[[str], None]
@@ -106,7 +108,7 @@ class HostStore(MirrorStore):
         rows: list[list[Any]] = [[] for _ in sources]
         request: MirrorSurveyRequest = {
             "path": self._path(),
-            "sources": [serialization.source_to_json(source) for source in sources],
+            "sources": [source_to_json(source) for source in sources],
             "listings": [*listings],
             "lineage": lineage,
         }
@@ -114,12 +116,20 @@ class HostStore(MirrorStore):
         response = self._agent(False).call(
             MIRROR_SURVEY,
             request,
-            following=encode_rows(serialization.file_rows(source) for source in sources),
+            following=encode_rows(file_rows(source) for source in sources),
             on_event=lambda event: rows[event["of"]].extend(map(tuple, event["rows"])),
             timeout=_LONG_SURVEY_SECONDS if is_long else _SURVEY_SECONDS,
         )
         self._serving = ServingCapability(**response["serving"])
-        return serialization.survey_from_json(response, rows)
+        surveys = zip(rows, response["sources"], strict=True)
+        complete, free, damaged, unusable = response["store"]
+        return StoreSurvey(
+            tuple(SourceSurvey(tuple(files), *survey) for files, survey in surveys),
+            frozenset(complete),
+            free,
+            tuple(damaged),
+            unusable,
+        )
 
     def ingest(
         self,
@@ -135,7 +145,7 @@ class HostStore(MirrorStore):
         agent = self._agent(True)
         request: MirrorIngestRequest = {
             "path": self._path(),
-            "source": serialization.source_to_json(resolved),
+            "source": source_to_json(resolved),
             "reference": cast("ReferenceDocument", vars(reference)),
         }
 
@@ -150,7 +160,7 @@ class HostStore(MirrorStore):
         def respond(request: Mapping[str, Any]) -> dict[str, Any]:
             return urls.response(request)
 
-        following = encode_rows([serialization.file_rows(resolved)])
+        following = encode_rows([file_rows(resolved)])
         with (
             NodeCall(agent, respond, on_event, cancelled) as node_call,
             SourceUrlProvider(
@@ -180,8 +190,13 @@ class HostStore(MirrorStore):
         return self._listings[listing_id]
 
     def inventory(self) -> MirrorInventory:
-        return serialization.inventory_from_json(
-            self._call(MIRROR_INVENTORY, MirrorRequest(path=self._path()))
+        response = self._call(MIRROR_INVENTORY, MirrorRequest(path=self._path()))
+        rows = (InventoryRow(*row) for row in response["rows"])
+        return MirrorInventory(
+            tuple(row._replace(projects=(*row.projects,), users=(*row.users,)) for row in rows),
+            response["unfinished"],
+            response["unreferenced"],
+            tuple(response["damaged"]),
         )
 
     def stored_bytes(self) -> int:
@@ -199,20 +214,29 @@ class HostStore(MirrorStore):
             "dry_run": options.dry_run,
             "unused_seconds": options.unused_seconds,
         }
-        return serialization.gc_from_json(self._call(MIRROR_GC, request, notify=notify))
+        report = self._call(MIRROR_GC, request, notify=notify)["report"]
+        dry_run, size, blobs, listings, *references = report
+        return GcReport(
+            dry_run,
+            size,
+            blobs,
+            tuple(RemovedListing(*row) for row in listings),
+            *(tuple(StoredReference(*row) for row in rows) for rows in references),
+        )
 
     def verify(
         self, repair: bool = False, progress: ProgressFn | None = None, notify: Notify = _no_notify
     ) -> VerifyReport:
         findings: list[Finding] = []
+
+        def add(row: Sequence[Any]) -> None:
+            key, problem, size, sources, outcome, detail = row
+            findings.append(
+                Finding(key, problem, size, tuple(sources), FindingOutcome(outcome), detail)
+            )
+
         request: MirrorVerifyRequest = {"path": self._path(), "repair": repair}
-        response = self._call(
-            MIRROR_VERIFY,
-            request,
-            progress,
-            lambda row: findings.append(serialization.finding_from_row(row)),
-            notify,
-        )
+        response = self._call(MIRROR_VERIFY, request, progress, add, notify)
         return VerifyReport(response["blobs"], response["bytes"], tuple(findings))
 
     def _path(self) -> str:

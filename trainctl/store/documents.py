@@ -62,12 +62,10 @@ def damaged_error(objects: ObjectStore, key: str, reason: str) -> StorageError:
     )
 
 
-def load_or_none(
-    load: Callable[[ObjectStore, str], Optional[T]], objects: ObjectStore, name: str
-) -> Optional[T]:
+def load_or_none(load: Callable[..., Optional[T]], *arguments: Any) -> Optional[T]:
     """Return what ``load`` reads; None if that is corrupt."""
     try:
-        return load(objects, name)
+        return load(*arguments)
     except StorageError as error:
         if error.code != DAMAGED:
             raise

@@ -200,13 +200,9 @@ class FileTransfer:
                 for chunk in connections:
                     yield chunk
                     numbers = numbers[1:]
-        if numbers:
-            yield from self._streamed(file, numbers, buffers)
-
-    def _streamed(
-        self, file: SourceFile, numbers: range, buffers: ChunkBufferPool
-    ) -> Iterator[BufferedChunk]:
-        """Yield chunks over one connection, perhaps from 0 again after an error."""
+        if not numbers:
+            return
+        # over one connection, perhaps from 0 again after an error
         size = buffers.chunk_bytes
         end = min(numbers.stop * size, file.size)
         buffer: Optional[bytearray] = None

@@ -166,7 +166,16 @@ def _mark(objects: ObjectStore, retained: Sequence[StoredReference]) -> _LiveSet
             live.sources.add(keys.source_of(stored.identity))
     for source in live.sources:
         for stat in objects.list(f"{keys.PARTIAL}/{source}"):
-            _mark_partial(objects, stat.key, live)
+            name = stat.key.rpartition("/")[2]  # a progress mark: of a chunk, a file or a pack
+            sha256 = name.rpartition(".")[2]
+            digest = bytes.fromhex(sha256)
+            if name.startswith("pack."):
+                live.packs.add(digest)
+                continue
+            live.blobs.add(digest)
+            if ".whole." in name:
+                live.chunked.add(digest)
+                live.blobs.update(map(bytes.fromhex, documents.load_chunks(objects, sha256) or ()))
     return live
 
 
@@ -187,20 +196,6 @@ def _mark_listing(
         if file.chunks:
             live.chunked.add(bytes.fromhex(file.sha256))
         live.blobs.update(map(bytes.fromhex, file.chunks or (file.sha256,)))
-
-
-def _mark_partial(objects: ObjectStore, key: str, live: _LiveSet) -> None:
-    """Mark the objects that a progress mark names: a chunk, a file or a pack."""
-    name = key.rpartition("/")[2]
-    sha256 = name.rpartition(".")[2]
-    digest = bytes.fromhex(sha256)
-    if name.startswith("pack."):
-        live.packs.add(digest)
-        return
-    live.blobs.add(digest)
-    if ".whole." in name:
-        live.chunked.add(digest)
-        live.blobs.update(map(bytes.fromhex, documents.load_chunks(objects, sha256) or ()))
 
 
 def _dead_keys(stats: Iterable[ObjectStat], live: _LiveSet) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from pathlib import Path
 from typing import Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
 
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
@@ -90,7 +89,14 @@ class SourceIngest:
         size = sum(files[0].size for files in missing.values())
         needed = size - coverage.stored_bytes(missing)
         if isinstance(self._objects, DirectoryObjects) and needed:
-            _require_space(self._objects.root, needed + SPARE_BYTES)
+            root, needed = self._objects.root, needed + SPARE_BYTES
+            free = free_bytes(root)
+            if needed > free:
+                raise StorageError(
+                    f"no space left for the mirror {root}: it needs {format_bytes(needed)}, and {format_bytes(free)} is free",
+                    "Free disk space, or use another location in mirror: {url: …}. Nothing was transferred.",
+                    code="disk-full",
+                )
         packs = {
             coverage.pack_of(blob.sha256) or ""
             for blob in blobs.values()
@@ -204,16 +210,13 @@ class _FetchQueue:
             try:
                 blob = self._fetch(files[0], key)
             except BaseException as error:  # noqa: BLE001  the waiting thread raises it
-                self._fail(error)
+                with self._lock:
+                    if not self._stop.is_set():
+                        self.error = error
+                        self._stop.set()
                 return
             self.done[key] = blob
             self._counter.add(files[0].size * (len(files) - 1), len(files))
-
-    def _fail(self, error: BaseException) -> None:
-        with self._lock:
-            if not self._stop.is_set():
-                self.error = error
-                self._stop.set()
 
 
 class _ProgressCounter:
@@ -232,13 +235,3 @@ class _ProgressCounter:
             self._files += files
             if self._progress is not None:
                 self._progress(self._bytes, self._total, self._files)
-
-
-def _require_space(root: Path, needed: int) -> None:
-    free = free_bytes(root)
-    if needed > free:
-        raise StorageError(
-            f"no space left for the mirror {root}: it needs {format_bytes(needed)}, and {format_bytes(free)} is free",
-            "Free disk space, or use another location in mirror: {url: …}. Nothing was transferred.",
-            code="disk-full",
-        )

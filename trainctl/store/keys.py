@@ -97,19 +97,12 @@ def fingerprint(identity: str, path: str, size: int, validator: str) -> str:
     return hex_digest([identity, path, size, validator])
 
 
-def chunk_mark(resolved: ResolvedSource, fingerprint: str, number: int, sha256: str) -> str:
-    """Key of the empty object that marks a chunk of a file as stored."""
-    return f"{mark_prefix(resolved)}/{fingerprint}.{number}.{sha256}"
+def mark(resolved: ResolvedSource, *parts: str) -> str:
+    """Key of the object that marks as stored: a chunk or file by fingerprint, number or ``whole``, and digest.
 
-
-def file_mark(resolved: ResolvedSource, fingerprint: str, sha256: str) -> str:
-    """Key of the empty object that marks a file as stored."""
-    return f"{mark_prefix(resolved)}/{fingerprint}.whole.{sha256}"
-
-
-def pack_mark(resolved: ResolvedSource, pack: str) -> str:
-    """Key of the object that marks a pack as stored; holds its files' fingerprints."""
-    return f"{mark_prefix(resolved)}/pack.{pack}"
+    A pack is marked by ``pack`` and its digest; the object holds its files' fingerprints.
+    """
+    return f"{mark_prefix(resolved)}/{'.'.join(parts)}"
 
 
 def reference_prefix(lineage: str) -> str:

@@ -302,8 +302,14 @@ def _read(descriptor: int, offset: int, length: int) -> bytes:
 
 def _storage_error(root: Path, error: OSError) -> StorageError:
     if error.errno in _DISK_FULL:
+        if error.errno == errno.EDQUOT:
+            full = "has no space left for this user (disk quota)"
+        elif (free := free_bytes(root)) < SPARE_BYTES:
+            full = f"is full ({format_bytes(free)} free)"
+        else:
+            full = "has no free inodes"
         return StorageError(
-            f"the disk of the mirror {root} {_disk_full_text(root, error)}",
+            f"the disk of the mirror {root} {full}",
             "Free disk space, or use another location in mirror: {url: …}. The next apply resumes the transfer.",
             code="disk-full",
         )
@@ -323,14 +329,6 @@ def _storage_error(root: Path, error: OSError) -> StorageError:
         f"the mirror {root}: {error.strerror or error} ({error.filename or root})",
         "Check the disk. No incomplete blob was stored.",
     )
-
-
-def _disk_full_text(root: Path, error: OSError) -> str:
-    """Describe what the disk lacks: bytes, inodes or quota."""
-    if error.errno == errno.EDQUOT:
-        return "has no space left for this user (disk quota)"
-    free = free_bytes(root)
-    return f"is full ({format_bytes(free)} free)" if free < SPARE_BYTES else "has no free inodes"  # fmt: skip
 
 
 class MemoryObjects:

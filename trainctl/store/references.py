@@ -12,17 +12,9 @@ from trainctl.errors import StorageError
 from trainctl.store import documents, keys
 
 _TYPES: Mapping[str, Any] = {
-    "lineage": str,
-    "address": str,
-    "owner": str,
-    "project": str,
-    "source": str,
-    "revision": str,
-    "pin": str,
-    "files": int,
-    "bytes": int,
-    "listing": (str, type(None)),
-    "previous": (str, type(None)),
+    **dict.fromkeys(("lineage", "address", "owner", "project", "source", "revision", "pin"), str),
+    **dict.fromkeys(("files", "bytes"), int),
+    **dict.fromkeys(("listing", "previous"), (str, type(None))),
 }
 
 _VERSION = ("source", "endpoint", "revision", "pin", "files", "bytes")
@@ -50,16 +42,12 @@ class Reference:
         ``before``: the document that it replaces, or empty. The version it names is kept until the new one is complete.
         """
         is_same = _identity(before) == resolved.identity and before.get("pin") == resolved.pin
+        source = resolved.source, resolved.endpoint, resolved.revision, resolved.pin
         document: Dict[str, Any] = {
             "version": 1,
             **asdict(self),
-            "source": resolved.source,
-            "endpoint": resolved.endpoint,
-            "revision": resolved.revision,
-            "pin": resolved.pin,
+            **dict(zip(_VERSION, (*source, len(resolved.files), resolved.size))),
             "listing": listing or (before.get("listing") if is_same else None),
-            "files": len(resolved.files),
-            "bytes": resolved.size,
             "previous": None,
             "previous_version": None,
         }
@@ -127,14 +115,6 @@ def put_reference(
     document = reference.record(before, resolved, listing)
     objects.put(reference.key, documents.encode(document))
     return StoredReference(reference.key, document, 0.0).listing
-
-
-def renew_reference(objects: ObjectStore, lineage: str, address: str) -> None:
-    """Record that the source of a resource is in use now."""
-    key = keys.reference(lineage, address)
-    data = objects.get(key)
-    if data is not None:
-        objects.put(key, data)
 
 
 def drop_reference(objects: ObjectStore, lineage: str, address: str) -> bool:

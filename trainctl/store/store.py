@@ -9,7 +9,7 @@ from typing import Optional, Sequence
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import RetryPolicy
-from trainctl.store import coverage, documents, references
+from trainctl.store import coverage, documents, keys, references
 from trainctl.store.file_transfer import ProgressFn, Upstream
 from trainctl.store.gc import GcOptions, GcReport
 from trainctl.store.gc import gc as collect
@@ -87,7 +87,10 @@ class MirrorStore:
 
     def renew(self, lineage: str, address: str) -> None:
         """Record that the source of a resource is in use now."""
-        references.renew_reference(self.objects, lineage, address)
+        key = keys.reference(lineage, address)
+        data = self.objects.get(key)
+        if data is not None:
+            self.objects.put(key, data)
 
     def drop_reference(self, lineage: str, address: str) -> bool:
         """Delete a resource's reference; return False if there was none."""

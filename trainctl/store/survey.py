@@ -19,10 +19,9 @@ from typing import (
 
 from trainctl.base.filesystem.files import why_unwritable
 from trainctl.base.lease import Liveness
-from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource
+from trainctl.base.listing import CHUNK_BYTES, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.base.parallel import map_ordered
-from trainctl.errors import StorageError
 from trainctl.store import documents, keys, references
 from trainctl.store.coverage import SourceCoverage, find_listing, group_by_fingerprint
 from trainctl.store.gc import find_garbage
@@ -176,18 +175,18 @@ class _SourceVersion(NamedTuple):
 
 def take_inventory(objects: ObjectStore) -> MirrorInventory:
     """Inspect a store. Writes nothing."""
-    all_references = references.read_references(objects)
-    stored, damaged = all_references
+    stored, damaged = references.read_references(objects)
     rows = _rows(objects, stored)
-    garbage = None if damaged else _garbage_bytes(objects, stored)
-    is_complete = garbage is not None and all(
-        row.listing and not row.listing_status for row in rows
-    )
-    rest = stored_bytes(objects) - (garbage or 0) - sum(row.bytes_stored for row in rows)
+    garbage = None
+    if not (damaged or list_writers(objects, Liveness())):
+        garbage = documents.load_or_none(find_garbage, objects, stored)
+    unneeded = garbage.bytes if garbage else 0
+    is_complete = bool(garbage) and all(row.listing and not row.listing_status for row in rows)
+    rest = stored_bytes(objects) - unneeded - sum(row.bytes_stored for row in rows)
     return MirrorInventory(
         tuple(rows),
         0 if is_complete else max(0, rest),
-        garbage or 0,
+        unneeded,
         tuple(error.summary for error in damaged.values()),
     )
 
@@ -195,18 +194,6 @@ def take_inventory(objects: ObjectStore) -> MirrorInventory:
 def stored_bytes(objects: ObjectStore) -> int:
     """Return the bytes of all blobs, referenced or not."""
     return sum(stat.size for stat in objects.list(keys.BLOBS))
-
-
-def _garbage_bytes(objects: ObjectStore, stored: Sequence[StoredReference]) -> Optional[int]:
-    """Return the bytes that ``gc`` would delete; None if unknown."""
-    if list_writers(objects, Liveness()):
-        return None
-    try:
-        return find_garbage(objects, stored).bytes
-    except StorageError as error:
-        if error.code != documents.DAMAGED:
-            raise
-        return None
 
 
 @dataclass
@@ -225,39 +212,30 @@ def _rows(objects: ObjectStore, stored: Iterable[StoredReference]) -> List[Inven
             members = (record[name] for name in ("source", "endpoint", "revision", "listing"))
             version = _SourceVersion(*(value or "" for value in members))
             versions.setdefault(version, []).append((record, reference.last_used))
-    ordered = sorted(versions)
-    sizes = _measure_listings(objects, [version.listing for version in ordered])
-    return [
-        _row(version, versions[version], row_sizes) for version, row_sizes in zip(ordered, sizes)
-    ]
-
-
-def _measure_listings(objects: ObjectStore, listings: Sequence[str]) -> List[_RowSizes]:
-    sizes = [_RowSizes() for _ in listings]
-    first: Dict[bytes, int] = {}
+    rows = {version: _RowSizes() for version in sorted(versions)}
+    first: Dict[bytes, _RowSizes] = {}
     repeated: Set[bytes] = set()
-    for number, listing_id in enumerate(listings):
-        listing = _load(objects, listing_id, sizes[number])
-        for sha256, size in {file.sha256: file.size for file in listing.files}.items():
-            digest = bytes.fromhex(sha256)
-            if first.setdefault(digest, number) == number:
-                sizes[number].stored += size
+    for version, sizes in rows.items():
+        for digest, size in _blob_sizes(objects, version.listing, sizes).items():
+            if first.setdefault(digest, sizes) is sizes:
+                sizes.stored += size
                 continue
-            sizes[number].shared += size
+            sizes.shared += size
             if digest not in repeated:
                 repeated.add(digest)
-                sizes[first[digest]].shared += size
-    return sizes
+                first[digest].shared += size
+    return [_row(version, versions[version], sizes) for version, sizes in rows.items()]
 
 
-def _load(objects: ObjectStore, listing_id: str, sizes: _RowSizes) -> Listing:
+def _blob_sizes(objects: ObjectStore, listing_id: str, sizes: _RowSizes) -> Dict[bytes, int]:
     if not listing_id:
-        return Listing(())
+        return {}
     listing = documents.load_or_none(documents.load_listing, objects, listing_id)
     if listing is None:
         exists = objects.stat(keys.listing(listing_id)) is not None
         sizes.listing_status = "corrupt" if exists else "missing"
-    return listing or Listing(())
+        return {}
+    return {file.digest: file.size for file in listing.files}
 
 
 def _row(
@@ -266,17 +244,17 @@ def _row(
     record, _ = referring[0]
     is_known = bool(version.listing) and not sizes.listing_status
     return InventoryRow(
-        source=version.source,
-        revision=version.revision,
-        listing=version.listing or None,
-        files=record["files"],
-        bytes=record["bytes"],
-        bytes_shared=sizes.shared,
-        bytes_stored=sizes.stored,
-        bytes_saved=record["bytes"] - sizes.stored if is_known else 0,
-        last_used=max(last_used for _, last_used in referring),
-        projects=tuple(sorted({record["project"] for record, _ in referring})),
-        users=tuple(sorted({record["owner"] for record, _ in referring})),
-        endpoint=version.endpoint or None,
-        listing_status=sizes.listing_status,
+        version.source,
+        version.revision,
+        version.listing or None,
+        record["files"],
+        record["bytes"],
+        sizes.shared,
+        sizes.stored,
+        record["bytes"] - sizes.stored if is_known else 0,
+        max(last_used for _, last_used in referring),
+        tuple(sorted({record["project"] for record, _ in referring})),
+        tuple(sorted({record["owner"] for record, _ in referring})),
+        version.endpoint or None,
+        sizes.listing_status,
     )

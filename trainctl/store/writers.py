@@ -6,7 +6,7 @@ import contextlib
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Union
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple, Union
 
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
@@ -52,25 +52,21 @@ class ChunkWriter:
         if file.size > self._chunk_bytes:
             blob = self._fetch_chunks(file, key)
         else:
-            blob = self._fetch_single(file)
-        self._mark(file, keys.file_mark(self._resolved, key, blob.sha256))
+            buffer = self._buffers.acquire(self._transfer.stop)
+            try:
+                data, digest = memoryview(buffer)[: file.size], FileHash(file)
+                self._transfer.read(file, data)
+                digest.update(data)
+                blob = BlobInfo(digest.verify(self._transfer.upstream), file.size)
+                self._objects.put(keys.blob(blob.sha256), data)
+            finally:
+                self._buffers.release(buffer)
+        self._mark(file, key, "whole", blob.sha256)
         return blob
 
     def close(self) -> None:
         """Wait for active uploads."""
         self._pool.shutdown()
-
-    def _fetch_single(self, file: SourceFile) -> BlobInfo:
-        buffer = self._buffers.acquire(self._transfer.stop)
-        try:
-            data, digest = memoryview(buffer)[: file.size], FileHash(file)
-            self._transfer.read(file, data)
-            digest.update(data)
-            sha256 = digest.verify(self._transfer.upstream)
-            self._objects.put(keys.blob(sha256), data)
-        finally:
-            self._buffers.release(buffer)
-        return BlobInfo(sha256, file.size)
 
     def _fetch_chunks(self, file: SourceFile, key: str) -> BlobInfo:
         with ThreadPoolExecutor(1, thread_name_prefix="hash") as hashing:
@@ -117,12 +113,12 @@ class ChunkWriter:
     def _store(self, file: SourceFile, key: str, chunk: BufferedChunk) -> str:
         sha256 = sha256_of(chunk.data)
         self._objects.put(keys.blob(sha256), chunk.data, durable=False)
-        self._mark(file, keys.chunk_mark(self._resolved, key, chunk.number, sha256))
+        self._mark(file, key, str(chunk.number), sha256)
         return sha256
 
-    def _mark(self, file: SourceFile, mark: str) -> None:
+    def _mark(self, file: SourceFile, *parts: str) -> None:
         if file.identified:
-            self._objects.put(mark, b"", durable=False)
+            self._objects.put(keys.mark(self._resolved, *parts), b"", durable=False)
 
     def _forget(self, key: str) -> None:
         """Delete the marks of a file whose digest differs."""
@@ -170,10 +166,16 @@ class _IncomingFile:
             self.wait()
             self._stored, self._hashed, self._digest = [], [], FileHash(self._file)
         hashed = self._hashing.submit(self._digest.update, chunk.data)
-        stored = self._storing.submit(self._store, chunk)
-        _call_when_done(chunk.release, (hashed, stored))
         self._hashed.append(hashed)
-        self._stored.append(stored)
+
+        def store() -> str:
+            try:
+                return self._store(chunk)
+            finally:
+                wait([hashed])  # both threads read the chunk's memory
+                chunk.release()
+
+        self._stored.append(self._storing.submit(store))
 
     def wait(self) -> None:
         """Wait for the other threads."""
@@ -184,21 +186,6 @@ class _IncomingFile:
         """Return the sha256 of the file; SourceMismatch if it differs upstream."""
         self.wait()
         return self._digest.verify(transfer.upstream)
-
-
-def _call_when_done(act: Callable[[], None], futures: Sequence[Future]) -> None:  # type: ignore[type-arg]
-    """Call ``act`` once all futures are done."""
-    lock, left = threading.Lock(), [len(futures)]
-
-    def on_done(_: object) -> None:
-        with lock:
-            left[0] -= 1
-            is_last = not left[0]
-        if is_last:
-            act()
-
-    for future in futures:
-        future.add_done_callback(on_done)
 
 
 _MAX_FILES = 4096
@@ -254,7 +241,7 @@ class PackWriter:
             sha256 = sha256_of(data)
             self._objects.put(keys.blob(sha256), data)
             self._objects.put(keys.pack_index(sha256), documents.encode_pack_index(entries))
-            mark = keys.pack_mark(self._resolved, sha256)
+            mark = keys.mark(self._resolved, "pack", sha256)
             document = documents.encode({"version": 1, "files": identified})
             self._objects.put(mark, document, durable=False)
             with self._lock:

@@ -5,9 +5,11 @@ from itertools import count
 import pytest
 
 from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.base.retry import RetryPolicy
 from trainctl.store import references
 from trainctl.store.objects import MemoryObjects
 from trainctl.store.references import Reference
+from trainctl.store.store import MirrorStore
 
 REFERENCE = Reference("lineage-1", "weights.model", "ann@desk", "demo")
 OTHER = Reference("lineage-2", "weights.model", "bob@desk", "other")
@@ -60,7 +62,7 @@ def test_copying_the_same_version_again_keeps_its_listing(objects: MemoryObjects
 def test_renewing_changes_the_time_only(objects: MemoryObjects) -> None:
     references.put_reference(objects, REFERENCE, source("1"), FIRST)
     before = only(objects)
-    references.renew_reference(objects, REFERENCE.lineage, REFERENCE.address)
+    MirrorStore(objects, RetryPolicy()).renew(REFERENCE.lineage, REFERENCE.address)
     assert only(objects).record == before.record
     assert only(objects).last_used > before.last_used
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple, TypedDict
+from typing import Any, Iterable, Iterator, List, Optional, Sequence, Tuple, TypedDict
 
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.protocol.host import ServingFacts
 from trainctl.base.protocol.method import EmptyResponse, Method
 
@@ -86,6 +87,32 @@ class SourceDocument(TypedDict):
     known_as: Optional[str]
 
 
+def source_to_json(resolved: ResolvedSource) -> SourceDocument:
+    """Encode a source without its files, which are sent as rows."""
+    return {
+        "source": resolved.source,
+        "endpoint": resolved.endpoint,
+        "revision": resolved.revision,
+        "known_as": resolved.known_as,
+    }
+
+
+def file_rows(resolved: ResolvedSource) -> Iterator[Sequence[Any]]:
+    """Yield the files of a source as rows."""
+    return ((file.path, file.size, file.validator, file.checksum) for file in resolved.files)
+
+
+def source_from_json(value: SourceDocument, rows: Iterable[Sequence[Any]]) -> ResolvedSource:
+    """Decode a source and its ``file_rows``."""
+    return ResolvedSource(
+        value["source"],
+        value["revision"],
+        tuple(SourceFile(*row) for row in rows),
+        known_as=value["known_as"],
+        endpoint=value["endpoint"],
+    )
+
+
 class ReferenceDocument(TypedDict):
     """A ``Reference``."""
 
@@ -104,17 +131,10 @@ class MirrorSurveyRequest(MirrorRequest):
 
 
 class MirrorSurveyResponse(TypedDict):
-    """``complete``: for each source its listing, if complete; ``arrived``: bytes present of its incomplete files.
+    """A ``StoreSurvey`` as rows; the files of its ``sources`` are sent as events. ``serving``: how the host serves other nodes."""
 
-    ``damaged``: corrupt references. ``serving``: how the host serves other nodes.
-    """
-
-    complete: List[Optional[str]]
-    arrived: List[int]
-    listings: List[str]
-    free: Optional[int]
-    damaged: List[str]
-    unusable: str
+    sources: List[Any]
+    store: List[Any]
     serving: ServingFacts
 
 
@@ -148,10 +168,6 @@ class MirrorVerifyResponse(TypedDict):
     bytes: int
 
 
-MirrorGcResponse = TypedDict("MirrorGcResponse", {"report": Dict[str, Any]})
-"""A ``GcReport`` with listings and references as rows."""
-
-
 class MirrorInventoryResponse(TypedDict):
     """An ``Inventory``."""
 
@@ -160,6 +176,9 @@ class MirrorInventoryResponse(TypedDict):
     unreferenced: int
     damaged: List[str]
 
+
+MirrorGcResponse = TypedDict("MirrorGcResponse", {"report": List[Any]})
+"""The members of a ``GcReport``, with listings and references as rows."""
 
 MirrorSizeResponse = TypedDict("MirrorSizeResponse", {"bytes": int})
 
