@@ -39,14 +39,19 @@ def page() -> str:
 
 def _group(module: ModuleType) -> Iterator[str]:
     yield f"## {(module.__doc__ or '').splitlines()[0].rstrip('.')}\n"
+    documented = _documented(module)
     rows = [
-        (code(one.name), code(_words(one.request)), code(_words(one.answer)), one.summary)
-        for one in vars(module).values()
+        (
+            code(one.name),
+            code(_words(one.request)),
+            code(_words(one.answer)),
+            " ".join(documented[name].split()),
+        )
+        for name, one in vars(module).items()
         if isinstance(one, Method)
     ]
     if rows:
         yield from table(("method", "request", "response", "description"), rows)
-    documented = _documented(module)
     for name, value in vars(module).items():
         if is_typeddict(value) and value.__module__ == module.__name__ and name[0] != "_":
             hints = get_type_hints(value, include_extras=True)
@@ -68,7 +73,7 @@ def _words(hint: object) -> str:
 
 
 def _documented(module: ModuleType) -> dict[str, str]:
-    """The docstrings of types by name; those of calls of ``TypedDict`` follow them."""
+    """The docstrings of types and methods by name; those of assignments follow them."""
     body = ast.parse(getsource(module)).body
     found = {
         one.name: ast.get_docstring(one) or "" for one in body if isinstance(one, ast.ClassDef)

@@ -265,7 +265,14 @@ class Listing:
         """Raise ValueError unless paths are safe, sorted and unique, and chunks match."""
         above: list[str] = []
         for path, size, _, chunk_digests in self.files:
-            _check_path(path)
+            names = path.split("/")
+            long = (
+                len(path.encode()) > _MAX_NAME and max(map(len, map(str.encode, names))) > _MAX_NAME
+            )
+            if long or not _INVALID_NAMES.isdisjoint(names):
+                raise ValueError(f"{path!r} is not a relative path")
+            if _CONTROL.search(path):
+                raise ValueError(f"{path!r} contains a control character")
             expected = -(-size // CHUNK_BYTES) if size > CHUNK_BYTES else 0
             count = len(chunk_digests) // _DIGEST_BYTES
             if count != expected:
@@ -277,15 +284,6 @@ class Listing:
             if above and any(path[len(file)] == "/" for file in above):
                 raise ValueError(f"the parent of {path!r} is a file")
             above.append(path)
-
-
-def _check_path(path: str) -> None:
-    names = path.split("/")
-    long = len(path.encode()) > _MAX_NAME and max(map(len, map(str.encode, names))) > _MAX_NAME
-    if long or not _INVALID_NAMES.isdisjoint(names):
-        raise ValueError(f"{path!r} is not a relative path")
-    if _CONTROL.search(path):
-        raise ValueError(f"{path!r} contains a control character")
 
 
 def is_digest(value: object) -> bool:

@@ -44,21 +44,18 @@ class ObjectStore(Protocol):
     @property
     def url(self) -> str:
         """Return the root as a manifest names it."""
-        ...
 
     def get(self, key: str, offset: int = 0, length: Optional[int] = None) -> Optional[bytes]:
         """Return bytes of an object from ``offset``; None if it doesn't exist.
 
         They are fewer than ``length`` at the object's end, and never of two versions of it.
         """
-        ...
 
     def fetch(self, key: str, into: BinaryIO) -> bool:
         """Copy an object of any size into an open, empty file; False if it doesn't exist.
 
         The store may empty the file and begin again. After an error its content is undefined.
         """
-        ...
 
     def put(
         self, key: str, data: Union[bytes, bytearray, memoryview], *, durable: bool = True
@@ -67,7 +64,6 @@ class ObjectStore(Protocol):
 
         Unless ``durable``, a power cut may lose or corrupt it until ``sync`` returns. After an error either may be there.
         """
-        ...
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create an object durably; return False and write nothing if the key exists.
@@ -75,23 +71,18 @@ class ObjectStore(Protocol):
         Of several creators at most one gets True. After an error, or a kill, the object may exist: callers that must know
         put something of their own into it and read it.
         """
-        ...
 
     def sync(self, keys: Sequence[str]) -> None:
         """Make objects durable that were put with ``durable=False``, by any process. May be repeated."""
-        ...
 
     def stat(self, key: str) -> Optional[ObjectStat]:
         """Return an object's metadata, as ``list`` has it; None if it doesn't exist."""
-        ...
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         """Yield objects below ``prefix/`` with keys after ``after``, in no particular order.
 
         Objects that are put or deleted meanwhile may be listed or not. Errors may come while it is iterated.
         """
-        ...
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete any number of objects; ignore missing keys, so it may be repeated. After an error some are left."""
-        ...

@@ -28,20 +28,11 @@ class RetryFn(Protocol):
 
     def __call__(self, act: Callable[[], T]) -> T:
         """Return what ``act`` returns."""
-        ...
 
 
 def no_retry(act: Callable[[], T]) -> T:
     """Call without retrying."""
     return act()
-
-
-def _ignore(text: str) -> None:
-    """Report nothing."""
-
-
-def _wait(cancelled: threading.Event, seconds: float) -> None:
-    cancelled.wait(seconds)
 
 
 @dataclass(frozen=True)
@@ -57,9 +48,9 @@ class RetryPolicy:
     base: float = 1.0
     longest: float = 30.0
     patience: float = MAX_PAUSE_SECONDS
-    wait: Callable[[threading.Event, float], object] = _wait
+    wait: Callable[[threading.Event, float], object] = threading.Event.wait
     jitter: Callable[[], float] = random.random
-    notify: Callable[[str], None] = _ignore
+    notify: Callable[[str], None] = lambda text: None
     unanswered: int = 2
     within: float = float("inf")
 
@@ -106,7 +97,25 @@ class RetryState:
         if not error.retryable:
             raise error
         requested = error.retry_after if isinstance(error, SourceUnavailable) else None
-        seconds = self._requested_wait(error, requested) if requested else self._backoff(error)
+        if requested:
+            if self._waited + requested > self._retry.patience:
+                raise SourceUnavailable(
+                    error.summary,
+                    f"The server asks to wait {format_duration(requested)}. Run the same command again after that.",
+                    code=error.code,
+                    retry_after=requested,
+                ) from error
+            # longer than requested, growing with repeated requests
+            self._refusals += not isinstance(error, SourceThrottled)
+            at_least = max(requested, self._exponential(self._refusals - 1))
+            seconds = at_least + self._retry.base * self._jitter()
+            self._waited += seconds
+        else:
+            self._failures += 1
+            no_response = isinstance(error, SourceUnreachable)
+            if self._failures >= (self._retry.unanswered if no_response else self._retry.attempts):
+                raise _given_up(error, self._failures)
+            seconds = self._exponential(self._failures) * self._jitter()
         if elapsed() + seconds - self._began > self._retry.within:
             raise _given_up(error, self._failures)
         if seconds >= _NOTICEABLE and not isinstance(error, SourceThrottled):
@@ -114,28 +123,6 @@ class RetryState:
         self._retry.wait(self._cancelled, seconds)
         if self._cancelled.is_set():
             raise UserInterrupt("stopped while waiting to retry", error.summary)
-
-    def _backoff(self, error: TrainctlError) -> float:
-        self._failures += 1
-        no_response = isinstance(error, SourceUnreachable)
-        if self._failures >= (self._retry.unanswered if no_response else self._retry.attempts):
-            raise _given_up(error, self._failures)
-        return self._exponential(self._failures) * self._jitter()
-
-    def _requested_wait(self, error: TrainctlError, requested: float) -> float:
-        """Return a wait longer than requested, growing with repeated requests."""
-        if self._waited + requested > self._retry.patience:
-            raise SourceUnavailable(
-                error.summary,
-                f"The server asks to wait {format_duration(requested)}. Run the same command again after that.",
-                code=error.code,
-                retry_after=requested,
-            ) from error
-        self._refusals += not isinstance(error, SourceThrottled)
-        at_least = max(requested, self._exponential(self._refusals - 1))
-        seconds = at_least + self._retry.base * self._jitter()
-        self._waited += seconds
-        return seconds
 
     def _exponential(self, failures: int) -> float:
         return min(self._retry.longest, self._retry.base * 2.0 ** (failures - 1))

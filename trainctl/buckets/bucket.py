@@ -315,7 +315,17 @@ class Bucket:
             with self._error_context(key):
                 return act(self._client(long, sent))
         except SourceError as error:
-            if not self._refresh_clients(error):
+            if isinstance(error, PathStyleRefused) and not is_address(self.location.host):
+                self.location = replace(self.location, virtual=True)
+                self._reset()
+            elif isinstance(error, WrongRegion) and error.region:
+                self._environ = {**self._environ, "AWS_REGION": error.region}
+                if isinstance(self._access, AwsKeys):
+                    self._access = replace(self._access, region=error.region)
+                self._reset()
+            elif error.code == "expired-credential" and self._renew is not None:
+                self._log_in(self._renew())
+            else:
                 raise
         with self._error_context(key):
             return act(self._client(long, sent))
@@ -328,22 +338,6 @@ class Bucket:
             settings = self._access, self._environ, self._read_timeout
             clients[kind] = open_client(self.location, *settings, long=kind[0], sent=kind[1])
         return clients[kind]
-
-    def _refresh_clients(self, error: SourceError) -> bool:
-        """Fix region, style or credential after an error; return whether a retry may succeed."""
-        if isinstance(error, PathStyleRefused) and not is_address(self.location.host):
-            self.location = replace(self.location, virtual=True)
-        elif isinstance(error, WrongRegion) and error.region:
-            self._environ = {**self._environ, "AWS_REGION": error.region}
-            if isinstance(self._access, AwsKeys):
-                self._access = replace(self._access, region=error.region)
-        elif error.code == "expired-credential" and self._renew is not None:
-            self._log_in(self._renew())
-            return True
-        else:
-            return False
-        self._reset()
-        return True
 
     def _iter_body(self, result: GetResult) -> Iterator[bytes]:
         """Yield a body in buffers of useful size; StalledError if it is too slow."""

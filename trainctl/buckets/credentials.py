@@ -145,20 +145,17 @@ class _CredentialParser:
 
 def _aws(text: str, parser: _CredentialParser) -> AwsKeys:
     document = parser.document(text)
-    return AwsKeys(
+    keys = AwsKeys(
         parser.require(document, "aws_access_key_id"),
         parser.require(document, "aws_secret_access_key"),
         parser.text(document, "aws_session_token"),
-        _region(parser.text(document, "aws_region"), parser),
+        parser.text(document, "aws_region"),
         _parse_time(parser.text(document, "expires_at"), parser),
     )
-
-
-def _region(text: str | None, parser: _CredentialParser) -> str | None:
-    """Check a region, which becomes part of a host name."""
-    if text is not None and not _REGION.fullmatch(text):
+    # the region becomes part of a host name
+    if keys.region is not None and not _REGION.fullmatch(keys.region):
         raise parser.error("contains an invalid 'aws_region'")
-    return text
+    return keys
 
 
 def _bearer(document: Mapping[str, object], parser: _CredentialParser) -> BearerToken:

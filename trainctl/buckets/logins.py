@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -144,16 +145,13 @@ def identity_token(audience: str, variable: str, environ: Mapping[str, str]) -> 
                 code="missing-secret",
             ) from None
     url, token = (environ.get(f"ACTIONS_ID_TOKEN_REQUEST_{part}") for part in ("URL", "TOKEN"))
-    if url and token:
-        return _github_token(f"{url}&audience={quote(audience, safe='')}", token)
-    raise SourceDenied(
-        "no identity token found",
-        f"Set {variable} to the file that contains the token, or in GitHub Actions give the job `permissions: {{id-token: write}}`.",
-        code="missing-secret",
-    )
-
-
-def _github_token(url: str, token: str) -> str:
+    if not (url and token):
+        raise SourceDenied(
+            "no identity token found",
+            f"Set {variable} to the file that contains the token, or in GitHub Actions give the job `permissions: {{id-token: write}}`.",
+            code="missing-secret",
+        )
+    url = f"{url}&audience={quote(audience, safe='')}"
     headers = {"Authorization": f"Bearer {token}"}
     try:
         client = HttpClient(read_timeout=SILENCE_SECONDS)
@@ -282,6 +280,11 @@ def federated_token(
     iam = environ.get("GOOGLE_IAM_CREDENTIALS_URL") or "https://iamcredentials.googleapis.com"
     account = quote(service_account, safe="@")
 
+    def subject_token(context: object, request: object) -> str:
+        return identity_token(f"https:{audience}", "GOOGLE_OIDC_TOKEN_FILE", environ)
+
+    supplier = SimpleNamespace(get_subject_token=subject_token)
+
     def make() -> Any:
         from google.auth import identity_pool
 
@@ -290,7 +293,7 @@ def federated_token(
             audience,
             _JWT,
             token_url=f"{sts}/v1/token",
-            subject_token_supplier=_IdentityTokenSupplier(f"https:{audience}", environ),
+            subject_token_supplier=supplier,
             service_account_impersonation_url=f"{iam}/v1/projects/-/serviceAccounts/{account}:generateAccessToken",
             scopes=[_PLATFORM],
         )
@@ -312,17 +315,6 @@ def google_token(origin: str, *, of_machine: bool = False) -> SourceCredential:
         return credentials(scopes=[_STORAGE])
 
     return _google_token(make, origin, proxies=not of_machine)
-
-
-class _IdentityTokenSupplier:
-    """A ``SubjectTokenSupplier`` of google-auth."""
-
-    def __init__(self, audience: str, environ: Mapping[str, str]) -> None:
-        self._audience = audience
-        self._environ = environ
-
-    def get_subject_token(self, context: object, request: object) -> str:
-        return identity_token(self._audience, "GOOGLE_OIDC_TOKEN_FILE", self._environ)
 
 
 def _google_token(

@@ -75,16 +75,29 @@ def open_client(
     the time of an upload as waiting, so the timeout grows with the bytes to be ``sent``.
     """
     read_timeout += sent / MIN_BYTES_PER_SECOND
-    common: dict[str, Any] = {
-        "prefix": location.prefix or None,
-        "client_options": _options(location, environ, read_timeout, long=long),
-        "retry_config": {"max_retries": 0},
+    options: dict[str, Any] = {
+        "timeout": _NO_END if long else timedelta(seconds=2 * read_timeout),
+        "connect_timeout": timedelta(seconds=min(read_timeout, _CONNECT_SECONDS)),
+        "read_timeout": timedelta(seconds=read_timeout),
+        "allow_http": (location.endpoint or "").startswith("http://"),
+        "user_agent": "trainctl",
     }
+    if location.scheme == "gs":
+        # otherwise Google decompresses objects that are stored with Content-Encoding: gzip
+        options["default_headers"] = {"Accept-Encoding": "gzip"}
+    certificates = b"\n".join(
+        _read(name, environ[name]) for name in _CERTIFICATES if environ.get(name)
+    )
+    if certificates:
+        options["root_certificate"] = certificates
     if access is not None:
         also = [entra_authority(environ)] if isinstance(access, AzurePrincipal) else []
-        common["client_options"] |= _block_other_hosts(
-            endpoint_of(location, access, environ), *also
-        )
+        options |= _block_other_hosts(endpoint_of(location, access, environ), *also)
+    common: dict[str, Any] = {
+        "prefix": location.prefix or None,
+        "client_options": options,
+        "retry_config": {"max_retries": 0},
+    }
     return _CONNECT[location.scheme](location, access, environ, common)
 
 
@@ -221,6 +234,21 @@ def _azure(
             f"Use azure://{account}/CONTAINER, or name the secret of {location.account}.",
             code="unusable-secret",
         )
+    # otherwise obstore reads the environment's key, and fails if that is malformed
+    auth: dict[str, Any] = {"account_key": ""}
+    if isinstance(access, AzureKey):
+        auth = {"credential_type": "access_key", "account_key": access.key}
+    elif isinstance(access, AzureSas):
+        auth = {"credential_type": "sas_token", "sas_key": access.query}
+    elif isinstance(access, AzurePrincipal):
+        auth = {
+            "credential_type": "client_secret",
+            "tenant_id": access.tenant,
+            "client_id": access.client,
+            "client_secret": access.secret,
+        }
+    elif isinstance(access, BearerToken):
+        auth = {"credential_provider": partial(_bearer_options, access)}
     endpoint = endpoint_of(location, access)
     common["client_options"]["allow_http"] = endpoint.startswith("http://")
     return AzureStore(
@@ -228,27 +256,9 @@ def _azure(
         account_name=location.account,
         endpoint=endpoint,
         skip_signature=access is None,
-        **_azure_options(access),
+        **auth,
         **common,
     )
-
-
-def _azure_options(access: BucketCredential | None) -> dict[str, Any]:
-    if isinstance(access, AzureKey):
-        return {"credential_type": "access_key", "account_key": access.key}
-    if isinstance(access, AzureSas):
-        return {"credential_type": "sas_token", "sas_key": access.query}
-    if isinstance(access, AzurePrincipal):
-        return {
-            "credential_type": "client_secret",
-            "tenant_id": access.tenant,
-            "client_id": access.client,
-            "client_secret": access.secret,
-        }
-    if isinstance(access, BearerToken):
-        return {"credential_provider": partial(_bearer_options, access)}
-    # otherwise obstore reads the environment's key, and fails if that is malformed
-    return {"account_key": ""}
 
 
 _CONNECT = {"s3": _s3, "r2": _s3, "gs": _gs, "azure": _azure}
@@ -262,27 +272,6 @@ def is_expired(access: BucketCredential | None) -> bool:
     """Return whether a credential expires before the end of a request that begins now."""
     expires_at = getattr(access, "expires_at", None)
     return expires_at is not None and expires_at - RENEWAL_MARGIN <= datetime.now(UTC)
-
-
-def _options(
-    location: BucketLocation, environ: Mapping[str, str], read_timeout: float, *, long: bool
-) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        "timeout": _NO_END if long else timedelta(seconds=2 * read_timeout),
-        "connect_timeout": timedelta(seconds=min(read_timeout, _CONNECT_SECONDS)),
-        "read_timeout": timedelta(seconds=read_timeout),
-        "allow_http": (location.endpoint or "").startswith("http://"),
-        "user_agent": "trainctl",
-    }
-    if location.scheme == "gs":
-        # otherwise Google decompresses objects that are stored with Content-Encoding: gzip
-        options["default_headers"] = {"Accept-Encoding": "gzip"}
-    certificates = b"\n".join(
-        _read(name, environ[name]) for name in _CERTIFICATES if environ.get(name)
-    )
-    if certificates:
-        options["root_certificate"] = certificates
-    return options
 
 
 def _block_other_hosts(*servers: str) -> dict[str, str]:
@@ -376,7 +365,13 @@ def _translate(error: Exception, subject: str, host: str, origin: str | None) ->
     kind, text, host = type(error).__name__, str(error), getattr(error, "host", "") or host
     brief = text.partition("Debug source")[0]
     if kind == "InvalidPathError" or brief.startswith("Could not parse path"):
-        return _name_error(subject, brief)
+        path = re.search(r'[Pp]ath "((?:[^"\\]|\\.){0,300})"', brief)
+        shown = f" {path[1]!r}" if path else ""
+        return SourceError(
+            f"{subject}: object name{shown} is not a valid file name",
+            "Rename the object (no empty, . or .. parts), or use a prefix that excludes it.",
+            code="unsafe-file-name",
+        )
     if not (type(error).__module__.startswith("obstore") or isinstance(error, OSError)):
         return None
     answer = _STATUS.search(brief)
@@ -392,32 +387,23 @@ def _translate(error: Exception, subject: str, host: str, origin: str | None) ->
         return WrongRegion(subject, why, (region[1] or region[2]) if region else None)
     if status in _REDIRECTS:
         return _redirect_error(subject, host)
-    if known := _known_error(f"({why})", code, brief, subject, host):
-        return known
+    if PATH_STYLE_REFUSED.search(brief.encode(errors="replace")):
+        return PathStyleRefused(
+            f"{subject}: {host} requires virtual-hosted addresses, BUCKET.HOST ({why})",
+            "Set endpoint_url to the host name of the server, not to an IP address.",
+        )
+    if code in _ARCHIVED:
+        return SourceDenied(
+            f"{subject} is archived ({why})",
+            "Restore it first, or exclude it with ignore_patterns.",
+            code="archived-source",
+        )
     if answer and status:
         message = server_message({}, answer[2].encode())
         refusal = RefusedRequest(status, host, code or "", message, origin)
         # some servers answer 400 to unsigned requests
         return refusal.error(subject, 401 if status == 400 and origin is None else 0)
     return _connection_error(kind, text, subject, host)
-
-
-def _known_error(
-    status_text: str, code: str | None, brief: str, subject: str, host: str
-) -> SourceError | None:
-    """Return the error of a refusal that isn't one of the credential."""
-    if PATH_STYLE_REFUSED.search(brief.encode(errors="replace")):
-        return PathStyleRefused(
-            f"{subject}: {host} requires virtual-hosted addresses, BUCKET.HOST {status_text}",
-            "Set endpoint_url to the host name of the server, not to an IP address.",
-        )
-    if code in _ARCHIVED:
-        return SourceDenied(
-            f"{subject} is archived {status_text}",
-            "Restore it first, or exclude it with ignore_patterns.",
-            code="archived-source",
-        )
-    return None
 
 
 def _connection_error(kind: str, text: str, subject: str, host: str) -> SourceError:
@@ -452,14 +438,4 @@ def _redirect_error(subject: str, host: str) -> SourceError:
         f"{subject}: {host} redirects to another server",
         "Credentials are not sent to the other server. If it is the right server, set endpoint_url to it.",
         code="unsafe-redirect",
-    )
-
-
-def _name_error(subject: str, brief: str) -> SourceError:
-    path = re.search(r'[Pp]ath "((?:[^"\\]|\\.){0,300})"', brief)
-    shown = f" {path[1]!r}" if path else ""
-    return SourceError(
-        f"{subject}: object name{shown} is not a valid file name",
-        "Rename the object (no empty, . or .. parts), or use a prefix that excludes it.",
-        code="unsafe-file-name",
     )

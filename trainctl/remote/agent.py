@@ -103,7 +103,8 @@ class NodeAgent:
         else:
             if not self._is_installed and not self._is_absent:
                 probe = json.dumps({"root": self._node.root, "keys": []}).encode() + b"\n"
-                self._call_session(SessionCall(self._node.id, STATUS.name, probe, _ignore, silence))
+                call = SessionCall(self._node.id, STATUS.name, probe, lambda _: None, silence)
+                self._call_session(call)
             output = self._call_process(method.name, (line, rest), payload, parser.feed, silence)
         if parser.error is not None:
             raise parser.error
@@ -251,7 +252,3 @@ def _read_ahead(buffers: Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
         if len(head) > _SESSION_BYTES:
             return bytes(head), buffers
     return bytes(head), ()
-
-
-def _ignore(_: bytes) -> None:
-    """Discard output of a probe."""

@@ -3,6 +3,7 @@
 Arguments: a command and a request as JSON. Prints a line of JSON: the response, or ``error`` and ``path``.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -45,14 +46,18 @@ def create_marker(request: Request) -> HostScriptResponse:
 
 def read_markers(request: Request) -> HostScriptResponse:
     """Return the content of all markers."""
-    markers = map(_read, _entries(Path(request["root"]) / "made"))
+    markers = []
+    for path in _entries(Path(request["root"]) / "made"):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            markers.append(json.loads(path.read_text()))
     return {"marks": [marker for marker in markers if marker is not None]}
 
 
 def remove_marker(request: Request) -> HostScriptResponse:
     """Remove a marker; with the last one all that no run or lineage needs, but DATA."""
     root, data = Path(request["root"]), Path(request["data"])
-    _unlink(_marker(request))
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        _marker(request).unlink()
     if not root.is_dir() or _is_needed(root):
         return {"removed": False}
     pending_removal = root / f"{_REMOVING}{os.getpid()}.{os.urandom(4).hex()}"
@@ -72,7 +77,8 @@ def remove_marker(request: Request) -> HostScriptResponse:
             Path(directory).chmod(0o700)
         shutil.rmtree(str(path), ignore_errors=True)
     for path in (data, root):
-        _remove_empty(path)
+        with contextlib.suppress(OSError):  # unless empty
+            path.rmdir()
     return {"removed": True}
 
 
@@ -97,27 +103,6 @@ def _entries(directory: Path) -> List[Path]:
         return [path for path in directory.iterdir() if not path.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def _unlink(path: Path) -> None:
-    try:
-        path.unlink()
-    except (FileNotFoundError, NotADirectoryError):
-        return
-
-
-def _remove_empty(path: Path) -> None:
-    try:
-        path.rmdir()
-    except OSError:
-        return
 
 
 COMMANDS = {"make": create_marker, "marks": read_markers, "remove": remove_marker}

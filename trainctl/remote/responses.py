@@ -81,8 +81,10 @@ def format_exit_status(code: int) -> str:
 def printable_tail(text: bytes) -> str:
     """Last lines of untrusted text, with control characters escaped."""
     lines = text.decode(errors="replace").splitlines()[-_TAIL_LINES:]
-    return "\n".join("".join(_escaped(character) for character in line) for line in lines)
-
-
-def _escaped(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
+    return "\n".join(
+        "".join(
+            character if character.isprintable() else character.encode("unicode_escape").decode()
+            for character in line
+        )
+        for line in lines
+    )

@@ -121,15 +121,10 @@ class HostStore(MirrorStore):
             timeout=_LONG_SURVEY_SECONDS if is_long else _SURVEY_SECONDS,
         )
         self._serving = ServingCapability(**response["serving"])
-        surveys = zip(rows, response["sources"], strict=True)
+        pairs = zip(rows, response["sources"], strict=True)
+        surveys = tuple(SourceSurvey(tuple(files), *survey) for files, survey in pairs)
         complete, free, damaged, unusable = response["store"]
-        return StoreSurvey(
-            tuple(SourceSurvey(tuple(files), *survey) for files, survey in surveys),
-            frozenset(complete),
-            free,
-            tuple(damaged),
-            unusable,
-        )
+        return StoreSurvey(surveys, frozenset(complete), free, tuple(damaged), unusable)
 
     def ingest(
         self,
@@ -216,13 +211,9 @@ class HostStore(MirrorStore):
         }
         report = self._call(MIRROR_GC, request, notify=notify)["report"]
         dry_run, size, blobs, listings, *references = report
-        return GcReport(
-            dry_run,
-            size,
-            blobs,
-            tuple(RemovedListing(*row) for row in listings),
-            *(tuple(StoredReference(*row) for row in rows) for rows in references),
-        )
+        removed = tuple(RemovedListing(*row) for row in listings)
+        stored = [tuple(StoredReference(*row) for row in rows) for rows in references]
+        return GcReport(dry_run, size, blobs, removed, *stored)
 
     def verify(
         self, repair: bool = False, progress: ProgressFn | None = None, notify: Notify = _no_notify
@@ -231,9 +222,8 @@ class HostStore(MirrorStore):
 
         def add(row: Sequence[Any]) -> None:
             key, problem, size, sources, outcome, detail = row
-            findings.append(
-                Finding(key, problem, size, tuple(sources), FindingOutcome(outcome), detail)
-            )
+            end = FindingOutcome(outcome)
+            findings.append(Finding(key, problem, size, tuple(sources), end, detail))
 
         request: MirrorVerifyRequest = {"path": self._path(), "repair": repair}
         response = self._call(MIRROR_VERIFY, request, progress, add, notify)

@@ -194,9 +194,6 @@ class BucketSource:
             return bucket.address(file.path)
         return bucket.sign(file.path, URL_SECONDS, method)
 
-    def _bucket(self, place: BucketLocation, credential: SourceCredential | None) -> Bucket:
-        return Bucket(place, credential, self._environ, self._read_timeout)
-
     def _resolved(self, resolved: ResolvedSource, credential: SourceCredential | None) -> Bucket:
         """Return the bucket in which the files' paths are keys."""
         key = (resolved.source, credential)
@@ -215,7 +212,8 @@ class BucketSource:
 
         The latter needs no permission to list.
         """
-        bucket = self._bucket(_location(uri, credential, self._environ), credential)
+        location = _location(uri, credential, self._environ)
+        bucket = Bucket(location, credential, self._environ, self._read_timeout)
         listed = bucket.list()
         denied, first = None, None
         try:

@@ -45,6 +45,12 @@ class SourceResponse:
         self.headers = response.headers
         self.url = response.url
 
+    @property
+    def redirect(self) -> str | None:
+        """The redirect URL, if any; SourceError if it must not be followed."""
+        with _source_errors(self._subject):
+            return self._response.redirect
+
     def iter_bytes(self) -> Iterator[bytes]:
         """Yield the body, up to 1 MiB at a time; SourceInterrupted if it is cut short."""
         buffers = self._response.iter_bytes()
@@ -88,51 +94,14 @@ class SourceClient:
         credential: SourceCredential | None = None,
         method: str = "GET",
         body: bytes | None = None,
+        *,
+        follow: bool = True,
     ) -> Iterator[SourceResponse]:
         """Send a request, following redirects if it has no body; the credential stays at its origin.
 
-        ``subject`` begins error messages, which never show the URL, as it may contain a signature.
+        ``subject`` begins error messages, which never show the URL, as it may contain a signature. Without ``follow``,
+        a redirect is a response.
         """
-        with self._request(method, url, subject, headers, credential, body=body) as response:
-            yield SourceResponse(response, subject)
-
-    def redirect_from(
-        self,
-        url: str,
-        subject: str,
-        headers: Mapping[str, str],
-        credential: SourceCredential | None,
-        xet: str | None,
-    ) -> str | None:
-        """Return the first redirect to another origin; None without any. ``xet``: hash of the content, if known."""
-        origin, visited = origin_of(urlsplit(url)), {url}
-        while True:
-            request = self._request("HEAD", url, subject, headers, credential, follow=False)
-            with request as response, _source_errors(subject):
-                target = response.redirect
-            if xet and response.headers.get("X-Xet-Hash") not in (None, xet):
-                raise SourceMismatch(f"{subject} has changed since it was resolved", "Plan again.")
-            if target is None:
-                return None
-            if origin_of(urlsplit(target)) != origin:
-                return target
-            if target in visited:
-                raise SourceError(f"{subject}: redirect loop", code="unsafe-redirect")
-            visited.add(target)
-            url = target
-
-    @contextlib.contextmanager
-    def _request(
-        self,
-        method: str,
-        url: str,
-        subject: str,
-        headers: Mapping[str, str],
-        credential: SourceCredential | None,
-        *,
-        follow: bool = True,
-        body: bytes | None = None,
-    ) -> Iterator[Response]:
         secret = {"Authorization": f"Bearer {credential.value}"} if credential else None
         with contextlib.ExitStack() as stack:
             with _source_errors(subject):
@@ -149,7 +118,31 @@ class SourceClient:
                 raise _refusal(
                     response, subject, credential.origin if credential and is_own else None
                 )
-            yield response
+            yield SourceResponse(response, subject)
+
+    def redirect_from(
+        self,
+        url: str,
+        subject: str,
+        headers: Mapping[str, str],
+        credential: SourceCredential | None,
+        xet: str | None,
+    ) -> str | None:
+        """Return the first redirect to another origin; None without any. ``xet``: hash of the content, if known."""
+        origin, visited = origin_of(urlsplit(url)), {url}
+        while True:
+            with self.get(url, subject, headers, credential, "HEAD", follow=False) as response:
+                target = response.redirect
+            if xet and response.headers.get("X-Xet-Hash") not in (None, xet):
+                raise SourceMismatch(f"{subject} has changed since it was resolved", "Plan again.")
+            if target is None:
+                return None
+            if origin_of(urlsplit(target)) != origin:
+                return target
+            if target in visited:
+                raise SourceError(f"{subject}: redirect loop", code="unsafe-redirect")
+            visited.add(target)
+            url = target
 
 
 _PUBLIC_HUB = ("huggingface.co", "www.huggingface.co", "hf.co")

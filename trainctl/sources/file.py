@@ -113,32 +113,24 @@ def _walk(source: str, root: Path) -> Iterator[SourceFile]:
             above.pop()
             continue
         below: list[_SourceDirectory] = []
-        above[-1] = directory.real
-        yield from _in_directory(source, root, directory.prefix, above, below)
+        prefix, above[-1] = directory.prefix, directory.real
+        with _file_errors(source, root / prefix):
+            try:
+                entries = os.scandir(root / prefix)
+            except PermissionError:
+                if not prefix:
+                    raise
+                yield unusable_file(prefix, DENIED)
+            else:
+                with entries:
+                    for entry in entries:
+                        item = _classify_entry(entry, f"{prefix}{entry.name}", above)
+                        if isinstance(item, _SourceDirectory):
+                            below.append(item)
+                        else:
+                            yield item
         pending.append(iter(below))
         above.append("")
-
-
-def _in_directory(
-    source: str, root: Path, prefix: str, above: Sequence[str], below: list[_SourceDirectory]
-) -> Iterator[SourceFile]:
-    """Yield a directory's files, and append its directories to ``below``."""
-    directory = root / prefix
-    with _file_errors(source, directory):
-        try:
-            entries = os.scandir(directory)
-        except PermissionError:
-            if not prefix:
-                raise
-            yield unusable_file(prefix, DENIED)
-            return
-        with entries:
-            for entry in entries:
-                item = _classify_entry(entry, f"{prefix}{entry.name}", above)
-                if isinstance(item, _SourceDirectory):
-                    below.append(item)
-                else:
-                    yield item
 
 
 def _classify_entry(
@@ -150,26 +142,22 @@ def _classify_entry(
             if entry.is_dir():
                 return _SourceDirectory(f"{name}/", f"{above[-1].rstrip('/')}/{entry.name}")
             return _file(entry.path, name)
-        target = os.path.realpath(entry.path)
-        problem = _link_problem(target, above)
-        if problem is not None:
+        target, root, problem = os.path.realpath(entry.path), above[0].rstrip("/"), ""
+        repository = root.rpartition("/snapshots/")[0]
+        is_cached = Path(repository).name.startswith(("models--", "datasets--"))
+        # the Hub's cache keeps the files of snapshots in its repository
+        inside = (f"{root}/", f"{repository}/blobs/") if is_cached else (f"{root}/",)
+        if not f"{target}/".startswith(inside):
+            problem = f"is a symlink that leaves the directory, to {display_path(target)}"
+        elif target in above:
+            problem = "is a symlink to a parent directory"
+        elif not Path(target).exists():
+            problem = "is a broken symlink"
+        if problem:
             return unusable_file(f"{name}/" if Path(target).is_dir() else name, problem)
         return _SourceDirectory(f"{name}/", target) if entry.is_dir() else _file(entry.path, name)
     except PermissionError:
         return unusable_file(name, DENIED)
-
-
-def _link_problem(target: str, above: Sequence[str]) -> str | None:
-    root = above[0].rstrip("/")
-    repository = root.rpartition("/snapshots/")[0]
-    is_cached = Path(repository).name.startswith(("models--", "datasets--"))
-    # the Hub's cache keeps the files of snapshots in its repository
-    inside = (f"{root}/", f"{repository}/blobs/") if is_cached else (f"{root}/",)
-    if not f"{target}/".startswith(inside):
-        return f"is a symlink that leaves the directory, to {display_path(target)}"
-    if target in above:
-        return "is a symlink to a parent directory"
-    return None if Path(target).exists() else "is a broken symlink"
 
 
 def _file(path: str, name: str) -> SourceFile:

@@ -55,7 +55,19 @@ class HubSource:
 
     def __init__(self, endpoint: str | None = None, read_timeout: float = 30.0) -> None:
         endpoint = endpoint or os.environ.get("HF_ENDPOINT") or _DEFAULT_ENDPOINT
-        self._endpoint = _validate_endpoint(endpoint).rstrip("/")
+        try:
+            parts = urlsplit(endpoint)
+            is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            bare = not (parts.username or parts.password or parts.query)
+        except ValueError:
+            is_url = bare = False
+        if not (is_url and bare):  # it is displayed, and stored in the mirror
+            raise SourceError(
+                "HF_ENDPOINT is not the URL of a server",
+                "Use a URL like https://huggingface.co, without a user or query, or unset it.",
+                code="invalid-hub-response",
+            )
+        self._endpoint = endpoint.rstrip("/")
         self._http = SourceClient(read_timeout, hub=self._endpoint)
         self._storage_urls: dict[tuple[str, str], str] = {}
 
@@ -175,19 +187,7 @@ class HubSource:
         span: ByteRange,
         credential: SourceCredential | None,
     ) -> Iterator[Fill | None]:
-        subject = f"{resolved.source}: {display_path(file.path)}"
-        with self._from_storage(resolved, file, span, credential) as response:
-            yield read_range(response, subject, file, span)
-
-    @contextmanager
-    def _from_storage(
-        self,
-        resolved: ResolvedSource,
-        file: SourceFile,
-        span: ByteRange,
-        credential: SourceCredential | None,
-    ) -> Iterator[SourceResponse]:
-        """Reuse the file's last redirect target, as the Hub counts requests."""
+        """Open a range, at the file's last redirect target, as the Hub counts requests."""
         subject = f"{resolved.source}: {display_path(file.path)}"
         key, headers = (self._url(resolved, file), file.validator), range_header(*span)
         with ExitStack() as stack:
@@ -202,7 +202,7 @@ class HubSource:
                 target = self._content_url(resolved, file, credential)
                 response = stack.enter_context(self._get(target, subject, headers, credential))
             self._storage_urls[key] = response.url
-            yield response
+            yield read_range(response, subject, file, span)
 
     def _check_access(self, resolved: ResolvedSource, credential: SourceCredential | None) -> None:
         """Request a byte of a gated repository, which lists its files to everybody."""
@@ -296,22 +296,6 @@ class HubSource:
             "Check that HF_ENDPOINT is the URL of a Hugging Face Hub or a compatible server.",
             code="invalid-hub-response",
         )
-
-
-def _validate_endpoint(endpoint: str) -> str:
-    try:
-        parts = urlsplit(endpoint)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        bare = not (parts.username or parts.password or parts.query)
-    except ValueError:
-        is_url = bare = False
-    if not (is_url and bare):  # it is displayed, and stored in the mirror
-        raise SourceError(
-            "HF_ENDPOINT is not the URL of a server",
-            "Use a URL like https://huggingface.co, without a user or query, or unset it.",
-            code="invalid-hub-response",
-        )
-    return endpoint
 
 
 def _file(entry: Mapping[str, Any]) -> SourceFile:

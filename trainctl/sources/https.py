@@ -167,7 +167,13 @@ _DOWNLOAD_ADVICE = (
 def _file_from_headers(
     uri: str, revision: str | None, response: SourceResponse, size: int
 ) -> SourceFile:
-    name = _name_of(response) or parse_source(uri).name
+    found = _FILE_NAME.findall(response.headers.get("Content-Disposition") or "")
+    extended, plain = ([name for name in names if name] for names in zip(*found or [("", "")]))
+    name = unquote(extended[0]) if extended else "".join(plain[:1]).strip('" ')
+    with suppress(UnicodeError):  # http.client decodes headers as Latin-1
+        name = name.encode("latin-1").decode()
+    name = re.split(r"[/\\]", name)[-1]
+    name = name if is_file_name(name) else parse_source(uri).name
     if revision and revision.startswith(_DECLARED):
         return SourceFile(name, size, revision)
     _check_not_encoded(uri, name, response)
@@ -179,17 +185,6 @@ def _file_from_headers(
             f"If you want the page, declare its sha256. {_DOWNLOAD_ADVICE}",
         )
     return SourceFile(name, size, validator_of(response.headers, size))
-
-
-def _name_of(response: SourceResponse) -> str:
-    """Return the file name of ``Content-Disposition``, or ``""``."""
-    found = _FILE_NAME.findall(response.headers.get("Content-Disposition") or "")
-    extended, plain = ([name for name in names if name] for names in zip(*found or [("", "")]))
-    name = unquote(extended[0]) if extended else "".join(plain[:1]).strip('" ')
-    with suppress(UnicodeError):  # http.client decodes headers as Latin-1
-        name = name.encode("latin-1").decode()
-    name = re.split(r"[/\\]", name)[-1]
-    return name if is_file_name(name) else ""
 
 
 def _check_not_encoded(uri: str, name: str, response: SourceResponse) -> None:

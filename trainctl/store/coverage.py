@@ -110,7 +110,17 @@ class SourceCoverage:
         self._pack_of: Optional[Dict[bytes, str]] = None
         self.marked: Dict[str, Dict[int, str]] = {}
         self._read_versions(resolved)
-        self._read_marks(resolved)
+        for stat in objects.list(keys.mark_prefix(resolved)):
+            fingerprint, _, rest = stat.key.rpartition("/")[2].partition(".")
+            number, _, sha256 = rest.partition(".")
+            if fingerprint == "pack":
+                document = documents.load_or_none(documents.load, objects, stat.key)
+                self._likely.update((document or {}).get("files") or {})
+                self._packs[rest] = None
+            elif number == "whole":
+                self._likely[fingerprint] = sha256
+            else:
+                self.marked.setdefault(fingerprint, {})[int(number)] = sha256
 
     def find(self, groups: Groups) -> Dict[str, BlobInfo]:
         """Return the stored blobs of files by fingerprint."""
@@ -183,19 +193,6 @@ class SourceCoverage:
                         self._certain[key] = BlobInfo(file.sha256, file.size, file.chunks)
             packs = load(documents.load_packs, objects, name) if name else None
             self._packs.update(dict.fromkeys(packs or ()))
-
-    def _read_marks(self, resolved: ResolvedSource) -> None:
-        for stat in self._objects.list(keys.mark_prefix(resolved)):
-            fingerprint, _, rest = stat.key.rpartition("/")[2].partition(".")
-            number, _, sha256 = rest.partition(".")
-            if fingerprint == "pack":
-                document = documents.load_or_none(documents.load, self._objects, stat.key)
-                self._likely.update((document or {}).get("files") or {})
-                self._packs[rest] = None
-            elif number == "whole":
-                self._likely[fingerprint] = sha256
-            else:
-                self.marked.setdefault(fingerprint, {})[int(number)] = sha256
 
 
 def _record_listing(document: Optional[Mapping[str, object]]) -> str:

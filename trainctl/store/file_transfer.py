@@ -40,21 +40,17 @@ class Upstream(Protocol):
     @property
     def source(self) -> str:
         """The source's URI, for messages."""
-        ...
 
     def open(self, file: SourceFile, offset: int) -> ContextManager[Iterator[bytes]]:
         """Open a file for reading from ``offset``, up to 1 MiB at a time."""
-        ...
 
     def read_range(
         self, file: SourceFile, offset: int, length: int
     ) -> ContextManager[Optional[FillFn]]:
         """Open a range by a connection of its own; None if upstream serves no ranges."""
-        ...
 
     def checksum(self, file: SourceFile) -> str:
         """Return the file's ``checksum`` from a request for this file alone."""
-        ...
 
 
 _NAMES = {"sha256": "sha256", "git": "git blob id", "md5": "MD5"}
@@ -301,23 +297,18 @@ class _ParallelDownload:
 
     def __iter__(self) -> Iterator[BufferedChunk]:
         while self._next < self._end:
-            chunk = self._wait()
-            if chunk is None:
-                return
+            with self._changed:
+                while self._next not in self._ready:
+                    if self._error is not None:
+                        raise self._error
+                    if self._transfer.stop.is_set():
+                        raise interrupted_error()
+                    if self._ended.is_set():
+                        return
+                    self._changed.wait(_POLL_SECONDS)
+                chunk = self._ready.pop(self._next)
             self._next += 1
             yield chunk
-
-    def _wait(self) -> Optional[BufferedChunk]:
-        with self._changed:
-            while self._next not in self._ready:
-                if self._error is not None:
-                    raise self._error
-                if self._transfer.stop.is_set():
-                    raise interrupted_error()
-                if self._ended.is_set():
-                    return None
-                self._changed.wait(_POLL_SECONDS)
-            return self._ready.pop(self._next)
 
     def _work(self) -> None:
         try:

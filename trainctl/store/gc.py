@@ -135,7 +135,7 @@ def find_garbage(
     def old(prefix: str) -> Iterator[ObjectStat]:
         return (stat for stat in objects.list(prefix) if stat.modified <= since)
 
-    garbage.names += (stat.key for stat in old(keys.PARTIAL) if _source(stat.key) not in live.sources)  # fmt: skip
+    garbage.names += (stat.key for stat in old(keys.PARTIAL) if stat.key.split("/")[1] not in live.sources)  # fmt: skip
     for stat in old(keys.RECORDS):
         record = documents.load_or_none(documents.load, objects, stat.key) or {}
         if record.get("listing") not in live.listings:
@@ -200,10 +200,6 @@ def _mark_listing(
 
 def _dead_keys(stats: Iterable[ObjectStat], live: _LiveSet) -> Iterator[str]:
     return (stat.key for stat in stats if keys.key_stem(stat.key) not in live.listings)
-
-
-def _source(key: str) -> str:
-    return key.split("/")[1]
 
 
 def _digest(stat: ObjectStat) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from contextlib import closing
 from typing import Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
 
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
@@ -121,11 +122,9 @@ class SourceIngest:
         if not missing:
             return {}, set()
         transfer = self._transfer()
-        writer = PackWriter(self._objects, self._resolved, transfer, missing, self._chunk_bytes)
-        try:
+        packs = PackWriter(self._objects, self._resolved, transfer, missing, self._chunk_bytes)
+        with closing(packs) as writer:
             blobs = self._fetch_all(writer.fetch, transfer, list(missing.items()), _MAX_SMALL)
-        finally:
-            writer.close()
         return blobs, writer.stored
 
     def _upload(self, missing: Groups, coverage: SourceCoverage) -> Dict[str, BlobInfo]:
@@ -133,12 +132,10 @@ class SourceIngest:
         if not missing:
             return {}
         transfer = self._transfer()
-        writer = ChunkWriter(self._objects, self._resolved, transfer, coverage, self._chunk_bytes)
+        chunks = ChunkWriter(self._objects, self._resolved, transfer, coverage, self._chunk_bytes)
         ordered = sorted(missing.items(), key=lambda item: -item[1][0].size)
-        try:
+        with closing(chunks) as writer:
             return self._fetch_all(writer.fetch, transfer, ordered, _MAX_LARGE)
-        finally:
-            writer.close()
 
     def _transfer(self) -> FileTransfer:
         return FileTransfer(self._upstream, self._retry, threading.Event(), self._on_bytes)

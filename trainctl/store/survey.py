@@ -19,7 +19,7 @@ from typing import (
 
 from trainctl.base.filesystem.files import why_unwritable
 from trainctl.base.lease import Liveness
-from trainctl.base.listing import CHUNK_BYTES, ResolvedSource
+from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.base.parallel import map_ordered
 from trainctl.store import documents, keys, references
@@ -216,7 +216,14 @@ def _rows(objects: ObjectStore, stored: Iterable[StoredReference]) -> List[Inven
     first: Dict[bytes, _RowSizes] = {}
     repeated: Set[bytes] = set()
     for version, sizes in rows.items():
-        for digest, size in _blob_sizes(objects, version.listing, sizes).items():
+        listing: Optional[Listing] = Listing(())
+        if version.listing:
+            listing = documents.load_or_none(documents.load_listing, objects, version.listing)
+        if listing is None:
+            exists = objects.stat(keys.listing(version.listing)) is not None
+            sizes.listing_status = "corrupt" if exists else "missing"
+            continue
+        for digest, size in {file.digest: file.size for file in listing.files}.items():
             if first.setdefault(digest, sizes) is sizes:
                 sizes.stored += size
                 continue
@@ -225,17 +232,6 @@ def _rows(objects: ObjectStore, stored: Iterable[StoredReference]) -> List[Inven
                 repeated.add(digest)
                 first[digest].shared += size
     return [_row(version, versions[version], sizes) for version, sizes in rows.items()]
-
-
-def _blob_sizes(objects: ObjectStore, listing_id: str, sizes: _RowSizes) -> Dict[bytes, int]:
-    if not listing_id:
-        return {}
-    listing = documents.load_or_none(documents.load_listing, objects, listing_id)
-    if listing is None:
-        exists = objects.stat(keys.listing(listing_id)) is not None
-        sizes.listing_status = "corrupt" if exists else "missing"
-        return {}
-    return {file.digest: file.size for file in listing.files}
 
 
 def _row(

@@ -112,7 +112,15 @@ class _StoreCheck:
                 packs[bytes.fromhex(name)] = len(entries)
         self._hash_blobs(chunks, packs)
         for name in sorted(self.listings):
-            self._check_listing(name)
+            key = keys.listing(name)
+            listing = self._readable(key, documents.load_listing, name, "listing changed")
+            stored = (it for it in self._references.stored if name in it.listings)
+            sources = {str(reference.record["source"]) for reference in stored}
+            for missing, size in self._missing(listing) if listing else ():
+                self.corrupt.setdefault(missing, ("missing", size))
+                self.needed.setdefault(missing, set()).update(sources)
+            if listing is None:
+                self.needed.setdefault(key, set()).update(sources)
         for stat in self.objects.list(keys.RECORDS):
             self._readable(stat.key, documents.load, stat.key, "record changed")
 
@@ -157,24 +165,23 @@ class _StoreCheck:
             ):
                 self.corrupt[index] = "pack missing", 0
 
-    def _check_listing(self, name: str) -> None:
-        key = keys.listing(name)
-        listing = self._readable(key, documents.load_listing, name, "listing changed")
-        sources = {
-            str(reference.record["source"])
-            for reference in self._references.stored
-            if name in reference.listings
-        }
-        if listing is None:
-            self.needed.setdefault(key, set()).update(sources)
-            return
-        for missing, size in self._missing(listing):
-            self.corrupt.setdefault(missing, ("missing", size))
-            self.needed.setdefault(missing, set()).update(sources)
-
     def _missing(self, listing: Listing) -> Iterator[Tuple[str, int]]:
         """Yield key and bytes of missing or corrupt objects that a listing needs."""
-        small, lost_packs = self._read_packs(listing.id)
+        small: Set[bytes] = set()
+        lost_packs: List[Tuple[str, int]] = []
+        key = keys.packs(listing.id)
+        packs = self._readable(key, documents.load_packs, listing.id, "packs changed")
+        if packs is None:
+            lost_packs.append((key, 0))
+        for pack in packs or ():
+            if keys.pack_index(pack) in self.corrupt:
+                lost_packs.append((keys.pack_index(pack), 0))
+            elif bytes.fromhex(pack) not in self.intact:
+                lost_packs.append((keys.blob(pack), 0))
+            else:
+                entries = documents.load_pack_index(self.objects, pack)
+                small.update(entry.digest for entry in entries or ())
+                lost_packs += [] if entries is not None else [(keys.pack_index(pack), 0)]
         for file in listing.files:
             digests = [bytes.fromhex(sha256) for sha256 in file.chunks or (file.sha256,)]
             lost = [
@@ -187,24 +194,6 @@ class _StoreCheck:
                 yield from ((keys.blob(digest.hex()), size) for digest in lost)
             elif file.chunks and file.sha256 not in self._chunked:
                 yield keys.chunk_list(file.sha256), file.size
-
-    def _read_packs(self, name: str) -> Tuple[Set[bytes], List[Tuple[str, int]]]:
-        """Return the blobs in a listing's packs, and the keys of corrupt ones."""
-        small: Set[bytes] = set()
-        lost: List[Tuple[str, int]] = []
-        packs = self._readable(keys.packs(name), documents.load_packs, name, "packs changed")
-        if packs is None:
-            lost.append((keys.packs(name), 0))
-        for pack in packs or ():
-            if keys.pack_index(pack) in self.corrupt:
-                lost.append((keys.pack_index(pack), 0))
-            elif bytes.fromhex(pack) not in self.intact:
-                lost.append((keys.blob(pack), 0))
-            else:
-                entries = documents.load_pack_index(self.objects, pack)
-                small.update(entry.digest for entry in entries or ())
-                lost += [] if entries is not None else [(keys.pack_index(pack), 0)]
-        return small, lost
 
     def _readable(
         self, key: str, load: Callable[[ObjectStore, str], Optional[T]], name: str, problem: str

@@ -91,24 +91,19 @@ class ChunkWriter:
         marked = self._known.marked.get(key, {}) if file.identified else {}
         number, count = 0, -(-file.size // self._chunk_bytes)
         while number < count:
-            if number in marked and self._reuse(file, number, marked[number], incoming):
-                number += 1
-                continue
+            if number in marked:  # the chunk may be missing or corrupt
+                sha256, data = marked[number], self._objects.get(keys.blob(marked[number]))
+                size = min(self._chunk_bytes, file.size - number * self._chunk_bytes)
+                if data is not None and len(data) == size and sha256_of(data) == sha256:
+                    incoming.add_stored(data, sha256)
+                    self._transfer.on_bytes(size)
+                    number += 1
+                    continue
             end = next((later for later in range(number + 1, count) if later in marked), count)
             with closing(self._transfer.chunks(file, range(number, end), self._buffers)) as chunks:
                 for chunk in chunks:
                     incoming.add(chunk)
             number = end
-
-    def _reuse(self, file: SourceFile, number: int, sha256: str, incoming: _IncomingFile) -> bool:
-        """Read and hash a stored chunk; False if it is missing or corrupt."""
-        data = self._objects.get(keys.blob(sha256))
-        size = min(self._chunk_bytes, file.size - number * self._chunk_bytes)
-        if data is None or len(data) != size or sha256_of(data) != sha256:
-            return False
-        incoming.add_stored(data, sha256)
-        self._transfer.on_bytes(size)
-        return True
 
     def _store(self, file: SourceFile, key: str, chunk: BufferedChunk) -> str:
         sha256 = sha256_of(chunk.data)
@@ -288,23 +283,20 @@ class _PackBuffer:
             yield b"", [], {}
             return
         try:
-            yield (*self._compact(data), dict(self._identified))
+            locations = {sha256: self.locations[key] for key, sha256 in self._digests.items()}
+            if len(locations) < len(self.locations):  # remove gaps and duplicates
+                view = memoryview(data)
+                data = bytearray().join(view[at : at + length] for at, length in locations.values())
+                offset, moved = 0, {}
+                for sha256, (_, length) in locations.items():
+                    moved[sha256] = offset, length
+                    offset += length
+                locations = moved
+            entries = [PackEntry(bytes.fromhex(sha256), *at) for sha256, at in locations.items()]
+            yield data, entries, dict(self._identified)
         finally:
             self._data = None
             self._space.release()
-
-    def _compact(self, data: bytearray) -> Tuple[Data, List[PackEntry]]:
-        """Return the bytes without gaps and duplicates, and their entries."""
-        locations = {sha256: self.locations[key] for key, sha256 in self._digests.items()}
-        if len(locations) < len(self.locations):
-            view = memoryview(data)
-            data = bytearray().join(view[at : at + length] for at, length in locations.values())
-            offset, moved = 0, {}
-            for sha256, (_, length) in locations.items():
-                moved[sha256] = offset, length
-                offset += length
-            locations = moved
-        return data, [PackEntry(bytes.fromhex(sha256), *at) for sha256, at in locations.items()]
 
 
 def _plan_packs(

@@ -21,7 +21,7 @@ from botocore.credentials import Credentials
 from tests.support.network.faulty_proxy import proxy
 from tests.support.servers.buckets import PART_BYTES, BucketServer, moto, rclone
 from trainctl.base import sigv4
-from trainctl.base.checkpoints.s3 import S3CheckpointStore, _MultipartUpload, _uploads
+from trainctl.base.checkpoints.s3 import S3CheckpointStore, _uploads, element_text
 from trainctl.base.checkpoints.stores import (
     CheckpointStore,
     DirectoryCheckpointStore,
@@ -124,8 +124,9 @@ def test_parts_of_a_killed_upload_are_removed(bucket: BucketServer) -> None:
     store = bucket.store(prefix="cut")
     assert isinstance(store, S3CheckpointStore)
     client = store._client
-    killed = _MultipartUpload(client, "cut/a/killed", PART_BYTES)
-    killed._upload_part(1, BIG[:PART_BYTES], RateLimiter())
+    begun = client.request("POST", "cut/a/killed", [("uploads", "")]).body
+    query = [("partNumber", "1"), ("uploadId", element_text(begun, "UploadId"))]
+    client.request("PUT", "cut/a/killed", query, BIG[:PART_BYTES])
     with pytest.raises(TrainctlError):
         store.put_file("a/short", io.BytesIO(BIG[:-1]), len(BIG), RateLimiter())
 

@@ -311,19 +311,44 @@ class S3CheckpointStore:
                 rate_limiter=rate_limiter,
             )
         else:
-            _MultipartUpload(self._client, self._prefix + key, part).send(
-                stream, size, rate_limiter
+            sizes = (min(part, size - at) for at in range(0, size, part))
+            parts = (_read_exactly(stream, length) for length in sizes)
+            self._put_parts(self._prefix + key, parts, rate_limiter)
+
+    def _put_parts(self, key: str, parts: Iterator[bytes], rate_limiter: RateLimiter) -> None:
+        """Upload an object in parts, several at a time; ``abandon`` removes the parts of a killed upload."""
+        request = self._client.request
+        upload = element_text(request("POST", key, [("uploads", "")]).body, "UploadId")
+        own = [("uploadId", upload)]
+
+        def send(part: Tuple[int, bytes]) -> str:
+            query = [("partNumber", str(part[0])), *own]
+            return request("PUT", key, query, part[1], rate_limiter=rate_limiter).headers["etag"]
+
+        try:
+            # no request is in progress after an error, or it would outlive the abort
+            tags = "".join(
+                f"<Part><PartNumber>{number}</PartNumber><ETag>{html.escape(tag)}</ETag></Part>"
+                for (number, _), tag in map_ordered(send, enumerate(parts, 1), _THREADS)
             )
+            body = f"<CompleteMultipartUpload>{tags}</CompleteMultipartUpload>".encode()
+            answer = request("POST", key, own, body).body
+            if b"<Error>" in answer:  # with status 200, sent before the outcome is known
+                code = element_text(answer, "Code")
+                failure = f"cannot complete the multipart upload of {key!r}: {code}"
+                raise StoreUnavailable(failure)  # noqa: TRY301 - aborted as for any error
+        except BaseException:
+            with contextlib.suppress(TrainctlError):  # the parts are billed
+                request("DELETE", key, own, absent=True)
+            raise
 
     def get(self, key: str) -> Optional[bytes]:
-        """Return a small object; None if it is missing."""
         response = self._client.request("GET", self._prefix + key, absent=True)
         if response.status == 404 and element_text(response.body, "Code") == "NoSuchBucket":
             raise StorageError("bucket of the checkpoints not found", code="checkpoint-store")
         return None if response.status == 404 else response.body
 
     def read(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
-        """Pass an object's bytes from ``offset`` to ``write``."""
         self._client.stream(self._prefix + key, offset, write)
 
     def list(self, prefix: str) -> Iterator[ObjectStat]:
@@ -344,7 +369,6 @@ class S3CheckpointStore:
                     yield ObjectStat(key[len(self._prefix) :], size, when)
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it exists."""
         self._client.request("DELETE", self._prefix + key, absent=True)
 
     def abandon(self, prefix: str) -> None:
@@ -353,58 +377,10 @@ class S3CheckpointStore:
             self._client.request("DELETE", key, [("uploadId", upload)], absent=True)
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     def url(self, key: str, seconds: int) -> str:
-        """Return a presigned URL."""
         return self._client.presigned(self._prefix + key, seconds)
-
-
-class _MultipartUpload:
-    """Upload of one object in parts; ``abandon`` removes the parts of a killed one."""
-
-    def __init__(self, client: S3Client, key: str, part_bytes: int) -> None:
-        self._client = client
-        self._key = key
-        self._part_bytes = part_bytes
-        body = client.request("POST", key, [("uploads", "")]).body
-        self._upload = element_text(body, "UploadId")
-
-    def send(self, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
-        """Upload the parts, several at a time, and complete the object."""
-        try:
-            sizes = (min(self._part_bytes, size - at) for at in range(0, size, self._part_bytes))
-            parts = enumerate((_read_exactly(stream, length) for length in sizes), 1)
-            # no request is in progress after an error, or it would outlive the abort
-            uploads = map_ordered(
-                lambda part: self._upload_part(*part, rate_limiter), parts, _THREADS
-            )
-            self._complete({number: tag for (number, _), tag in uploads})
-        except BaseException:
-            with contextlib.suppress(TrainctlError):  # the parts are billed
-                query = [("uploadId", self._upload)]
-                self._client.request("DELETE", self._key, query, absent=True)
-            raise
-
-    def _upload_part(self, number: int, data: bytes, rate_limiter: RateLimiter) -> str:
-        query = [("partNumber", str(number)), ("uploadId", self._upload)]
-        response = self._client.request("PUT", self._key, query, data, rate_limiter=rate_limiter)
-        return response.headers["etag"]
-
-    def _complete(self, tags: Mapping[int, str]) -> None:
-        parts = "".join(
-            f"<Part><PartNumber>{number}</PartNumber><ETag>{html.escape(tags[number])}</ETag></Part>"
-            for number in sorted(tags)
-        )
-        body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
-        query = [("uploadId", self._upload)]
-        response = self._client.request("POST", self._key, query, body)
-        if (
-            b"<Error>" in response.body
-        ):  # with status 200, which is sent before the outcome is known
-            code = element_text(response.body, "Code")
-            raise StoreUnavailable(f"cannot complete the multipart upload of {self._key!r}: {code}")
 
 
 def _uploads(client: S3Client, prefix: str) -> Iterator[Tuple[str, str]]:

@@ -46,39 +46,30 @@ class CheckpointStore(Protocol):
 
     def put(self, key: str, data: bytes) -> None:
         """Create or replace a small object."""
-        ...
 
     def put_file(self, key: str, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
         """Create or replace an object with the next ``size`` bytes of a stream, read once."""
-        ...
 
     def get(self, key: str) -> Optional[bytes]:
         """Return a small object; None if it is missing."""
-        ...
 
     def read(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
         """Pass an object's bytes from ``offset`` to ``write``."""
-        ...
 
     def list(self, prefix: str) -> Iterator[ObjectStat]:
         """Yield the objects whose keys begin with the prefix."""
-        ...
 
     def delete(self, key: str) -> None:
         """Remove an object, if it exists."""
-        ...
 
     def abandon(self, prefix: str) -> None:
         """Remove remains of unfinished uploads under the prefix; none may be active."""
-        ...
 
     def close(self) -> None:
         """Close connections; the store stays usable."""
-        ...
 
     def url(self, key: str, seconds: int) -> str:
         """Return a URL of an object; in a bucket a presigned one, valid for ``seconds``."""
-        ...
 
 
 def open_checkpoint_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> CheckpointStore:
@@ -147,11 +138,9 @@ class DirectoryCheckpointStore:
         self.root = root
 
     def put(self, key: str, data: bytes) -> None:
-        """Create or replace a small object."""
         self.put_file(key, BytesIO(data), len(data), RateLimiter())
 
     def put_file(self, key: str, stream: BinaryIO, size: int, rate_limiter: RateLimiter) -> None:
-        """Create or replace an object with the next bytes of a stream."""
         path = self._path(key)
         try:
             make_directory(path.parent, shared=True)
@@ -170,7 +159,6 @@ class DirectoryCheckpointStore:
             return None
 
     def read(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
-        """Pass an object's bytes from ``offset`` to ``write``."""
         try:
             with self.open(key) as stream:
                 stream.seek(offset)
@@ -213,7 +201,6 @@ class DirectoryCheckpointStore:
         """Do nothing; no files are kept open."""
 
     def url(self, key: str, seconds: int) -> str:
-        """Return a ``file:`` URL."""
         return "file://" + quote(os.fsencode(str(self._path(key))))
 
     def open(self, key: str) -> BinaryIO:

@@ -253,7 +253,13 @@ class HttpClient:
                 self._in_use.add(connection)
             try:
                 connection.set_read_timeout(read_timeout)
-                return connection, _send_on(connection, method, target, body, headers)
+                # a server may refuse a body and close before it has read everything
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    sent = {"Accept-Encoding": "identity", **headers}
+                    connection.request(method, target, body, sent)
+                connection.throughput.require_complete()
+                response = connection.getresponse()
+                connection.throughput.require_progress()
             except _TIMEOUTS:
                 self._discard(connection)
                 raise _timeout_error(parts, proxy, read_timeout) from None
@@ -266,6 +272,8 @@ class HttpClient:
             except BaseException:
                 self._discard(connection)
                 raise
+            else:
+                return connection, response
 
     def _connect(self, parts: SplitResult, proxy: Optional[Proxy]) -> HttpConnection:
         secure = self._secure if parts.scheme == "https" else None
@@ -317,22 +325,6 @@ class HttpClient:
         with self._lock:
             self._in_use.discard(connection)
         connection.close()
-
-
-def _send_on(
-    connection: HttpConnection,
-    method: str,
-    target: str,
-    body: Optional[Body],
-    headers: Mapping[str, str],
-) -> http.client.HTTPResponse:
-    # a server may refuse a body and close before it has read everything
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        connection.request(method, target, body, {"Accept-Encoding": "identity", **headers})
-    connection.throughput.require_complete()
-    response = connection.getresponse()
-    connection.throughput.require_progress()
-    return response
 
 
 @contextlib.contextmanager

@@ -142,10 +142,9 @@ def proxy_for(parts: SplitResult) -> Optional[Proxy]:
         return None
     proxies = urllib.request.getproxies()
     kind = parts.scheme if parts.scheme in proxies else "all"
-    return _parse_proxy(proxies[kind], f"{kind.upper()}_PROXY") if kind in proxies else None
-
-
-def _parse_proxy(text: str, variable: str) -> Proxy:
+    if kind not in proxies:
+        return None
+    text, variable = proxies[kind], f"{kind.upper()}_PROXY"
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         host, port = parts.hostname or "", parts.port
@@ -158,14 +157,11 @@ def _parse_proxy(text: str, variable: str) -> Proxy:
             f"{variable} names {problem}",
             "Use http://HOST:PORT, or list the hosts to reach without a proxy in NO_PROXY.",
         )
-    return Proxy(host, port or PORTS["http"], _login(parts), variable)
-
-
-def _login(parts: SplitResult) -> Dict[str, str]:
-    if not parts.username:
-        return {}
-    user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return {"Proxy-Authorization": f"Basic {b64encode(user.encode()).decode()}"}
+    headers = {}
+    if parts.username:
+        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Proxy-Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
+    return Proxy(host, port or PORTS["http"], headers, variable)
 
 
 class Headers(Dict[str, str]):

@@ -395,27 +395,23 @@ class _ObjectRequestHandler(BaseHTTPRequestHandler):
 
     def _send(self, stream: BinaryIO, offset: int, count: int) -> None:
         """Send bytes; close the connection if the file was truncated."""
-        if EVENLY in self.headers.get("Prefer", ""):
-            sent = self._transmit_evenly(stream, offset, count)
+        if EVENLY not in self.headers.get("Prefer", ""):
+            done = self._transmit(stream, offset, count)
+            self._served.count(done)
         else:
-            sent = self._transmit(stream, offset, count)
-            self._served.count(sent)
-        if sent != count:
+            # keep the kernel's buffer short: its content cannot be held back
+            self.connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+            done, streams = 0, self._served.even_streams
+            with streams.sending(self._stream):
+                while done < count:
+                    sent = self._transmit(stream, offset + done, min(_BUFFER_BYTES, count - done))
+                    if not sent:
+                        break
+                    done += sent
+                    self._served.count(sent)
+                    streams.advance(self._stream, sent)
+        if done != count:
             self.close_connection = True
-
-    def _transmit_evenly(self, stream: BinaryIO, offset: int, count: int) -> int:
-        """Send in steps, keeping the kernel's buffer short: its content cannot be held back."""
-        self.connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
-        done = 0
-        with self._served.even_streams.sending(self._stream):
-            while done < count:
-                sent = self._transmit(stream, offset + done, min(_BUFFER_BYTES, count - done))
-                if not sent:
-                    break
-                done += sent
-                self._served.count(sent)
-                self._served.even_streams.advance(self._stream, sent)
-        return done
 
     def _transmit(self, stream: BinaryIO, offset: int, count: int) -> int:
         """Send by sendfile, unless encrypted; return the number of bytes sent."""

@@ -77,20 +77,18 @@ def client_context() -> ssl.SSLContext:
     """Return a client's context; SourceError for invalid CA variables."""
     context = ssl.create_default_context()
     for name in _CA_VARIABLES:
-        if path := os.environ.get(name):
-            _load_certificates(context, name, path)
+        path = os.environ.get(name)
+        if not path:
+            continue
+        try:
+            if os.path.isdir(path):  # noqa: PTH112
+                context.load_verify_locations(capath=path)
+            else:
+                context.load_verify_locations(cafile=path)
+        except OSError as error:
+            raise SourceError(
+                f"cannot read certificates from {path}, set in {name} ({error.strerror or type(error).__name__})",
+                "Set the variable to a file in PEM format or a directory of such files, or unset it.",
+                code="untrusted-certificate",
+            ) from None
     return context
-
-
-def _load_certificates(context: ssl.SSLContext, name: str, path: str) -> None:
-    try:
-        if os.path.isdir(path):  # noqa: PTH112
-            context.load_verify_locations(capath=path)
-        else:
-            context.load_verify_locations(cafile=path)
-    except OSError as error:
-        raise SourceError(
-            f"cannot read certificates from {path}, set in {name} ({error.strerror or type(error).__name__})",
-            "Set the variable to a file in PEM format or a directory of such files, or unset it.",
-            code="untrusted-certificate",
-        ) from None

@@ -48,12 +48,8 @@ class IdleShutdownReport(MachineNotices):
     seconds_left: Optional[float]
 
 
-IDLE_SHUTDOWN = Method(
-    "idle_shutdown",
-    IdleShutdownRequest,
-    IdleShutdownReport,
-    "Start or renew the process that ends an idle machine.",
-)
+IDLE_SHUTDOWN = Method("idle_shutdown", IdleShutdownRequest, IdleShutdownReport)
+"""Start or renew the process that ends an idle machine."""
 
 
 HostRequirement = TypedDict("HostRequirement", {"venv": Optional[str], "program": str})
@@ -225,14 +221,14 @@ class NodeInspection(AddressesResponse, GpuUsageReport):
     idle_shutdown: Optional[IdleShutdownReport]
 
 
-ADDRESSES = Method("addresses", RootRequest, AddressesResponse, "Report the addresses of the host.")
-FACTS = Method("facts", FactsRequest, Facts, "Report the facts that a plan needs.")
-FREE_RESOURCES = Method(
-    "free_resources", FreeResourcesRequest, FreeResources, "Report free GPUs, CPUs and memory."
-)
-INSPECT = Method(
-    "inspect", InspectNodeRequest, NodeInspection, "Report the node's resources and their use."
-)
+ADDRESSES = Method("addresses", RootRequest, AddressesResponse)
+"""Report the addresses of the host."""
+FACTS = Method("facts", FactsRequest, Facts)
+"""Report the facts that a plan needs."""
+FREE_RESOURCES = Method("free_resources", FreeResourcesRequest, FreeResources)
+"""Report free GPUs, CPUs and memory."""
+INSPECT = Method("inspect", InspectNodeRequest, NodeInspection)
+"""Report the node's resources and their use."""
 
 
 WARNING, ERROR, FAULT = "warning", "error", "fault"
@@ -294,18 +290,10 @@ PreflightPortsResponse = TypedDict(
 )
 """Unreached ranks, and the MTU of the interface to rank 0 (of rank 0: to rank 1). ``problem``: why it can't listen."""
 
-PREFLIGHT = Method(
-    "preflight",
-    PreflightRequest,
-    PreflightResponse,
-    "Check GPUs, disks, clock and limits of the host.",
-)
-PREFLIGHT_PORTS = Method(
-    "preflight_ports",
-    PreflightPortsRequest,
-    PreflightPortsResponse,
-    "Check the connections between the hosts of a gang, both ways.",
-)
+PREFLIGHT = Method("preflight", PreflightRequest, PreflightResponse)
+"""Check GPUs, disks, clock and limits of the host."""
+PREFLIGHT_PORTS = Method("preflight_ports", PreflightPortsRequest, PreflightPortsResponse)
+"""Check the connections between the hosts of a gang, both ways."""
 
 
 CodeRequest = TypedDict("CodeRequest", {"root": str, "digest": str})
@@ -361,22 +349,13 @@ class PullImageResponse(ImageInfo):
     note: str
 
 
-HAS_CODE = Method(
-    "has_code", HasCodeRequest, CodeResponse, "Report whether the node has a code tree."
-)
-UPLOAD_CODE = Method(
-    "upload_code", CodeRequest, CodeResponse, "Store a code tree; the payload is its tar."
-)
-READ_CODE = Method("read_code", CodeRequest, bytes, "Return the tar of a code tree.")
-BUILD_ENVIRONMENT = Method(
-    "build_environment",
-    EnvironmentRequest,
-    EnvironmentResponse,
-    "Build the virtual environment of a requirements file if it is missing. Events: `{line}`.",
-)
-PULL_IMAGE = Method(
-    "pull_image",
-    PullImageRequest,
-    PullImageResponse,
-    "Pull a container image unless it is present. Events: `{line}`.",
-)
+HAS_CODE = Method("has_code", HasCodeRequest, CodeResponse)
+"""Report whether the node has a code tree."""
+UPLOAD_CODE = Method("upload_code", CodeRequest, CodeResponse)
+"""Store a code tree; the payload is its tar."""
+READ_CODE = Method("read_code", CodeRequest, bytes)
+"""Return the tar of a code tree."""
+BUILD_ENVIRONMENT = Method("build_environment", EnvironmentRequest, EnvironmentResponse)
+"""Build the virtual environment of a requirements file if it is missing. Events: ``{line}``."""
+PULL_IMAGE = Method("pull_image", PullImageRequest, PullImageResponse)
+"""Pull a container image unless it is present. Events: ``{line}``."""

@@ -17,13 +17,10 @@ ResponseT = TypeVar("ResponseT")
 class Method(Generic[RequestT, ResponseT]):
     """A method with the types of its request and response; ``bytes`` for raw output."""
 
-    def __init__(
-        self, name: str, request: Type[RequestT], answer: Type[ResponseT], summary: str
-    ) -> None:
+    def __init__(self, name: str, request: Type[RequestT], answer: Type[ResponseT]) -> None:
         self.name = name
         self.request = request
         self.answer = answer
-        self.summary = summary
 
 
 UntypedMethod = Method[Mapping[str, Any], Dict[str, Any]]
@@ -31,7 +28,7 @@ UntypedMethod = Method[Mapping[str, Any], Dict[str, Any]]
 
 def untyped_method(name: str) -> UntypedMethod:
     """Return a method with an untyped request and response."""
-    return UntypedMethod(name, dict, dict, "")
+    return UntypedMethod(name, dict, dict)
 
 
 EmptyResponse = TypedDict("EmptyResponse", {})

@@ -56,26 +56,18 @@ ObjectPutResponse = TypedDict("ObjectPutResponse", {"created": bool})
 
 ObjectStatResponse = TypedDict("ObjectStatResponse", {"stats": List[Optional[ObjectStatRow]]})
 
-OBJECT_GET = Method(
-    "object_get",
-    ObjectGetRequest,
-    ObjectGetResponse,
-    "Read an object or a range of it. Events: `{data}`, the next bytes in base64.",
-)
-OBJECT_PUT = Method(
-    "object_put",
-    ObjectPutRequest,
-    ObjectPutResponse,
-    "Create or replace an object; its bytes follow the request.",
-)
-OBJECT_STAT = Method(
-    "object_stat", ObjectKeysRequest, ObjectStatResponse, "Return size and age of objects."
-)
-OBJECT_LIST = Method(
-    "object_list", ObjectListRequest, EmptyResponse, "List objects. Events: `{rows}`."
-)
-OBJECT_DELETE = Method("object_delete", ObjectKeysRequest, EmptyResponse, "Delete objects.")
-OBJECT_SYNC = Method("object_sync", ObjectKeysRequest, EmptyResponse, "Make objects durable.")
+OBJECT_GET = Method("object_get", ObjectGetRequest, ObjectGetResponse)
+"""Read an object or a range of it. Events: ``{data}``, the next bytes in base64."""
+OBJECT_PUT = Method("object_put", ObjectPutRequest, ObjectPutResponse)
+"""Create or replace an object; its bytes follow the request."""
+OBJECT_STAT = Method("object_stat", ObjectKeysRequest, ObjectStatResponse)
+"""Return size and age of objects."""
+OBJECT_LIST = Method("object_list", ObjectListRequest, EmptyResponse)
+"""List objects. Events: ``{rows}``."""
+OBJECT_DELETE = Method("object_delete", ObjectKeysRequest, EmptyResponse)
+"""Delete objects."""
+OBJECT_SYNC = Method("object_sync", ObjectKeysRequest, EmptyResponse)
+"""Make objects durable."""
 
 
 class SourceDocument(TypedDict):
@@ -182,36 +174,15 @@ MirrorGcResponse = TypedDict("MirrorGcResponse", {"report": List[Any]})
 
 MirrorSizeResponse = TypedDict("MirrorSizeResponse", {"bytes": int})
 
-MIRROR_SURVEY = Method(
-    "mirror_survey",
-    MirrorSurveyRequest,
-    MirrorSurveyResponse,
-    "Report what the mirror holds of sources, whose files follow as rows. Events: rows `[sha256, size, present]`.",
-)
-MIRROR_INGEST = Method(
-    "mirror_ingest",
-    MirrorIngestRequest,
-    MirrorIngestResponse,
-    "Mirror a source, whose files follow as rows. Events: `{done, total, files}`, `{waiting}`, `{log}`, `{request}`.",
-)
-MIRROR_GC = Method(
-    "mirror_gc",
-    MirrorGcRequest,
-    MirrorGcResponse,
-    "Delete unreferenced blobs. Events: `{log}`.",
-)
-MIRROR_VERIFY = Method(
-    "mirror_verify",
-    MirrorVerifyRequest,
-    MirrorVerifyResponse,
-    "Hash all blobs. Events: `{done, total, files}`, `{log}` and `{rows}` of findings.",
-)
-MIRROR_INVENTORY = Method(
-    "mirror_inventory",
-    MirrorRequest,
-    MirrorInventoryResponse,
-    "List stored listings and their references.",
-)
-MIRROR_SIZE = Method(
-    "mirror_size", MirrorRequest, MirrorSizeResponse, "Report the bytes of all blobs."
-)
+MIRROR_SURVEY = Method("mirror_survey", MirrorSurveyRequest, MirrorSurveyResponse)
+"""Report what the mirror holds of sources, whose files follow as rows. Events: rows ``[sha256, size, present]``."""
+MIRROR_INGEST = Method("mirror_ingest", MirrorIngestRequest, MirrorIngestResponse)
+"""Mirror a source, whose files follow as rows. Events: ``{done, total, files}``, ``{waiting}``, ``{log}``, ``{request}``."""
+MIRROR_GC = Method("mirror_gc", MirrorGcRequest, MirrorGcResponse)
+"""Delete unreferenced blobs. Events: ``{log}``."""
+MIRROR_VERIFY = Method("mirror_verify", MirrorVerifyRequest, MirrorVerifyResponse)
+"""Hash all blobs. Events: ``{done, total, files}``, ``{log}`` and ``{rows}`` of findings."""
+MIRROR_INVENTORY = Method("mirror_inventory", MirrorRequest, MirrorInventoryResponse)
+"""List stored listings and their references."""
+MIRROR_SIZE = Method("mirror_size", MirrorRequest, MirrorSizeResponse)
+"""Report the bytes of all blobs."""

@@ -345,60 +345,33 @@ RemoveResponse = TypedDict("RemoveResponse", {"removed": bool})
 ReleaseResponse = TypedDict("ReleaseResponse", {"released": bool})
 """False if the run was started; its holds end with it."""
 
-START = Method(
-    "start",
-    StartRequest,
-    StartResponse,
-    "Start a run unless already started; wait until it is running, pending or ended. Events: `{waiting}`.",
-)
-SET_SECRETS = Method(
-    "set_secrets",
-    SetSecretsRequest,
-    RunReport,
-    "Resume a run that waits for its secrets or for a resume; ignore any other.",
-)
-STATUS = Method("status", StatusRequest, StatusResponse, "Report the status of runs.")
-STOP = Method(
-    "stop",
-    StopRequest,
-    RunReport,
-    "Stop a run and wait for its end; prevent an unknown run from starting. "
-    "Events, each second: `{seconds, grace, processes}`, where `processes` are left.",
-)
-EXTEND_SESSION = Method(
-    "extend_session",
-    ExtendSessionRequest,
-    ExtendSessionResponse,
-    "Let a live run keep its place for longer after its commands have ended.",
-)
-SET_QUEUE_ORDER = Method(
-    "set_queue_order", SetQueueOrderRequest, RunReport, "Change a run's order in the queue."
-)
-REMOVE = Method(
-    "remove",
-    RunCacheRequest,
-    RemoveResponse,
-    "Remove an ended run and its holds, but not its checkpoints.",
-)
-RELEASE = Method(
-    "release", RunCacheRequest, ReleaseResponse, "Release the holds of a run that never started."
-)
-GET_RUN_INPUTS = Method(
-    "get_run_inputs", RunRequest, RunInputsResponse, "Return the inputs of a run."
-)
-FIND_RUN = Method(
-    "find_run",
-    FindRunRequest,
-    FindRunResponse,
-    "Find a run by its ID or key; null: not on this node.",
-)
-METRICS = Method("metrics", MetricsRequest, MetricsResponse, "Return the samples of a run.")
-READ_LINES = Method(
-    "read_lines",
-    ReadLinesRequest,
-    bytes,
-    "Return lines of a log as frames: a line of JSON `{time, bytes, next, open}`, then `bytes` bytes.",
-)
+START = Method("start", StartRequest, StartResponse)
+"""Start a run unless already started; wait until it is running, pending or ended. Events: ``{waiting}``."""
+SET_SECRETS = Method("set_secrets", SetSecretsRequest, RunReport)
+"""Resume a run that waits for its secrets or for a resume; ignore any other."""
+STATUS = Method("status", StatusRequest, StatusResponse)
+"""Report the status of runs."""
+STOP = Method("stop", StopRequest, RunReport)
+"""Stop a run and wait for its end; prevent an unknown run from starting.
+
+Events, each second: ``{seconds, grace, processes}``, where ``processes`` are left.
+"""
+EXTEND_SESSION = Method("extend_session", ExtendSessionRequest, ExtendSessionResponse)
+"""Let a live run keep its place for longer after its commands have ended."""
+SET_QUEUE_ORDER = Method("set_queue_order", SetQueueOrderRequest, RunReport)
+"""Change a run's order in the queue."""
+REMOVE = Method("remove", RunCacheRequest, RemoveResponse)
+"""Remove an ended run and its holds, but not its checkpoints."""
+RELEASE = Method("release", RunCacheRequest, ReleaseResponse)
+"""Release the holds of a run that never started."""
+GET_RUN_INPUTS = Method("get_run_inputs", RunRequest, RunInputsResponse)
+"""Return the inputs of a run."""
+FIND_RUN = Method("find_run", FindRunRequest, FindRunResponse)
+"""Find a run by its ID or key; null: not on this node."""
+METRICS = Method("metrics", MetricsRequest, MetricsResponse)
+"""Return the samples of a run."""
+READ_LINES = Method("read_lines", ReadLinesRequest, bytes)
+"""Return lines of a log as frames: a line of JSON ``{time, bytes, next, open}``, then ``bytes`` bytes."""
 
 
 WAITING_EXIT_CODE = 99
@@ -450,27 +423,11 @@ class EndBatchRunRequest(RunRequest):
 
 RankResponse = TypedDict("RankResponse", {"status": str})
 
-CREATE_BATCH_RUN = Method(
-    "create_batch_run",
-    CreateBatchRunRequest,
-    EmptyResponse,
-    "Create the directories of a batch run's ranks; idempotent.",
-)
-RUN_RANK = Method(
-    "run_rank",
-    RunRankRequest,
-    RankResponse,
-    "Run one rank in this process, called by the batch system.",
-)
-EXPECT_STOP = Method(
-    "expect_stop",
-    ExpectStopRequest,
-    EmptyResponse,
-    "Record that the batch run is about to be stopped.",
-)
-END_BATCH_RUN = Method(
-    "end_batch_run",
-    EndBatchRunRequest,
-    EmptyResponse,
-    "Record the end of a batch run whose job has ended.",
-)
+CREATE_BATCH_RUN = Method("create_batch_run", CreateBatchRunRequest, EmptyResponse)
+"""Create the directories of a batch run's ranks; idempotent."""
+RUN_RANK = Method("run_rank", RunRankRequest, RankResponse)
+"""Run one rank in this process, called by the batch system."""
+EXPECT_STOP = Method("expect_stop", ExpectStopRequest, EmptyResponse)
+"""Record that the batch run is about to be stopped."""
+END_BATCH_RUN = Method("end_batch_run", EndBatchRunRequest, EmptyResponse)
+"""Record the end of a batch run whose job has ended."""

@@ -52,33 +52,16 @@ CacheStatesResponse = TypedDict("CacheStatesResponse", {"caches": List[TrainingC
 ClearCacheResponse = TypedDict("ClearCacheResponse", {"files": int, "bytes": int, "left": int})
 """``left``: files that could not be removed."""
 
-MAKE_CACHE = Method(
-    "make_cache", CacheOwnerRequest, MakeCacheResponse, "Create a training cache if it is missing."
-)
-REMOVE_CACHE = Method(
-    "remove_cache",
-    CacheOwnerRequest,
-    RemoveCacheResponse,
-    "Release a training cache; the last owner removes it.",
-)
-CACHE_STATE = Method(
-    "cache_state",
-    CacheStatesRequest,
-    CacheStatesResponse,
-    "Report the last measured usage of training caches.",
-)
-CLEAR_CACHE = Method(
-    "clear_cache",
-    ClearCacheRequest,
-    ClearCacheResponse,
-    "Remove old files from a training cache that no run uses.",
-)
-READ_CACHE = Method(
-    "read_cache",
-    TrainingCacheRequest,
-    bytes,
-    "Return JSON lines: `[path, bytes, mtime, mode]` each, then a `TrainingCacheUsage`.",
-)
+MAKE_CACHE = Method("make_cache", CacheOwnerRequest, MakeCacheResponse)
+"""Create a training cache if it is missing."""
+REMOVE_CACHE = Method("remove_cache", CacheOwnerRequest, RemoveCacheResponse)
+"""Release a training cache; the last owner removes it."""
+CACHE_STATE = Method("cache_state", CacheStatesRequest, CacheStatesResponse)
+"""Report the last measured usage of training caches."""
+CLEAR_CACHE = Method("clear_cache", ClearCacheRequest, ClearCacheResponse)
+"""Remove old files from a training cache that no run uses."""
+READ_CACHE = Method("read_cache", TrainingCacheRequest, bytes)
+"""Return JSON lines: ``[path, bytes, mtime, mode]`` each, then a ``TrainingCacheUsage``."""
 
 
 CheckpointManifestDocument = Dict[str, Any]
@@ -159,27 +142,17 @@ ReadObjectsRequest = TypedDict(
     },
 )
 
-CHECKPOINTS = Method(
-    "checkpoints", CheckpointsRequest, CheckpointsResponse, "List the checkpoints of a run."
-)
+CHECKPOINTS = Method("checkpoints", CheckpointsRequest, CheckpointsResponse)
+"""List the checkpoints of a run."""
 CHECKPOINT_LISTING = Method(
-    "checkpoint_listing",
-    CheckpointListingRequest,
-    CheckpointListingResponse,
-    "Verify a complete checkpoint in a directory and list its files by digest.",
+    "checkpoint_listing", CheckpointListingRequest, CheckpointListingResponse
 )
+"""Verify a complete checkpoint in a directory and list its files by digest."""
 UPLOAD_CHECKPOINTS = Method(
-    "upload_checkpoints",
-    UploadCheckpointsRequest,
-    UploadCheckpointsResponse,
-    "Upload checkpoints that a finished run left on the node.",
+    "upload_checkpoints", UploadCheckpointsRequest, UploadCheckpointsResponse
 )
-REMOVE_CHECKPOINTS = Method(
-    "remove_checkpoints",
-    RemoveCheckpointsRequest,
-    RemoveResponse,
-    "Remove the checkpoints of a run from the node, and from a store in a directory.",
-)
-READ_OBJECTS = Method(
-    "read_objects", ReadObjectsRequest, bytes, "Return objects one after another."
-)
+"""Upload checkpoints that a finished run left on the node."""
+REMOVE_CHECKPOINTS = Method("remove_checkpoints", RemoveCheckpointsRequest, RemoveResponse)
+"""Remove the checkpoints of a run from the node, and from a store in a directory."""
+READ_OBJECTS = Method("read_objects", ReadObjectsRequest, bytes)
+"""Return objects one after another."""

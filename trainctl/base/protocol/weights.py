@@ -134,42 +134,17 @@ ForgetCacheResponse = TypedDict("ForgetCacheResponse", {"freed": int})
 ForgetResponse = TypedDict("ForgetResponse", {"freed": int, "empty": bool})
 """``empty``: no lineage has anything left on the node."""
 
-DELIVER = Method(
-    "deliver",
-    DeliverRequest,
-    DeliverResponse,
-    "Provide the tree of a listing. Events: `{done, received, total, files}`, `{log}`, `{request}`.",
-)
-SERVE = Method(
-    "serve",
-    ServeRequest,
-    ServeResponse,
-    "Serve listings while the client is connected. Events: `{urls, loopback, why, holds}`, `{sent}`, `{request}`.",
-)
-SERVE_MIRROR = Method(
-    "serve_mirror",
-    ServeMirrorRequest,
-    ServeResponse,
-    "Serve a mirror while the client is connected. Events: `{urls, loopback, why}`, `{sent}`, `{request}`.",
-)
-CACHE_EVICT = Method(
-    "cache_evict",
-    CacheEvictRequest,
-    CacheListingsResponse,
-    "Evict listings that no live run leases.",
-)
-CACHE_VERIFY = Method(
-    "cache_verify",
-    NodeCacheRequest,
-    CacheListingsResponse,
-    "Hash every listing; remove those with corrupt files. Events: `{done, total}`.",
-)
-FORGET_CACHE = Method(
-    "forget_cache",
-    LineageRequest,
-    ForgetCacheResponse,
-    "Remove the references of a lineage to weights in one cache.",
-)
-FORGET = Method(
-    "forget", LineageRequest, ForgetResponse, "Remove the references and ended runs of a lineage."
-)
+DELIVER = Method("deliver", DeliverRequest, DeliverResponse)
+"""Provide the tree of a listing. Events: ``{done, received, total, files}``, ``{log}``, ``{request}``."""
+SERVE = Method("serve", ServeRequest, ServeResponse)
+"""Serve listings while the client is connected. Events: ``{urls, loopback, why, holds}``, ``{sent}``, ``{request}``."""
+SERVE_MIRROR = Method("serve_mirror", ServeMirrorRequest, ServeResponse)
+"""Serve a mirror while the client is connected. Events: ``{urls, loopback, why}``, ``{sent}``, ``{request}``."""
+CACHE_EVICT = Method("cache_evict", CacheEvictRequest, CacheListingsResponse)
+"""Evict listings that no live run leases."""
+CACHE_VERIFY = Method("cache_verify", NodeCacheRequest, CacheListingsResponse)
+"""Hash every listing; remove those with corrupt files. Events: ``{done, total}``."""
+FORGET_CACHE = Method("forget_cache", LineageRequest, ForgetCacheResponse)
+"""Remove the references of a lineage to weights in one cache."""
+FORGET = Method("forget", LineageRequest, ForgetResponse)
+"""Remove the references and ended runs of a lineage."""

@@ -51,31 +51,25 @@ class FrameDecoder:
         self._rest += data
         frames: List[Frame] = []
         while True:
-            if self._head is None and not self._parse_head():
-                return frames
-            assert self._head is not None  # noqa: S101
+            if self._head is None:
+                end = self._rest.find(b"\n")
+                line = bytes(self._rest[: end if end >= 0 else _MAX_LINE])
+                if end < 0 and len(line) < _MAX_LINE:
+                    return frames
+                try:
+                    head = json.loads(line)
+                except ValueError:
+                    head = None
+                if not isinstance(head, dict) or not isinstance(head.get("call"), int):
+                    raise ValueError(line.decode(errors="replace"))
+                del self._rest[: end + 1]
+                self._head = head
             size = self._head.get("size", 0)
             if len(self._rest) < size:
                 return frames
             frames.append((self._head, bytes(self._rest[:size])))
             del self._rest[:size]
             self._head = None
-
-    def _parse_head(self) -> bool:
-        """Parse the next line, if it is complete."""
-        end = self._rest.find(b"\n")
-        line = bytes(self._rest[: end if end >= 0 else _MAX_LINE])
-        if end < 0 and len(line) < _MAX_LINE:
-            return False
-        try:
-            head = json.loads(line)
-        except ValueError:
-            head = None
-        if not isinstance(head, dict) or not isinstance(head.get("call"), int):
-            raise ValueError(line.decode(errors="replace"))  # noqa: TRY004
-        del self._rest[: end + 1]
-        self._head = head
-        return True
 
 
 def read_request(stream: BinaryIO) -> Dict[str, Any]:
@@ -129,13 +123,9 @@ def encode_rows(lists: Iterable[Rows]) -> Iterator[bytes]:
 
 def decode_rows(stream: BinaryIO) -> Iterator[Iterator[List[Any]]]:
     """Yield the lists that follow a request, in order; TrainctlError if cut off."""
-    for _, blocks in groupby(_blocks(stream), key=itemgetter(0)):
+    numbered = map(_block, iter(stream.readline, _END))
+    for _, blocks in groupby(numbered, key=itemgetter(0)):
         yield (row for _, rows in blocks for row in rows)
-
-
-def _blocks(stream: BinaryIO) -> Iterator[Tuple[int, List[Any]]]:
-    for line in iter(stream.readline, _END):
-        yield _block(line)
 
 
 def _block(line: bytes) -> Tuple[int, List[Any]]:
@@ -229,13 +219,11 @@ class CallbackClient:
             self._received_at = time.monotonic()
             *lines, rest = (rest + data).split(b"\n")
             for line in filter(None, lines):
-                self._receive(json.loads(line))
+                message = json.loads(line)
+                with self._changed:
+                    self._open.pop(message["response"]).response = message
+                    self._changed.notify_all()
         self.gone.set()
-
-    def _receive(self, message: Mapping[str, Any]) -> None:
-        with self._changed:
-            self._open.pop(message["response"]).response = message
-            self._changed.notify_all()
 
     def _watch(self) -> None:
         while time.monotonic() - self._received_at < _SILENCE_SECONDS:

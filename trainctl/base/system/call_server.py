@@ -58,7 +58,11 @@ class _CallServer:
     def serve(self) -> Optional[str]:
         """Return None when the client has disconnected; in a fork the method to run."""
         self._selector.register(0, selectors.EVENT_READ, self._listen)
-        self._selector.register(_child_exit_descriptor(), selectors.EVENT_READ, self._reap)
+        child_ended, writer = os.pipe()  # readable when a child has ended
+        os.set_blocking(writer, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._selector.register(child_ended, selectors.EVENT_READ, self._reap)
         while not self._input_ended:
             for key, _ in self._selector.select():
                 method: Optional[str] = key.data(key.fd)
@@ -94,7 +98,18 @@ class _CallServer:
             self._write_frame({"call": number, "exit": 1})
             return None
         if pid == 0:
-            self._run_call(pipes[0][1], pipes[1][1], request)
+            # own session, own streams, killed with the server
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            null = os.open(os.devnull, os.O_RDWR)
+            for target, source in enumerate((null, pipes[0][1], pipes[1][1])):
+                os.dup2(source, target)
+            close_other_descriptors()
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != self._pid:
+                os._exit(1)
+            sys.stdin = io.TextIOWrapper(io.BytesIO(request))
             return method
         streams = {}
         for stream, (reader, writer) in enumerate(pipes, 1):
@@ -104,19 +119,6 @@ class _CallServer:
             self._selector.register(reader, selectors.EVENT_READ, self._forward_output)
         self._calls[pid] = _ForkedCall(number, streams)
         return None
-
-    def _run_call(self, output: int, errors: int, request: bytes) -> None:
-        """Set up this fork: own session, own streams, killed with the server."""
-        os.setsid()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for target, source in enumerate((os.open(os.devnull, os.O_RDWR), output, errors)):
-            os.dup2(source, target)
-        close_other_descriptors()
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != self._pid:
-            os._exit(1)
-        sys.stdin = io.TextIOWrapper(io.BytesIO(request))
 
     def _end(self, number: int) -> None:
         for pid, call in self._calls.items():
@@ -166,15 +168,6 @@ class _CallServer:
                 left = left[os.write(1, left) :]
         except OSError:  # the client has disconnected
             self._input_ended = True
-
-
-def _child_exit_descriptor() -> int:
-    """Return a descriptor that is readable when a child has ended."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    return reader
 
 
 def _kill(pid: int) -> None:

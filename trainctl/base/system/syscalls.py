@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Callable, Optional, Set, Union
+from typing import Callable, Optional, Union
 
 _OPEN = "/proc/self/fd/"
 
@@ -125,12 +125,6 @@ def syncfs(descriptor: int, path: str) -> None:
     _check(_LIBC.syncfs(descriptor), path)
 
 
-def bind_read_only(source: str, target: str) -> None:
-    """Bind-mount a directory read-only."""
-    mount(source, target, None, MS_BIND | MS_REC)
-    remount_read_only(target)
-
-
 def remount_read_only(target: str) -> None:
     """Make one bind mount read-only, keeping the flags that can't be dropped."""
     present = os.statvfs(target).f_flag
@@ -140,17 +134,13 @@ def remount_read_only(target: str) -> None:
 
 def close_other_descriptors(*kept: int) -> None:
     """Close all files but standard streams, the program and ``kept``."""
-    spared = {0, 1, 2, *kept, *_program_descriptors()}
+    # the program is loaded from in-memory files
+    program = (path[len(_OPEN) :] for path in sys.path if path.startswith(_OPEN))
+    spared = {0, 1, 2, *kept, *(int(name) for name in program if name.isdigit())}
     for number in [int(path.name) for path in Path(_OPEN).iterdir()]:
         if number not in spared:
             with contextlib.suppress(OSError):  # the descriptor of the listing is already closed
                 os.close(number)
-
-
-def _program_descriptors() -> Set[int]:
-    """Return descriptors of in-memory files that the program is loaded from."""
-    names = (path[len(_OPEN) :] for path in sys.path if path.startswith(_OPEN))
-    return {int(name) for name in names if name.isdigit()}
 
 
 def fork_child(work: Callable[[], int], *kept: int) -> int:

@@ -146,7 +146,8 @@ def _check_in_namespace(mounts: Sequence[Mount]) -> str:
 
 def _bind(mount: Mount, target: str) -> None:
     if mount.read_only:
-        syscalls.bind_read_only(mount.source, target)
+        syscalls.mount(mount.source, target, None, syscalls.MS_BIND | syscalls.MS_REC)
+        syscalls.remount_read_only(target)
     else:
         syscalls.mount(mount.source, target, None, MS_BIND | MS_REC)
 
