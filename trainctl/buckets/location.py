@@ -108,8 +108,15 @@ def parse_bucket_location(
     default, source = _environment(uri.scheme, environ)
     endpoint = endpoint_url or default
     if endpoint is not None:
-        endpoint = _endpoint(endpoint, source if endpoint_url is None else "endpoint_url")
+        endpoint = _normalize(endpoint)
         parts = urlsplit(endpoint)
+        is_url = parts.scheme in ("http", "https") and parts.hostname
+        if not is_url or parts.query or parts.username:
+            raise SourceError(
+                f"{source if endpoint_url is None else 'endpoint_url'} is not the URL of a server",
+                "Use https://HOST or https://HOST:PORT, without a user or query.",
+                code="invalid-endpoint",
+            )
         is_emulator = not parts.path and _EMULATORS.fullmatch(parts.hostname or "")
         if uri.scheme == "azure" and is_emulator:  # the account is its first directory
             endpoint = f"{endpoint}/{account}"
@@ -144,17 +151,6 @@ def connection_parts(text: str) -> dict[str, str]:
     """Parse an Azure connection string into values by lower-case name."""
     pairs = (part.partition("=") for part in text.strip().split(";"))
     return {name.strip().lower(): value.strip() for name, _, value in pairs if value.strip()}
-
-
-def _endpoint(text: str, setting: str | None) -> str:
-    parts = urlsplit(_normalize(text))
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-        raise SourceError(
-            f"{setting} is not the URL of a server",
-            "Use https://HOST or https://HOST:PORT, without a user or query.",
-            code="invalid-endpoint",
-        )
-    return _normalize(text)
 
 
 def _normalize(endpoint: str) -> str:

@@ -8,7 +8,7 @@ import hashlib
 import io
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from importlib.resources import files
@@ -82,19 +82,6 @@ def program_archive(main: str, names: tuple[str, ...]) -> ProgramArchive:
             members[f"{folder}/{module}.py"] = path.read_text(encoding="utf-8")
         else:
             members.update(_modules(files(package), folder))
-    return _pack(members)
-
-
-def _modules(package: Traversable, folder: str) -> Iterator[tuple[str, str]]:
-    """Path in the archive and text of every module below a package."""
-    for path in package.iterdir():
-        if path.is_dir():
-            yield from _modules(path, f"{folder}/{path.name}")
-        elif path.name.endswith(".py"):
-            yield f"{folder}/{path.name}", path.read_text(encoding="utf-8")
-
-
-def _pack(members: Mapping[str, str]) -> ProgramArchive:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name, text in sorted(members.items()):
@@ -104,6 +91,15 @@ def _pack(members: Mapping[str, str]) -> ProgramArchive:
             archive.writestr(info, text)
     data = stream.getvalue()
     return ProgramArchive(data, hashlib.sha256(data).hexdigest())
+
+
+def _modules(package: Traversable, folder: str) -> Iterator[tuple[str, str]]:
+    """Path in the archive and text of every module below a package."""
+    for path in package.iterdir():
+        if path.is_dir():
+            yield from _modules(path, f"{folder}/{path.name}")
+        elif path.name.endswith(".py"):
+            yield f"{folder}/{path.name}", path.read_text(encoding="utf-8")
 
 
 _SOURCE_ROOT = Path(trainctl.__file__).parents[1]

@@ -73,11 +73,7 @@ class HostObjects:
         return None if row is None else ObjectStat(*row)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
-        request: ObjectListRequest = {
-            "path": self._directory().path,
-            "prefix": prefix,
-            "after": after,
-        }
+        request = ObjectListRequest(path=self._directory().path, prefix=prefix, after=after)
         rows: list[Sequence[Any]] = []
         self._agent(False).call(
             OBJECT_LIST,
@@ -93,12 +89,8 @@ class HostObjects:
     def _read(
         self, key: str, offset: int, length: int | None, write: Callable[[bytes], object]
     ) -> bool:
-        request: ObjectGetRequest = {
-            "path": self._directory().path,
-            "key": key,
-            "offset": offset,
-            "length": length,
-        }
+        path = self._directory().path
+        request = ObjectGetRequest(path=path, key=key, offset=offset, length=length)
 
         def on_event(event: Mapping[str, Any]) -> None:
             write(b64decode(event["data"]))
@@ -109,12 +101,8 @@ class HostObjects:
         return response["exists"]
 
     def _put(self, key: str, data: Data, *, durable: bool, if_absent: bool) -> bool:
-        request: ObjectPutRequest = {
-            "path": self._directory().path,
-            "key": key,
-            "durable": durable,
-            "if_absent": if_absent,
-        }
+        path = self._directory().path
+        request = ObjectPutRequest(path=path, key=key, durable=durable, if_absent=if_absent)
         response = self._agent(True).call(OBJECT_PUT, request, following=[bytes(data)])
         return response["created"]
 

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -66,7 +66,11 @@ class BucketSource:
         """Return all objects below the URI's prefix, or the one object of that name."""
         bucket, listed = self._find(uri, credential)
         infos = list(listed)
-        parents = _parents(info.key for info in infos)
+        parents: set[str] = set()
+        for info in infos:
+            key = info.key
+            while (key := dirname(key)) and key not in parents:
+                parents.add(key)
         found = (info for info in infos if info.size or info.key not in parents)
         files = sort_files(_source_file(bucket.location, info) for info in found)
         if not files:
@@ -229,15 +233,6 @@ class BucketSource:
         if denied:
             raise denied
         return bucket, chain([first] if first else [], listed)
-
-
-def _parents(keys: Iterable[str]) -> set[str]:
-    """Return all directories of keys."""
-    parents: set[str] = set()
-    for key in keys:
-        while (key := dirname(key)) and key not in parents:
-            parents.add(key)
-    return parents
 
 
 def _source_file(location: BucketLocation, info: ObjectInfo) -> SourceFile:

@@ -42,7 +42,7 @@ class FileSource:
         return ResolvedSource(uri, "", sort_files(files))
 
     def custom_endpoint(self, uri: str, credential: SourceCredential | None) -> str | None:
-        """Return None."""
+        """Return None, as a path has no server."""
         return None
 
     def presigned_url(

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -275,19 +275,16 @@ class HubSource:
         except UnsafeRedirect as error:
             raise SourceError(f"{uri}: {error.reason}", code="unsafe-redirect") from None
 
-    @contextmanager
     def _get(
         self,
         url: str,
         subject: str,
         headers: Mapping[str, str],
         credential: SourceCredential | None,
-    ) -> Iterator[SourceResponse]:
+    ) -> AbstractContextManager[SourceResponse]:
         is_hub = urlsplit(url)[:2] == urlsplit(self._endpoint)[:2]
         headers = {"User-Agent": "trainctl", **headers}
-        sent = credential if is_hub else None
-        with self._http.get(url, subject, headers, sent) as response:
-            yield response
+        return self._http.get(url, subject, headers, credential if is_hub else None)
 
     def _unexpected(self, uri: str, problem: str) -> SourceError:
         host = host_of(urlsplit(self._endpoint))

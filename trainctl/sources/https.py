@@ -114,7 +114,14 @@ class HttpsSource:
         with self._send(uri, credential, "GET", headers) as response:
             if file.sha256 is None:
                 _check_not_encoded(uri, file.path, response)
-                _check_unchanged(uri, file, response)
+                current, before = validator_of(response.headers, file.size), file.validator
+                if not same_content(current, before):
+                    size, now = file.size, total_length(response)
+                    sizes = f"; {size} bytes before, {now} now" if now not in (None, size) else ""
+                    raise SourceMismatch(
+                        f"{uri} has changed since it was resolved ({describe_validator(before)} before, {describe_validator(current)} now{sizes})",
+                        "Plan and apply again. If the file has not changed, its servers are inconsistent: declare its sha256.",
+                    )
             yield response
 
     def _request_file(
@@ -198,16 +205,3 @@ def _check_not_encoded(uri: str, name: str, response: SourceResponse) -> None:
             f"{uri}: the server ignores the request not to compress ({coding[:20]!r})",
             "Declare its sha256, or download it yourself and use file:///PATH.",
         )
-
-
-def _check_unchanged(uri: str, file: SourceFile, response: SourceResponse) -> None:
-    """Raise SourceMismatch if the validator has changed."""
-    current = validator_of(response.headers, file.size)
-    if same_content(current, file.validator):
-        return
-    length = total_length(response)
-    sizes = f"; {file.size} bytes before, {length} now" if length not in (None, file.size) else ""
-    raise SourceMismatch(
-        f"{uri} has changed since it was resolved ({describe_validator(file.validator)} before, {describe_validator(current)} now{sizes})",
-        "Plan and apply again. If the file has not changed, its servers are inconsistent: declare its sha256.",
-    )

@@ -119,18 +119,15 @@ class DirectoryObjects:
 
     def delete(self, keys: Sequence[str]) -> None:
         """Durable for all but blobs, which others name."""
+        directories = set()
         with self._explained():
-            directories = {self._unlink(key) for key in keys}
-            for directory in directories - {None}:
-                self._remove_empty(str(directory))
-
-    def _unlink(self, key: str) -> Optional[str]:
-        path = f"{self.root}/{check_key(key)}"
-        try:
-            os.unlink(path)  # noqa: PTH108
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return os.path.dirname(path)  # noqa: PTH120
+            for key in keys:
+                path = f"{self.root}/{check_key(key)}"
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    os.unlink(path)  # noqa: PTH108
+                    directories.add(os.path.dirname(path))  # noqa: PTH120
+            for directory in directories:
+                self._remove_empty(directory)
 
     def _remove_empty(self, directory: str) -> None:
         """Sync a directory after deletions; remove it and its parents if empty."""
@@ -351,9 +348,7 @@ class MemoryObjects:
             into.write(data)
         return data is not None
 
-    def put(
-        self, key: str, data: Union[bytes, bytearray, memoryview], *, durable: bool = True
-    ) -> None:
+    def put(self, key: str, data: Data, *, durable: bool = True) -> None:
         with self._lock:
             self._objects[check_key(key)] = bytes(data), self._clock()
 

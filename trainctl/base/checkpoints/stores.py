@@ -89,27 +89,24 @@ def open_checkpoint_store(place: Mapping[str, Any], secrets: Mapping[str, str]) 
         raise StorageError(
             f"the credential for {url} ({name}) is not available", code="checkpoint-store"
         )
-    credential = _credential(secrets[name], str(name)) if name is not None else {}
+    credential: Mapping[str, Any] = {}
+    if name is not None:
+        try:
+            credential = json.loads(secrets[name])
+            credential["aws_access_key_id"], credential["aws_secret_access_key"]
+            # the region becomes part of a host name
+            valid = re.fullmatch("[A-Za-z0-9_-]*", credential.get("aws_region") or "") is not None
+        except (ValueError, KeyError, TypeError):
+            valid = False
+        if not valid:
+            raise StorageError(
+                f"secret {name} is not a credential of a bucket",
+                "Use JSON: aws_access_key_id, aws_secret_access_key, and if needed aws_region and aws_session_token.",
+                code="checkpoint-store",
+            )
     # imported on demand: it needs http and ssl
     s3 = import_module("trainctl.base.checkpoints.s3")
     return cast(CheckpointStore, s3.S3CheckpointStore(bucket, prefix.strip("/"), place, credential))
-
-
-def _credential(text: str, name: str) -> Mapping[str, Any]:
-    try:
-        credential = json.loads(text)
-        credential["aws_access_key_id"], credential["aws_secret_access_key"]
-        # the region becomes part of a host name
-        valid = re.fullmatch("[A-Za-z0-9_-]*", credential.get("aws_region") or "") is not None
-    except (ValueError, KeyError, TypeError):
-        valid = False
-    if not valid:
-        raise StorageError(
-            f"secret {name} is not a credential of a bucket",
-            "Use JSON: aws_access_key_id, aws_secret_access_key, and if needed aws_region and aws_session_token.",
-            code="checkpoint-store",
-        )
-    return cast(Mapping[str, Any], credential)
 
 
 @contextlib.contextmanager

@@ -278,11 +278,14 @@ class _ObjectRequestHandler(BaseHTTPRequestHandler):
         """Send an object, or a range of it."""
         if not self._is_authorized():
             return
-        byte_range = self._range()
-        if byte_range is None:
-            self._respond(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
-            return
-        (offset, length), key = byte_range, self.path[1:]
+        offset, length, key = 0, None, self.path[1:]
+        text = self.headers.get("Range")
+        if text is not None:
+            match = _RANGE.fullmatch(text)
+            if match is None or int(match[2]) < int(match[1]):
+                self._respond(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
+                return
+            offset, length = int(match[1]), int(match[2]) - int(match[1]) + 1
         content = self._served.content
         opened = self._await(key.rpartition("/")[2], lambda: content.open(key, offset, length))
         if opened is not None:
@@ -324,16 +327,6 @@ class _ObjectRequestHandler(BaseHTTPRequestHandler):
         self.close_connection = True
         self._respond(HTTPStatus.FORBIDDEN)
         return False
-
-    def _range(self) -> Optional[Tuple[int, Optional[int]]]:
-        """Return offset and length (None: to the end); None for an invalid range."""
-        text = self.headers.get("Range")
-        if text is None:
-            return 0, None
-        match = _RANGE.fullmatch(text)
-        if match is None or int(match[2]) < int(match[1]):
-            return None
-        return int(match[1]), int(match[2]) - int(match[1]) + 1
 
     def _digests(self) -> Optional[List[str]]:
         """Return the requested digests; None if the request is invalid."""
