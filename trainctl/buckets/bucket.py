@@ -21,7 +21,6 @@ from trainctl.base.throughput import ThroughputMonitor
 from trainctl.buckets.credentials import (
     AwsKeys,
     AzureKey,
-    BucketCredential,
     ServiceAccount,
     parse_credential,
     sign_sas_query,
@@ -30,10 +29,10 @@ from trainctl.buckets.location import BucketLocation, parse_bucket_location
 from trainctl.buckets.metadata import MetadataClient, ObjectInfo
 from trainctl.buckets.obstore_client import (
     SILENCE_SECONDS,
+    BucketSettings,
     PathStyleRefused,
     WrongRegion,
     is_expired,
-    object_url,
     open_client,
     translate_errors,
 )
@@ -86,34 +85,36 @@ class Bucket:
         environ: Mapping[str, str] = os.environ,
         read_timeout: float = SILENCE_SECONDS,
     ) -> None:
-        self.location = location
-        self._access: BucketCredential | None = None
+        self._settings = BucketSettings(location, None, environ, read_timeout)
         self._origin: str | None = None
         self._renew: Callable[[], SourceCredential] | None = None
-        self._environ = environ
-        self._read_timeout = read_timeout
         self._log_in(credential)
 
+    @property
+    def location(self) -> BucketLocation:
+        """The location, as earlier requests have corrected it."""
+        return self._settings.location
+
     def _log_in(self, credential: SourceCredential | None) -> None:
+        access = self._settings.access
         if credential is not None and credential.value:
             scheme, self._origin = self.location.scheme, credential.origin
-            self._access = parse_credential(scheme, credential.value, credential.origin)
+            access = parse_credential(scheme, credential.value, credential.origin)
             self._renew = credential.renew or self._renew
-        self._reset()
+        self._reset(access=access)
 
-    def _reset(self) -> None:
-        """Open clients with the present location, credential and environment."""
-        settings = self.location, self._access, self._environ, self._read_timeout
-        self._metadata = MetadataClient(*settings)
+    def _reset(self, **changes: Any) -> None:
+        """Change settings, and open clients with them."""
+        self._settings = replace(self._settings, **changes)
+        self._metadata = MetadataClient(self._settings)
         self._google_signer: ObstoreClient | None = None
         self._clients: dict[tuple[bool, int], ObstoreClient] = {}
         self._client(long=False, sent=0)
 
     def at(self, prefix: str) -> Bucket:
-        """Return the bucket at another prefix, as earlier requests have corrected it."""
+        """Return the bucket at another prefix."""
         other = copy.copy(self)
-        other.location = replace(self.location, prefix=prefix)
-        other._reset()
+        other._reset(location=replace(self.location, prefix=prefix))
         return other
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[ObjectInfo]:
@@ -271,7 +272,7 @@ class Bucket:
         def request(store: ObstoreClient) -> str | None:
             import obstore
 
-            access, name = self._access, key
+            access, name = self._settings.access, key
             if not isinstance(access, SIGNING):
                 return None
             if isinstance(access, AzureKey):
@@ -283,7 +284,7 @@ class Bucket:
                 name, prefix = (quote(text, safe=_UNQUOTED) for text in (key, self.location.prefix))
                 if self._google_signer is None:
                     location = replace(self.location, endpoint_source=None, prefix=prefix)
-                    self._google_signer = open_client(location, access, environ=self._environ)
+                    self._google_signer = open_client(replace(self._settings, location=location))
                 store = self._google_signer
             return obstore.sign(store, method, name, timedelta(seconds=seconds))
 
@@ -291,7 +292,7 @@ class Bucket:
 
     def address(self, key: str) -> str:
         """Return the unsigned URL of an object."""
-        return object_url(self.location, self._access, self._environ, key)
+        return self._settings.url(key)
 
     def _guard(self, act: Callable[[], T]) -> T:
         """Call a function that makes requests."""
@@ -309,20 +310,20 @@ class Bucket:
 
         ``long``: without a limit on the duration. ``sent``: bytes to upload.
         """
-        if self._renew is not None and is_expired(self._access):
+        if self._renew is not None and is_expired(self._settings.access):
             self._log_in(self._renew())
         try:
             with self._error_context(key):
                 return act(self._client(long, sent))
         except SourceError as error:
             if isinstance(error, PathStyleRefused) and not is_address(self.location.host):
-                self.location = replace(self.location, virtual=True)
-                self._reset()
+                self._reset(location=replace(self.location, virtual=True))
             elif isinstance(error, WrongRegion) and error.region:
-                self._environ = {**self._environ, "AWS_REGION": error.region}
-                if isinstance(self._access, AwsKeys):
-                    self._access = replace(self._access, region=error.region)
-                self._reset()
+                access = self._settings.access
+                if isinstance(access, AwsKeys):
+                    access = replace(access, region=error.region)
+                environ = {**self._settings.environ, "AWS_REGION": error.region}
+                self._reset(access=access, environ=environ)
             elif error.code == "expired-credential" and self._renew is not None:
                 self._log_in(self._renew())
             else:
@@ -335,13 +336,12 @@ class Bucket:
         kind = (long or steps > 0, steps * _LIMIT_STEP)
         clients = self._clients  # other threads may replace it
         if kind not in clients:
-            settings = self._access, self._environ, self._read_timeout
-            clients[kind] = open_client(self.location, *settings, long=kind[0], sent=kind[1])
+            clients[kind] = open_client(self._settings, long=kind[0], sent=kind[1])
         return clients[kind]
 
     def _iter_body(self, result: GetResult) -> Iterator[bytes]:
         """Yield a body in buffers of useful size; StalledError if it is too slow."""
-        throughput, buffer = ThroughputMonitor(self._read_timeout), bytearray()
+        throughput, buffer = ThroughputMonitor(self._settings.read_timeout), bytearray()
         stream = iter(result.stream(min_chunk_size=1))
         while True:
             began = time.monotonic()

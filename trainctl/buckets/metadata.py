@@ -20,8 +20,8 @@ from trainctl.base.http import HttpClient, Response
 from trainctl.base.http.urls import host_of
 from trainctl.base.objects import ObjectStat
 from trainctl.buckets import credentials as kinds
-from trainctl.buckets.location import BucketLocation, entra_authority
-from trainctl.buckets.obstore_client import is_expired, object_url, region_of
+from trainctl.buckets.location import entra_authority
+from trainctl.buckets.obstore_client import BucketSettings, is_expired
 
 _ARCHIVED = {"GLACIER", "DEEP_ARCHIVE", "ARCHIVE_ACCESS", "DEEP_ARCHIVE_ACCESS", "Archive"}
 """Classes of S3, tiers of its Intelligent-Tiering and of Azure; all of Google's are readable."""
@@ -55,24 +55,17 @@ class ObjectInfo(ObjectStat):
 class MetadataClient:
     """Requests of one bucket with one credential; thread-safe. Errors are OSError."""
 
-    def __init__(
-        self,
-        location: BucketLocation,
-        access: kinds.BucketCredential | None,
-        environ: Mapping[str, str],
-        read_timeout: float,
-    ) -> None:
-        self._location = location
-        self._access = access
-        self._environ = environ
-        self._http = HttpClient(read_timeout=read_timeout)
+    def __init__(self, settings: BucketSettings) -> None:
+        self._settings = settings
+        self._http = HttpClient(read_timeout=settings.read_timeout)
         self._token: kinds.BearerToken | None = None
 
     def list_page(
         self, prefix: str, after: str, cursor: str | None
     ) -> tuple[list[ObjectInfo], str | None]:
         """Return a page of the objects below ``prefix``, and the cursor of the next page."""
-        is_azure, top = self._location.scheme == "azure", self._location.prefix
+        location = self._settings.location
+        is_azure, top = location.scheme == "azure", location.prefix
         root = f"{top}/" if top else ""
         query = {"prefix": root + (f"{prefix.rstrip('/')}/" if prefix else "")}
         if is_azure:
@@ -109,8 +102,8 @@ class MetadataClient:
         self, method: str, key: str, query: Mapping[str, str]
     ) -> tuple[Mapping[str, str], bytes]:
         """Return headers and body of a signed request; no headers if the object doesn't exist."""
-        location, access = self._location, self._access
-        url, headers = object_url(location, access, self._environ, key), {"User-Agent": "trainctl"}
+        location, access = self._settings.location, self._settings.access
+        url, headers = self._settings.url(key), {"User-Agent": "trainctl"}
         text = sigv4.quote_query([*query.items()])
         if location.scheme == "gs" and method == "HEAD":
             headers["Accept-Encoding"] = "gzip"  # otherwise Google decompresses
@@ -133,7 +126,7 @@ class MetadataClient:
                 return {}, b""
             # an error of HEAD has no body, but perhaps the region
             region = response.headers.get("x-amz-bucket-region")
-            is_other = region not in (None, region_of(location, access, self._environ))
+            is_other = region not in (None, self._settings.region)
             if response.status in (301, 400) and is_other:
                 error = f"<Code>PermanentRedirect</Code><Region>{region}</Region>"
                 raise UnexpectedResponse(f"non-2xx status code: {response.status}: {error}")
@@ -142,14 +135,13 @@ class MetadataClient:
     def _signature(
         self, access: kinds.AwsKeys, method: str, url: str, query: Mapping[str, str]
     ) -> Mapping[str, str]:
-        location, parts = self._location, urlsplit(url)
-        more = {"x-amz-request-payer": "requester"} if location.requester_pays else {}
+        parts, payer = urlsplit(url), self._settings.location.requester_pays
+        more = {"x-amz-request-payer": "requester"} if payer else {}
         if query and (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn")):
             more["x-amz-optional-object-attributes"] = "RestoreStatus"
         target = sigv4.RequestTarget(method, parts.netloc, unquote(parts.path), [*query.items()])
         key = sigv4.S3Credential(access.key_id, access.secret, access.session)
-        region = region_of(location, access, self._environ)
-        return sigv4.signed_headers(target, key, region, _NO_BODY, time.time(), more)
+        return sigv4.signed_headers(target, key, self._settings.region, _NO_BODY, time.time(), more)
 
     def _bearer_token(self, access: Any) -> str:
         """Return an access token; that of an account or principal is used until it expires."""
@@ -160,7 +152,7 @@ class MetadataClient:
         if isinstance(access, kinds.ServiceAccount):
             self._token = _self_signed_token(access)
             return self._token.token
-        url = f"{entra_authority(self._environ)}/{access.tenant}/oauth2/v2.0/token"
+        url = f"{entra_authority(self._settings.environ)}/{access.tenant}/oauth2/v2.0/token"
         form = {"grant_type": "client_credentials", "scope": "https://storage.azure.com/.default"}
         form |= {"client_id": access.client, "client_secret": access.secret}
         headers = {"Content-Type": "application/x-www-form-urlencoded"}

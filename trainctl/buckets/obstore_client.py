@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -60,21 +60,68 @@ _CERTIFICATES = (
 """Variables that name certificate files or directories, trusted in addition to the system's."""
 
 
-def open_client(
-    location: BucketLocation,
-    access: BucketCredential | None,
-    environ: Mapping[str, str] = os.environ,
-    read_timeout: float = SILENCE_SECONDS,
-    *,
-    long: bool = False,
-    sent: int = 0,
-) -> ObstoreClient:
-    """Open a client of the bucket; without ``access`` requests are not signed.
+@dataclass(frozen=True)
+class BucketSettings:
+    """How requests of a bucket are sent; without ``access`` they are not signed.
 
-    ``read_timeout``: longest wait for a byte, in seconds; a request may take twice that, unless ``long``. obstore counts
-    the time of an upload as waiting, so the timeout grows with the bytes to be ``sent``.
+    ``read_timeout``: longest wait for a byte, in seconds.
     """
-    read_timeout += sent / MIN_BYTES_PER_SECOND
+
+    location: BucketLocation
+    access: BucketCredential | None
+    environ: Mapping[str, str] = field(repr=False)
+    read_timeout: float
+
+    @property
+    def region(self) -> str:
+        """The region to sign requests for."""
+        if self.location.scheme == "r2":
+            return "auto"
+        declared = self.access.region if isinstance(self.access, AwsKeys) else None
+        default = self.environ.get("AWS_REGION") or self.environ.get("AWS_DEFAULT_REGION")
+        return declared or default or "us-east-1"
+
+    @property
+    def endpoint(self) -> str:
+        """The server's URL, without a trailing ``/``; with virtual-hosted addresses the bucket's."""
+        location, region = self.location, self.region
+        suffix = ".cn" if region.startswith("cn-") else ""
+        host = f"s3.{region}.amazonaws.com{suffix}" if location.scheme == "s3" else location.host
+        endpoint = self._configured_endpoint or f"https://{host}"
+        return (
+            endpoint.replace("://", f"://{location.bucket}.", 1) if location.virtual else endpoint
+        )
+
+    @property
+    def custom_endpoint(self) -> str | None:
+        """The server's URL if it is not the platform's own."""
+        configured = self._configured_endpoint
+        return None if configured is None or self.location.is_own(configured) else configured
+
+    @property
+    def _configured_endpoint(self) -> str | None:
+        """The endpoint of the caller, the environment or the credential."""
+        endpoint, access = self.location.endpoint, self.access
+        if endpoint is None and isinstance(access, (AzureKey, AzureSas)) and access.endpoint:
+            return access.endpoint.rstrip("/")
+        return endpoint
+
+    def url(self, key: str) -> str:
+        """Return the unsigned URL of an object; of the bucket if ``key`` is empty."""
+        location = self.location
+        bucket, prefix = "" if location.virtual else location.bucket, location.prefix if key else ""
+        path = quote("/".join(filter(None, (bucket, prefix, key))), safe="/~")
+        return f"{self.endpoint}/{path}"
+
+
+def open_client(settings: BucketSettings, *, long: bool = False, sent: int = 0) -> ObstoreClient:
+    """Open a client of the bucket.
+
+    A request may take twice the ``read_timeout``, unless ``long``. obstore counts the time of an upload as waiting, so
+    the timeout grows with the bytes to be ``sent``.
+    """
+    location, environ = settings.location, settings.environ
+    read_timeout = settings.read_timeout + sent / MIN_BYTES_PER_SECOND
     options: dict[str, Any] = {
         "timeout": _NO_END if long else timedelta(seconds=2 * read_timeout),
         "connect_timeout": timedelta(seconds=min(read_timeout, _CONNECT_SECONDS)),
@@ -90,75 +137,21 @@ def open_client(
     )
     if certificates:
         options["root_certificate"] = certificates
-    if access is not None:
-        also = [entra_authority(environ)] if isinstance(access, AzurePrincipal) else []
-        options |= _block_other_hosts(endpoint_of(location, access, environ), *also)
+    if settings.access is not None:
+        also = [entra_authority(environ)] if isinstance(settings.access, AzurePrincipal) else []
+        options |= _block_other_hosts(settings.endpoint, *also)
     common: dict[str, Any] = {
         "prefix": location.prefix or None,
         "client_options": options,
         "retry_config": {"max_retries": 0},
     }
-    return _CONNECT[location.scheme](location, access, environ, common)
+    return _CONNECT[location.scheme](settings, common)
 
 
-def region_of(
-    location: BucketLocation,
-    access: BucketCredential | None,
-    environ: Mapping[str, str] = os.environ,
-) -> str:
-    """Return the region to sign requests for."""
-    if location.scheme == "r2":
-        return "auto"
-    declared = access.region if isinstance(access, AwsKeys) else None
-    default = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
-    return declared or default or "us-east-1"
-
-
-def endpoint_of(
-    location: BucketLocation,
-    access: BucketCredential | None,
-    environ: Mapping[str, str] = os.environ,
-) -> str:
-    """Return the server's URL, without a trailing ``/``; with virtual-hosted addresses the bucket's."""
-    region = region_of(location, access, environ)
-    suffix = ".cn" if region.startswith("cn-") else ""
-    host = f"s3.{region}.amazonaws.com{suffix}" if location.scheme == "s3" else location.host
-    endpoint = _configured_endpoint(location, access) or f"https://{host}"
-    return endpoint.replace("://", f"://{location.bucket}.", 1) if location.virtual else endpoint
-
-
-def object_url(
-    location: BucketLocation, access: BucketCredential | None, environ: Mapping[str, str], key: str
-) -> str:
-    """Return the unsigned URL of an object; of the bucket if ``key`` is empty."""
-    bucket, prefix = "" if location.virtual else location.bucket, location.prefix if key else ""
-    path = quote("/".join(filter(None, (bucket, prefix, key))), safe="/~")
-    return f"{endpoint_of(location, access, environ)}/{path}"
-
-
-def custom_endpoint(location: BucketLocation, access: BucketCredential | None) -> str | None:
-    """Return the server's URL if it is not the platform's own."""
-    configured = _configured_endpoint(location, access)
-    return None if configured is None or location.is_own(configured) else configured
-
-
-def _configured_endpoint(location: BucketLocation, access: BucketCredential | None) -> str | None:
-    """Return the endpoint of the caller, the environment or the credential."""
-    if location.endpoint is None and isinstance(access, (AzureKey, AzureSas)) and access.endpoint:
-        return access.endpoint.rstrip("/")
-    return location.endpoint
-
-
-def _s3(
-    location: BucketLocation,
-    access: BucketCredential | None,
-    environ: Mapping[str, str],
-    common: dict[str, Any],
-) -> ObstoreClient:
+def _s3(settings: BucketSettings, common: dict[str, Any]) -> ObstoreClient:
     from obstore.store import S3Store
 
-    region = region_of(location, access, environ)
-    endpoint = endpoint_of(location, access, environ)
+    location, access, endpoint = settings.location, settings.access, settings.endpoint
     auth: dict[str, Any] = {"skip_signature": True}
     if isinstance(access, AwsKeys):
         # as obstore's callbacks return it; ``Bucket`` renews it, with a new client
@@ -175,7 +168,7 @@ def _s3(
         auth["sse_kms_key_id"] = location.kms_key
     return S3Store(
         location.bucket,
-        region=region,
+        region=settings.region,
         aws_endpoint_url_s3=endpoint,
         endpoint=endpoint,
         virtual_hosted_style_request=location.virtual,
@@ -192,14 +185,10 @@ _NO_SERVICE_ACCOUNT = (
 """Keeps obstore from reading GOOGLE_SERVICE_ACCOUNT_KEY."""
 
 
-def _gs(
-    location: BucketLocation,
-    access: BucketCredential | None,
-    environ: Mapping[str, str],
-    common: dict[str, Any],
-) -> ObstoreClient:
+def _gs(settings: BucketSettings, common: dict[str, Any]) -> ObstoreClient:
     from obstore.store import GCSStore
 
+    location, access = settings.location, settings.access
     # obstore signs writes regardless, and would request a token from the metadata server
     auth: dict[str, Any] = {
         "skip_signature": True,
@@ -219,14 +208,10 @@ def _gs(
     return GCSStore(location.bucket, **auth, **common)
 
 
-def _azure(
-    location: BucketLocation,
-    access: BucketCredential | None,
-    environ: Mapping[str, str],
-    common: dict[str, Any],
-) -> ObstoreClient:
+def _azure(settings: BucketSettings, common: dict[str, Any]) -> ObstoreClient:
     from obstore.store import AzureStore
 
+    location, access, endpoint = settings.location, settings.access, settings.endpoint
     account = access.account if isinstance(access, (AzureKey, AzureSas)) else None
     if account not in (None, location.account):
         raise SourceDenied(
@@ -249,7 +234,6 @@ def _azure(
         }
     elif isinstance(access, BearerToken):
         auth = {"credential_provider": partial(_bearer_options, access)}
-    endpoint = endpoint_of(location, access)
     common["client_options"]["allow_http"] = endpoint.startswith("http://")
     return AzureStore(
         location.bucket,

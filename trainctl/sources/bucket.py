@@ -21,7 +21,7 @@ from trainctl.buckets.bucket import SIGNING, Bucket
 from trainctl.buckets.credentials import parse_credential
 from trainctl.buckets.location import BucketLocation, parse_bucket_location
 from trainctl.buckets.metadata import ObjectInfo
-from trainctl.buckets.obstore_client import SILENCE_SECONDS, custom_endpoint
+from trainctl.buckets.obstore_client import SILENCE_SECONDS, BucketSettings
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
 from trainctl.sources.client import (
@@ -86,7 +86,8 @@ class BucketSource:
         location = _location(uri, credential, self._environ)
         sent = _signing_credential(credential)
         access = parse_credential(location.scheme, sent.value, sent.origin) if sent else None
-        return custom_endpoint(location, access)
+        settings = BucketSettings(location, access, self._environ, self._read_timeout)
+        return settings.custom_endpoint
 
     def presigned_url(
         self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
