@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import asdict
+from typing import Any, cast
 
 from trainctl.base.protocol.runs import CheckpointLoad
 from trainctl.errors import PermissionDenied, TrainctlError
@@ -122,14 +123,13 @@ def reference_of(
     Checkpoints of a recorded job are those of its ``runs``: not of a job of that name in another state.
     """
     prefixes = [run.checkpoint_prefix for run in runs]
-    return {
+    reference = {
+        **asdict(load),
         "project": _folder(lookup, load.project),
         "job": _job_folder(lookup, Address.parse(load.job)) if load.job else None,
-        "run": load.run,
-        "name": load.name,
-        "optional": load.optional,
         "runs": prefixes if load.job and not load.run else [],
     }
+    return cast("CheckpointLoad", reference)
 
 
 def loadable_runs(load: CheckpointSelector, state: State) -> Iterator[RunRecord]:

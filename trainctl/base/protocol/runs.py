@@ -69,17 +69,22 @@ class CheckpointStoreSpec(TypedDict, total=False):
     idle_seconds: float
 
 
-class CheckpointLoad(TypedDict, total=False):
-    """Checkpoints that a run starts with; null: any, the newest first.
-
-    ``runs``: paths of the job's runs in the store; empty: all that are stored under its name. ``place``: their store if
-    it isn't that of the run.
-    """
+class CheckpointQuery(TypedDict, total=False):
+    """Names of a checkpoint; null: any, the newest first."""
 
     project: str
     job: Optional[str]
     run: Optional[str]
     name: Optional[str]
+
+
+class CheckpointLoad(CheckpointQuery, total=False):
+    """Checkpoints that a run starts with.
+
+    ``runs``: paths of the job's runs in the store; empty: all that are stored under its name. ``place``: their store if
+    it isn't that of the run.
+    """
+
     optional: bool
     runs: List[str]
     place: Mapping[str, Any]
