@@ -100,7 +100,7 @@ MUTATIONS = [
             "if not is_mine and read_live(self._objects, self._key, liveness) is None:",
             "if not is_mine:",
         ),
-        ("writers.py", "or sha256_of(data) != sha256", ""),
+        ("writers.py", "and sha256_of(data) == sha256", ""),
         ("file_transfer.py", 'self.upstream.update(b"blob %d\\0" % file.size)', "pass"),
     ),
     *_mutations(
