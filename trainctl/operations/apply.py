@@ -17,6 +17,7 @@ from trainctl.model.address import Kind
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.model.trust import PolicyResult
+from trainctl.operations.directories import default_state_url, split_environment
 from trainctl.operations.nodes import quarantine_lost_nodes, record_quarantine
 from trainctl.operations.policies import with_policies
 from trainctl.operations.runs.control import runs_waiting_for_secrets, send_secrets
@@ -179,7 +180,10 @@ def _refuse_forbidden(workspace: Workspace, plan: Plan) -> tuple[PolicyResult, .
 
 def _refuse_ephemeral_state(workspace: Workspace, plan: Plan) -> None:
     """Refuse a new local state on a CI runner, which would be lost with it."""
-    if plan.lineage or not workspace.settings.environ.get("CI") or not workspace.state_is_default:
+    directory, environ = workspace.settings.directory, workspace.settings.environ
+    if plan.lineage or not environ.get("CI"):
+        return
+    if split_environment(workspace.state_url)[0] != default_state_url(directory):
         return
     clusters = [change for change in plan.changes if change.address.kind is Kind.CLUSTER]
     if any(change.provider != "local" for change in clusters):

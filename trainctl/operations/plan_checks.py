@@ -34,7 +34,13 @@ def find_problems(
     """Yield all problems that make a plan unusable."""
     yield from unsupported(workspace.desired)
     yield from mirror_overlaps(workspace)
-    yield from offer_problems(offers)
+    for address in (cluster for cluster, offered in offers.items() if not offered):
+        yield error(
+            f"no machine is offered for {address}",
+            "Change its machine types, zones or price limit.",
+            address=str(address),
+            code="machine-capacity",
+        )
     yield from secret_leaks(workspace, weights)
 
 
@@ -181,15 +187,3 @@ def _prefix(
         return None
     server = place.endpoint if place.endpoint and not place.is_own(place.endpoint) else ""
     return f"{server} {place.url}/"
-
-
-def offer_problems(offers: Mapping[Address, Sequence[Offer]]) -> Iterator[Diagnostic]:
-    """Yield an error for each cluster without any offer."""
-    for address, of_cluster in offers.items():
-        if not of_cluster:
-            yield error(
-                f"no machine is offered for {address}",
-                "Change its machine types, zones or price limit.",
-                address=str(address),
-                code="machine-capacity",
-            )

@@ -39,7 +39,6 @@ from trainctl.operations.directories import (
     output_files,
     own_directories,
     record_used_state,
-    split_environment,
 )
 from trainctl.plugin_api import discovery
 from trainctl.plugin_api.provider import Confirm, Provider, never_confirm
@@ -221,12 +220,6 @@ class Workspace:
         url = self._state_url or default_state_url(self.settings.directory)
         name = self.settings.environment
         return environment_url(url, name) if name else url
-
-    @property
-    def state_is_default(self) -> bool:
-        """Whether the state is the default, next to the manifest, or an environment of it."""
-        main, _ = split_environment(self.state_url)
-        return main == default_state_url(self.settings.directory)
 
     @cached_property
     def mirror(self) -> Mirror:

@@ -225,23 +225,19 @@ def copy_checkpoint(
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
         if link and str(chosen["url"]).startswith("file:///"):
-            _link_weights(client, chosen, unfinished)
+            urls = client.urls((file["key"] for file in chosen["files"]), 1)
+            for file, url in zip(chosen["files"], urls, strict=True):
+                stored = Path(unquote(url.removeprefix("file://")))
+                # Large files that this machine has unchanged; the others are left to download.
+                is_large = file["path"].endswith((".safetensors", ".bin"))
+                with suppress(OSError):
+                    if is_large and _sha256(stored) == file["sha256"]:
+                        (unfinished / file["path"]).hardlink_to(stored)
         with client.leased(chosen["rank"], chosen["name"]):
             _fetch(client, chosen, unfinished)
         unfinished.rename(place)
     except OSError as error:
         raise StorageError(f"cannot copy {chosen['name']} to {target}: {error}") from error
-
-
-def _link_weights(client: CheckpointClient, chosen: Mapping[str, Any], directory: Path) -> None:
-    """Link the large files that this machine has unchanged; the others are left to download."""
-    urls = client.urls((file["key"] for file in chosen["files"]), 1)
-    for file, url in zip(chosen["files"], urls, strict=True):
-        stored = Path(unquote(url.removeprefix("file://")))
-        is_large = file["path"].endswith((".safetensors", ".bin"))
-        with suppress(OSError):
-            if is_large and _sha256(stored) == file["sha256"]:
-                (directory / file["path"]).hardlink_to(stored)
 
 
 def _fetch(client: CheckpointClient, chosen: Mapping[str, Any], directory: Path) -> None:

@@ -71,6 +71,14 @@ def prepare_serving(
     declared = workspace.desired.resources.get(Address(Kind.CLUSTER, cluster))
     if declared is None:
         raise UsageError(f"cluster {cluster} is not declared", "Name another one: --cluster NAME.")
+    # Weights that are older than shards saved later, but are loaded instead of them.
+    modified = {str(file["path"]): int(file["modified"]) for file in files}
+    older = {
+        match[1] + match[2]: path
+        for path in sorted(modified)
+        if (match := _SHARD.fullmatch(path))
+        and modified.get(match[1] + match[2], modified[path]) < modified[path]
+    }
     return ServedCheckpoint(
         {**row, "files": files},
         slug(str(run.job.address).removeprefix("job.")),
@@ -80,20 +88,10 @@ def prepare_serving(
         image=spec.in_container and engine is ServingEngine.VLLM and kind in ("full", "lora"),
         base=base,
         has_processor=has_processor,
-        warnings=_stale_weights(files),
-    )
-
-
-def _stale_weights(files: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Warn of a file of weights that is older than shards saved later, but is loaded instead of them."""
-    modified = {str(file["path"]): int(file["modified"]) for file in files}
-    older = {}
-    for path, match in ((path, _SHARD.fullmatch(path)) for path in sorted(modified)):
-        if match and modified.get(match[1] + match[2], modified[path]) < modified[path]:
-            older[match[1] + match[2]] = path
-    return tuple(
-        f"servers load {name}, which is older than {shard}: delete one of them, or save to an empty directory"
-        for name, shard in older.items()
+        warnings=tuple(
+            f"servers load {name}, which is older than {shard}: delete one of them, or save to an empty directory"
+            for name, shard in older.items()
+        ),
     )
 
 
