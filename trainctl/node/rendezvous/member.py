@@ -68,6 +68,7 @@ class GangMember(RankCoordination):
             "is": "deploying",
         }
         self._helper: Optional[HelperProcess] = None
+        self._line: HelperPipe  # once joined
         self._layout: Value = {}
         self._began = False
         self.order: Value = {"do": "join"}
@@ -76,6 +77,7 @@ class GangMember(RankCoordination):
     def join(self) -> None:
         """Start the helper: rank 0 listens, the others connect."""
         self._helper = self._serve() if self._rank == 0 else self._connect()
+        self._line = self._helper.line
 
     def _serve(self) -> HelperProcess:
         spec, addresses = self._spec, self._gang["addresses"]
@@ -133,12 +135,6 @@ class GangMember(RankCoordination):
     def descriptor(self) -> int:
         """Readable when there is another order."""
         return self._line.fileno()
-
-    @property
-    def _line(self) -> HelperPipe:
-        if self._helper is None:
-            raise NodeError("the gang was not joined")
-        return self._helper.line
 
     def report(self, word: str, **members: Any) -> None:
         """Make this the state of the rank."""
