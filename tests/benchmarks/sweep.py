@@ -100,31 +100,28 @@ def main(jobs: int, small: int, seconds: float) -> int:
 
 def measure(jobs: int, seconds: float) -> Taken:
     """Plan and apply one sweep in a project of its own, to the end of its last run."""
-    with (
-        tempfile.TemporaryDirectory(prefix="trainctl-sweep-") as base,
-        project(Path(base)) as created,
-    ):
-        write(created, jobs, seconds)
+    with tempfile.TemporaryDirectory(prefix="trainctl-sweep-") as base, project(Path(base)) as demo:
+        write(demo, jobs, seconds)
         began = time.perf_counter()
-        created.run("plan")
+        demo.run("plan")
         plan_seconds = time.perf_counter() - began
         began = time.perf_counter()
-        peak = apply(created)
+        peak = apply(demo)
         apply_seconds = time.perf_counter() - began
-        waiting = waiting_runs(created)
+        waiting = waiting_runs(demo)
         waiting_kib = max((size(item.directory) / 1024 for item in waiting), default=0.0)
         waiting_mib = [of_process(item.pid, "smaps_rollup", "Pss") for item in waiting]
         percent = processor(waiting)
-        runs = created.nodes / "local-0" / "runs"
+        runs = demo.nodes / "local-0" / "runs"
         began = time.perf_counter()
-        gate(created).touch()
+        gate(demo).touch()
         while len(list(runs.glob("*/run.json"))) < jobs or not all(map(ended, runs.iterdir())):
             time.sleep(0.1)
         rest = time.perf_counter() - began
         logs = [path.read_text().split() for path in runs.glob("*/log/rank-0.log")]
         assert len(logs) == jobs
         own = size(runs)
-        shared = size(created.nodes) + size(created.mirror) - own
+        shared = size(demo.nodes) + size(demo.mirror) - own
         return Taken(
             plan_seconds,
             apply_seconds,
@@ -141,13 +138,10 @@ def measure(jobs: int, seconds: float) -> Taken:
 
 def planned(jobs: int) -> float:
     """The seconds that planning so many jobs takes."""
-    with (
-        tempfile.TemporaryDirectory(prefix="trainctl-sweep-") as base,
-        project(Path(base)) as created,
-    ):
-        write(created, jobs, 0.0)
+    with tempfile.TemporaryDirectory(prefix="trainctl-sweep-") as base, project(Path(base)) as demo:
+        write(demo, jobs, 0.0)
         began = time.perf_counter()
-        created.run("plan")
+        demo.run("plan")
         return time.perf_counter() - began
 
 

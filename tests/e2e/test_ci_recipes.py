@@ -45,16 +45,14 @@ def _commit(project: ProjectHarness, message: str) -> str:
     return git(project.directory, "rev-parse", "HEAD")
 
 
-def _write(project: ProjectHarness, rate: float) -> None:
-    state = {"url": f"file://{project.directory.parent}/state"}
-    command = (
-        f'echo "rate {rate} $TOKEN"; echo $BT_TRAINING_JOB_ID >> {project.directory.parent}/runs'
-    )
+def _write(demo: ProjectHarness, rate: float) -> None:
+    state = {"url": f"file://{demo.directory.parent}/state"}
+    command = f'echo "rate {rate} $TOKEN"; echo $BT_TRAINING_JOB_ID >> {demo.directory.parent}/runs'
     train = job(
         command, weights=["tiny"], runtime={"environment_variables": {"TOKEN": {"secret": "key"}}}
     )
     secrets = {"key": {"from": "env", "name": "PLANTED"}}
-    write_manifest(project, {"train": train}, state=state, weights=WEIGHTS, secrets=secrets)
+    write_manifest(demo, {"train": train}, state=state, weights=WEIGHTS, secrets=secrets)
 
 
 @pytest.mark.long

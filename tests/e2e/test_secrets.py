@@ -97,9 +97,7 @@ def spellings(value: str) -> set[bytes]:
 def found_in(data: bytes) -> list[str]:
     """Which planted values occur in the bytes."""
     return [
-        name
-        for name, value in PLANTED.items()
-        if any(spelling in data for spelling in spellings(value))
+        name for name, value in PLANTED.items() if any(form in data for form in spellings(value))
     ]
 
 

@@ -82,9 +82,7 @@ def test_a_run_whose_apply_was_killed_is_seen_and_not_stopped_by_the_next(
     before = sleeping(fresh)
     (row,) = fresh.json("status")["jobs"]
     fresh.write({"src/notes.txt": "second"})
-    (change,) = [
-        item for item in fresh.json("plan")["resource_changes"] if item["address"] == "job.j"
-    ]
+    (change,) = [row for row in fresh.json("plan")["resource_changes"] if row["address"] == "job.j"]
     output = fresh.run("plan").stdout
     left = fresh.run(*APPLY, code=12).stdout
     kept = fresh.run("destroy", "--auto-approve", code=12).stdout

@@ -123,7 +123,9 @@ def check_settled(project: ProjectHarness, turns: int) -> None:
     assert (state["open_intents"], state["orphaned_intents"]) == ([], [])
     check_state(project, state)
     check_runs(project, state, turns)
-    check_files(project)
+    # no half-made files, locks or leases but those that the design leaves to age
+    caches = [*project.nodes.glob("*/cache/partial"), *project.nodes.glob("*/cache/locks")]
+    assert below(project.mirror / "partial", *caches) == []
 
 
 def check_state(project: ProjectHarness, state: dict[str, Any]) -> None:
@@ -152,12 +154,6 @@ def check_runs(project: ProjectHarness, state: dict[str, Any], turns: int) -> No
     for path in on_nodes:
         assert len(list(path.glob("claim.*"))) == 1, path
         assert json.loads((path / "run.json").read_text())["status"] == COMPLETED
-
-
-def check_files(project: ProjectHarness) -> None:
-    """No half-made files, locks or leases but those that the design leaves to age."""
-    caches = [*project.nodes.glob("*/cache/partial"), *project.nodes.glob("*/cache/locks")]
-    assert below(project.mirror / "partial", *caches) == []
 
 
 def below(*places: Path) -> list[str]:

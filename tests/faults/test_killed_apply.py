@@ -123,22 +123,20 @@ def _die(project: ProjectHarness, point: int, command: tuple[str, ...]) -> None:
 
 
 def _check_sound(
-    project: ProjectHarness, *, runs: int, point: int, variables: tuple[str, ...] = ()
+    demo: ProjectHarness, *, runs: int, point: int, variables: tuple[str, ...] = ()
 ) -> None:
-    state = project.json("show")
+    state = demo.json("show")
     job = next(resource for resource in state["resources"] if resource["address"] == "job.sft")
     recorded = [(run["id"], run["status"]) for run in job["outputs"]["runs"]]
-    ran = [
-        line.split()[0] for line in (project.directory.parent / "ledger").read_text().splitlines()
-    ]
+    ran = [line.split()[0] for line in (demo.directory.parent / "ledger").read_text().splitlines()]
 
     assert [status for _, status in recorded] == ["TRAINING_JOB_COMPLETED"] * runs, point
     assert [run for run, _ in recorded] == ran, point
     assert (state.get("open_intents"), state.get("orphaned_intents")) == ([], []), point
-    project.run("plan", "--detailed-exitcode", *variables, code=0)
-    assert len(list(project.nodes.glob("*/runs/*"))) == runs, point
-    assert _unfinished_files(project) == [], point
-    assert processes(str(project.nodes)) == [], point
+    demo.run("plan", "--detailed-exitcode", *variables, code=0)
+    assert len(list(demo.nodes.glob("*/runs/*"))) == runs, point
+    assert _unfinished_files(demo) == [], point
+    assert processes(str(demo.nodes)) == [], point
 
 
 def _unfinished_files(project: ProjectHarness) -> list[str]:

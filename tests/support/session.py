@@ -87,9 +87,7 @@ class TestSession:
         if self._leftovers:
             self.failures.mkdir(exist_ok=True)
             with (self.failures / "commands").open("a") as file:
-                file.writelines(
-                    f"# left behind by a test: {result}\n" for result in self._leftovers
-                )
+                file.writelines(f"# left behind by a test: {text}\n" for text in self._leftovers)
         if self._has_failed:
             if RESULTS not in os.environ:
                 write("failed tests, each again alone:")

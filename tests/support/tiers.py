@@ -52,14 +52,11 @@ def register_profiles() -> None:
 def sample(cases: Sequence[Any], count: int) -> list[Any]:
     """Parameters: ``count`` of the cases, always the same, for the suite; the rest is marked long."""
     chosen = set(random.Random(0).sample(range(len(cases)), count))
+    values = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [
-        case if number in chosen else pytest.param(*_values(case), marks=pytest.mark.long)
+        case if number in chosen else pytest.param(*values[number], marks=pytest.mark.long)
         for number, case in enumerate(cases)
     ]
-
-
-def _values(case: Any) -> Sequence[Any]:
-    return case if isinstance(case, tuple) else (case,)
 
 
 def points(total: int, most: int) -> list[int]:

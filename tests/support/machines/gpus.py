@@ -21,16 +21,14 @@ class FakeNvidiaGpus:
         """So many, of one kind."""
         tools.mkdir()
         tools.chmod(0o755)
-        result = cls(tools, [f"GPU-{uuid.uuid4()}" for _ in range(count)])
-        lines = "".join(
-            f"{at}, {item}, {name}, 0, 0, 81559\n" for at, item in enumerate(result.ids)
-        )
+        gpus = cls(tools, [f"GPU-{uuid.uuid4()}" for _ in range(count)])
+        lines = "".join(f"{at}, {gpu}, {name}, 0, 0, 81559\n" for at, gpu in enumerate(gpus.ids))
         (tools / "gpus").write_text(lines)
-        result.compute_on()
-        result.report_health()
+        gpus.compute_on()
+        gpus.report_health()
         asked = 'case "$1" in --query-gpu=uuid,*) cat health ;; --query-gpu=*) cat gpus ;; *) cat used ;; esac'
         _program(tools / "nvidia-smi", f'cd "${{0%/*}}" && {asked}')
-        return result
+        return gpus
 
     def compute_on(self, *ids: str) -> None:
         """From now on this process computes on these, and on no others."""
@@ -63,15 +61,15 @@ class FakeAmdGpus:
         """So many; ``before`` is what is written before the JSON."""
         tools.mkdir()
         domain = uuid.uuid4().hex[:4].upper()
-        result = cls(tools, [f"{domain}:{0xC4 + at:02X}:00.0" for at in range(count)])
-        cards = {f"card{at}": _card(bus, unique) for at, bus in enumerate(result.buses)}
+        gpus = cls(tools, [f"{domain}:{0xC4 + at:02X}:00.0" for at in range(count)])
+        cards = {f"card{at}": _card(bus, unique) for at, bus in enumerate(gpus.buses)}
         (tools / "cards").write_text(f"{before}{json.dumps(cards)}\n")
-        result.compute({})
+        gpus.compute({})
         # a machine with AMD's cards may have the other vendor's tool
         _program(tools / "nvidia-smi", "echo 'No devices were found'; exit 6")
         asked = 'case "$*" in *--showpidgpus*--json*) ;; *--showpidgpus*) cat used ;; *) cat cards ;; esac'
         _program(tools / "rocm-smi", f'cd "${{0%/*}}" && {asked}')
-        return result
+        return gpus
 
     def compute(self, users: dict[int, list[int]], before: str = "") -> None:
         """From now on these processes have queues on the cards of these numbers, as ROCm 4.5 to 7 show it."""

@@ -104,7 +104,7 @@ class FakeEngine:
 
         self.fake.does[address] = raise_it
 
-    def messages(self, type_: EventType) -> list[str]:
+    def lines(self, type_: EventType) -> list[str]:
         """What was told of a type, in turn."""
         return [f"{event.address}: {event.message}" for event in self.events if event.type is type_]
 

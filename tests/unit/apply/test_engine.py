@@ -47,8 +47,8 @@ def test_the_outcome_is_what_the_handler_gave(desk: FakeEngine) -> None:
     assert (record.attributes, record.outputs) == ({"v": 1}, {"made": record.key})
     assert record.depends_on == (LAB,)
     assert desk.ledger.state().open_intents == {}
-    assert desk.messages(EventType.STEP_STARTED) == ["job.sft: creating"]
-    assert desk.messages(EventType.STEP_DONE) == ["job.sft: created"]
+    assert desk.lines(EventType.STEP_STARTED) == ["job.sft: creating"]
+    assert desk.lines(EventType.STEP_DONE) == ["job.sft: created"]
 
 
 def test_the_intent_is_written_before_the_effect(desk: FakeEngine) -> None:
@@ -91,9 +91,7 @@ def test_records_are_made_together(desk: FakeEngine) -> None:
     assert desk.run(*teams, change(depends_on=(teams[7].address,))).complete
     assert desk.log.read().next == before + 3
     assert len(desk.fake.calls) == 1
-    assert (
-        len(desk.messages(EventType.STEP_STARTED)) == len(desk.messages(EventType.STEP_DONE)) == 51
-    )
+    assert len(desk.lines(EventType.STEP_STARTED)) == len(desk.lines(EventType.STEP_DONE)) == 51
     gone = [
         replace(team, action=Action.DELETE, before={"v": 1}, after=None, seen=1)
         for team in teams[:7]
@@ -112,8 +110,8 @@ def test_a_failure_is_recorded_and_stops_only_what_needs_it(desk: FakeEngine) ->
     assert result.failed[LAB].address == "cluster.lab"
     assert state.open_intents == {}
     assert len(state.orphaned_intents[LAB]) == 1
-    assert desk.messages(EventType.STEP_FAILED) == ["cluster.lab: disk full"]
-    assert desk.messages(EventType.STEP_SKIPPED) == ["job.sft: skipped, as cluster.lab failed"]
+    assert desk.lines(EventType.STEP_FAILED) == ["cluster.lab: disk full"]
+    assert desk.lines(EventType.STEP_SKIPPED) == ["job.sft: skipped, as cluster.lab failed"]
 
 
 def test_a_fault_of_ours_is_not_swallowed(desk: FakeEngine) -> None:
@@ -171,7 +169,7 @@ def test_a_run_that_was_asked_for_is_not_anothers(desk: FakeEngine) -> None:
     beaten = desk.run(late, digest="sha256:other")
     actor = desk.ledger.header().actor
     assert (beaten.complete, beaten.by_others) == (True, {SFT: actor})
-    assert desk.messages(EventType.STEP_DONE)[-1] == f"job.sft: created by {actor} meanwhile"
+    assert desk.lines(EventType.STEP_DONE)[-1] == f"job.sft: created by {actor} meanwhile"
     assert counts(beaten)["added"] == 0
     asked = replace(late, reason=ActionReason.BY_REQUEST, action=Action.REPLACE)
     result = desk.run(asked, digest="sha256:other")
@@ -201,7 +199,7 @@ def test_a_live_run_is_left_alone_without_permission(
     if not created:
         assert result.exit_code == 12
         assert result.skipped == {EVAL: SFT}
-        assert desk.messages(EventType.STEP_SKIPPED) == [
+        assert desk.lines(EventType.STEP_SKIPPED) == [
             "job.eval: skipped, as job.sft was not stopped"
         ]
 

@@ -100,9 +100,7 @@ def test_who_appended_much_leaves_little_to_read() -> None:
     ledger.flush()
     assert log.read().snapshot is None
     many = [Address.parse(f"project.p{number}") for number in range(300)]
-    ledger.record(
-        [(IntentRequest(item, "create", "local", "k", {}), record(item)) for item in many]
-    )
+    ledger.record([(IntentRequest(job, "create", "local", "k", {}), record(job)) for job in many])
     ledger.flush()
     data = log.read()
     assert (data.snapshot is not None, data.entries) == (True, ())

@@ -181,7 +181,7 @@ def removal(address: Address, action: str, name: str = "") -> OutcomeEntry:
     return OutcomeEntry(header(), name, address, None, action)
 
 
-def creation(address: Address, *runs: str, on: Address = LAB) -> OutcomeEntry:
+def entry(address: Address, *runs: str, on: Address = LAB) -> OutcomeEntry:
     """Recorded by hand, with runs."""
     outputs = {"runs": [{"id": run, "ended_at": 1.0} for run in runs]}
     return OutcomeEntry(header(), "", address, record(address, outputs, depends_on=(on,)), "create")
@@ -189,7 +189,7 @@ def creation(address: Address, *runs: str, on: Address = LAB) -> OutcomeEntry:
 
 def test_what_was_forgotten_is_remembered() -> None:
     """As it was, and as it is seen from then on, until something is recorded there again or it is destroyed."""
-    state = after(creation(SFT, "r"), removal(SFT, "forget"))
+    state = after(entry(SFT, "r"), removal(SFT, "forget"))
     assert SFT not in state.resources
     assert (
         state.forgotten[SFT]
@@ -203,20 +203,17 @@ def test_what_was_forgotten_is_remembered() -> None:
     assert reduce_entries(seen, [removal(SFT, "forget")]) == replace(
         seen, serial=3, versions={SFT: 3}, plans={SFT: ("", 2)}
     )
-    again = reduce_entries(seen, [creation(SFT, "r", "s")])
+    again = reduce_entries(seen, [entry(SFT, "r", "s")])
     assert again.find_record(SFT) == again.resources[SFT]
     assert not again.forgotten
     assert not reduce_entries(state, [removal(SFT, "delete")]).forgotten
-    assert not after(creation(SFT, "r"), removal(SFT, "delete")).forgotten
+    assert not after(entry(SFT, "r"), removal(SFT, "delete")).forgotten
 
 
 def test_what_was_forgotten_goes_with_its_cluster() -> None:
     """With that of another it stays."""
     state = after(
-        creation(SFT, "r"),
-        creation(PREP, "s", on=PREP),
-        removal(SFT, "forget"),
-        removal(PREP, "forget"),
+        entry(SFT, "r"), entry(PREP, "s", on=PREP), removal(SFT, "forget"), removal(PREP, "forget")
     )
     assert set(reduce_entries(state, [removal(LAB, "delete")]).forgotten) == {PREP}
 

@@ -153,10 +153,8 @@ def test_an_invalid_value_hides_no_other_problem(text: str, summary: str) -> Non
 
     assert root is not None
     assert root.entries["c"].value == 1
-    assert [(item.where.line, item.where.column) for item in problems if item.where] == [
-        (1, 5),
-        (2, 4),
-    ]
+    places = [problem.where for problem in problems if problem.where]
+    assert [(place.line, place.column) for place in places] == [(1, 5), (2, 4)]
     for problem in problems:
         assert summary in problem.summary
         assert ("quotes" in problem.detail) is ('"' not in text)

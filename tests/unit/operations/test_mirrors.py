@@ -50,7 +50,7 @@ def recorded(node: Node | None, *forgotten: str) -> RecordedResource:
     )
 
 
-def created_node(name: str = "gpu-0") -> Node:
+def host(name: str = "gpu-0") -> Node:
     """A node that was made."""
     cluster = provider_cluster("lab", ClusterSpec(settings={"hosts": ["gpu-0", "gpu-1"]}))
     planned = next(item for item in PROVIDERS["ssh"].plan(cluster) if item.name == name)
@@ -75,7 +75,7 @@ def test_the_first_cluster_of_hosts_keeps_it(state: DesiredState | None, url: st
 
 def test_a_place_is_on_the_first_host() -> None:
     """A node that was made is used as it was; the directory is the URL's, decoded, or nobody's choice."""
-    known = {at("cluster.lab"): recorded(created_node())}
+    known = {at("cluster.lab"): recorded(host())}
     result = wish(("lab", "ssh"))
 
     named = locate_host("node://lab/data/my%20mirror/", result, PROVIDERS.__getitem__, known.get)
@@ -88,11 +88,9 @@ def test_a_place_is_on_the_first_host() -> None:
 
 def test_a_cluster_that_only_the_state_knows_is_found_there() -> None:
     """As after it left the manifest; without either it is an error that names it."""
-    known = {at("cluster.lab"): recorded(created_node())}
+    known = {at("cluster.lab"): recorded(host())}
 
-    assert (
-        locate_host("node://lab/m", wish(), PROVIDERS.__getitem__, known.get).node == created_node()
-    )
+    assert locate_host("node://lab/m", wish(), PROVIDERS.__getitem__, known.get).node == host()
     with pytest.raises(UsageError, match="cluster lab not found"):
         locate_host("node://lab/m", wish(), PROVIDERS.__getitem__, lambda address: None)
 

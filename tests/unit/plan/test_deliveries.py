@@ -140,11 +140,8 @@ def test_jobs_that_fit_only_one_after_the_other_are_a_warning(missing: int) -> N
         },
     )
 
-    result = [
-        diagnostic
-        for diagnostic in make_plan(inputs).diagnostics
-        if diagnostic.code == "insufficient-disk-space"
-    ]
+    diagnostics = make_plan(inputs).diagnostics
+    result = [problem for problem in diagnostics if problem.code == "insufficient-disk-space"]
 
     assert [(str(item.severity), item.address) for item in result] == [
         ("warning", "job.other")

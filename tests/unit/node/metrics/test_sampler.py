@@ -52,18 +52,16 @@ def test_a_short_run_has_a_first_and_a_last_sample(node: NodeHarness, tmp_path: 
     wait_for(lambda: samples(node))  # the first sample is taken at once
     seen.touch()
     node.ended()
-    result = samples(node)
+    rows = samples(node)
 
-    assert len(result) >= 2
-    assert result[-1]["cpu_seconds"] >= 0.3
-    assert result[-1]["processes"] == 0
-    assert result[-1]["ephemeral_storage"]["usage_bytes"] >= 1_000_000
-    assert 0 < result[-1]["ephemeral_storage"]["utilization"] <= 1
-    assert [row["time"] for row in result] == sorted(row["time"] for row in result)
-    assert (
-        result[-1]["host"]["memory_total_bytes"] > result[-1]["host"]["memory_available_bytes"] > 0
-    )
-    assert node.call("metrics", {"key": "run-1", "since": result[-1]["time"]})["samples"] == []
+    assert len(rows) >= 2
+    assert rows[-1]["cpu_seconds"] >= 0.3
+    assert rows[-1]["processes"] == 0
+    assert rows[-1]["ephemeral_storage"]["usage_bytes"] >= 1_000_000
+    assert 0 < rows[-1]["ephemeral_storage"]["utilization"] <= 1
+    assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
+    assert rows[-1]["host"]["memory_total_bytes"] > rows[-1]["host"]["memory_available_bytes"] > 0
+    assert node.call("metrics", {"key": "run-1", "since": rows[-1]["time"]})["samples"] == []
 
 
 def test_memory_is_that_of_the_whole_tree(node: NodeHarness) -> None:
