@@ -43,11 +43,7 @@ MUTATIONS = [
         ),
         ("changes.py", "if options.refresh_only:", "if False:"),
         ("checks.py", "if mount.read_only and not", "if not"),
-        (
-            "deliveries.py",
-            "most is not None and total <= most",
-            "True",
-        ),
+        ("deliveries.py", "if most is None or total > most:", "if False:"),
         ("deliveries.py", "together > available_space(facts)", "False"),
         ("placement.py", "-offer.bytes_there", "offer.bytes_there"),
         ("placement.py", "total > most", "total >= most"),
@@ -57,7 +53,7 @@ MUTATIONS = [
     *_mutations(
         "trainctl/ledger",
         _LEDGER,
-        ("reducer.py", "generation < known_generation", "generation > known_generation"),
+        ("reducer.py", "generations[0] < generations[1]", "generations[0] > generations[1]"),
         ("reducer.py", "if entry.id in self._by_id:\n            return False", ""),
         ("reducer.py", "None if entry.waits else intent", "intent"),
         ("reducer.py", "version + 1\n        self.serial += 1\n", "version + 1\n"),
@@ -132,9 +128,9 @@ MUTATIONS = [
         "trainctl",
         ("tests/unit/secrets", "tests/unit/inputs", "tests/unit/model"),
         ("model/redaction.py", "(-len(text), text)", "(len(text), text)"),
-        ("model/redaction.py", "        quote_plus(value),\n", ""),
+        ("model/redaction.py", "                quote_plus(text),\n", ""),
         ("model/redaction.py", "min(len(value) - 1, len(text))", "min(len(value) - 2, len(text))"),
-        ("model/redaction.py", "repr(value)[1:-1],", ""),
+        ("model/redaction.py", "repr(text)[1:-1],", ""),
         (
             "secrets/resolver.py",
             "if not (value.isascii() and value.isprintable()) or",
