@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command, get_group
 
-from trainctl.cli.options import OptionSelection, PlanningFlags, global_options
+from trainctl.cli.options import OptionSelection, global_options
 from trainctl.cli.session import CliSession, session_of
 
 if TYPE_CHECKING:
@@ -270,25 +270,23 @@ def _typer(**settings: Any) -> typer.Typer:
 
 
 def _for_typer(function: Callable[..., int]) -> Callable[..., int]:
-    """Return a command for typer: it gets its session, and its planning flags are options of their own."""
+    """Return a command for typer: it gets its session, and the flags of its groups are options of their own."""
     signature = inspect.signature(function, eval_str=True)
     shown = [inspect.Parameter("ctx", _POSITIONAL, annotation=typer.Context)]
-    groups: dict[str, tuple[str, ...]] = {}
+    groups: dict[str, OptionSelection] = {}
     for name, parameter in signature.parameters.items():
-        takes = next(
-            (item for item in get_args(parameter.annotation) if isinstance(item, OptionSelection)),
-            None,
-        )
-        if takes is not None:
-            options = takes.parameters()
-            groups[name] = tuple(option.name for option in options)
-            shown += options
+        *_, selection = get_args(parameter.annotation) or (None,)
+        if isinstance(selection, OptionSelection):
+            groups[name] = selection
+            shown += selection.parameters()
         elif parameter.annotation is not CliSession:
             shown.append(parameter)
 
     def command(ctx: typer.Context, **values: Any) -> int:
-        for name, fields in groups.items():
-            values[name] = PlanningFlags(**{field: values.pop(field) for field in fields})
+        for name, selection in groups.items():
+            values[name] = selection.group(
+                **{field: values.pop(field) for field in selection.names}
+            )
         if "session" in signature.parameters:
             values["session"] = session_of(ctx)
         return function(**values)

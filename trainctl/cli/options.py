@@ -87,13 +87,6 @@ OutputDirectory = Annotated[
         show_default=False,
     ),
 ]
-TrustFile = Annotated[
-    Path | None,
-    option("--trust FILE", "Trust file to use instead of ~/.config/trainctl/trust.toml", POLICY),
-]
-ExpectCheck = Annotated[
-    bool, option("--expect-check", "Fail unless the plan has the digest of the approved check")
-]
 AutoApprove = Annotated[bool, option("--auto-approve", "Skip the confirmation prompt")]
 DryRun = Annotated[bool, option("--dry-run", "Show what would be done, without doing it")]
 AllStates = Annotated[
@@ -102,31 +95,6 @@ AllStates = Annotated[
 ]
 Order = Annotated[SortOrder, option("--order ORDER", "Sort order: asc or desc")]
 Follow = Annotated[bool, option("-f, --follow", "Stream new output until the run ends")]
-StopRunning = Annotated[bool, option("--stop-running", "Allow stopping live runs")]
-
-
-class OptionSelection:
-    """The planning options of a command by name, in the order of its help page; others replace their texts."""
-
-    def __init__(self, names: str, **texts: Any) -> None:
-        self._names = names.split()
-        self._texts = texts
-
-    def parameters(self) -> list[inspect.Parameter]:
-        """Return a parameter for each option, for typer."""
-        hints = get_type_hints(PlanningFlags, include_extras=True)
-        defaults = {field.name: field.default for field in fields(PlanningFlags)}
-        return [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                default=defaults[name],
-                annotation=Annotated[get_args(hints[name])[0], self._texts[name]]
-                if name in self._texts
-                else hints[name],
-            )
-            for name in self._names
-        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +155,12 @@ class PlanningFlags:
         list[Path] | None,
         option("--var-file FILE", "Load variables from YAML or TOML (repeatable)", POLICY),
     ] = None
-    trust: TrustFile = None
+    trust: Annotated[
+        Path | None,
+        option(
+            "--trust FILE", "Trust file to use instead of ~/.config/trainctl/trust.toml", POLICY
+        ),
+    ] = None
     policy: Annotated[
         Path | None,
         option("--policy FILE", "More policies [default: TRAINCTL_POLICY; both apply]", POLICY),
@@ -198,7 +171,9 @@ class PlanningFlags:
     runs: Sequence[str] = ()
     resume: bool = False
     repeat: str | None = None
-    delete_checkpoints: bool = False
+    delete_checkpoints: Annotated[
+        bool, option("--delete-checkpoints", "Also delete checkpoints")
+    ] = False
 
     def __post_init__(self) -> None:
         if self.parallelism < 1:
@@ -216,6 +191,35 @@ class PlanningFlags:
 
 
 NO_FLAGS = PlanningFlags()
+
+
+class OptionSelection:
+    """Options of a command: fields of a class by name, in the order of its help page; ``texts`` replace theirs."""
+
+    def __init__(self, names: str, group: type[Any] = PlanningFlags, **texts: Any) -> None:
+        self.names = names.split()
+        self.group = group
+        self._texts = texts
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """Return a parameter for each option, for typer."""
+        hints = get_type_hints(self.group, include_extras=True)
+        defaults = {field.name: field.default for field in fields(self.group)}
+        texts = {
+            name: Annotated[get_args(hints[name])[0], self._texts[name]] for name in self._texts
+        }
+        return [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=defaults[name],
+                annotation={**hints, **texts}[name],
+            )
+            for name in self.names
+        ]
+
+
+TrustFlags = Annotated[PlanningFlags, OptionSelection("trust")]
 
 
 def _pairs(usage: str, values: Sequence[str] | None) -> dict[str, str]:

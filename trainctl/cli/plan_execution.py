@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from typer import Exit
 
@@ -12,10 +11,10 @@ from trainctl.apply.engine import ApplyPermissions
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.walk import ApplyResult
 from trainctl.cli.options import OutputFormat, PlanFormat, PlanningFlags
-from trainctl.cli.plans import ApprovalFlags, plan_from_flags, show_plan
+from trainctl.cli.plans import ApplyFlags, plan_from_flags, show_plan
 from trainctl.cli.session import CliSession
-from trainctl.cli.workspaces import approve, require_terminal
-from trainctl.errors import PermissionDenied, TrainctlError
+from trainctl.cli.workspaces import approve
+from trainctl.errors import TrainctlError
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.operations.apply import ApplyOptions, apply
 from trainctl.operations.plan import approved_plan
@@ -36,36 +35,6 @@ from trainctl.views.terminal.progress import ProgressDisplay
 QUESTION = "Do you want to perform these actions?"
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionFlags:
-    """Confirmation and other options of an apply."""
-
-    auto_approve: bool = False
-    stop_running: bool = False
-    wait: bool = False
-    format: OutputFormat = OutputFormat.TEXT
-    lockfile_readonly: bool = False
-    lock_timeout: float | None = None
-    follows: bool = False
-    allow_unresolved_images: bool = False
-    named_runs: frozenset[str] = frozenset()
-
-    def require_approval(self, session: CliSession) -> None:
-        """Raise UsageError if confirmation is needed and there is no terminal."""
-        if not self.auto_approve:
-            require_terminal(session, ", or apply a plan saved by trainctl plan --out")
-
-    def require_images(self, plan: Plan) -> None:
-        """Raise PermissionDenied if a reviewed plan has images by name, unless they are allowed."""
-        unresolved = sorted({row.image for row in plan.images if row.digest is None})
-        if unresolved and not self.allow_unresolved_images:
-            raise PermissionDenied(
-                f"the digest of {unresolved[0]} is unknown, so another image may run than the reviewed one",
-                "Name the image by digest (NAME@sha256:…), make its registry reachable from here, or pass --allow-unresolved-images.",
-                code="unresolved-images",
-            )
-
-
 @contextmanager
 def errors_as_events(session: CliSession, format_: OutputFormat) -> Iterator[None]:
     """With JSON output, print an error as event, then the summary."""
@@ -82,7 +51,7 @@ def execute_plan(
     session: CliSession,
     workspace: Workspace,
     plan: Plan,
-    execution_flags: ExecutionFlags,
+    apply_flags: ApplyFlags,
     parallelism: int,
     *,
     resumed: bool = False,
@@ -92,19 +61,19 @@ def execute_plan(
     ``resumed``: an earlier apply of the plan made some of its changes, or all.
     """
     permit = ApplyPermissions(
-        execution_flags.stop_running, execution_flags.named_runs, execution_flags.lock_timeout
+        apply_flags.stop_running, apply_flags.named_runs, apply_flags.lock_seconds
     )
-    options = ApplyOptions(permit, parallelism, execution_flags.lockfile_readonly)
-    if execution_flags.format is OutputFormat.JSON:
+    options = ApplyOptions(permit, parallelism, apply_flags.lockfile is not None)
+    if apply_flags.format is OutputFormat.JSON:
         emit = JsonEventPrinter(session.output)
         workspace.notify = lambda text: emit(Event(EventType.DIAGNOSTIC, text))
         if resumed:
             workspace.notify(resumption_text(plan))
         with Interrupt(session.output.note) as interrupt:
             result, followed, code = _apply_and_follow(
-                workspace, plan, options, execution_flags, emit, interrupt
+                workspace, plan, options, apply_flags, emit, interrupt
             )
-        if code != 0 or not execution_flags.follows:  # following prints its own summary
+        if code != 0 or not apply_flags.follows:  # following prints its own summary
             emit(summary_event(result, code, followed))
         return code
     with ProgressDisplay(session.output) as progress, Interrupt(progress.note) as interrupt:
@@ -115,14 +84,14 @@ def execute_plan(
             workspace,
             plan,
             options,
-            execution_flags,
+            apply_flags,
             TextEventPrinter(session.output, progress),
             interrupt,
         )
     output = session.output
     output.note(*explain_hint_lines(result.failed.values(), output.error_style))
     output.prose(*result_lines(result, output, followed, destroy=plan.options.destroy))
-    if not (execution_flags.wait or execution_flags.follows):
+    if not (apply_flags.wait or apply_flags.follows):
         output.note(*follow_lines(live_started_jobs(workspace, result)))
     return code
 
@@ -131,12 +100,12 @@ def _apply_and_follow(
     workspace: Workspace,
     plan: Plan,
     options: ApplyOptions,
-    execution_flags: ExecutionFlags,
+    apply_flags: ApplyFlags,
     emit: Emit,
     interrupt: Interrupt,
 ) -> tuple[ApplyResult, FollowedRuns, int]:
     result = apply(workspace, plan, options, emit, interrupt)
-    if not execution_flags.wait:
+    if not apply_flags.wait:
         return result, {}, exit_code(result, ())
     reconciler = Reconciler(emit, interrupt, options.parallelism)
     runs = follow_apply(workspace, plan, result, reconciler, emit, interrupt)
@@ -148,28 +117,27 @@ def plan_and_apply(
     session: CliSession,
     workspace: Workspace,
     flags: PlanningFlags,
-    execution_flags: ExecutionFlags,
+    apply_flags: ApplyFlags,
     question: str = QUESTION,
-    approval: ApprovalFlags = ApprovalFlags(),  # noqa: B008 - frozen
 ) -> int:
     """Plan, ask and apply; return the exit code."""
-    with errors_as_events(session, execution_flags.format):
-        expect = approval.digest(session, workspace.state_url)
-        plan = plan_from_flags(workspace, flags, writes_lock=not execution_flags.lockfile_readonly)
+    with errors_as_events(session, apply_flags.format):
+        expect = apply_flags.approved_digest(session, workspace.state_url)
+        plan = plan_from_flags(workspace, flags, writes_lock=apply_flags.lockfile is None)
         planned = plan.digest
         if expect is not None:
             plan = approved_plan(workspace, plan, expect)
-            execution_flags.require_images(plan)
-        if execution_flags.format is OutputFormat.TEXT:
+            apply_flags.require_images(plan)
+        if apply_flags.format is OutputFormat.TEXT:
             show_plan(session, plan, PlanFormat.TEXT)
         elif not plan.usable:
             JsonEventPrinter(session.output).refuse(plan.diagnostics, plan.exit_code)
         if not plan.usable:
             return plan.exit_code
-        if plan.has_changes and not (execution_flags.auto_approve or approve(session, question)):
+        if plan.has_changes and not (apply_flags.auto_approve or approve(session, question)):
             session.output.note("Nothing was changed.")
             return 1
         resumed = plan.digest != planned
         return execute_plan(
-            session, workspace, plan, execution_flags, flags.parallelism, resumed=resumed
+            session, workspace, plan, apply_flags, flags.parallelism, resumed=resumed
         )

@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from trainctl import __version__
 from trainctl.base.filesystem.files import write_atomic
-from trainctl.cli.options import PlanFormat, PlanningFlags
+from trainctl.cli import options
+from trainctl.cli.options import OutputFormat, PlanFormat, PlanningFlags, option
 from trainctl.cli.session import CliSession
-from trainctl.cli.workspaces import addresses
+from trainctl.cli.workspaces import addresses, require_terminal
 from trainctl.desired.values import DesiredState
-from trainctl.errors import StorageError, UsageError
+from trainctl.errors import PermissionDenied, StorageError, UsageError
 from trainctl.operations.preconnect import connect_early
 from trainctl.operations.review import require_signature, sign, signature_of
 from trainctl.operations.survey import SurveyOptions
@@ -32,28 +33,83 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalFlags:
-    """``--expect``, or whether to read the approved digest from the review server."""
+class ApplyFlags:
+    """Approval and other options of an apply, as typed; a command has those that its ``OptionSelection`` names."""
 
-    expect: str | None = None
-    check: bool = False
-    comment: bool = False
+    auto_approve: options.AutoApprove = False
+    wait: Annotated[
+        bool, option("--wait", "Wait until all runs have ended; start jobs that depend on them")
+    ] = False
+    stop_running: Annotated[bool, option("--stop-running", "Allow stopping live runs")] = False
+    expect: Annotated[
+        str | None, option("--expect DIGEST", "Fail unless the plan has this digest")
+    ] = None
+    expect_check: Annotated[
+        bool, option("--expect-check", "Fail unless the plan has the digest of the approved check")
+    ] = False
+    expect_comment: Annotated[
+        bool, option("--expect-comment", "As --expect-check, with the digest of the comment")
+    ] = False
+    allow_unresolved_images: Annotated[
+        bool,
+        option("--allow-unresolved-images", "With --expect, accept images without a known digest"),
+    ] = False
+    require_signature: Annotated[
+        Path | None,
+        option("--require-signature FILE", "Apply PLANFILE only if a signer in FILE has signed it"),
+    ] = None
+    lockfile: Annotated[
+        str | None, option("--lockfile MODE", "readonly: don't write trainctl.lock")
+    ] = None
+    lock_timeout: Annotated[
+        str | None,
+        option("--lock-timeout DURATION", "Wait this long in total for locks [default: 0s]"),
+    ] = None
+    format: options.FormatOption = OutputFormat.TEXT
+    follows: bool = False
+    named_runs: frozenset[str] = frozenset()
+    """Live runs that a saved plan names, and so may stop."""
 
-    def digest(self, session: CliSession, state_url: str) -> str | None:
+    def __post_init__(self) -> None:
+        if self.lockfile not in (None, "readonly"):
+            raise UsageError(f"--lockfile={self.lockfile}: must be readonly")
+        _ = self.lock_seconds  # refuses a wrong duration before anything is planned
+
+    @property
+    def lock_seconds(self) -> float | None:
+        """``--lock-timeout`` in seconds; UsageError if it isn't a duration."""
+        text = self.lock_timeout
+        return None if text is None else options.duration("--lock-timeout", text)
+
+    def require_approval(self, session: CliSession) -> None:
+        """Raise UsageError if confirmation is needed and there is no terminal."""
+        if not self.auto_approve:
+            require_terminal(session, ", or apply a plan saved by trainctl plan --out")
+
+    def require_images(self, plan: Plan) -> None:
+        """Raise PermissionDenied if a reviewed plan has images by name, unless they are allowed."""
+        unresolved = sorted({row.image for row in plan.images if row.digest is None})
+        if unresolved and not self.allow_unresolved_images:
+            raise PermissionDenied(
+                f"the digest of {unresolved[0]} is unknown, so another image may run than the reviewed one",
+                "Name the image by digest (NAME@sha256:…), make its registry reachable from here, or pass --allow-unresolved-images.",
+                code="unresolved-images",
+            )
+
+    def approved_digest(self, session: CliSession, state_url: str) -> str | None:
         """Return the digest that the plan must have, if any; StalePlan if none is approved."""
-        if not (self.check or self.comment):
+        if not (self.expect_check or self.expect_comment):
             return self.expect
-        if self.expect or (self.check and self.comment):
+        if self.expect or (self.expect_check and self.expect_comment):
             raise UsageError("use only one of --expect, --expect-check and --expect-comment")
-        from trainctl.operations.review import (
-            approved_digest,
-            review_name,
-            review_server,
-        )
+        from trainctl.operations import review
 
-        server = review_server(os.environ, session.redactor, session.output.note)
-        name = review_name(session.directory, state_url)
-        return approved_digest(server, name, from_comment=self.comment)
+        server = review.review_server(os.environ, session.redactor, session.output.note)
+        name = review.review_name(session.directory, state_url)
+        return review.approved_digest(server, name, from_comment=self.expect_comment)
+
+
+DEFAULT_APPLY = ApplyFlags()
 
 
 def plan_from_flags(
@@ -63,22 +119,22 @@ def plan_from_flags(
 
     ``writes_lock`` is whether applying it writes the lock file; None if it isn't applied now.
     """
-    options = PlanOptions(
-        destroy=flags.destroy,
-        refresh_only=flags.refresh_only,
-        upgrade=flags.upgrade,
-        targets=addresses(flags.targets, "--target"),
-        excludes=addresses(flags.excludes, "--exclude"),
-        replace=addresses(flags.replaces, "--replace"),
-        run=addresses(flags.runs, "ADDRESS"),
-        delete_checkpoints=flags.delete_checkpoints,
+    plan_options = PlanOptions(
+        flags.destroy,
+        flags.refresh_only,
+        addresses(flags.targets, "--target"),
+        addresses(flags.excludes, "--exclude"),
+        addresses(flags.replaces, "--replace"),
+        flags.upgrade,
+        addresses(flags.runs, "ADDRESS"),
+        flags.delete_checkpoints,
         reuse=not flags.no_reuse,
         overrides=tuple(f"{path}={value}" for path, value in flags.overrides.items()),
     )
     if flags.untrusted:
         from trainctl.operations.untrusted import create_untrusted_plan
 
-        return create_untrusted_plan(workspace, options, flags.parallelism)
+        return create_untrusted_plan(workspace, plan_options, flags.parallelism)
     survey = SurveyOptions(
         flags.refresh,
         flags.offline,
@@ -93,9 +149,9 @@ def plan_from_flags(
     from trainctl.operations.runs.resume import plan_rerun, plan_with_resumes, resume_starts
 
     if flags.repeat is not None:
-        return plan_rerun(workspace, options.run[0], flags.repeat, survey)
-    starts = resume_starts(workspace, options.run) if flags.resume else {}
-    return plan_with_resumes(workspace, options, survey, starts)
+        return plan_rerun(workspace, plan_options.run[0], flags.repeat, survey)
+    starts = resume_starts(workspace, plan_options.run) if flags.resume else {}
+    return plan_with_resumes(workspace, plan_options, survey, starts)
 
 
 def show_plan(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
 
 from trainctl.cli.options import NO_FLAGS, PlanningFlags, invalid_value
 from trainctl.cli.session import CliSession
@@ -17,7 +18,6 @@ from trainctl.views.terminal.text import escape, unreachable_lines, warning_text
 if TYPE_CHECKING:
     from trainctl.desired.values import DesiredState
     from trainctl.model.reports import UnreachableNode
-    from trainctl.plan.values import Plan
 
 T = TypeVar("T")
 _UNTRUSTED_VARIABLES = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
@@ -29,25 +29,20 @@ def open_workspace(
 ) -> Workspace:
     """Open the workspace of a command; ``desired`` is that of a saved plan."""
 
-    def plan_form(plan: Plan) -> dict[str, Any]:
-        from trainctl.views.plan.json import plan_json  # slow to import
-
-        return plan_json(plan)
-
     names = _UNTRUSTED_VARIABLES if flags.untrusted else os.environ
     settings = WorkspaceSettings(
-        directory=session.directory,
-        environ={name: os.environ[name] for name in names if name in os.environ},
-        redactor=session.redactor,
-        plan_json=plan_form,
-        state_url=None if flags.untrusted else session.state_url,
-        environment=session.environment,
-        variables=flags.assignments,
-        overrides=JobOverrides(
+        session.directory,
+        {name: os.environ[name] for name in names if name in os.environ},
+        session.redactor,
+        lambda plan: import_module("trainctl.views.plan.json").plan_json(plan),  # slow to import
+        None if flags.untrusted else session.state_url,
+        session.environment,
+        flags.assignments,
+        JobOverrides(
             flags.overrides,
             tuple(at.name for at in addresses(flags.targets, "--target") if at.kind is Kind.JOB),
         ),
-        var_files=tuple(flags.var_files or ()),
+        tuple(flags.var_files or ()),
         trust_file=flags.trust,
         policy_file=flags.policy,
         offline=flags.offline,

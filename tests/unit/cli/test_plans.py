@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.cli.plan_execution import ExecutionFlags
-from trainctl.cli.plans import load_plan, save_plan
+from trainctl.cli.plans import ApplyFlags, load_plan, save_plan
 from trainctl.desired.values import DesiredState
 from trainctl.errors import PermissionDenied, StorageError, TrainctlError, UsageError
 from trainctl.model.address import Address
@@ -52,10 +51,10 @@ def test_a_reviewed_plan_needs_the_digests_of_its_images() -> None:
     plan = replace(PLAN, images=(by_name,))
 
     with pytest.raises(PermissionDenied, match="the digest of acme/x:1 is unknown") as caught:
-        ExecutionFlags().require_images(plan)
+        ApplyFlags().require_images(plan)
     assert caught.value.exit_code == 13
-    ExecutionFlags(allow_unresolved_images=True).require_images(plan)
-    ExecutionFlags().require_images(
+    ApplyFlags(allow_unresolved_images=True).require_images(plan)
+    ApplyFlags().require_images(
         replace(plan, images=(replace(by_name, digest="sha256:" + "a" * 64),))
     )
 

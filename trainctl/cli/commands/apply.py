@@ -11,7 +11,6 @@ from trainctl.apply.interrupt import Interrupt
 from trainctl.cli import options
 from trainctl.cli.options import (
     NO_FLAGS,
-    FormatOption,
     OptionSelection,
     OutputFormat,
     PlanningFlags,
@@ -19,13 +18,8 @@ from trainctl.cli.options import (
     duration,
     option,
 )
-from trainctl.cli.plan_execution import (
-    ExecutionFlags,
-    errors_as_events,
-    execute_plan,
-    plan_and_apply,
-)
-from trainctl.cli.plans import ApprovalFlags, load_plan
+from trainctl.cli.plan_execution import errors_as_events, execute_plan, plan_and_apply
+from trainctl.cli.plans import DEFAULT_APPLY, ApplyFlags, load_plan
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import PermissionDenied, UsageError, UserInterrupt
@@ -41,38 +35,22 @@ from trainctl.views.events import JsonEventPrinter, TextEventPrinter
 from trainctl.views.runs.status import run_exit_code
 from trainctl.views.terminal.progress import ProgressDisplay
 
+ShortApplyFlags = Annotated[
+    ApplyFlags, OptionSelection("auto_approve stop_running format", ApplyFlags)
+]
+
 
 def apply_command(
     session: CliSession,
     planfile: options.PlanFileArgument = None,
-    auto_approve: options.AutoApprove = False,
-    wait: Annotated[
-        bool, option("--wait", "Wait until all runs have ended; start jobs that depend on them")
-    ] = False,
-    stop_running: options.StopRunning = False,
-    expect: Annotated[
-        str | None, option("--expect DIGEST", "Fail unless the plan has this digest")
-    ] = None,
-    expect_check: options.ExpectCheck = False,
-    expect_comment: Annotated[
-        bool, option("--expect-comment", "As --expect-check, with the digest of the comment")
-    ] = False,
-    allow_unresolved_images: Annotated[
-        bool,
-        option("--allow-unresolved-images", "With --expect, accept images without a known digest"),
-    ] = False,
-    require_signature: Annotated[
-        Path | None,
-        option("--require-signature FILE", "Apply PLANFILE only if a signer in FILE has signed it"),
-    ] = None,
-    lockfile: Annotated[
-        str | None, option("--lockfile MODE", "readonly: don't write trainctl.lock")
-    ] = None,
-    lock_timeout: Annotated[
-        str | None,
-        option("--lock-timeout DURATION", "Wait this long in total for locks [default: 0s]"),
-    ] = None,
-    format_: FormatOption = OutputFormat.TEXT,
+    apply_flags: Annotated[
+        ApplyFlags,
+        OptionSelection(
+            "auto_approve wait stop_running expect expect_check expect_comment allow_unresolved_images"
+            " require_signature lockfile lock_timeout format",
+            ApplyFlags,
+        ),
+    ] = DEFAULT_APPLY,
     flags: Annotated[
         PlanningFlags,
         OptionSelection(
@@ -86,57 +64,41 @@ def apply_command(
     Shows the plan and asks for confirmation first. With PLANFILE, applies that plan without asking;
     options of the plan are then taken from the file.
     """
-    if lockfile not in (None, "readonly"):
-        raise UsageError(f"--lockfile={lockfile}: must be readonly")
-    if lockfile and flags.upgrade:
+    if apply_flags.lockfile and flags.upgrade:
         summary = "--upgrade and --lockfile=readonly can't be used together"
         raise UsageError(summary, "Remove one of the options.")
-    timeout = None if lock_timeout is None else duration("--lock-timeout", lock_timeout)
-    execution_flags = ExecutionFlags(
-        auto_approve,
-        stop_running,
-        wait,
-        format_,
-        lockfile is not None,
-        timeout,
-        allow_unresolved_images=allow_unresolved_images,
-    )
-    approval = ApprovalFlags(expect, expect_check, expect_comment)
     if planfile is not None:
-        return _apply_saved(session, planfile, execution_flags, approval, flags, require_signature)
-    if require_signature is not None:
+        return _apply_saved(session, planfile, apply_flags, flags)
+    if apply_flags.require_signature is not None:
         raise UsageError("--require-signature needs a PLANFILE", "Only saved plans are signed.")
-    execution_flags.require_approval(session)
+    apply_flags.require_approval(session)
     with open_workspace(session, flags) as workspace:
-        return plan_and_apply(session, workspace, flags, execution_flags, approval=approval)
+        return plan_and_apply(session, workspace, flags, apply_flags)
 
 
 def _apply_saved(
-    session: CliSession,
-    path: Path,
-    execution_flags: ExecutionFlags,
-    approval: ApprovalFlags,
-    flags: PlanningFlags,
-    signers: Path | None,
+    session: CliSession, path: Path, apply_flags: ApplyFlags, flags: PlanningFlags
 ) -> int:
     """Apply a saved plan; it may stop the live runs that it names."""
     if flags.settings:
         summary = "--set can't be used with a saved plan"
         raise UsageError(summary, f"Plan with it: trainctl plan --set PATH=VALUE --out {path}.")
-    with errors_as_events(session, execution_flags.format):
-        saved = load_plan(path, lambda: open_workspace(session, flags).state_keys, signers)
+    with errors_as_events(session, apply_flags.format):
+        saved = load_plan(
+            path, lambda: open_workspace(session, flags).state_keys, apply_flags.require_signature
+        )
         if saved.plan.options.untrusted:
             raise PermissionDenied(
                 f"{path} is a plan for review only: it was made with --untrusted",
                 "Plan again without --untrusted after the review.",
                 code="untrusted-plan",
             )
-        expect = approval.digest(session, saved.desired.state_url or "")
+        expect = apply_flags.approved_digest(session, saved.desired.state_url or "")
         if expect is not None:
             require_digest(saved.plan, expect)
-            execution_flags.require_images(saved.plan)
+            apply_flags.require_images(saved.plan)
         named = frozenset(change.stops.id for change in saved.plan.changes if change.stops)
-        agreed = with_(execution_flags, named_runs=named)
+        agreed = with_(apply_flags, named_runs=named)
         own = PlanningFlags(
             trust=flags.trust, policy=flags.policy, var_files=[*map(Path, saved.plan.var_files)]
         )
@@ -150,16 +112,11 @@ def _apply_saved(
 
 def destroy_command(
     session: CliSession,
-    auto_approve: options.AutoApprove = False,
-    stop_running: options.StopRunning = False,
-    delete_checkpoints: Annotated[
-        bool, option("--delete-checkpoints", "Also delete checkpoints")
-    ] = False,
-    format_: FormatOption = OutputFormat.TEXT,
+    apply_flags: ShortApplyFlags = DEFAULT_APPLY,
     flags: Annotated[
         PlanningFlags,
         OptionSelection(
-            "refresh targets excludes variables var_files trust policy parallelism",
+            "delete_checkpoints refresh targets excludes variables var_files trust policy parallelism",
             targets=option(
                 "--target ADDRESS",
                 "Destroy only this resource and its dependents (repeatable)",
@@ -174,15 +131,14 @@ def destroy_command(
     ] = NO_FLAGS,
 ) -> int:
     """Destroy all managed resources. Keeps the mirror and, by default, checkpoints."""
-    flags = with_(flags, destroy=True, delete_checkpoints=delete_checkpoints)
-    execution_flags = ExecutionFlags(auto_approve, stop_running, format=format_)
-    execution_flags.require_approval(session)
+    flags = with_(flags, destroy=True)
+    apply_flags.require_approval(session)
     question = "Do you really want to destroy everything listed above?"
     with open_workspace(session, flags) as workspace:
         retained = find_retained_data(workspace)
-        code = plan_and_apply(session, workspace, flags, execution_flags, question)
-        if code == 0 and format_ is OutputFormat.TEXT:
-            deleted = {"checkpoints"} if delete_checkpoints else set()
+        code = plan_and_apply(session, workspace, flags, apply_flags, question)
+        if code == 0 and apply_flags.format is OutputFormat.TEXT:
+            deleted = {"checkpoints"} if flags.delete_checkpoints else set()
             session.output.prose(
                 *retained_lines([data for data in retained if data.what not in deleted])
             )
@@ -201,9 +157,7 @@ def run_command(
     repeat: Annotated[
         str | None, option("--run RUN", "Repeat an earlier run with its code, weights and commands")
     ] = None,
-    auto_approve: options.AutoApprove = False,
-    stop_running: options.StopRunning = False,
-    format_: FormatOption = OutputFormat.TEXT,
+    apply_flags: ShortApplyFlags = DEFAULT_APPLY,
     flags: Annotated[
         PlanningFlags, OptionSelection("settings variables var_files trust policy parallelism")
     ] = NO_FLAGS,
@@ -217,16 +171,11 @@ def run_command(
     jobs = tuple(job_address(word) for word in address)
     names = list(map(str, jobs))
     flags = with_(flags, targets=names, runs=names, resume=resume, repeat=repeat)
-    execution_flags = ExecutionFlags(
-        auto_approve,
-        stop_running,
-        format=format_,
-        follows=follow,
-        lockfile_readonly=repeat is not None,
-    )
-    execution_flags.require_approval(session)
+    lockfile = None if repeat is None else "readonly"
+    apply_flags = with_(apply_flags, follows=follow, lockfile=lockfile)
+    apply_flags.require_approval(session)
     with open_workspace(session, flags) as workspace:
-        code = plan_and_apply(session, workspace, flags, execution_flags)
+        code = plan_and_apply(session, workspace, flags, apply_flags)
         if code != 0 or not follow:
             return code
         state = workspace.ledger.state()
@@ -234,7 +183,7 @@ def run_command(
             job_of_matrix for job in jobs for job_of_matrix in jobs_of_matrix(state, job) or [job]
         ]
         runs = [find_run(state, job_of_matrix) for job_of_matrix in started]
-        return _follow(session, workspace, runs, format_)
+        return _follow(session, workspace, runs, apply_flags.format)
 
 
 def _follow(
@@ -265,7 +214,7 @@ def reconcile_command(
     session: CliSession,
     interval: Annotated[str, option("--interval DURATION", "Time between checks")] = "30s",
     once: Annotated[bool, option("--once", "Check once, for cron and CI")] = False,
-    format_: FormatOption = OutputFormat.TEXT,
+    format_: options.FormatOption = OutputFormat.TEXT,
     flags: Annotated[
         PlanningFlags, OptionSelection("variables var_files trust parallelism")
     ] = NO_FLAGS,

@@ -7,42 +7,15 @@ from enum import StrEnum
 from typing import Annotated
 
 from trainctl.base.units import format_bytes
-from trainctl.cli.options import (
-    AutoApprove,
-    DryRun,
-    FormatOption,
-    Order,
-    OutputFormat,
-    SortOrder,
-    TableFormat,
-    TableFormatOption,
-    argument,
-    duration,
-    option,
-    print_result,
-)
+from trainctl.cli import options
+from trainctl.cli.options import OutputFormat, TableFormat, argument, duration, option, print_result
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, open_workspace, require_terminal
 from trainctl.errors import NodeUnreachable, UsageError
 from trainctl.inputs.environment import project_id
 from trainctl.model.address import slug
 from trainctl.operations.caches import CacheSelection, clear, evict, select_cache, summarize, verify
-from trainctl.views.caches import (
-    EVICT_COLUMNS,
-    VERIFY_COLUMNS,
-    cache_csv,
-    cache_full_warning,
-    cache_json,
-    cache_lines,
-    cache_rows,
-    cleared_lines,
-    evict_json,
-    evict_lines,
-    other_node_lines,
-    unreachable_cache_lines,
-    verify_json,
-    verify_lines,
-)
+from trainctl.views import caches as views
 from trainctl.views.terminal.progress import ProgressDisplay
 from trainctl.views.terminal.text import pluralize, warning_text
 
@@ -84,7 +57,7 @@ def summarize_command(
     sort: Annotated[
         CacheSort, option("--sort KEY", "Sort by filepath, size, modified, type or permissions")
     ] = CacheSort.FILEPATH,
-    order: Order = SortOrder.ASC,
+    order: options.Order = options.SortOrder.ASC,
     form: Annotated[
         SummaryFormat, option("-o, --format, --output FORMAT", "text, json or csv")
     ] = SummaryFormat.TEXT,
@@ -96,22 +69,22 @@ def summarize_command(
         summary = summarize(workspace, chosen) if chosen else None
         identity = project_id(state.lineage, slug(project.removeprefix("project.")))
     usage, unreachable = (summary.content, summary.unreachable) if summary else (None, ())
-    by, descending, width = sort.value, order is SortOrder.DESC, session.output.width
+    by, descending, width = sort.value, order is options.SortOrder.DESC, session.output.width
     print_result(
         session.output,
         "text" if form is SummaryFormat.TABLE else form,
-        cache_json(usage, identity, by, unreachable, descending=descending),
-        cache_lines(usage, identity, by, descending=descending, width=width) if usage else (),
-        cache_csv(usage, by, descending=descending),
+        views.cache_json(usage, identity, by, unreachable, descending=descending),
+        views.cache_lines(usage, identity, by, descending=descending, width=width) if usage else (),
+        views.cache_csv(usage, by, descending=descending),
     )
     if usage is None or summary is None:
         text = f"{project} has no training cache yet"
         session.output.note(warning_text(text, code="no-training-cache"))
         return 0
-    warning = cache_full_warning(usage)
+    warning = views.cache_full_warning(usage)
     if warning:
         session.output.note(warning_text(warning, code="cache-too-full"))
-    session.output.note(*other_node_lines(usage, unreachable))
+    session.output.note(*views.other_node_lines(usage, unreachable))
     return 0 if summary.same else NodeUnreachable.exit_code
 
 
@@ -124,9 +97,9 @@ def clear_command(
     ] = None,
     cluster: ClusterOption = None,
     team: TeamOption = False,
-    dry_run: DryRun = False,
-    auto_approve: AutoApprove = False,
-    format_: FormatOption = OutputFormat.TEXT,
+    dry_run: options.DryRun = False,
+    auto_approve: options.AutoApprove = False,
+    format_: options.FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Delete files from a training cache, all or by age. Fails while a run uses the cache."""
     age = None if older_than is None else duration("--older-than", older_than)
@@ -139,14 +112,14 @@ def clear_command(
         if not (auto_approve or dry_run):
             preview = clear(workspace, chosen, age, dry_run=True)
             if not preview.files:
-                print_result(session.output, format_, asdict(preview), cleared_lines(preview))
+                print_result(session.output, format_, asdict(preview), views.cleared_lines(preview))
                 return 1 if preview.left else 0
             size = f"{pluralize(preview.files, 'file')} ({format_bytes(preview.bytes)})"
             if not approve(session, f"Remove {size} from {chosen.directory}?"):
                 session.output.note("Nothing was removed.")
                 return 1
         result = clear(workspace, chosen, age, dry_run=dry_run)
-    print_result(session.output, format_, asdict(result), cleared_lines(result))
+    print_result(session.output, format_, asdict(result), views.cleared_lines(result))
     return 1 if result.left else 0
 
 
@@ -154,7 +127,7 @@ def verify_command(
     session: CliSession,
     cluster: ClusterArgument,
     node: NodesOption = None,
-    format_: TableFormatOption = TableFormat.TEXT,
+    format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Verify cached weights against their digests and delete corrupt copies."""
     selection = CacheSelection(cluster, tuple(node or ()))
@@ -164,10 +137,10 @@ def verify_command(
             selection,
             lambda node_id, done, total: progress.track(node_id, "verifying", done, total),
         )
-    lines = verify_lines(report, session.output.width)
-    rows = (VERIFY_COLUMNS, cache_rows(report, VERIFY_COLUMNS))
-    print_result(session.output, format_, verify_json(report), lines, rows)
-    session.output.note(*unreachable_cache_lines(report))
+    lines = views.verify_lines(report, session.output.width)
+    rows = (views.VERIFY_COLUMNS, views.cache_rows(report, views.VERIFY_COLUMNS))
+    print_result(session.output, format_, views.verify_json(report), lines, rows)
+    session.output.note(*views.unreachable_cache_lines(report))
     corrupt = any(row["outcome"] == "corrupt" for _, row in report.listings)
     return 1 if corrupt or report.unreachable else 0
 
@@ -179,8 +152,8 @@ def evict_command(
         list[str] | None, argument("LISTING", "Listing IDs or addresses of weights [default: all]")
     ] = None,
     node: NodesOption = None,
-    dry_run: DryRun = False,
-    format_: TableFormatOption = TableFormat.TEXT,
+    dry_run: options.DryRun = False,
+    format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Remove weights from node caches. Keeps weights that a live run uses."""
     names = tuple(listings or ())
@@ -188,9 +161,9 @@ def evict_command(
         report = evict(
             workspace, CacheSelection(cluster, tuple(node or ())), names, dry_run=dry_run
         )
-    lines = evict_lines(report, dry_run=dry_run, width=session.output.width)
-    rows = (EVICT_COLUMNS, cache_rows(report, EVICT_COLUMNS))
-    print_result(session.output, format_, evict_json(report, dry_run=dry_run), lines, rows)
-    session.output.note(*unreachable_cache_lines(report))
+    lines = views.evict_lines(report, dry_run=dry_run, width=session.output.width)
+    rows = (views.EVICT_COLUMNS, views.cache_rows(report, views.EVICT_COLUMNS))
+    print_result(session.output, format_, views.evict_json(report, dry_run=dry_run), lines, rows)
+    session.output.note(*views.unreachable_cache_lines(report))
     stays = any(row["outcome"] != "evicted" for _, row in report.listings)
     return 1 if (names and stays) or report.unreachable else 0

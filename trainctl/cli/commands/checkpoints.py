@@ -10,13 +10,9 @@ from typing import Annotated, Any
 
 from trainctl.cli import options
 from trainctl.cli.options import (
-    FormatOption,
+    NO_FLAGS,
     OutputFormat,
-    PlanningFlags,
-    RunOption,
-    SortOrder,
     TableFormat,
-    TableFormatOption,
     argument,
     duration,
     option,
@@ -27,6 +23,7 @@ from trainctl.cli.workspaces import open_with_trust, report_unreachable
 from trainctl.errors import UsageError
 from trainctl.inputs.serving import ServingEngine
 from trainctl.model.reports import Checkpoint
+from trainctl.operations.runs import lookup
 from trainctl.operations.runs.checkpoints import (
     artifacts,
     checkpoints_of,
@@ -35,22 +32,7 @@ from trainctl.operations.runs.checkpoints import (
     upload_checkpoints,
 )
 from trainctl.operations.runs.deploy import prepare_serving, write_serving
-from trainctl.operations.runs.lookup import (
-    find_run,
-    job_address,
-    kept_runs,
-    kept_state,
-    select_runs,
-    with_unrecorded_runs,
-)
-from trainctl.views.runs.checkpoints import (
-    CHECKPOINT_COLUMNS,
-    artifacts_json,
-    checkpoint_table,
-    checkpoints_json,
-    serving_lines,
-    skipped_links_text,
-)
+from trainctl.views.runs import checkpoints as views
 from trainctl.views.terminal.text import warning_text
 
 
@@ -81,7 +63,7 @@ def list_command(
     address: Annotated[
         str | None, argument("ADDRESS", "Job, e.g. job.train [default with --kept: all]")
     ] = None,
-    run: RunOption = None,
+    run: options.RunOption = None,
     kept: Kept = False,
     name: Annotated[
         str | None, option("--checkpoint-name NAME", "Only the checkpoint of this name")
@@ -92,32 +74,34 @@ def list_command(
             "--sort KEY", "Sort by checkpoint-id, size, created or type [default: run and step]"
         ),
     ] = None,
-    order: options.Order = SortOrder.ASC,
-    trust: options.TrustFile = None,
-    format_: TableFormatOption = TableFormat.TEXT,
+    order: options.Order = options.SortOrder.ASC,
+    flags: options.TrustFlags = NO_FLAGS,
+    format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """List the checkpoints of a job, or of all jobs of a matrix."""
-    job = job_address(address) if address else None
+    job = lookup.job_address(address) if address else None
     if job is None and (run or not kept):
         raise UsageError("no job named", "Name one, or use --kept.")
-    with open_with_trust(session, PlanningFlags(trust=trust)) as workspace:
-        state = kept_state(workspace) if kept else with_unrecorded_runs(workspace)
+    with open_with_trust(session, flags) as workspace:
+        state = lookup.kept_state(workspace) if kept else lookup.with_unrecorded_runs(workspace)
         all_kept = kept and run is None
         runs = (
-            kept_runs(state, job)
+            lookup.kept_runs(state, job)
             if all_kept
-            else select_runs(state, job_address(address or ""), run)
+            else lookup.select_runs(state, lookup.job_address(address or ""), run)
         )
         checkpoints, unreachable = list_checkpoints(workspace, runs)
     checkpoints = [one for one in checkpoints if name in (None, one.name)]
     if sort is not None:
         checkpoints.sort(key=_SORT_KEYS[sort])
-    if order is SortOrder.DESC:
+    if order is options.SortOrder.DESC:
         checkpoints.reverse()
-    form = checkpoints_json(checkpoints, unreachable)
+    form = views.checkpoints_json(checkpoints, unreachable)
     several = len({job_run.job.address for job_run in runs}) > 1
-    lines = checkpoint_table(checkpoints, session.output.width, jobs=kept or several)
-    print_result(session.output, format_, form, lines, (CHECKPOINT_COLUMNS, form["checkpoints"]))
+    lines = views.checkpoint_table(checkpoints, session.output.width, jobs=kept or several)
+    print_result(
+        session.output, format_, form, lines, (views.CHECKPOINT_COLUMNS, form["checkpoints"])
+    )
     return report_unreachable(session, unreachable, "the checkpoints")
 
 
@@ -130,14 +114,14 @@ def download_command(
     target: options.OutputDirectory = Path(),
     rank: Annotated[int, option("--rank N", "Rank that saved the checkpoint")] = 0,
     force: Force = False,
-    run: RunOption = None,
+    run: options.RunOption = None,
     kept: Kept = False,
-    trust: options.TrustFile = None,
+    flags: options.TrustFlags = NO_FLAGS,
 ) -> int:
     """Download a checkpoint; by default, the latest complete checkpoint."""
-    with open_with_trust(session, PlanningFlags(trust=trust)) as workspace:
-        state = kept_state(workspace) if kept else with_unrecorded_runs(workspace)
-        job_run = find_run(state, job_address(address), run)
+    with open_with_trust(session, flags) as workspace:
+        state = lookup.kept_state(workspace) if kept else lookup.with_unrecorded_runs(workspace)
+        job_run = lookup.find_run(state, lookup.job_address(address), run)
         place, skipped_links, warning = download_checkpoint(
             workspace, job_run, target, name=name, rank=rank, force=force
         )
@@ -146,7 +130,7 @@ def download_command(
         session.output.note(f"Warning: {warning}")
     if skipped_links:
         session.output.note(
-            f"{skipped_links_text(skipped_links)}: the target is missing or outside the checkpoint directory"
+            f"{views.skipped_links_text(skipped_links)}: the target is missing or outside the checkpoint directory"
         )
     return 0
 
@@ -161,9 +145,9 @@ def url_command(
         str | None, option("--name CHECKPOINT", "Checkpoint name [default: all complete]")
     ] = None,
     expires: Annotated[str, option("--expires DURATION", "Validity of presigned URLs")] = "7d",
-    run: RunOption = None,
-    trust: options.TrustFile = None,
-    format_: FormatOption = OutputFormat.TEXT,
+    run: options.RunOption = None,
+    flags: options.TrustFlags = NO_FLAGS,
+    format_: options.FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Print presigned URLs of the files of complete checkpoints, or their paths on nodes."""
     seconds = int(duration("--expires", expires))
@@ -171,12 +155,14 @@ def url_command(
         raise UsageError(
             f"--expires {expires}: must be between 1s and 7d", "Use for example 12h or 7d."
         )
-    with open_with_trust(session, PlanningFlags(trust=trust)) as workspace:
-        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+    with open_with_trust(session, flags) as workspace:
+        job_run = lookup.find_run(
+            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
+        )
         files = artifacts(workspace, job_run, name, seconds)
     if format_ is OutputFormat.JSON:
         job = str(job_run.job.address).removeprefix("job.")
-        session.output.json(artifacts_json(job, time.time(), files), links=True)
+        session.output.json(views.artifacts_json(job, time.time(), files), links=True)
     else:
         for artifact in files:
             session.output.print(artifact.url, links=True)
@@ -186,12 +172,14 @@ def url_command(
 def upload_command(
     session: CliSession,
     address: options.JobArgument,
-    run: RunOption = None,
-    trust: options.TrustFile = None,
+    run: options.RunOption = None,
+    flags: options.TrustFlags = NO_FLAGS,
 ) -> int:
     """Upload checkpoints that a finished or lost run left on its node."""
-    with open_with_trust(session, PlanningFlags(trust=trust)) as workspace:
-        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+    with open_with_trust(session, flags) as workspace:
+        job_run = lookup.find_run(
+            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
+        )
         sync = upload_checkpoints(workspace, job_run)
     if not sync:
         session.output.print("The run saves no checkpoints.")
@@ -222,13 +210,15 @@ def deploy_command(
         ServingEngine, option("--engine ENGINE", "vllm, or transformers, which needs no GPU")
     ] = ServingEngine.VLLM,
     force: Force = False,
-    run: RunOption = None,
-    trust: options.TrustFile = None,
+    run: options.RunOption = None,
+    flags: options.TrustFlags = NO_FLAGS,
 ) -> int:
     """Write a directory with the weights of a checkpoint, and a manifest of a job that serves it."""
     output = session.output
-    with open_with_trust(session, PlanningFlags(trust=trust)) as workspace:
-        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+    with open_with_trust(session, flags) as workspace:
+        job_run = lookup.find_run(
+            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
+        )
         rows = checkpoints_of(workspace, job_run).rows(brief=False, of=0)
         serving = prepare_serving(
             workspace, job_run, rows, checkpoint, base_model, cluster, engine, force=force
@@ -239,5 +229,5 @@ def deploy_command(
         output.note(f"Warning: {warning}")
     for line in serving.warnings:
         output.note(warning_text(line, code="stale-weights"))
-    output.print("\n".join(serving_lines(serving, directory, dry_run=dry_run)))
+    output.print("\n".join(views.serving_lines(serving, directory, dry_run=dry_run)))
     return 0

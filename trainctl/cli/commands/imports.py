@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from trainctl.cli.options import OUTPUT, PlanFormat, RunOption, argument, option
-from trainctl.cli.plan_execution import ExecutionFlags, execute_plan
-from trainctl.cli.plans import show_plan
+from trainctl.cli import options
+from trainctl.cli.options import PlanFormat, argument, option
+from trainctl.cli.plan_execution import execute_plan
+from trainctl.cli.plans import ApplyFlags, show_plan
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import addresses, open_workspace
 from trainctl.errors import UsageError
@@ -34,7 +35,7 @@ def import_command(
     session: CliSession,
     address: Annotated[str, argument("ADDRESS", "Declared resource, e.g. job.train")],
     id_: Annotated[str | None, argument("ID", "ID of the run, as --run")] = None,
-    run: RunOption = None,
+    run: options.RunOption = None,
     on: Annotated[str | None, option("--on CLUSTER/NODE", "First node of the run")] = None,
 ) -> int:
     """Record an existing resource in the state, and what it needs.
@@ -79,12 +80,12 @@ def _adopt(session: CliSession, workspace: Workspace, missing: list[Address]) ->
                 f"{address} can't be imported: its machines belong to the lost state",
                 "End them: trainctl nodes reap --lineage ID. Then apply creates new ones.",
             )
-    options = PlanOptions(targets=tuple(missing), edits_state=False)
-    plan = create_plan(workspace, options, SurveyOptions(applies=True))
+    plan_options = PlanOptions(targets=tuple(missing), edits_state=False)
+    plan = create_plan(workspace, plan_options, SurveyOptions(applies=True))
     if not plan.usable:
         show_plan(session, plan, PlanFormat.TEXT)
         return plan.exit_code
-    return execute_plan(session, workspace, plan, ExecutionFlags(auto_approve=True), 10)
+    return execute_plan(session, workspace, plan, ApplyFlags(auto_approve=True), 10)
 
 
 class ManifestFormat(StrEnum):
@@ -117,12 +118,14 @@ def import_truss_command(
     out: Annotated[
         Path | None,
         option(
-            "--out FILE", "Manifest; - is stdout [default: trainctl.yaml, by the config]", OUTPUT
+            "--out FILE",
+            "Manifest; - is stdout [default: trainctl.yaml, by the config]",
+            options.OUTPUT,
         ),
     ] = None,
     format_: Annotated[
         ManifestFormat | None,
-        option("--format FORMAT", "yaml or toml [default: by the name of FILE]", OUTPUT),
+        option("--format FORMAT", "yaml or toml [default: by the name of FILE]", options.OUTPUT),
     ] = None,
 ) -> int:
     """Write a manifest from a config of truss train.

@@ -9,28 +9,15 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from trainctl.cli import options
-from trainctl.cli.options import (
-    FormatOption,
-    OutputFormat,
-    RunOption,
-    TableFormat,
-    duration,
-    option,
-    print_result,
-)
+from trainctl.cli.options import OutputFormat, TableFormat, duration, option, print_result
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace, report_unreachable
 from trainctl.errors import NodeError, UsageError
 from trainctl.model.reports import RankSample, UnreachableNode
+from trainctl.operations.runs import lookup
 from trainctl.operations.runs.control import mask_secrets
 from trainctl.operations.runs.logs import LogSelection, LogTime, read_log
-from trainctl.operations.runs.lookup import (
-    JobRun,
-    find_run,
-    job_address,
-    refresh_run,
-    with_unrecorded_runs,
-)
+from trainctl.operations.runs.lookup import JobRun
 from trainctl.operations.runs.status import samples_of, watch_samples
 from trainctl.operations.workspace import Workspace
 from trainctl.views.events import JsonEventPrinter
@@ -80,7 +67,7 @@ def print_logs(
     if isinstance(view, JsonLogPrinter):
         view.show_unreachable(unreachable)
     try:
-        run = refresh_run(workspace, run)
+        run = lookup.refresh_run(workspace, run)
     except NodeError:
         if selection.follow:  # a followed run must be reachable, to report its end
             raise
@@ -115,7 +102,7 @@ def parse_time(flag: str, text: str | None) -> LogTime | None:
 def logs_command(
     session: CliSession,
     address: options.JobArgument,
-    run: RunOption = None,
+    run: options.RunOption = None,
     rank: Annotated[int | None, option("--rank N", "Only this rank")] = None,
     since: Annotated[
         str | None,
@@ -135,27 +122,22 @@ def logs_command(
     prepare: Annotated[
         bool, option("--prepare", "Show the log of prepare_commands instead")
     ] = False,
-    format_: FormatOption = OutputFormat.TEXT,
+    format_: options.FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Print the logs of a job: the output of its commands."""
-    selection = LogSelection(
-        rank=rank,
-        since=parse_time("--since", since),
-        until=parse_time("--until", until),
-        grep=grep,
-        tail=tail,
-        follow=follow,
-        prepare=prepare,
-    )
+    times = (parse_time("--since", since), parse_time("--until", until))
+    selection = LogSelection(rank, *times, grep, tail, follow, prepare)
     with open_workspace(session) as workspace:
-        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+        job_run = lookup.find_run(
+            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
+        )
         return print_logs(session, workspace, job_run, selection, format_).code
 
 
 def metrics_command(
     session: CliSession,
     address: options.JobArgument,
-    run: RunOption = None,
+    run: options.RunOption = None,
     follow: Annotated[
         bool, option("-f, --follow, --watch", "Stream new output until the run ends")
     ] = False,
@@ -173,7 +155,9 @@ def metrics_command(
     if plot and (follow or format_ is not TableFormat.TEXT):
         raise UsageError("--plot can't be used with --follow or --format", "Use one of them.")
     with open_workspace(session) as workspace:
-        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+        job_run = lookup.find_run(
+            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
+        )
         if follow:
             _follow(session, workspace, job_run, rank, as_json=format_ == "json")
             return 0

@@ -8,14 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-from trainctl.cli.options import (
-    OUTPUT,
-    FormatOption,
-    OutputFormat,
-    PlanningFlags,
-    argument,
-    option,
-)
+from trainctl.cli import options
+from trainctl.cli.options import OutputFormat, PlanningFlags, argument, option
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import ManifestError, UsageError
@@ -67,7 +61,7 @@ def init_command(
     return 0
 
 
-def validate_command(session: CliSession, format_: FormatOption = OutputFormat.TEXT) -> int:
+def validate_command(session: CliSession, format_: options.FormatOption = OutputFormat.TEXT) -> int:
     """Check the manifest for errors. Doesn't read the state or use the network."""
     output = session.output
     with open_workspace(session, PlanningFlags(offline=True)) as workspace:
@@ -146,7 +140,8 @@ def explain_command(
     ] = None,
     all_: Annotated[bool, option("--all", "Explain all error codes")] = False,
     format_: Annotated[
-        ExplainFormat, option("--format FORMAT", "Format of error codes: text or markdown", OUTPUT)
+        ExplainFormat,
+        option("--format FORMAT", "Format of error codes: text or markdown", options.OUTPUT),
     ] = ExplainFormat.TEXT,
 ) -> int:
     """Explain a manifest field, or the code of an error or warning."""

@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from trainctl.cli import options
-from trainctl.cli.options import (
-    PlanningFlags,
-    TableFormat,
-    TableFormatOption,
-    duration,
-    option,
-    print_result,
-)
+from trainctl.cli.options import NO_FLAGS, TableFormat, duration, option, print_result
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_with_trust
 from trainctl.errors import UsageError
@@ -20,19 +13,7 @@ from trainctl.model.delivery import MirrorSite
 from trainctl.operations.survey.weights import DAMAGED_REFERENCE
 from trainctl.operations.workspace import Workspace
 from trainctl.store.gc import GcOptions
-from trainctl.views.mirror import (
-    FINDING_COLUMNS,
-    GC_COLUMNS,
-    MIRROR_COLUMNS,
-    gc_json,
-    gc_lines,
-    gc_rows,
-    lost_listing_lines,
-    mirror_json,
-    mirror_lines,
-    mirror_verify_json,
-    mirror_verify_lines,
-)
+from trainctl.views import mirror as views
 from trainctl.views.terminal.progress import ProgressDisplay
 from trainctl.views.terminal.text import warning_text
 from trainctl.weights.mirrors import Mirror
@@ -40,16 +21,16 @@ from trainctl.weights.mirrors import Mirror
 
 def list_command(
     session: CliSession,
-    trust: options.TrustFile = None,
-    format_: TableFormatOption = TableFormat.TEXT,
+    flags: options.TrustFlags = NO_FLAGS,
+    format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """List mirrored sources with size, revision and users."""
-    with open_with_trust(session, PlanningFlags(trust=trust)) as workspace:
+    with open_with_trust(session, flags) as workspace:
         inventory = workspace.declared_mirror.store.inventory()
-    form = mirror_json(inventory)
-    lines = mirror_lines(inventory, session.output.width)
-    print_result(session.output, format_, form, lines, (MIRROR_COLUMNS, form["sources"]))
-    lost = (f"{line}." for line in lost_listing_lines(inventory.rows))
+    form = views.mirror_json(inventory)
+    lines = views.mirror_lines(inventory, session.output.width)
+    print_result(session.output, format_, form, lines, (views.MIRROR_COLUMNS, form["sources"]))
+    lost = (f"{line}." for line in views.lost_listing_lines(inventory.rows))
     for text in (*lost, *(f"{text}. {DAMAGED_REFERENCE}" for text in inventory.damaged)):
         session.output.note(warning_text(text, code="mirror-corrupt"))
     return 0
@@ -60,12 +41,12 @@ def verify_command(
     repair: Annotated[
         bool, option("--repair", "Delete corrupt blobs; the next apply downloads them again")
     ] = False,
-    trust: options.TrustFile = None,
-    format_: TableFormatOption = TableFormat.TEXT,
+    flags: options.TrustFlags = NO_FLAGS,
+    format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Verify all blobs in the mirror against their digests."""
     with (
-        open_with_trust(session, PlanningFlags(trust=trust)) as workspace,
+        open_with_trust(session, flags) as workspace,
         ProgressDisplay(session.output) as progress,
     ):
         report = workspace.declared_mirror.store.verify(
@@ -73,9 +54,9 @@ def verify_command(
             lambda done, total, files: progress.track("mirror", "verifying", done, total),
             session.output.note,
         )
-    form = mirror_verify_json(report)
-    lines = mirror_verify_lines(report, session.output.width)
-    print_result(session.output, format_, form, lines, (FINDING_COLUMNS, form["findings"]))
+    form = views.mirror_verify_json(report)
+    lines = views.mirror_verify_lines(report, session.output.width)
+    print_result(session.output, format_, form, lines, (views.FINDING_COLUMNS, form["findings"]))
     return 0 if report.ok else 1
 
 
@@ -92,17 +73,17 @@ def gc_command(
     endpoint_url: Annotated[
         str | None, option("--endpoint-url URL", "Endpoint for S3-compatible servers, with --url")
     ] = None,
-    trust: options.TrustFile = None,
-    format_: TableFormatOption = TableFormat.TEXT,
+    flags: options.TrustFlags = NO_FLAGS,
+    format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Delete unreferenced blobs from the mirror. Safe during an apply, and safe to interrupt."""
     unused = None if drop_unused is None else duration("--drop-unused", drop_unused)
-    with open_with_trust(session, PlanningFlags(trust=trust)) as workspace:
+    with open_with_trust(session, flags) as workspace:
         mirror = _mirror_at(workspace, url, endpoint_url) or workspace.declared_mirror
         report = mirror.store.gc(GcOptions(dry_run, unused), session.output.note)
-    lines = gc_lines(report, session.output.width)
-    rows = (GC_COLUMNS, gc_rows(report))
-    print_result(session.output, format_, gc_json(report), lines, rows)
+    lines = views.gc_lines(report, session.output.width)
+    rows = (views.GC_COLUMNS, views.gc_rows(report))
+    print_result(session.output, format_, views.gc_json(report), lines, rows)
     return 0
 
 

@@ -5,43 +5,15 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from trainctl.cli.options import (
-    AllStates,
-    AutoApprove,
-    TableFormat,
-    TableFormatOption,
-    argument,
-    option,
-    print_result,
-)
+from trainctl.cli import options
+from trainctl.cli.options import TableFormat, argument, option, print_result
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, open_workspace, query_all, require_terminal
 from trainctl.errors import UsageError
-from trainctl.operations.nodes import (
-    end_machines,
-    find_orphans,
-    forget,
-    live_runs_on,
-    quarantine,
-    recorded_node,
-    release,
-    report_nodes,
-    unlisted_providers,
-    watch_nodes,
-)
+from trainctl.operations import nodes as operations
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.clusters import OrphanedMachine
-from trainctl.views.nodes import (
-    COLUMNS,
-    MACHINE_COLUMNS,
-    ended_lines,
-    machine_row,
-    machines_json,
-    machines_lines,
-    node_rows,
-    nodes_json,
-    nodes_lines,
-)
+from trainctl.views import nodes as views
 
 
 def list_command(
@@ -50,8 +22,8 @@ def list_command(
         bool, option("--orphans", "Machines in the account that the state doesn't have")
     ] = False,
     watch: Annotated[bool, option("--watch", "Refresh every 2 seconds until Ctrl-C")] = False,
-    every: AllStates = False,
-    format_: TableFormatOption = TableFormat.TEXT,
+    every: options.AllStates = False,
+    format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """List nodes with their GPUs, disk space, cached weights, runs, cost and idle time."""
     if watch and (orphans or format_ is TableFormat.CSV):
@@ -65,17 +37,23 @@ def list_command(
     if orphans:
         with open_workspace(session) as workspace:
             _note_unlisted(session, workspace)
-            _print_machines(session, find_orphans(workspace), format_)
+            _print_machines(session, operations.find_orphans(workspace), format_)
         return 0
     if watch:
         with open_workspace(session) as workspace:
             _watch(session, workspace, as_json=format_ is TableFormat.JSON)
         return 0
-    found, code = query_all(session, report_nodes, every=every)
+    found, code = query_all(session, operations.report_nodes, every=every)
     every_report = (report for reports in found.values() for report in reports)
     reports = list({(report.id, report.address): report for report in every_report}.values())
-    lines = nodes_lines(reports, session.output.width, now=time.time())
-    print_result(session.output, format_, nodes_json(reports), lines, (COLUMNS, node_rows(reports)))
+    lines = views.nodes_lines(reports, session.output.width, now=time.time())
+    print_result(
+        session.output,
+        format_,
+        views.nodes_json(reports),
+        lines,
+        (views.COLUMNS, views.node_rows(reports)),
+    )
     return code
 
 
@@ -85,13 +63,15 @@ def _watch(session: CliSession, workspace: Workspace, *, as_json: bool) -> None:
 
     if session.output.can_redraw and not as_json:
         with LiveDisplay(session.output) as live:
-            for reports in watch_nodes(workspace):
-                live.show(nodes_lines(reports, session.output.error_width, now=time.time()))
-    for reports in watch_nodes(workspace):
+            for reports in operations.watch_nodes(workspace):
+                live.show(views.nodes_lines(reports, session.output.error_width, now=time.time()))
+    for reports in operations.watch_nodes(workspace):
         if as_json:
-            session.output.json_lines([nodes_json(reports)])
+            session.output.json_lines([views.nodes_json(reports)])
         else:
-            session.output.prose(*nodes_lines(reports, session.output.width, now=time.time()), "")
+            session.output.prose(
+                *views.nodes_lines(reports, session.output.width, now=time.time()), ""
+            )
             session.output.flush()
 
 
@@ -102,7 +82,7 @@ def quarantine_command(
 ) -> int:
     """Give a node no new runs until it is released; live runs on it continue."""
     with open_workspace(session) as workspace:
-        found = quarantine(workspace, node, reason)
+        found = operations.quarantine(workspace, node, reason)
     session.output.print(
         f"{found.id} is quarantined. Release it: trainctl nodes release {found.id}."
     )
@@ -115,7 +95,7 @@ def release_command(
 ) -> int:
     """Give a quarantined node new runs again."""
     with open_workspace(session) as workspace:
-        found = release(workspace, node)
+        found = operations.release(workspace, node)
     session.output.print(f"{found.id} is released.")
     return 0
 
@@ -123,22 +103,22 @@ def release_command(
 def forget_command(
     session: CliSession,
     node: Annotated[str, argument("CLUSTER/NODE", "Node, e.g. lab/gpu-03")],
-    auto_approve: AutoApprove = False,
+    auto_approve: options.AutoApprove = False,
 ) -> int:
     """Remove a permanently lost node from the state, without touching it."""
     if not auto_approve:
         require_terminal(session)
     with open_workspace(session) as workspace:
         state = workspace.ledger.state()
-        _, recorded = recorded_node(state, node)
+        _, recorded = operations.recorded_node(state, node)
         question = f"Remove {recorded.id} and its runs from the state?"
-        if runs := live_runs_on(state, recorded):
+        if runs := operations.live_runs_on(state, recorded):
             are = "is" if len(runs) == 1 else "are"
             question += f" {', '.join(runs)} {are} recorded as running there."
         if not auto_approve and not approve(session, question):
             session.output.note("Nothing was changed.")
             return 1
-        forget(workspace, node)
+        operations.forget(workspace, node)
     session.output.print(
         f"Removed {recorded.id} from the state. Files in {recorded.root} on the node are kept."
     )
@@ -151,28 +131,28 @@ def reap_command(
         list[str] | None,
         option("--lineage ID", "End machines of a lost state instead (repeatable)"),
     ] = None,
-    auto_approve: AutoApprove = False,
-    format_: TableFormatOption = TableFormat.TEXT,
+    auto_approve: options.AutoApprove = False,
+    format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """End machines that this state's applies created and that the state doesn't have any more."""
     if not auto_approve:
         require_terminal(session)
     with open_workspace(session) as workspace:
         _note_unlisted(session, workspace)
-        machines = find_orphans(workspace, lineages or [""])
+        machines = operations.find_orphans(workspace, lineages or [""])
         if machines and not auto_approve:
-            lines = machines_lines(machines, time.time(), session.output.width)
+            lines = views.machines_lines(machines, time.time(), session.output.width)
             session.output.note(*lines)
             if not approve(session, "End these machines, with everything on them?"):
                 session.output.note("Nothing was changed.")
                 return 1
-        machines = end_machines(workspace, machines)
-    _print_machines(session, machines, format_, ended_lines(machines))
+        machines = operations.end_machines(workspace, machines)
+    _print_machines(session, machines, format_, views.ended_lines(machines))
     return 1 if any(machine.error for machine in machines) else 0
 
 
 def _note_unlisted(session: CliSession, workspace: Workspace) -> None:
-    for name in unlisted_providers(workspace):
+    for name in operations.unlisted_providers(workspace):
         session.output.note(f"Provider {name} can't list its machines.")
 
 
@@ -182,6 +162,6 @@ def _print_machines(
     format_: TableFormat,
     lines: list[str] | None = None,
 ) -> None:
-    lines = lines or machines_lines(machines, time.time(), session.output.width)
-    rows = (MACHINE_COLUMNS, [machine_row(machine) for machine in machines])
-    print_result(session.output, format_, machines_json(machines), lines, rows)
+    lines = lines or views.machines_lines(machines, time.time(), session.output.width)
+    rows = (views.MACHINE_COLUMNS, [views.machine_row(machine) for machine in machines])
+    print_result(session.output, format_, views.machines_json(machines), lines, rows)

@@ -16,17 +16,16 @@ from trainctl import __version__
 from trainctl.cli import options
 from trainctl.cli.options import (
     NO_FLAGS,
-    FormatOption,
     OptionSelection,
     OutputFormat,
     PlanFormat,
-    PlanFormatOption,
     PlanningFlags,
     option,
     print_result,
 )
 from trainctl.cli.plans import (
-    ApprovalFlags,
+    DEFAULT_APPLY,
+    ApplyFlags,
     load_plan,
     plan_from_flags,
     rest_command,
@@ -58,7 +57,7 @@ def plan_command(
         Path | None,
         option("--out FILE", 'Save the plan; apply it with "trainctl apply FILE"', options.OUTPUT),
     ] = None,
-    format_: PlanFormatOption = PlanFormat.TEXT,
+    format_: options.PlanFormatOption = PlanFormat.TEXT,
     sign: Annotated[
         Path | None,
         option("--sign KEY", "With --out, sign the plan by an SSH key: FILE.sig", options.OUTPUT),
@@ -66,7 +65,7 @@ def plan_command(
     detailed_exitcode: Annotated[
         bool, option("--detailed-exitcode", "Exit with 2 if there are changes", options.OUTPUT)
     ] = False,
-    expect_check: options.ExpectCheck = False,
+    approval: Annotated[ApplyFlags, OptionSelection("expect_check", ApplyFlags)] = DEFAULT_APPLY,
     flags: Annotated[
         PlanningFlags,
         OptionSelection(
@@ -90,7 +89,7 @@ def plan_command(
         if flags.untrusted:
             stack.enter_context(confined(session.directory, os.environ))
         workspace = stack.enter_context(open_workspace(session, flags))
-        approved = ApprovalFlags(check=expect_check).digest(session, workspace.state_url)
+        approved = approval.approved_digest(session, workspace.state_url)
         plan = plan_from_flags(workspace, flags)
         saved = out if plan.usable else None
         if saved is not None:
@@ -144,7 +143,7 @@ def graph_command(
 def show_command(
     session: CliSession,
     planfile: options.PlanFileArgument = None,
-    format_: PlanFormatOption = PlanFormat.TEXT,
+    format_: options.PlanFormatOption = PlanFormat.TEXT,
     out: Annotated[
         Path | None, option("--out FILE", "Write to this file, which is never code", options.OUTPUT)
     ] = None,
@@ -238,7 +237,7 @@ def test_command(
     session: CliSession,
     plan: Annotated[Path, option("--plan FILE", "Saved plan, or output of plan --format json")],
     flags: Annotated[PlanningFlags, OptionSelection("policy trust")] = NO_FLAGS,
-    format_: FormatOption = OutputFormat.TEXT,
+    format_: options.FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Check a saved plan against policies, also those of a file in the checkout."""
     with open_workspace(session, PlanningFlags(trust=flags.trust)) as workspace:

@@ -8,48 +8,21 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from trainctl.cli import options
-from trainctl.cli.options import (
-    FormatOption,
-    OutputFormat,
-    RunOption,
-    argument,
-    duration,
-    option,
-    print_result,
-)
+from trainctl.cli.options import OutputFormat, argument, duration, option, print_result
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, open_workspace, query_all
 from trainctl.errors import PartialApply, UsageError
 from trainctl.ledger.leases import OpenLease, open_leases
 from trainctl.model.address import Address
 from trainctl.model.reports import JobStatus
+from trainctl.operations.runs import lookup
+from trainctl.operations.runs import status as operations
 from trainctl.operations.runs.checkpoints import download_code
 from trainctl.operations.runs.control import stop_run, stop_runs
-from trainctl.operations.runs.lookup import (
-    JobRun,
-    find_run,
-    job_address,
-    newest_runs,
-    refresh_runs,
-    with_unrecorded_runs,
-)
-from trainctl.operations.runs.status import (
-    is_matrix,
-    job_status,
-    job_statuses,
-    pending_jobs,
-    watch_statuses,
-)
+from trainctl.operations.runs.lookup import JobRun
 from trainctl.operations.survey.weights import full_cache_warnings
 from trainctl.operations.workspace import Workspace
-from trainctl.views.runs.status import (
-    pending_job_lines,
-    refresh_error_lines,
-    status_json,
-    status_lines,
-    status_table,
-    sweep_lines,
-)
+from trainctl.views.runs import status as views
 from trainctl.views.state import lease_rows, unfinished_lines
 from trainctl.views.terminal.progress import ProgressDisplay
 from trainctl.views.terminal.text import escape, pluralize, warning_text
@@ -60,10 +33,10 @@ def status_command(
     address: Annotated[
         str | None, argument("ADDRESS", "Job or matrix, e.g. job.train [default: all jobs]")
     ] = None,
-    run: RunOption = None,
+    run: options.RunOption = None,
     watch: Annotated[bool, option("--watch", "Refresh every 2 seconds until Ctrl-C")] = False,
     every: options.AllStates = False,
-    format_: FormatOption = OutputFormat.TEXT,
+    format_: options.FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Show the status of jobs and their latest runs."""
     if every:
@@ -76,16 +49,16 @@ def status_command(
         return code
     if run is not None and address is None:
         raise UsageError("--run needs a job", "Use trainctl status ADDRESS --run RUN.")
-    job = job_address(address) if address is not None else None
+    job = lookup.job_address(address) if address is not None else None
     with open_workspace(session) as workspace:
         if watch:
             _watch(session, workspace, job, run, as_json=format_ is OutputFormat.JSON)
-        elif job is None or (run is None and is_matrix(workspace, job)):
+        elif job is None or (run is None and operations.is_matrix(workspace, job)):
             _print_jobs(session, _jobs_of(workspace, job), format_, job)
         else:
-            status = job_status(workspace, job, run)
-            lines = status_lines(status, time.time(), named=run is not None)
-            print_result(session.output, format_, status_json(status), lines)
+            status = operations.job_status(workspace, job, run)
+            lines = views.status_lines(status, time.time(), named=run is not None)
+            print_result(session.output, format_, views.status_json(status), lines)
         for text in full_cache_warnings(workspace):
             session.output.note(warning_text(text, code="cache-too-full"))
     return 0
@@ -104,9 +77,9 @@ def _watch(
 
     output = session.output
     with LiveDisplay(output) as live:
-        for statuses in watch_statuses(workspace, job, run):
+        for statuses in operations.watch_statuses(workspace, job, run):
             if as_json:
-                output.json_lines(map(status_json, statuses))
+                output.json_lines(map(views.status_json, statuses))
             elif output.can_redraw:
                 live.show(_watch_lines(statuses, job, output.error_width))
             else:
@@ -120,8 +93,8 @@ def _watch_lines(
     statuses: Sequence[JobStatus], job: Address | None, width: int | None
 ) -> list[str]:
     if job is not None and len(statuses) == 1:
-        return status_lines(statuses[0], time.time())
-    return status_table(statuses, width)
+        return views.status_lines(statuses[0], time.time())
+    return views.status_table(statuses, width)
 
 
 class _Jobs(NamedTuple):
@@ -132,7 +105,7 @@ class _Jobs(NamedTuple):
     def to_json(self, **more: str) -> dict[str, Any]:
         """Return the JSON of ``status``; ``more`` is added to each job."""
         return {
-            "jobs": [{**status_json(status), **more} for status in self.statuses],
+            "jobs": [{**views.status_json(status), **more} for status in self.statuses],
             "pending_jobs": [str(job) for job in self.pending],
             "leases": lease_rows(self.leases, time.time()),
         }
@@ -140,8 +113,8 @@ class _Jobs(NamedTuple):
 
 def _jobs_of(workspace: Workspace, matrix: Address | None = None) -> _Jobs:
     """Return all jobs, or those of one matrix, and all open leases."""
-    statuses = job_statuses(workspace, matrix)
-    pending = pending_jobs(workspace, statuses, matrix)
+    statuses = operations.job_statuses(workspace, matrix)
+    pending = operations.pending_jobs(workspace, statuses, matrix)
     leases = [] if matrix else open_leases(workspace.ledger.known())
     return _Jobs(statuses, pending, leases)
 
@@ -171,13 +144,13 @@ def _print_jobs(
         output.json(jobs.to_json())
         return
     lines = (
-        sweep_lines(statuses, time.time(), output.width)
+        views.sweep_lines(statuses, time.time(), output.width)
         if matrix
-        else status_table(statuses, output.width)
+        else views.status_table(statuses, output.width)
     )
-    pending = pending_job_lines(jobs.pending, statuses)
+    pending = views.pending_job_lines(jobs.pending, statuses)
     output.prose(*lines, *pending, *unfinished_lines(jobs.leases))
-    output.note(*refresh_error_lines(statuses))
+    output.note(*views.refresh_error_lines(statuses))
 
 
 def stop_command(
@@ -185,7 +158,7 @@ def stop_command(
     address: Annotated[
         str | None, argument("ADDRESS", "Job, or matrix to stop all of its runs")
     ] = None,
-    run: RunOption = None,
+    run: options.RunOption = None,
     grace: Annotated[str, option("--grace DURATION", "Grace period")] = "30s",
     every: Annotated[bool, option("--all", "Stop all live runs")] = False,
     auto_approve: options.AutoApprove = False,
@@ -199,10 +172,10 @@ def stop_command(
     with open_workspace(session) as workspace:
         if address is None:
             return _stop_many(session, workspace, _live_runs(workspace), seconds)
-        job = job_address(address)
-        if run is None and is_matrix(workspace, job):
+        job = lookup.job_address(address)
+        if run is None and operations.is_matrix(workspace, job):
             return _stop_matrix(session, workspace, job, seconds, auto_approve=auto_approve)
-        job_run = find_run(with_unrecorded_runs(workspace), job, run)
+        job_run = lookup.find_run(lookup.with_unrecorded_runs(workspace), job, run)
         with ProgressDisplay(session.output) as progress:
             ended = stop_run(workspace, job_run, seconds, progress.listen)
     before = "" if job_run.record.status.live else " already"
@@ -212,7 +185,9 @@ def stop_command(
 
 def _live_runs(workspace: Workspace, job: Address | None = None) -> list[JobRun]:
     """Return the live runs of all jobs, or of one matrix."""
-    refreshed = refresh_runs(workspace, list(newest_runs(with_unrecorded_runs(workspace), job)))
+    refreshed = lookup.refresh_runs(
+        workspace, list(lookup.newest_runs(lookup.with_unrecorded_runs(workspace), job))
+    )
     return [run for run, _ in refreshed if run.record.status.live]
 
 
@@ -222,7 +197,7 @@ def _stop_matrix(
     live = _live_runs(workspace, job)
     if live and not auto_approve:
         if not session.stdin.isatty():
-            jobs = len(list(newest_runs(with_unrecorded_runs(workspace), job)))
+            jobs = len(list(lookup.newest_runs(lookup.with_unrecorded_runs(workspace), job)))
             raise UsageError(
                 f"{job} has {pluralize(jobs, 'job')} with {pluralize(len(live), 'live run')}",
                 "Use --auto-approve to stop all of them, "
@@ -256,12 +231,14 @@ def _stop_line(run: JobRun, outcome: str) -> str:
 def download_command(
     session: CliSession,
     address: options.JobArgument,
-    run: RunOption = None,
+    run: options.RunOption = None,
     target: options.OutputDirectory = Path(),
     archive: Annotated[bool, option("--no-unzip", "Save the archive PROJECT_JOB_RUN.tar")] = False,
 ) -> int:
     """Download the source code used by a run to the directory PROJECT_JOB_RUN."""
     with open_workspace(session) as workspace:
-        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
+        job_run = lookup.find_run(
+            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
+        )
         session.output.print(str(download_code(workspace, job_run, target, archive=archive)))
     return 0

@@ -12,7 +12,6 @@ from trainctl.cli.options import (
     OptionSelection,
     PlanningFlags,
     TableFormat,
-    TableFormatOption,
     argument,
     option,
     print_result,
@@ -23,30 +22,28 @@ from trainctl.errors import UsageError
 from trainctl.operations.runs.control import runs_waiting_for_secrets, send_secrets
 from trainctl.operations.secrets import check_secrets, exit_code, push_secret, require_storable
 from trainctl.secrets.sources import MAX_BYTES
+from trainctl.views import secrets as views
 from trainctl.views.events import TextEventPrinter
 from trainctl.views.problems import diagnostic_lines, explain_hint_lines
-from trainctl.views.secrets import (
-    SECRET_COLUMNS,
-    pushed_lines,
-    secret_lines,
-    secret_rows,
-    secrets_json,
-)
 from trainctl.views.terminal.progress import ProgressDisplay
 
 
 def check_command(
     session: CliSession,
-    format_: TableFormatOption = TableFormat.TEXT,
+    format_: options.TableFormatOption = TableFormat.TEXT,
     flags: Annotated[PlanningFlags, OptionSelection("trust variables var_files")] = NO_FLAGS,
 ) -> int:
     """Show sources, recipients and permissions of secrets. Sends no secret to a node."""
     with open_with_trust(session, flags) as workspace:
         checks = check_secrets(workspace)
     output = session.output
-    lines = secret_lines(checks, output.width)
+    lines = views.secret_lines(checks, output.width)
     print_result(
-        output, format_, secrets_json(checks), lines, (SECRET_COLUMNS, secret_rows(checks))
+        output,
+        format_,
+        views.secrets_json(checks),
+        lines,
+        (views.SECRET_COLUMNS, views.secret_rows(checks)),
     )
     problems = [problem for check in checks for problem in check.problems]
     if format_ is not TableFormat.JSON:
@@ -97,7 +94,7 @@ def push_command(
             if pushed is None:
                 session.output.note("Nothing was changed.")
                 return 1
-            session.output.prose(*pushed_lines(pushed))
+            session.output.prose(*views.pushed_lines(pushed))
         waiting = runs_waiting_for_secrets(workspace, name)
         if not waiting and name is None:
             session.output.print("No runs wait for secrets.")

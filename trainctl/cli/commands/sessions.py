@@ -8,23 +8,11 @@ import time
 from typing import Annotated
 
 from trainctl.cli import options
-from trainctl.cli.options import RunOption, argument, invalid_value, option
+from trainctl.cli.options import argument, option
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import NodeUnreachable, UsageError
-from trainctl.operations.runs.control import (
-    entry_command,
-    extend_session,
-    forward_port,
-    ssh_config,
-)
-from trainctl.operations.runs.lookup import (
-    find_run,
-    job_address,
-    newest_runs,
-    select_runs,
-    with_unrecorded_runs,
-)
+from trainctl.operations.runs import control, lookup
 from trainctl.views.terminal.text import second
 
 RankOption = Annotated[int, option("--rank N", "Rank of the run")]
@@ -39,7 +27,7 @@ def ssh_command(
             "COMMAND", "Command after --; one word is a line for the shell [default: a shell]"
         ),
     ] = None,
-    run: RunOption = None,
+    run: options.RunOption = None,
     rank: RankOption = 0,
     with_secrets: Annotated[
         bool, option("--with-secrets", "Set the variables that hold secrets, too")
@@ -52,14 +40,18 @@ def ssh_command(
     if address is None and not config:
         raise UsageError("missing ADDRESS", "Use trainctl ssh ADDRESS, or trainctl ssh --config.")
     with open_workspace(session) as workspace:
-        state = with_unrecorded_runs(workspace)
+        state = lookup.with_unrecorded_runs(workspace)
         if address is None or config:
-            runs = select_runs(state, job_address(address), run) if address else newest_runs(state)
-            for line in ssh_config(workspace, runs):
+            runs = (
+                lookup.select_runs(state, lookup.job_address(address), run)
+                if address
+                else lookup.newest_runs(state)
+            )
+            for line in control.ssh_config(workspace, runs):
                 session.output.print(line)
             return 0
-        job_run = find_run(state, job_address(address), run)
-        argv = entry_command(
+        job_run = lookup.find_run(state, lookup.job_address(address), run)
+        argv = control.entry_command(
             workspace,
             job_run,
             rank,
@@ -76,18 +68,20 @@ def proxy_command(
     session: CliSession,
     address: options.JobArgument,
     port: Annotated[str, argument("PORT", "Port of the run, or LOCAL:PORT for another one here")],
-    run: RunOption = None,
+    run: options.RunOption = None,
     rank: RankOption = 0,
 ) -> int:
     """Forward a local port to a port of a run until Ctrl-C, e.g. for TensorBoard or Jupyter."""
     local, _, remote = port.rpartition(":")
     ports = [text for text in (local or remote, remote) if text.isdigit() and 0 < int(text) < 2**16]
     if len(ports) != 2:
-        raise invalid_value("PORT", ValueError(f"{port!r} is not PORT or LOCAL:PORT"))
+        raise options.invalid_value("PORT", ValueError(f"{port!r} is not PORT or LOCAL:PORT"))
     here, there = map(int, ports)
     with open_workspace(session) as workspace:
-        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
-        with forward_port(workspace, job_run, rank, here, there) as works:
+        job_run = lookup.find_run(
+            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
+        )
+        with control.forward_port(workspace, job_run, rank, here, there) as works:
             session.output.print(
                 f"http://127.0.0.1:{here} is port {there} of {job_run.job.address}, run "
                 f"{job_run.record.number}. Press Ctrl-C to end."
@@ -104,13 +98,15 @@ def proxy_command(
 def extend_command(
     session: CliSession,
     address: options.JobArgument,
-    run: RunOption = None,
+    run: options.RunOption = None,
     minutes: Annotated[int, option("--minutes N", "Minutes to add")] = 60,
 ) -> int:
     """Let a run keep its GPUs, mounts and files for longer after its commands have ended."""
     with open_workspace(session) as workspace:
-        job_run = find_run(with_unrecorded_runs(workspace), job_address(address), run)
-        until = extend_session(workspace, job_run, minutes)
+        job_run = lookup.find_run(
+            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
+        )
+        until = control.extend_session(workspace, job_run, minutes)
     when = f"until {second(until)} UTC" if until else "after its commands have ended"
     session.output.print(
         f"{job_run.job.address}: run {job_run.record.number} keeps its place {when}"

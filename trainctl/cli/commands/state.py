@@ -11,17 +11,8 @@ from typing import Annotated
 
 from trainctl import __version__
 from trainctl.base.filesystem.files import read_json
-from trainctl.cli.options import (
-    AllStates,
-    DryRun,
-    FormatOption,
-    OutputFormat,
-    TableFormat,
-    TableFormatOption,
-    argument,
-    option,
-    print_result,
-)
+from trainctl.cli import options
+from trainctl.cli.options import OutputFormat, TableFormat, argument, option, print_result
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import addresses, open_workspace, query_all
 from trainctl.errors import ManifestError, StateError, UsageError
@@ -35,18 +26,7 @@ from trainctl.ledger.renaming import renames
 from trainctl.ledger.usage import run_usage, usage_rows
 from trainctl.model.address import Address
 from trainctl.operations.states import rekey
-from trainctl.views.state import (
-    LEASE_COLUMNS,
-    USAGE_COLUMNS,
-    history_json,
-    history_lines,
-    lease_lines,
-    lease_rows,
-    resource_json,
-    resource_lines,
-    usage_json,
-    usage_lines,
-)
+from trainctl.views import state as views
 
 
 class UsageGrouping(StrEnum):
@@ -57,7 +37,7 @@ class UsageGrouping(StrEnum):
     USER = "user"
 
 
-def list_command(session: CliSession, format_: FormatOption = OutputFormat.TEXT) -> int:
+def list_command(session: CliSession, format_: options.FormatOption = OutputFormat.TEXT) -> int:
     """List resources in the state."""
     with open_workspace(session) as workspace:
         names = [str(address) for address in sorted(workspace.ledger.state().resources)]
@@ -69,7 +49,7 @@ def show_command(
     session: CliSession,
     address: Annotated[str, argument("ADDRESS", "Resource, e.g. job.train")],
     at: Annotated[int | None, option("--at SERIAL", "Show the resource at this serial")] = None,
-    format_: FormatOption = OutputFormat.TEXT,
+    format_: options.FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Show a resource in the state."""
     parsed = addresses((address,), "ADDRESS")[0]
@@ -78,7 +58,9 @@ def show_command(
     recorded = state.resources.get(parsed)
     if recorded is None:
         raise not_in_state_error(parsed)
-    print_result(session.output, format_, resource_json(recorded), resource_lines(recorded))
+    print_result(
+        session.output, format_, views.resource_json(recorded), views.resource_lines(recorded)
+    )
     return 0
 
 
@@ -90,27 +72,29 @@ def pull_command(session: CliSession) -> int:
     return 0
 
 
-def leases_command(session: CliSession, format_: TableFormatOption = TableFormat.TEXT) -> int:
+def leases_command(
+    session: CliSession, format_: options.TableFormatOption = TableFormat.TEXT
+) -> int:
     """List changes that are in progress or were interrupted, with the IDs for force-unlock."""
     with open_workspace(session) as workspace:
         leases, now = open_leases(workspace.ledger.state()), workspace.ledger.clock.now()
-    lines = lease_lines(leases, now, session.output.width)
-    rows = lease_rows(leases, now)
-    print_result(session.output, format_, {"leases": rows}, lines, (LEASE_COLUMNS, rows))
+    lines = views.lease_lines(leases, now, session.output.width)
+    rows = views.lease_rows(leases, now)
+    print_result(session.output, format_, {"leases": rows}, lines, (views.LEASE_COLUMNS, rows))
     return 0
 
 
 def history_command(
     session: CliSession,
     address: Annotated[str | None, argument("ADDRESS", "Only changes of this resource")] = None,
-    format_: FormatOption = OutputFormat.TEXT,
+    format_: options.FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Show the apply history: what was changed, when and by whom."""
     parsed = addresses((address,), "ADDRESS")[0] if address else None
     with open_workspace(session) as workspace:
         rows = workspace.ledger.history(parsed)
-    lines = history_lines(rows, parsed, session.output.width)
-    print_result(session.output, format_, history_json(rows), lines)
+    lines = views.history_lines(rows, parsed, session.output.width)
+    print_result(session.output, format_, views.history_json(rows), lines)
     return 0
 
 
@@ -122,8 +106,8 @@ def usage_command(
     since: Annotated[
         str | None, option("--since TIME", "Date, or duration such as 30d [default: all runs]")
     ] = None,
-    every: AllStates = False,
-    format_: TableFormatOption = TableFormat.TEXT,
+    every: options.AllStates = False,
+    format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Show GPU hours and cost of runs, from the history of the state."""
     from trainctl.cli.commands.logs import parse_time
@@ -134,9 +118,9 @@ def usage_command(
     states, code = query_all(session, lambda state: run_usage(state.ledger.entries()), every=every)
     runs = {run.id: run for usage in states.values() for run in usage}  # copied states share runs
     rows, total = (usage_rows(runs.values(), key, start or 0.0, now) for key in (by, "total"))
-    form = usage_json(rows, total, by, start, now)
-    lines = usage_lines(rows, total, by, session.output.width)
-    print_result(session.output, format_, form, lines, (USAGE_COLUMNS, form["rows"]))
+    form = views.usage_json(rows, total, by, start, now)
+    lines = views.usage_lines(rows, total, by, session.output.width)
+    print_result(session.output, format_, form, lines, (views.USAGE_COLUMNS, form["rows"]))
     return code
 
 
@@ -173,7 +157,7 @@ def mv_command(
     session: CliSession,
     source: Annotated[str, argument("SOURCE", "Recorded address, e.g. job.sft")],
     destination: Annotated[str, argument("DESTINATION", "New address, e.g. job.tune")],
-    dry_run: DryRun = False,
+    dry_run: options.DryRun = False,
 ) -> int:
     """Rename a resource in the state.
 
@@ -198,7 +182,7 @@ def mv_command(
 def rm_command(
     session: CliSession,
     address: Annotated[list[str], argument("ADDRESS...", "Resources to remove")],
-    dry_run: DryRun = False,
+    dry_run: options.DryRun = False,
 ) -> int:
     """Remove resources from the state, without touching what they stand for."""
     parsed = addresses(address, "ADDRESS")
