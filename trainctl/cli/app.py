@@ -205,14 +205,15 @@ class LazyGroup(TyperGroup):
         """Write the help page from the table, without importing any command."""
         from trainctl.cli.help import group_help, root_help
 
+        def summaries(rows: Sequence[CommandRow | CommandGroup]) -> list[tuple[str, str]]:
+            return [(row.name, row.help) for row in rows]
+
         if ctx.parent is None:
-            sections = [(title, _summaries(rows)) for title, rows in COMMAND_SECTIONS.items()]
-            text = root_help(self, sections, formatter.width)
+            sections = {title: summaries(rows) for title, rows in COMMAND_SECTIONS.items()}
+            text = root_help(self, list(sections.items()), formatter.width)
         else:
-            rows = _summaries(self.rows)
-            text = group_help(
-                f"{self.help}.", ctx.command_path, rows, self.default, formatter.width
-            )
+            path, rows = ctx.command_path, summaries(self.rows)
+            text = group_help(f"{self.help}.", path, rows, self.default, formatter.width)
         formatter.write(text)
 
 
@@ -224,10 +225,6 @@ class HelpPageCommand(TyperCommand):
         from trainctl.cli.help import command_help
 
         formatter.write(command_help(self, ctx.command_path, formatter.width))
-
-
-def _summaries(rows: Sequence[CommandRow | CommandGroup]) -> list[tuple[str, str]]:
-    return [(row.name, row.help) for row in rows]
 
 
 def build() -> LazyGroup:
@@ -322,13 +319,14 @@ class _PlainParser:
 
     def coerce(self, value: Any, param: _Parameter, ctx: typer.Context) -> Any:
         """Return the value of a word, or the list of those of several."""
-        if param.multiple or param.nargs == -1:
-            return [self._parse(word, param, ctx) for word in value or ()]
-        return None if value is None else self._parse(value, param, ctx)
-
-    def _parse(self, word: Any, param: _Parameter, ctx: typer.Context) -> Any:
-        try:
-            return self.kind(word)
-        except ValueError:
-            wanted = _KINDS.get(self.kind) or "one of " + ", ".join(self.kind)  # type: ignore[call-overload, arg-type]
-            raise typer.BadParameter(f"{word!r} is not {wanted}", ctx=ctx, param=param) from None
+        several = param.multiple or param.nargs == -1
+        words = (value or ()) if several else () if value is None else (value,)
+        values = []
+        for word in words:
+            try:
+                values.append(self.kind(word))
+            except ValueError:
+                wanted = _KINDS.get(self.kind) or "one of " + ", ".join(self.kind)  # type: ignore[call-overload, arg-type]
+                text = f"{word!r} is not {wanted}"
+                raise typer.BadParameter(text, ctx=ctx, param=param) from None
+        return values if several else next(iter(values), None)

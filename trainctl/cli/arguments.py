@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from typer.core import TyperOption
@@ -53,7 +54,12 @@ class _ArgumentScan:
 def normalize_arguments(arguments: Sequence[str], root: LazyGroup) -> list[str]:
     """Return the arguments for the parser; UsageError suggests similar names."""
     words = _ArgumentScan(root, root)
-    todo = deque(_join_names(arguments, [row.name for row in root.rows]))
+    todo = deque(arguments)
+    for first, second in (row.name.split() for row in root.rows if " " in row.name):
+        pairs = list(pairwise(arguments))
+        if (first, second) in pairs:  # a name of two words, such as "import truss", is one word
+            at = pairs.index((first, second))
+            todo = deque([*arguments[:at], f"{first} {second}", *arguments[at + 2 :]])
     while todo:
         word = todo.popleft()
         if word == "--":
@@ -71,17 +77,6 @@ def normalize_arguments(arguments: Sequence[str], root: LazyGroup) -> list[str]:
         choices = ", ".join(row.name for row in words.command.rows)
         raise UsageError(f"{' '.join(words.path)}: missing command", f"Use one of: {choices}.")
     return words.front + words.rest
-
-
-def _join_names(arguments: Sequence[str], names: Iterable[str]) -> list[str]:
-    """Return the arguments with names of two words, such as ``import truss``, as one."""
-    joined = list(arguments)
-    for first, second in (name.split() for name in names if " " in name):
-        for at in range(len(joined) - 1):
-            if joined[at : at + 2] == [first, second]:
-                joined[at : at + 2] = [f"{first} {second}"]
-                return joined
-    return joined
 
 
 def _scan_word(words: _ArgumentScan, word: str) -> None:
@@ -129,9 +124,9 @@ def _scan_flag(words: _ArgumentScan, word: str, todo: deque[str]) -> None:
             target.append(flag.negative)
     elif value is not None:
         target += [name, value]
-    elif (
-        without := _WITHOUT_NUMBER.get(" ".join([*words.path, name]))
-    ) and not _starts_with_number(todo):
+    elif (without := _WITHOUT_NUMBER.get(" ".join([*words.path, name]))) and not (
+        todo and todo[0].lstrip("-")[:1].isdigit()
+    ):
         target.append(without)
     else:
         target += [name, _next_value(words, name, todo)]
@@ -158,10 +153,6 @@ def _next_value(words: _ArgumentScan, name: str, todo: deque[str]) -> str:
         path = " ".join(words.path)
         raise UsageError(f"{path + ': ' if path else ''}missing value for {name}")
     return todo.popleft()
-
-
-def _starts_with_number(todo: deque[str]) -> bool:
-    return bool(todo) and todo[0].lstrip("-")[:1].isdigit()
 
 
 def _flags_of(command: ClickCommand) -> dict[str, _Flag]:

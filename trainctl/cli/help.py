@@ -102,14 +102,10 @@ def option_row(option: TyperOption) -> Row:
     short = next((f"{name}, " for name in names if not name.startswith("--")), "")
     long = next(name for name in names if name.startswith("--"))
     metavar = "" if option.is_flag else f" {option.metavar or (option.name or '').upper()}"
-    return f"{short}{long}{metavar}", f"{option.help or ''}{_default(option)}"
-
-
-def _default(option: TyperOption) -> str:
     value = option.default.value if isinstance(option.default, Enum) else option.default
-    if value is None or isinstance(value, bool) or not option.show_default:
-        return ""
-    return f" [default: {value}]"
+    is_shown = option.show_default and value is not None and not isinstance(value, bool)
+    default = f" [default: {value}]" if is_shown else ""
+    return f"{short}{long}{metavar}", f"{option.help or ''}{default}"
 
 
 def _description(text: str | None, width: int) -> Iterator[str]:

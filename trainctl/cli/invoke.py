@@ -8,7 +8,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from types import TracebackType
 
 from typer import Abort, Exit, TyperException
 
@@ -24,7 +23,7 @@ def invoke(arguments: Sequence[str]) -> int:
     session = CliSession.of_process()
     hide_tracebacks(session)
     try:
-        code = _run_guarded(arguments, session)
+        code = _run(arguments, session)
         session.output.flush()
     except BrokenPipeError:
         _discard_output()
@@ -35,9 +34,13 @@ def invoke(arguments: Sequence[str]) -> int:
     return code
 
 
-def _run_guarded(arguments: Sequence[str], session: CliSession) -> int:
+def _run(arguments: Sequence[str], session: CliSession) -> int:
     try:
-        return _run(arguments, session)
+        root = build()
+        words = normalize_arguments(arguments, root)
+        with root.make_context("trainctl", words, obj=session) as ctx:
+            code: int = root.invoke(ctx)
+            return code
     except Exit as done:
         return done.exit_code
     except TrainctlError as error:
@@ -50,14 +53,6 @@ def _run_guarded(arguments: Sequence[str], session: CliSession) -> int:
         raise
     except OSError as error:
         return report_system(error, session)
-
-
-def _run(arguments: Sequence[str], session: CliSession) -> int:
-    root = build()
-    words = normalize_arguments(arguments, root)
-    with root.make_context("trainctl", words, obj=session) as ctx:
-        code: int = root.invoke(ctx)
-        return code
 
 
 def _discard_output() -> None:
@@ -106,34 +101,20 @@ def report_interrupt(session: CliSession) -> int:
 def hide_tracebacks(session: CliSession) -> None:
     """Print unexpected exceptions as short, redacted messages."""
 
-    def crash(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
-        _crash(error, session)
-
-    def crash_of_thread(args: threading.ExceptHookArgs) -> None:
-        if args.exc_value is not None:
-            _crash(args.exc_value, session)
+    def crash(_: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, KeyboardInterrupt | Abort):
+            report_interrupt(session)
+        elif session.debug and error is not None:
+            session.output.note(_trace(error))
+        elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            report_system(error, session)
+        elif error is not None:
+            text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            hint = "Report this bug with the traceback that --log-level debug prints."
+            report(TrainctlError(f"internal error: {text}", hint, code="internal-error"), session)
 
     sys.excepthook = crash
-    threading.excepthook = crash_of_thread
-
-
-def _crash(error: BaseException, session: CliSession) -> None:
-    if isinstance(error, KeyboardInterrupt | Abort):
-        report_interrupt(session)
-    elif session.debug:
-        session.output.note(_trace(error))
-    elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        report_system(error, session)
-    else:
-        text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-        report(
-            TrainctlError(
-                f"internal error: {text}",
-                "Report this bug with the traceback that --log-level debug prints.",
-                code="internal-error",
-            ),
-            session,
-        )
+    threading.excepthook = lambda args: crash(*args[:3])
 
 
 def _trace(error: BaseException) -> str:

@@ -64,53 +64,35 @@ def execute_plan(
         apply_flags.stop_running, apply_flags.named_runs, apply_flags.lock_seconds
     )
     options = ApplyOptions(permit, parallelism, apply_flags.lockfile is not None)
-    if apply_flags.format is OutputFormat.JSON:
-        emit = JsonEventPrinter(session.output)
-        workspace.notify = lambda text: emit(Event(EventType.DIAGNOSTIC, text))
+
+    def run(emit: Emit, interrupt: Interrupt) -> tuple[ApplyResult, FollowedRuns, int]:
         if resumed:
             workspace.notify(resumption_text(plan))
-        with Interrupt(session.output.note) as interrupt:
-            result, followed, code = _apply_and_follow(
-                workspace, plan, options, apply_flags, emit, interrupt
-            )
+        result = apply(workspace, plan, options, emit, interrupt)
+        if not apply_flags.wait:
+            return result, {}, exit_code(result, ())
+        reconciler = Reconciler(emit, interrupt, parallelism)
+        runs = follow_apply(workspace, plan, result, reconciler, emit, interrupt)
+        followed = {run.job.address: run.record for run in runs}
+        return result, followed, exit_code(result, runs)
+
+    output = session.output
+    if apply_flags.format is OutputFormat.JSON:
+        emit = JsonEventPrinter(output)
+        workspace.notify = lambda text: emit(Event(EventType.DIAGNOSTIC, text))
+        with Interrupt(output.note) as interrupt:
+            result, followed, code = run(emit, interrupt)
         if code != 0 or not apply_flags.follows:  # following prints its own summary
             emit(summary_event(result, code, followed))
         return code
-    with ProgressDisplay(session.output) as progress, Interrupt(progress.note) as interrupt:
+    with ProgressDisplay(output) as progress, Interrupt(progress.note) as interrupt:
         workspace.notify = progress.note
-        if resumed:
-            workspace.notify(resumption_text(plan))
-        result, followed, code = _apply_and_follow(
-            workspace,
-            plan,
-            options,
-            apply_flags,
-            TextEventPrinter(session.output, progress),
-            interrupt,
-        )
-    output = session.output
+        result, followed, code = run(TextEventPrinter(output, progress), interrupt)
     output.note(*explain_hint_lines(result.failed.values(), output.error_style))
     output.prose(*result_lines(result, output, followed, destroy=plan.options.destroy))
     if not (apply_flags.wait or apply_flags.follows):
         output.note(*follow_lines(live_started_jobs(workspace, result)))
     return code
-
-
-def _apply_and_follow(
-    workspace: Workspace,
-    plan: Plan,
-    options: ApplyOptions,
-    apply_flags: ApplyFlags,
-    emit: Emit,
-    interrupt: Interrupt,
-) -> tuple[ApplyResult, FollowedRuns, int]:
-    result = apply(workspace, plan, options, emit, interrupt)
-    if not apply_flags.wait:
-        return result, {}, exit_code(result, ())
-    reconciler = Reconciler(emit, interrupt, options.parallelism)
-    runs = follow_apply(workspace, plan, result, reconciler, emit, interrupt)
-    followed = {run.job.address: run.record for run in runs}
-    return result, followed, exit_code(result, runs)
 
 
 def plan_and_apply(

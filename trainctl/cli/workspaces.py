@@ -49,7 +49,10 @@ def open_workspace(
         untrusted=flags.untrusted,
     )
     return Workspace(
-        settings, desired, session.output.note, lambda question: _confirm(session, question)
+        settings,
+        desired,
+        session.output.note,
+        lambda question: session.stdin.isatty() and approve(session, question),
     )
 
 
@@ -89,10 +92,6 @@ def report_unreachable(
     """Warn about unreachable nodes; return the exit code."""
     session.output.note(*unreachable_lines(unreachable, missing))
     return NodeUnreachable.exit_code if unreachable else 0
-
-
-def _confirm(session: CliSession, question: str) -> bool:
-    return session.stdin.isatty() and approve(session, question)
 
 
 def addresses(values: Sequence[str] | None, flag: str) -> tuple[Address, ...]:

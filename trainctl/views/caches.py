@@ -168,29 +168,14 @@ EVICT_COLUMNS = ("node", "id", "source", "files", "bytes", "last_used", "leased_
 VERIFY_COLUMNS = ("node", "id", "source", "files", "bytes", "outcome", "corrupt_files", "detail")
 
 
-def evict_json(report: CacheReport, *, dry_run: bool) -> dict[str, Any]:
-    """Return the JSON of ``cache evict``."""
+def listings_json(report: CacheReport, columns: Sequence[str], **first: int) -> dict[str, Any]:
+    """Return the JSON of ``cache evict`` or ``cache verify``; ``first`` are its own values."""
     return {
-        "dry_run": dry_run,
+        **first,
         "freed": report.freed,
-        "listings": cache_rows(report, EVICT_COLUMNS),
-        "unreachable": unreachable_cache_rows(report),
+        "listings": cache_rows(report, columns),
+        "unreachable": [{"node": node, "reason": reason} for node, reason in report.unreachable],
     }
-
-
-def verify_json(report: CacheReport) -> dict[str, Any]:
-    """Return the JSON of ``cache verify``."""
-    return {
-        "bytes": report.hashed,
-        "freed": report.freed,
-        "listings": cache_rows(report, VERIFY_COLUMNS),
-        "unreachable": unreachable_cache_rows(report),
-    }
-
-
-def unreachable_cache_rows(report: CacheReport) -> list[dict[str, str]]:
-    """Return the unreachable nodes as JSON."""
-    return [{"node": node, "reason": reason} for node, reason in report.unreachable]
 
 
 def unreachable_cache_lines(report: CacheReport) -> list[str]:

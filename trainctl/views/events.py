@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from trainctl.base.units import format_duration
@@ -15,6 +14,7 @@ from trainctl.model.events import Event, EventType
 from trainctl.views.problems import error_lines
 from trainctl.views.terminal.output import TerminalOutput
 from trainctl.views.terminal.progress import ProgressDisplay
+from trainctl.views.terminal.text import format_timestamp
 
 _PROGRESS_SECONDS = 1.0
 """Seconds between two progress events of one address."""
@@ -57,13 +57,8 @@ class JsonEventPrinter:
             diagnostics = (item for item in error.diagnostics if isinstance(item, Diagnostic))
             self.refuse(diagnostics, error.exit_code)
             return
-        data = {
-            "severity": "error",
-            "code": error.code,
-            "summary": error.summary,
-            "detail": error.detail,
-            "address": error.address,
-        }
+        named = ("code", "summary", "detail", "address")
+        data = {"severity": "error", **{name: getattr(error, name) for name in named}}
         self(Event(EventType.DIAGNOSTIC, str(error), None, data))
         self.close("failed", {"exit_code": error.exit_code})
 
@@ -88,11 +83,9 @@ class JsonEventPrinter:
 
 
 def _event_json(event: Event, now: float) -> dict[str, Any]:
-    when = now if event.time is None else event.time
-    time_ = datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds")
     return {
         "type": event.type.value,
-        "time": time_.replace("+00:00", "Z"),
+        "time": format_timestamp(now if event.time is None else event.time),
         "address": str(event.address) if event.address else None,
         "message": event.message,
         "data": dict(event.data),
@@ -133,31 +126,24 @@ class TextEventPrinter:
                 self._closed = True
 
     def _line(self, event: Event) -> None:
-        text = _event_text(event)
+        data = event.data
+        text = f"{event.address}: {event.message}" if event.address else event.message
+        if event.type is EventType.STEP_STARTED:
+            text += "…"
+        if data.get("seconds") is not None:
+            text += f" ({format_duration(data['seconds'])})"
+        if event.type is EventType.STEP_DONE and data.get("run"):
+            text += f", run {data['run']}"
+        details = str(data.get("detail") or "").splitlines()
+        text = "\n".join([text, *(f"  {line}" for line in details)])
         with self._progress.suspended():
             if event.type is EventType.STEP_FAILED:
-                detail, code = str(event.data.get("detail") or ""), event.data.get("code")
-                error = TrainctlError(event.message, detail, code=code)
+                detail = str(data.get("detail") or "")
+                error = TrainctlError(event.message, detail, code=data.get("code"))
                 self._output.note(*error_lines(error, str(event.address), self._output.error_style))
             elif event.type in _UNCOLORED_EVENTS:
                 self._output.note(text)
             else:
-                self._output.print(self._colored(event, text))
+                color = _COLORS.get(event.type)
+                self._output.print(self._output.style(text, color) if color else text)
                 self._output.flush()
-
-    def _colored(self, event: Event, text: str) -> str:
-        color = _COLORS.get(event.type)
-        return self._output.style(text, color) if color else text
-
-
-def _event_text(event: Event) -> str:
-    text = f"{event.address}: {event.message}" if event.address else event.message
-    data = event.data
-    if event.type is EventType.STEP_STARTED:
-        text += "…"
-    if data.get("seconds") is not None:
-        text += f" ({format_duration(data['seconds'])})"
-    if event.type is EventType.STEP_DONE and data.get("run"):
-        text += f", run {data['run']}"
-    detail = str(data.get("detail") or "")
-    return "\n".join([text, *(f"  {line}" for line in detail.splitlines())])

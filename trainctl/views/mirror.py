@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -46,21 +46,17 @@ def mirror_lines(inventory: MirrorInventory, width: int | None = None) -> list[s
     if not inventory.rows:
         is_empty = not (inventory.unfinished or inventory.unreferenced)
         return ["The mirror is empty." if is_empty else _total_lines(inventory)]
-    return [*_table(inventory.rows, width), "", _total_lines(inventory)]
-
-
-def _table(rows: Sequence[InventoryRow], width: int | None) -> list[str]:
     headers = ["SOURCE", "SERVER", "REVISION", "FILES", "SIZE", "SHARED", _USED, "PROJECTS", "PEOPLE"]  # fmt: skip
-    cells = [_cells(row, server) for row, server in zip(rows, _servers(rows), strict=True)]
-    return table(
+    rows = inventory.rows
+    lines = table(
         headers,
-        cells,
+        [_cells(row, server) for row, server in zip(rows, _servers(rows), strict=True)],
         width=width,
         right=frozenset({"FILES", "SIZE", "SHARED"}),
-        shrinks=frozenset(_NARROWEST),
         narrowest=_NARROWEST,
         drops=("PEOPLE", "PROJECTS", _USED, "REVISION"),
     )
+    return [*lines, "", _total_lines(inventory)]
 
 
 _COMPLETE = "complete"
@@ -121,9 +117,8 @@ def _total_lines(inventory: MirrorInventory) -> str:
 _MOST_LINES = 1000
 """Maximum number of findings in text."""
 FINDING_COLUMNS = ("path", "problem", "bytes", "sources", "outcome", "detail")
-GC_COLUMNS = (
-    "action", "source", "revision", "listing", "files", "bytes", "project", "owner", "address", "lineage", "last_used",
-)  # fmt: skip
+_RECORD = ("source", "revision", "listing", "files", "bytes", "project", "owner", "address", "lineage")  # fmt: skip
+GC_COLUMNS = ("action", *_RECORD, "last_used")
 
 
 def mirror_verify_json(report: VerifyReport) -> dict[str, Any]:
@@ -133,10 +128,7 @@ def mirror_verify_json(report: VerifyReport) -> dict[str, Any]:
         "blobs": report.blobs,
         "bytes": report.bytes,
         "findings": [
-            {
-                "path": finding.key,
-                **{name: form[name] for name in FINDING_COLUMNS[1:]},
-            }
+            {"path": finding.key, **{name: form[name] for name in FINDING_COLUMNS[1:]}}
             for finding in report.findings
             for form in [to_json(finding)]
         ],
@@ -196,15 +188,21 @@ def gc_json(report: GcReport) -> dict[str, Any]:
             {"listing": listing.listing, "files": listing.files, "bytes": listing.bytes}
             for listing in report.listings
         ],
-        "dropped": [_reference_json(reference) for reference in report.dropped],
-        "kept": [_reference_json(reference) for reference in report.kept],
-        "busy": [_reference_json(reference) for reference in report.busy],
+        **{
+            name: [
+                {
+                    **{key: reference.record.get(key) for key in _RECORD},
+                    "last_used": format_timestamp(reference.last_used),
+                }
+                for reference in getattr(report, name)
+            ]
+            for name in ("dropped", "kept", "busy")
+        },
     }
 
 
-def gc_rows(report: GcReport) -> list[dict[str, Any]]:
-    """Return the CSV rows of ``mirror gc``, with an ``action`` column."""
-    form = gc_json(report)
+def gc_rows(form: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the CSV rows of the JSON of ``mirror gc``, with an ``action`` column."""
     return [
         {"action": name, **row}
         for name in ("removed", "dropped", "kept", "busy")
@@ -221,10 +219,19 @@ def gc_lines(report: GcReport, width: int | None = None) -> list[str]:
     if report.kept:
         lines += table(
             ["KEPT", "REVISION", "SIZE", "PROJECT", "OWNER", _USED],
-            [_kept_cells(reference) for reference in report.kept],
+            [
+                [
+                    escape(str(reference.record.get("source"))),
+                    short_revision(str(reference.record.get("revision"))),
+                    format_bytes(int(reference.record.get("bytes") or 0)),
+                    escape(str(reference.record.get("project"))),
+                    escape(str(reference.record.get("owner"))),
+                    format_minute(reference.last_used),
+                ]
+                for reference in report.kept
+            ],
             width=width,
             right=frozenset({"SIZE"}),
-            shrinks=frozenset(_NARROWEST),
             narrowest=_NARROWEST,
             drops=("OWNER", "REVISION", _USED),
         )
@@ -237,29 +244,8 @@ def gc_lines(report: GcReport, width: int | None = None) -> list[str]:
     return [*lines, *([""] if lines else []), f"{format_bytes(report.bytes)} {verb}: {amount}."]
 
 
-def _kept_cells(reference: StoredReference) -> list[str]:
-    record = reference.record
-    return [
-        escape(str(record.get("source"))),
-        short_revision(str(record.get("revision"))),
-        format_bytes(int(record.get("bytes") or 0)),
-        escape(str(record.get("project"))),
-        escape(str(record.get("owner"))),
-        format_minute(reference.last_used),
-    ]
-
-
 def _reference_owner(reference: StoredReference) -> str:
     record = reference.record
     return escape(
         f"{record.get('source')} for {record.get('address')} of {record.get('project')} ({record.get('owner')})"
     )
-
-
-def _reference_json(reference: StoredReference) -> dict[str, Any]:
-    record = reference.record
-    named = ("source", "revision", "listing", "files", "bytes", "project", "owner", "address", "lineage")  # fmt: skip
-    return {
-        **{name: record.get(name) for name in named},
-        "last_used": format_timestamp(reference.last_used),
-    }

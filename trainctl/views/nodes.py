@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.units import format_bytes, format_duration
-from trainctl.model.reports import NodeReport, NodeUsage, format_run
+from trainctl.model.reports import NodeReport, format_run
 from trainctl.views.terminal.text import escape, format_timestamp, table
 
 if TYPE_CHECKING:
@@ -27,9 +27,24 @@ def nodes_json(reports: Sequence[NodeReport]) -> dict[str, Any]:
     return {"nodes": [_node_json(report) for report in reports]}
 
 
-def node_rows(reports: Sequence[NodeReport]) -> list[dict[str, Any]]:
-    """Return the CSV rows of ``nodes``: counts instead of lists."""
-    return [_row(_node_json(report)) for report in reports]
+def node_rows(form: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the CSV rows of the JSON of ``nodes``: counts instead of lists."""
+    return [
+        {
+            **node,
+            "gpus": len(node["gpus"]),
+            "gpus_free": _free(node),
+            "disk_total": node["disk"]["total"],
+            "disk_free": node["disk"]["free"],
+            "cache_limit": node["cache"]["limit"],
+            "cache_used": node["cache"]["used"],
+            "listings": [listing["id"] for listing in node["cache"]["listings"]],
+            "gpus_claimed": _count(node, "claimed_by"),
+            "gpus_used": _count(node, "used_by"),
+            "quarantine": (node["quarantine"] or {}).get("reason"),
+        }
+        for node in form["nodes"]
+    ]
 
 
 def nodes_lines(
@@ -78,12 +93,12 @@ def _clock(seconds: float) -> str:
 
 def _node_json(report: NodeReport) -> dict[str, Any]:
     facts: Mapping[str, Any] = report.found or {}
-    cache = facts.get("cache") or {}
+    cache, usage = facts.get("cache") or {}, report.usage
+    shutdown = facts.get("idle_shutdown") or None
+    since = format_timestamp(usage.since)
+    quarantine = {"reason": usage.quarantine, "since": since, "by": usage.by}
     return {
-        "cluster": report.cluster,
-        "name": report.name,
-        "address": report.address,
-        "status": report.status,
+        **{name: getattr(report, name) for name in ("cluster", "name", "address", "status")},
         "reachable": report.found is not None or report.status == "missing",
         "reason": report.why or facts.get("gpus_problem"),
         "addresses": list(facts.get("addresses") or ()),
@@ -102,31 +117,17 @@ def _node_json(report: NodeReport) -> dict[str, Any]:
         },
         "runs": [format_run(run) for run in _runs(report)],
         "projects": [run.get("project") for run in _runs(report)],
-        "idle_shutdown": _idle_shutdown(facts.get("idle_shutdown")),
-        **_usage_json(report.usage),
-    }
-
-
-def _usage_json(usage: NodeUsage) -> dict[str, Any]:
-    quarantine = {
-        "reason": usage.quarantine,
-        "since": format_timestamp(usage.since),
-        "by": usage.by,
-    }
-    return {
+        "idle_shutdown": shutdown
+        and {
+            **{name: format_timestamp(shutdown[name]) for name in _SHUTDOWN_TIMES},
+            "seconds_left": shutdown["seconds_left"],
+        },
         "quarantine": quarantine if usage.quarantine else None,
         "created_at": format_timestamp(usage.created_at),
         "price_per_hour": usage.price_per_hour,
         "cost": None if usage.cost is None else round(usage.cost, 4),
         "idle_since": format_timestamp(usage.idle_since),
     }
-
-
-def _idle_shutdown(report: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if not report:
-        return None
-    times = {name: format_timestamp(report[name]) for name in _SHUTDOWN_TIMES}
-    return {**times, "seconds_left": report["seconds_left"]}
 
 
 _SHUTDOWN_TIMES = ("idle_since", "taken_back", "at_risk")
@@ -138,22 +139,6 @@ def _runs(report: NodeReport) -> Sequence[Mapping[str, Any]]:
 
 _LISTING = ("id", "source", "bytes", "leased_by", "projects")
 _GPU = ("index", "uuid", "name", "memory_mib", "claimed_by", "project", "used_by")
-
-
-def _row(form: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **form,
-        "gpus": len(form["gpus"]),
-        "gpus_free": _free(form),
-        "disk_total": form["disk"]["total"],
-        "disk_free": form["disk"]["free"],
-        "cache_limit": form["cache"]["limit"],
-        "cache_used": form["cache"]["used"],
-        "listings": [listing["id"] for listing in form["cache"]["listings"]],
-        "gpus_claimed": _count(form, "claimed_by"),
-        "gpus_used": _count(form, "used_by"),
-        "quarantine": (form["quarantine"] or {}).get("reason"),
-    }
 
 
 def _count(form: Mapping[str, Any], user: str) -> int:
@@ -193,13 +178,8 @@ MACHINE_COLUMNS = (
 _MACHINE_HEADERS = ["NODE", "MACHINE", "TYPE", "STATE", "UP", "COST", "LINEAGE"]
 
 
-def machines_json(machines: Sequence[OrphanedMachine]) -> dict[str, Any]:
-    """Return the JSON of ``nodes --orphans`` and ``nodes reap``."""
-    return {"machines": [machine_row(machine) for machine in machines]}
-
-
 def machine_row(orphan: OrphanedMachine) -> dict[str, Any]:
-    """Return the JSON of one machine, which is also its CSV row."""
+    """Return the JSON of a machine in ``nodes --orphans`` and ``nodes reap``, which is also its CSV row."""
     machine = orphan.machine
     names = ("id", "cluster", "node", "lineage", "key", "state", "type", "zone", "price_per_hour")
     return {
@@ -219,7 +199,19 @@ def machines_lines(
     """Return a table of machines and their total cost."""
     if not machines:
         return ["No orphaned machines."]
-    rows = [_machine_cells(orphan, now) for orphan in machines]
+    rows = []
+    for orphan in machines:
+        machine, launched = orphan.machine, orphan.machine.launched_at
+        words = (
+            f"{machine.cluster}/{machine.node}",
+            machine.id,
+            machine.type,
+            machine.state,
+            "" if launched is None else format_duration(max(0.0, now - launched)),
+            "" if orphan.cost is None else f"{orphan.cost:.2f}",
+            "this state" if orphan.of_this_state else machine.lineage,
+        )
+        rows.append([escape(word) for word in words])
     lines = table(_MACHINE_HEADERS, rows, right=frozenset({"UP", "COST"}), width=width)
     hourly = sum(orphan.machine.price_per_hour or 0.0 for orphan in machines)
     total = sum(orphan.cost or 0.0 for orphan in machines)
@@ -237,18 +229,3 @@ def ended_lines(machines: Sequence[OrphanedMachine]) -> list[str]:
         name = f"{orphan.machine.cluster}/{orphan.machine.node} ({orphan.machine.id})"
         lines.append(escape(f"{name}: {orphan.error}" if orphan.error else f"Ended {name}."))
     return lines
-
-
-def _machine_cells(orphan: OrphanedMachine, now: float) -> list[str]:
-    machine = orphan.machine
-    launched = machine.launched_at
-    words = (
-        f"{machine.cluster}/{machine.node}",
-        machine.id,
-        machine.type,
-        machine.state,
-        "" if launched is None else format_duration(max(0.0, now - launched)),
-        "" if orphan.cost is None else f"{orphan.cost:.2f}",
-        "this state" if orphan.of_this_state else machine.lineage,
-    )
-    return [escape(word) for word in words]

@@ -132,40 +132,26 @@ def excerpt_lines(where: Position | None, width: int = WIDTH) -> list[str]:
         return []
     line, column = excerpt
     number = str(where.line)
-    text, caret = _window(
-        _escaped_line(line[:column]),
-        _escaped_line(line[column:].rstrip()),
-        max(width - len(number) - 5, _NARROWEST),
+    available = max(width - len(number) - 5, _NARROWEST)
+    before, after = (
+        escape(part.replace("\t", _TAB)) for part in (line[:column], line[column:].rstrip())
     )
-    return [f"  {number} | {text}", f"  {' ' * len(number)} | {' ' * caret}^"]
-
-
-def _escaped_line(text: str) -> str:
-    return escape(text.replace("\t", _TAB))
-
-
-def _window(before: str, after: str, width: int) -> tuple[str, int]:
-    """Shorten both parts to a width; return the text and the caret's column."""
-    if display_width(before) + display_width(after) > width:
-        before = _last(before, max(width // 2, width - display_width(after)))
-        after = _first(after, width - display_width(before))
-    return before + after, display_width(before)
-
-
-def _first(text: str, width: int) -> str:
-    return text if display_width(text) <= width else _cut(text, width) + "…"
-
-
-def _last(text: str, width: int) -> str:
-    return text if display_width(text) <= width else "…" + _cut(text[::-1], width)[::-1]
+    if display_width(before) + display_width(after) > available:
+        most = max(available // 2, available - display_width(after))
+        before = _cut(before[::-1], most)[::-1]
+        after = _cut(after, available - display_width(before))
+    caret = " " * display_width(before)
+    return [f"  {number} | {before}{after}", f"  {' ' * len(number)} | {caret}^"]
 
 
 def _cut(text: str, width: int) -> str:
-    """Return the start of a text in fewer than ``width`` columns."""
+    """Shorten the end of a text to a width."""
+    if display_width(text) <= width:
+        return text
     text = text[:width]
     while display_width(text) >= width:
         text = text[:-1]
-    return text
+    return text + "…"
 
 
 _WIDEST = 100

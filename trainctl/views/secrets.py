@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from trainctl.secrets.sources import SecretCheck, SecretPush, SecretUseCheck
@@ -40,7 +40,19 @@ def secret_lines(checks: Sequence[SecretCheck], width: int | None = None) -> lis
     if not checks:
         return ["The manifest declares no secrets."]
     headers = ["SECRET", "FROM", "READABLE", "USED BY", "FOR", "SENT TO", "ALLOWED"]
-    return table(headers, [*_cells(checks)], width=width, shrinks=frozenset({"FROM"}))
+    cells: list[list[str]] = []
+    for check in checks:
+        first = [
+            check.spec.name,
+            f"{check.spec.origin} {check.spec.source}",
+            _WORDS[check.readable],
+        ]
+        for use in [_use_cells(use_check) for use_check in check.uses]:
+            cells.append([*first, use["by"], use["purpose"], use["to"], _WORDS[use["allowed"]]])
+            first = ["", "", ""]
+        if not check.uses:
+            cells.append([*first, "-", "-", "-", "-"])
+    return table(headers, cells, width=width, shrinks=frozenset({"FROM"}))
 
 
 def pushed_lines(pushed: SecretPush) -> list[str]:
@@ -58,26 +70,6 @@ def pushed_lines(pushed: SecretPush) -> list[str]:
     ]
 
 
-def _cells(checks: Sequence[SecretCheck]) -> Iterator[list[str]]:
-    for check in checks:
-        first = [
-            check.spec.name,
-            f"{check.spec.origin} {check.spec.source}",
-            _bool_text(check.readable),
-        ]
-        if not check.uses:
-            yield [*first, "-", "-", "-", "-"]
-        for use_check in check.uses:
-            yield [
-                *first,
-                use_check.use.by,
-                use_check.use.purpose,
-                _recipient(use_check),
-                _bool_text(use_check.allowed),
-            ]
-            first = ["", "", ""]
-
-
 def _secret_cells(check: SecretCheck) -> dict[str, Any]:
     return {
         "name": check.spec.name,
@@ -89,21 +81,13 @@ def _secret_cells(check: SecretCheck) -> dict[str, Any]:
 
 
 def _use_cells(use_check: SecretUseCheck) -> dict[str, Any]:
+    use = use_check.use
     return {
-        "by": use_check.use.by,
-        "purpose": use_check.use.purpose,
-        "to": _recipient(use_check),
+        "by": use.by,
+        "purpose": use.purpose,
+        "to": str(use.to.host) if use.to else f"nodes of cluster.{use.cluster}",
         "allowed": use_check.allowed,
     }
 
 
-def _recipient(use_check: SecretUseCheck) -> str:
-    return (
-        str(use_check.use.to.host)
-        if use_check.use.to
-        else f"nodes of cluster.{use_check.use.cluster}"
-    )
-
-
-def _bool_text(value: bool) -> str:
-    return "yes" if value else "no"
+_WORDS = {True: "yes", False: "no"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +10,7 @@ from trainctl.base.units import format_bytes, format_duration
 from trainctl.ledger.codec import recorded_to_json
 from trainctl.ledger.history import HistoryRow
 from trainctl.ledger.leases import OpenLease
-from trainctl.ledger.state import Intent, RecordedResource, State
+from trainctl.ledger.state import RecordedResource, State
 from trainctl.ledger.usage import UsageRow
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
@@ -33,11 +33,7 @@ from trainctl.views.terminal.text import (
 )
 
 _HIDDEN = frozenset({"runs", "nodes", "created", "quarantine"})
-
-
 _BELOW = " " * 8
-
-
 LEASE_COLUMNS = ("address", "action", "actor", "since", "age_seconds", "interrupted", "id")
 _HOLDERS = {True: "ended", False: "running", None: "unknown"}
 _NEXT = (
@@ -89,8 +85,9 @@ def unfinished_lines(leases: Sequence[OpenLease]) -> list[str]:
         return []
     lines = ["", "Started and not finished:"]
     for lease in leases:
-        end = ", interrupted" if lease.interrupted else ""
-        lines.append(f"  {_intent(lease.intent)}{end}")
+        intent, end = lease.intent, ", interrupted" if lease.interrupted else ""
+        actor, start = literal(intent.holder.actor), second(intent.time)
+        lines.append(f"  {intent.action} {intent.address} by {actor} since {start} UTC{end}")
     return [*lines, *_next_lines(leases)]
 
 
@@ -119,15 +116,23 @@ def state_lines(state: State, leases: Sequence[OpenLease] = ()) -> list[str]:
 def resource_lines(recorded: RecordedResource, style: Style = plain) -> list[str]:
     """Return all values of a resource."""
     values = {**recorded.outputs, **recorded.attributes}
-    shown = {key: value for key, value in values.items() if key not in _HIDDEN}
+    rows = list(added_rows({key: value for key, value in values.items() if key not in _HIDDEN}))
+    size = max((display_width(row.name) for row in rows), default=0)
     lines = [style(f"{recorded.address} ({recorded.provider})", "bold")]
-    lines += _values(shown)
-    lines += [f"  node {escape(line)}" for line in _nodes(recorded)]
-    lines += [f"  run {escape(line)}" for line in _runs(recorded)]
+    lines += [f"  {pad(row.name, size)} = {brief(row.after)}" for row in rows]
+    entries = quarantined(recorded)
+    for node in recorded.outputs.get("nodes") or ():
+        entry = entries.get(f"{recorded.address.name}/{node.get('name')}")
+        status = f", quarantined: {entry.reason}" if entry else ""
+        place = f"{node.get('name')} at {node.get('address')}, {node.get('root')}"
+        lines.append(f"  node {escape(place + status)}")
+    for run in map(RunRecord.from_json, recorded.outputs.get("runs") or ()):
+        words = run.status.words + (f": {run.error}" if run.error else "")
+        places = ", ".join(rank.place for rank in run.ranks)
+        parts = (f"{run.number} ({run.id})", words, places, second(run.created_at))
+        lines.append(f"  run {escape('  '.join(filter(None, parts)))}")
     if recorded.depends_on:
-        lines.append(
-            f"  depends on {', '.join(str(dependency) for dependency in recorded.depends_on)}"
-        )
+        lines.append(f"  depends on {', '.join(map(str, recorded.depends_on))}")
     if recorded.lifecycle.prevent_destroy:
         lines.append("  is protected (prevent_destroy)")
     return lines
@@ -149,7 +154,7 @@ def history_lines(
             escape(row.actor),
             row.address or "",
             escape(row.action),
-            " ".join(part for part in (_status(row.status), row.run) if part),
+            " ".join(filter(None, (_status(row.status), row.run))),
             escape((row.reason or "").replace("_", " ")),
             _transfer_text(row),
         ]
@@ -213,7 +218,10 @@ def summary(recorded: RecordedResource) -> str:
         newest = RunRecord.from_json(runs[-1]) if runs else None
         return f"run {newest.number} {newest.status.words}" if newest else "not run yet"
     if kind is Kind.WEIGHTS:
-        return _weights(values)
+        revision, size = short_revision(values.get("revision")), values.get("bytes")
+        if size is None or values.get("files") is None:
+            return revision
+        return f"{revision}, {pluralize(values['files'], 'file')}, {format_bytes(size)}"
     if kind is Kind.CLUSTER:
         barred = len(quarantined(recorded))
         count = pluralize(len(values.get("nodes") or ()), "node")
@@ -224,44 +232,6 @@ def summary(recorded: RecordedResource) -> str:
 def _status(status: str) -> str:
     """Format a status: ``TRAINING_JOB_DEPLOY_FAILED`` as ``deploy failed``."""
     return escape(status.removeprefix("TRAINING_JOB_").replace("_", " ").lower())
-
-
-def _weights(values: Mapping[str, Any]) -> str:
-    revision = short_revision(values.get("revision"))
-    size = values.get("bytes")
-    files = values.get("files")
-    if size is None or files is None:
-        return revision
-    return f"{revision}, {pluralize(files, 'file')}, {format_bytes(size)}"
-
-
-def _values(values: Mapping[str, Any]) -> list[str]:
-    rows = list(added_rows(values))
-    size = max((display_width(row.name) for row in rows), default=0)
-    return [f"  {pad(row.name, size)} = {brief(row.after)}" for row in rows]
-
-
-def _nodes(recorded: RecordedResource) -> Iterator[str]:
-    entries = quarantined(recorded)
-    for node in recorded.outputs.get("nodes") or ():
-        entry = entries.get(f"{recorded.address.name}/{node.get('name')}")
-        status = f", quarantined: {entry.reason}" if entry else ""
-        yield f"{node.get('name')} at {node.get('address')}, {node.get('root')}{status}"
-
-
-def _runs(recorded: RecordedResource) -> Iterator[str]:
-    for value in recorded.outputs.get("runs") or ():
-        run = RunRecord.from_json(value)
-        when = second(run.created_at)
-        nodes = ", ".join(rank.place for rank in run.ranks)
-        error = f": {run.error}" if run.error else ""
-        parts = [f"{run.number} ({run.id})", run.status.words + error, nodes, when]
-        yield "  ".join(part for part in parts if part)
-
-
-def _intent(intent: Intent) -> str:
-    start = second(intent.time)
-    return f"{intent.action} {intent.address} by {literal(intent.holder.actor)} since {start} UTC"
 
 
 def resource_json(recorded: RecordedResource) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from trainctl.views.nodes import (
     MACHINE_COLUMNS,
     ended_lines,
     machine_row,
-    machines_json,
     machines_lines,
     node_rows,
     nodes_json,
@@ -56,7 +55,7 @@ def test_nodes(screen: SnapshotAssertion) -> None:
     ]  # fmt: skip
     (first, second) = documents[2]["nodes"]
     assert (first["cost"], second["quarantine"]) == (5.0, None)
-    (row, _) = node_rows([quarantined, free])
+    (row, _) = node_rows(nodes_json([quarantined, free]))
     assert (row["gpus_claimed"], row["gpus_used"], row["quarantine"]) == (1, 0, "ECC errors")
 
 
@@ -91,8 +90,9 @@ def test_orphaned_machines(screen: SnapshotAssertion) -> None:
     failed = [orphans[0], replace(orphans[1], error="access denied")]
     screens = [machines_lines(orphans, 10800.0), ended_lines(failed), machines_lines([], 0.0)]
     assert text(*screens) == screen
-    assert problems("machines", machines_json(orphans)) == []
-    assert set(machine_row(orphans[0])) == set(MACHINE_COLUMNS)
+    rows = [machine_row(orphan) for orphan in orphans]
+    assert problems("machines", {"machines": rows}) == []
+    assert set(rows[0]) == set(MACHINE_COLUMNS)
 
 
 FILES = (

@@ -42,7 +42,7 @@ from trainctl.store.references import StoredReference
 from trainctl.store.survey import InventoryRow as MirrorRow
 from trainctl.store.survey import MirrorInventory
 from trainctl.store.verify import Finding, FindingOutcome, VerifyReport
-from trainctl.views.caches import evict_json, verify_json
+from trainctl.views.caches import EVICT_COLUMNS, VERIFY_COLUMNS, listings_json
 from trainctl.views.mirror import gc_json, mirror_json, mirror_verify_json
 from trainctl.views.plan.json import plan_json
 from trainctl.views.runs.checkpoints import checkpoints_json
@@ -156,9 +156,11 @@ def listings() -> Iterator[tuple[str, Any]]:
 
     row: CachedListing = {"id": "0" * 64, "source": "", "bytes": 0, "last_used": None, "files": 0}
     evicted: CachedListing = {**row, "outcome": "busy", "leased_by": ["job.a run 1"]}
-    yield "cache-evict", evict_json(CacheReport((("lab/n", evicted),), 5), dry_run=True)
+    report = CacheReport((("lab/n", evicted),), 5)
+    yield "cache-evict", listings_json(report, EVICT_COLUMNS, dry_run=True)
     corrupt: CachedListing = {**row, "outcome": "corrupt", "corrupt_files": ["x"], "detail": "why"}
-    yield "cache-verify", verify_json(CacheReport((("lab/n", corrupt),), 5, 6))
+    report = CacheReport((("lab/n", corrupt),), 5, 6)
+    yield "cache-verify", listings_json(report, VERIFY_COLUMNS, bytes=6)
 
 
 def test_other_forms_match_their_schemas() -> None:

@@ -15,7 +15,20 @@ from trainctl.errors import NodeUnreachable, UsageError
 from trainctl.inputs.environment import project_id
 from trainctl.model.address import slug
 from trainctl.operations.caches import CacheSelection, clear, evict, select_cache, summarize, verify
-from trainctl.views import caches as views
+from trainctl.views.caches import (
+    EVICT_COLUMNS,
+    VERIFY_COLUMNS,
+    cache_csv,
+    cache_full_warning,
+    cache_json,
+    cache_lines,
+    cleared_lines,
+    evict_lines,
+    listings_json,
+    other_node_lines,
+    unreachable_cache_lines,
+    verify_lines,
+)
 from trainctl.views.terminal.progress import ProgressDisplay
 from trainctl.views.terminal.text import pluralize, warning_text
 
@@ -73,18 +86,18 @@ def summarize_command(
     print_result(
         session.output,
         "text" if form is SummaryFormat.TABLE else form,
-        views.cache_json(usage, identity, by, unreachable, descending=descending),
-        views.cache_lines(usage, identity, by, descending=descending, width=width) if usage else (),
-        views.cache_csv(usage, by, descending=descending),
+        cache_json(usage, identity, by, unreachable, descending=descending),
+        cache_lines(usage, identity, by, descending=descending, width=width) if usage else (),
+        cache_csv(usage, by, descending=descending),
     )
     if usage is None or summary is None:
         text = f"{project} has no training cache yet"
         session.output.note(warning_text(text, code="no-training-cache"))
         return 0
-    warning = views.cache_full_warning(usage)
+    warning = cache_full_warning(usage)
     if warning:
         session.output.note(warning_text(warning, code="cache-too-full"))
-    session.output.note(*views.other_node_lines(usage, unreachable))
+    session.output.note(*other_node_lines(usage, unreachable))
     return 0 if summary.same else NodeUnreachable.exit_code
 
 
@@ -112,14 +125,14 @@ def clear_command(
         if not (auto_approve or dry_run):
             preview = clear(workspace, chosen, age, dry_run=True)
             if not preview.files:
-                print_result(session.output, format_, asdict(preview), views.cleared_lines(preview))
+                print_result(session.output, format_, asdict(preview), cleared_lines(preview))
                 return 1 if preview.left else 0
             size = f"{pluralize(preview.files, 'file')} ({format_bytes(preview.bytes)})"
             if not approve(session, f"Remove {size} from {chosen.directory}?"):
                 session.output.note("Nothing was removed.")
                 return 1
         result = clear(workspace, chosen, age, dry_run=dry_run)
-    print_result(session.output, format_, asdict(result), views.cleared_lines(result))
+    print_result(session.output, format_, asdict(result), cleared_lines(result))
     return 1 if result.left else 0
 
 
@@ -137,10 +150,11 @@ def verify_command(
             selection,
             lambda node_id, done, total: progress.track(node_id, "verifying", done, total),
         )
-    lines = views.verify_lines(report, session.output.width)
-    rows = (views.VERIFY_COLUMNS, views.cache_rows(report, views.VERIFY_COLUMNS))
-    print_result(session.output, format_, views.verify_json(report), lines, rows)
-    session.output.note(*views.unreachable_cache_lines(report))
+    lines = verify_lines(report, session.output.width)
+    form = listings_json(report, VERIFY_COLUMNS, bytes=report.hashed)
+    rows = (VERIFY_COLUMNS, form["listings"])
+    print_result(session.output, format_, form, lines, rows)
+    session.output.note(*unreachable_cache_lines(report))
     corrupt = any(row["outcome"] == "corrupt" for _, row in report.listings)
     return 1 if corrupt or report.unreachable else 0
 
@@ -161,9 +175,10 @@ def evict_command(
         report = evict(
             workspace, CacheSelection(cluster, tuple(node or ())), names, dry_run=dry_run
         )
-    lines = views.evict_lines(report, dry_run=dry_run, width=session.output.width)
-    rows = (views.EVICT_COLUMNS, views.cache_rows(report, views.EVICT_COLUMNS))
-    print_result(session.output, format_, views.evict_json(report, dry_run=dry_run), lines, rows)
-    session.output.note(*views.unreachable_cache_lines(report))
+    lines = evict_lines(report, dry_run=dry_run, width=session.output.width)
+    form = listings_json(report, EVICT_COLUMNS, dry_run=dry_run)
+    rows = (EVICT_COLUMNS, form["listings"])
+    print_result(session.output, format_, form, lines, rows)
+    session.output.note(*unreachable_cache_lines(report))
     stays = any(row["outcome"] != "evicted" for _, row in report.listings)
     return 1 if (names and stays) or report.unreachable else 0

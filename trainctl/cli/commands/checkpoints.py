@@ -32,7 +32,14 @@ from trainctl.operations.runs.checkpoints import (
     upload_checkpoints,
 )
 from trainctl.operations.runs.deploy import prepare_serving, write_serving
-from trainctl.views.runs import checkpoints as views
+from trainctl.views.runs.checkpoints import (
+    CHECKPOINT_COLUMNS,
+    artifacts_json,
+    checkpoint_table,
+    checkpoints_json,
+    serving_lines,
+    skipped_links_text,
+)
 from trainctl.views.terminal.text import warning_text
 
 
@@ -96,12 +103,10 @@ def list_command(
         checkpoints.sort(key=_SORT_KEYS[sort])
     if order is options.SortOrder.DESC:
         checkpoints.reverse()
-    form = views.checkpoints_json(checkpoints, unreachable)
+    form = checkpoints_json(checkpoints, unreachable)
     several = len({job_run.job.address for job_run in runs}) > 1
-    lines = views.checkpoint_table(checkpoints, session.output.width, jobs=kept or several)
-    print_result(
-        session.output, format_, form, lines, (views.CHECKPOINT_COLUMNS, form["checkpoints"])
-    )
+    lines = checkpoint_table(checkpoints, session.output.width, jobs=kept or several)
+    print_result(session.output, format_, form, lines, (CHECKPOINT_COLUMNS, form["checkpoints"]))
     return report_unreachable(session, unreachable, "the checkpoints")
 
 
@@ -130,7 +135,7 @@ def download_command(
         session.output.note(f"Warning: {warning}")
     if skipped_links:
         session.output.note(
-            f"{views.skipped_links_text(skipped_links)}: the target is missing or outside the checkpoint directory"
+            f"{skipped_links_text(skipped_links)}: the target is missing or outside the checkpoint directory"
         )
     return 0
 
@@ -156,13 +161,11 @@ def url_command(
             f"--expires {expires}: must be between 1s and 7d", "Use for example 12h or 7d."
         )
     with open_with_trust(session, flags) as workspace:
-        job_run = lookup.find_run(
-            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
-        )
+        job_run = lookup.named_run(workspace, address, run)
         files = artifacts(workspace, job_run, name, seconds)
     if format_ is OutputFormat.JSON:
         job = str(job_run.job.address).removeprefix("job.")
-        session.output.json(views.artifacts_json(job, time.time(), files), links=True)
+        session.output.json(artifacts_json(job, time.time(), files), links=True)
     else:
         for artifact in files:
             session.output.print(artifact.url, links=True)
@@ -177,9 +180,7 @@ def upload_command(
 ) -> int:
     """Upload checkpoints that a finished or lost run left on its node."""
     with open_with_trust(session, flags) as workspace:
-        job_run = lookup.find_run(
-            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
-        )
+        job_run = lookup.named_run(workspace, address, run)
         sync = upload_checkpoints(workspace, job_run)
     if not sync:
         session.output.print("The run saves no checkpoints.")
@@ -216,9 +217,7 @@ def deploy_command(
     """Write a directory with the weights of a checkpoint, and a manifest of a job that serves it."""
     output = session.output
     with open_with_trust(session, flags) as workspace:
-        job_run = lookup.find_run(
-            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
-        )
+        job_run = lookup.named_run(workspace, address, run)
         rows = checkpoints_of(workspace, job_run).rows(brief=False, of=0)
         serving = prepare_serving(
             workspace, job_run, rows, checkpoint, base_model, cluster, engine, force=force
@@ -229,5 +228,5 @@ def deploy_command(
         output.note(f"Warning: {warning}")
     for line in serving.warnings:
         output.note(warning_text(line, code="stale-weights"))
-    output.print("\n".join(views.serving_lines(serving, directory, dry_run=dry_run)))
+    output.print("\n".join(serving_lines(serving, directory, dry_run=dry_run)))
     return 0

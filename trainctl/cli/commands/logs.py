@@ -128,9 +128,7 @@ def logs_command(
     times = (parse_time("--since", since), parse_time("--until", until))
     selection = LogSelection(rank, *times, grep, tail, follow, prepare)
     with open_workspace(session) as workspace:
-        job_run = lookup.find_run(
-            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
-        )
+        job_run = lookup.named_run(workspace, address, run)
         return print_logs(session, workspace, job_run, selection, format_).code
 
 
@@ -155,9 +153,7 @@ def metrics_command(
     if plot and (follow or format_ is not TableFormat.TEXT):
         raise UsageError("--plot can't be used with --follow or --format", "Use one of them.")
     with open_workspace(session) as workspace:
-        job_run = lookup.find_run(
-            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
-        )
+        job_run = lookup.named_run(workspace, address, run)
         if follow:
             _follow(session, workspace, job_run, rank, as_json=format_ == "json")
             return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,6 @@ from trainctl.errors import ManifestError, UsageError
 from trainctl.manifest.fields import fields, find, nearest_path
 from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Diagnostic, Severity, error_reference, explanations, nearest
-from trainctl.operations.workspace import Workspace
 from trainctl.plugin_api import discovery
 from trainctl.views.problems import (
     code_lines,
@@ -66,7 +65,12 @@ def validate_command(session: CliSession, format_: options.FormatOption = Output
     output = session.output
     with open_workspace(session, PlanningFlags(offline=True)) as workspace:
         try:
-            diagnostics = [*workspace.desired.warnings, *_mirror_overlaps(workspace)]
+            diagnostics = list(workspace.desired.warnings)
+            if any(address.kind is Kind.WEIGHTS for address in workspace.desired.resources):
+                # imports mirror code on demand
+                from trainctl.operations.plan_checks import mirror_overlaps
+
+                diagnostics += mirror_overlaps(workspace)
         except ManifestError as error:
             diagnostics = [
                 diagnostic for diagnostic in error.diagnostics if isinstance(diagnostic, Diagnostic)
@@ -87,15 +91,6 @@ def validate_command(session: CliSession, format_: options.FormatOption = Output
     if valid:
         output.print("The manifest is valid.")
     return 0 if valid else 1
-
-
-def _mirror_overlaps(workspace: Workspace) -> Iterable[Diagnostic]:
-    """Find sources that overlap the mirror; imports mirror code on demand."""
-    if all(address.kind is not Kind.WEIGHTS for address in workspace.desired.resources):
-        return ()
-    from trainctl.operations.plan_checks import mirror_overlaps
-
-    return mirror_overlaps(workspace)
 
 
 def fmt_command(
@@ -146,25 +141,20 @@ def explain_command(
 ) -> int:
     """Explain a manifest field, or the code of an error or warning."""
     known = explanations()
-    if all_ or name is None:
-        _print_codes(session, in_full=all_, form=format_)
+    output = session.output
+    if all_ and format_ is ExplainFormat.MARKDOWN:
+        output.print(error_reference().rstrip())
+    elif all_:
+        for number, explanation in enumerate(known.values()):
+            output.prose(*([""] if number else []), *code_lines(explanation, output))
+    elif name is None:
+        for explanation in known.values():
+            output.prose(f"{explanation.code}: {explanation.title}")
     elif name in known:
         session.output.prose(*code_lines(known[name], session.output))
     else:
         _explain_field(session, name, list(known))
     return 0
-
-
-def _print_codes(session: CliSession, *, in_full: bool, form: ExplainFormat) -> None:
-    output = session.output
-    if in_full and form is ExplainFormat.MARKDOWN:
-        output.print(error_reference().rstrip())
-        return
-    for number, explanation in enumerate(explanations().values()):
-        if in_full:
-            output.prose(*([""] if number else []), *code_lines(explanation, output))
-        else:
-            output.prose(f"{explanation.code}: {explanation.title}")
 
 
 def _explain_field(session: CliSession, name: str, codes: list[str]) -> None:

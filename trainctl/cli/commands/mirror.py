@@ -13,7 +13,19 @@ from trainctl.model.delivery import MirrorSite
 from trainctl.operations.survey.weights import DAMAGED_REFERENCE
 from trainctl.operations.workspace import Workspace
 from trainctl.store.gc import GcOptions
-from trainctl.views import mirror as views
+from trainctl.views.mirror import (
+    FINDING_COLUMNS,
+    GC_COLUMNS,
+    MIRROR_COLUMNS,
+    gc_json,
+    gc_lines,
+    gc_rows,
+    lost_listing_lines,
+    mirror_json,
+    mirror_lines,
+    mirror_verify_json,
+    mirror_verify_lines,
+)
 from trainctl.views.terminal.progress import ProgressDisplay
 from trainctl.views.terminal.text import warning_text
 from trainctl.weights.mirrors import Mirror
@@ -27,10 +39,10 @@ def list_command(
     """List mirrored sources with size, revision and users."""
     with open_with_trust(session, flags) as workspace:
         inventory = workspace.declared_mirror.store.inventory()
-    form = views.mirror_json(inventory)
-    lines = views.mirror_lines(inventory, session.output.width)
-    print_result(session.output, format_, form, lines, (views.MIRROR_COLUMNS, form["sources"]))
-    lost = (f"{line}." for line in views.lost_listing_lines(inventory.rows))
+    form = mirror_json(inventory)
+    lines = mirror_lines(inventory, session.output.width)
+    print_result(session.output, format_, form, lines, (MIRROR_COLUMNS, form["sources"]))
+    lost = (f"{line}." for line in lost_listing_lines(inventory.rows))
     for text in (*lost, *(f"{text}. {DAMAGED_REFERENCE}" for text in inventory.damaged)):
         session.output.note(warning_text(text, code="mirror-corrupt"))
     return 0
@@ -54,9 +66,9 @@ def verify_command(
             lambda done, total, files: progress.track("mirror", "verifying", done, total),
             session.output.note,
         )
-    form = views.mirror_verify_json(report)
-    lines = views.mirror_verify_lines(report, session.output.width)
-    print_result(session.output, format_, form, lines, (views.FINDING_COLUMNS, form["findings"]))
+    form = mirror_verify_json(report)
+    lines = mirror_verify_lines(report, session.output.width)
+    print_result(session.output, format_, form, lines, (FINDING_COLUMNS, form["findings"]))
     return 0 if report.ok else 1
 
 
@@ -81,9 +93,10 @@ def gc_command(
     with open_with_trust(session, flags) as workspace:
         mirror = _mirror_at(workspace, url, endpoint_url) or workspace.declared_mirror
         report = mirror.store.gc(GcOptions(dry_run, unused), session.output.note)
-    lines = views.gc_lines(report, session.output.width)
-    rows = (views.GC_COLUMNS, views.gc_rows(report))
-    print_result(session.output, format_, views.gc_json(report), lines, rows)
+    lines = gc_lines(report, session.output.width)
+    form = gc_json(report)
+    rows = (GC_COLUMNS, gc_rows(form))
+    print_result(session.output, format_, form, lines, rows)
     return 0
 
 

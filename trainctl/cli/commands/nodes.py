@@ -10,10 +10,30 @@ from trainctl.cli.options import TableFormat, argument, option, print_result
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, open_workspace, query_all, require_terminal
 from trainctl.errors import UsageError
-from trainctl.operations import nodes as operations
+from trainctl.operations.nodes import (
+    end_machines,
+    find_orphans,
+    forget,
+    live_runs_on,
+    quarantine,
+    recorded_node,
+    release,
+    report_nodes,
+    unlisted_providers,
+    watch_nodes,
+)
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.clusters import OrphanedMachine
-from trainctl.views import nodes as views
+from trainctl.views.nodes import (
+    COLUMNS,
+    MACHINE_COLUMNS,
+    ended_lines,
+    machine_row,
+    machines_lines,
+    node_rows,
+    nodes_json,
+    nodes_lines,
+)
 
 
 def list_command(
@@ -37,42 +57,26 @@ def list_command(
     if orphans:
         with open_workspace(session) as workspace:
             _note_unlisted(session, workspace)
-            _print_machines(session, operations.find_orphans(workspace), format_)
+            _print_machines(session, find_orphans(workspace), format_)
         return 0
     if watch:
         with open_workspace(session) as workspace:
-            _watch(session, workspace, as_json=format_ is TableFormat.JSON)
+            from trainctl.views.terminal.progress import show_updates
+
+            show_updates(
+                session.output,
+                watch_nodes(workspace),
+                lambda reports, width: nodes_lines(reports, width, now=time.time()),
+                (lambda reports: [nodes_json(reports)]) if format_ is TableFormat.JSON else None,
+            )
         return 0
-    found, code = query_all(session, operations.report_nodes, every=every)
+    found, code = query_all(session, report_nodes, every=every)
     every_report = (report for reports in found.values() for report in reports)
     reports = list({(report.id, report.address): report for report in every_report}.values())
-    lines = views.nodes_lines(reports, session.output.width, now=time.time())
-    print_result(
-        session.output,
-        format_,
-        views.nodes_json(reports),
-        lines,
-        (views.COLUMNS, views.node_rows(reports)),
-    )
+    lines = nodes_lines(reports, session.output.width, now=time.time())
+    form = nodes_json(reports)
+    print_result(session.output, format_, form, lines, (COLUMNS, node_rows(form)))
     return code
-
-
-def _watch(session: CliSession, workspace: Workspace, *, as_json: bool) -> None:
-    """Print reports as JSON lines, a redrawn table, or repeated tables."""
-    from trainctl.views.terminal.progress import LiveDisplay
-
-    if session.output.can_redraw and not as_json:
-        with LiveDisplay(session.output) as live:
-            for reports in operations.watch_nodes(workspace):
-                live.show(views.nodes_lines(reports, session.output.error_width, now=time.time()))
-    for reports in operations.watch_nodes(workspace):
-        if as_json:
-            session.output.json_lines([views.nodes_json(reports)])
-        else:
-            session.output.prose(
-                *views.nodes_lines(reports, session.output.width, now=time.time()), ""
-            )
-            session.output.flush()
 
 
 def quarantine_command(
@@ -82,7 +86,7 @@ def quarantine_command(
 ) -> int:
     """Give a node no new runs until it is released; live runs on it continue."""
     with open_workspace(session) as workspace:
-        found = operations.quarantine(workspace, node, reason)
+        found = quarantine(workspace, node, reason)
     session.output.print(
         f"{found.id} is quarantined. Release it: trainctl nodes release {found.id}."
     )
@@ -95,7 +99,7 @@ def release_command(
 ) -> int:
     """Give a quarantined node new runs again."""
     with open_workspace(session) as workspace:
-        found = operations.release(workspace, node)
+        found = release(workspace, node)
     session.output.print(f"{found.id} is released.")
     return 0
 
@@ -110,15 +114,15 @@ def forget_command(
         require_terminal(session)
     with open_workspace(session) as workspace:
         state = workspace.ledger.state()
-        _, recorded = operations.recorded_node(state, node)
+        _, recorded = recorded_node(state, node)
         question = f"Remove {recorded.id} and its runs from the state?"
-        if runs := operations.live_runs_on(state, recorded):
+        if runs := live_runs_on(state, recorded):
             are = "is" if len(runs) == 1 else "are"
             question += f" {', '.join(runs)} {are} recorded as running there."
         if not auto_approve and not approve(session, question):
             session.output.note("Nothing was changed.")
             return 1
-        operations.forget(workspace, node)
+        forget(workspace, node)
     session.output.print(
         f"Removed {recorded.id} from the state. Files in {recorded.root} on the node are kept."
     )
@@ -139,20 +143,20 @@ def reap_command(
         require_terminal(session)
     with open_workspace(session) as workspace:
         _note_unlisted(session, workspace)
-        machines = operations.find_orphans(workspace, lineages or [""])
+        machines = find_orphans(workspace, lineages or [""])
         if machines and not auto_approve:
-            lines = views.machines_lines(machines, time.time(), session.output.width)
+            lines = machines_lines(machines, time.time(), session.output.width)
             session.output.note(*lines)
             if not approve(session, "End these machines, with everything on them?"):
                 session.output.note("Nothing was changed.")
                 return 1
-        machines = operations.end_machines(workspace, machines)
-    _print_machines(session, machines, format_, views.ended_lines(machines))
+        machines = end_machines(workspace, machines)
+    _print_machines(session, machines, format_, ended_lines(machines))
     return 1 if any(machine.error for machine in machines) else 0
 
 
 def _note_unlisted(session: CliSession, workspace: Workspace) -> None:
-    for name in operations.unlisted_providers(workspace):
+    for name in unlisted_providers(workspace):
         session.output.note(f"Provider {name} can't list its machines.")
 
 
@@ -162,6 +166,6 @@ def _print_machines(
     format_: TableFormat,
     lines: list[str] | None = None,
 ) -> None:
-    lines = lines or views.machines_lines(machines, time.time(), session.output.width)
-    rows = (views.MACHINE_COLUMNS, [views.machine_row(machine) for machine in machines])
-    print_result(session.output, format_, views.machines_json(machines), lines, rows)
+    lines = lines or machines_lines(machines, time.time(), session.output.width)
+    rows = [machine_row(machine) for machine in machines]
+    print_result(session.output, format_, {"machines": rows}, lines, (MACHINE_COLUMNS, rows))

@@ -207,7 +207,7 @@ def comment_command(
     Updates its own comment, and removes it if there is nothing to do. Without PLANFILE, plans first.
     """
     from trainctl.operations import review
-    from trainctl.views.plan.json import PlanCounts
+    from trainctl.views.plan.json import counts_text
     from trainctl.views.plan.pages import plan_markdown
 
     if planfile is not None:
@@ -228,7 +228,7 @@ def comment_command(
     if issue:
         session.output.prose(review.publish_issue(server, name, plan, body))
     else:
-        title = str(PlanCounts.of(plan)) if plan.usable else "The plan has errors."
+        title = counts_text(plan) if plan.usable else "The plan has errors."
         session.output.prose(*review.publish_comment(server, name, plan, title, body))
     return code
 

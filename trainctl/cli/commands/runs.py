@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -16,15 +17,28 @@ from trainctl.ledger.leases import OpenLease, open_leases
 from trainctl.model.address import Address
 from trainctl.model.reports import JobStatus
 from trainctl.operations.runs import lookup
-from trainctl.operations.runs import status as operations
 from trainctl.operations.runs.checkpoints import download_code
 from trainctl.operations.runs.control import stop_run, stop_runs
 from trainctl.operations.runs.lookup import JobRun
+from trainctl.operations.runs.status import (
+    is_matrix,
+    job_status,
+    job_statuses,
+    pending_jobs,
+    watch_statuses,
+)
 from trainctl.operations.survey.weights import full_cache_warnings
 from trainctl.operations.workspace import Workspace
-from trainctl.views.runs import status as views
+from trainctl.views.runs.status import (
+    pending_job_lines,
+    refresh_error_lines,
+    status_json,
+    status_lines,
+    status_table,
+    sweep_lines,
+)
 from trainctl.views.state import lease_rows, unfinished_lines
-from trainctl.views.terminal.progress import ProgressDisplay
+from trainctl.views.terminal.progress import ProgressDisplay, show_updates
 from trainctl.views.terminal.text import escape, pluralize, warning_text
 
 
@@ -52,49 +66,23 @@ def status_command(
     job = lookup.job_address(address) if address is not None else None
     with open_workspace(session) as workspace:
         if watch:
-            _watch(session, workspace, job, run, as_json=format_ is OutputFormat.JSON)
-        elif job is None or (run is None and operations.is_matrix(workspace, job)):
+
+            def view(statuses: Sequence[JobStatus], width: int | None) -> list[str]:
+                if job is not None and len(statuses) == 1:
+                    return status_lines(statuses[0], time.time())
+                return status_table(statuses, width)
+
+            forms = partial(map, status_json) if format_ is OutputFormat.JSON else None
+            show_updates(session.output, watch_statuses(workspace, job, run), view, forms)
+        elif job is None or (run is None and is_matrix(workspace, job)):
             _print_jobs(session, _jobs_of(workspace, job), format_, job)
         else:
-            status = operations.job_status(workspace, job, run)
-            lines = views.status_lines(status, time.time(), named=run is not None)
-            print_result(session.output, format_, views.status_json(status), lines)
+            status = job_status(workspace, job, run)
+            lines = status_lines(status, time.time(), named=run is not None)
+            print_result(session.output, format_, status_json(status), lines)
         for text in full_cache_warnings(workspace):
             session.output.note(warning_text(text, code="cache-too-full"))
     return 0
-
-
-def _watch(
-    session: CliSession,
-    workspace: Workspace,
-    job: Address | None,
-    run: str | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Print the status until no run is live: as JSON lines, redrawn, or repeated."""
-    from trainctl.views.terminal.progress import LiveDisplay
-
-    output = session.output
-    with LiveDisplay(output) as live:
-        for statuses in operations.watch_statuses(workspace, job, run):
-            if as_json:
-                output.json_lines(map(views.status_json, statuses))
-            elif output.can_redraw:
-                live.show(_watch_lines(statuses, job, output.error_width))
-            else:
-                output.prose(*_watch_lines(statuses, job, output.width), "")
-                output.flush()
-    if output.can_redraw and not as_json:
-        output.prose(*_watch_lines(statuses, job, output.width))
-
-
-def _watch_lines(
-    statuses: Sequence[JobStatus], job: Address | None, width: int | None
-) -> list[str]:
-    if job is not None and len(statuses) == 1:
-        return views.status_lines(statuses[0], time.time())
-    return views.status_table(statuses, width)
 
 
 class _Jobs(NamedTuple):
@@ -105,7 +93,7 @@ class _Jobs(NamedTuple):
     def to_json(self, **more: str) -> dict[str, Any]:
         """Return the JSON of ``status``; ``more`` is added to each job."""
         return {
-            "jobs": [{**views.status_json(status), **more} for status in self.statuses],
+            "jobs": [{**status_json(status), **more} for status in self.statuses],
             "pending_jobs": [str(job) for job in self.pending],
             "leases": lease_rows(self.leases, time.time()),
         }
@@ -113,8 +101,8 @@ class _Jobs(NamedTuple):
 
 def _jobs_of(workspace: Workspace, matrix: Address | None = None) -> _Jobs:
     """Return all jobs, or those of one matrix, and all open leases."""
-    statuses = operations.job_statuses(workspace, matrix)
-    pending = operations.pending_jobs(workspace, statuses, matrix)
+    statuses = job_statuses(workspace, matrix)
+    pending = pending_jobs(workspace, statuses, matrix)
     leases = [] if matrix else open_leases(workspace.ledger.known())
     return _Jobs(statuses, pending, leases)
 
@@ -144,13 +132,13 @@ def _print_jobs(
         output.json(jobs.to_json())
         return
     lines = (
-        views.sweep_lines(statuses, time.time(), output.width)
+        sweep_lines(statuses, time.time(), output.width)
         if matrix
-        else views.status_table(statuses, output.width)
+        else status_table(statuses, output.width)
     )
-    pending = views.pending_job_lines(jobs.pending, statuses)
+    pending = pending_job_lines(jobs.pending, statuses)
     output.prose(*lines, *pending, *unfinished_lines(jobs.leases))
-    output.note(*views.refresh_error_lines(statuses))
+    output.note(*refresh_error_lines(statuses))
 
 
 def stop_command(
@@ -173,7 +161,7 @@ def stop_command(
         if address is None:
             return _stop_many(session, workspace, _live_runs(workspace), seconds)
         job = lookup.job_address(address)
-        if run is None and operations.is_matrix(workspace, job):
+        if run is None and is_matrix(workspace, job):
             return _stop_matrix(session, workspace, job, seconds, auto_approve=auto_approve)
         job_run = lookup.find_run(lookup.with_unrecorded_runs(workspace), job, run)
         with ProgressDisplay(session.output) as progress:
@@ -237,8 +225,6 @@ def download_command(
 ) -> int:
     """Download the source code used by a run to the directory PROJECT_JOB_RUN."""
     with open_workspace(session) as workspace:
-        job_run = lookup.find_run(
-            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
-        )
+        job_run = lookup.named_run(workspace, address, run)
         session.output.print(str(download_code(workspace, job_run, target, archive=archive)))
     return 0

@@ -22,9 +22,15 @@ from trainctl.errors import UsageError
 from trainctl.operations.runs.control import runs_waiting_for_secrets, send_secrets
 from trainctl.operations.secrets import check_secrets, exit_code, push_secret, require_storable
 from trainctl.secrets.sources import MAX_BYTES
-from trainctl.views import secrets as views
 from trainctl.views.events import TextEventPrinter
 from trainctl.views.problems import diagnostic_lines, explain_hint_lines
+from trainctl.views.secrets import (
+    SECRET_COLUMNS,
+    pushed_lines,
+    secret_lines,
+    secret_rows,
+    secrets_json,
+)
 from trainctl.views.terminal.progress import ProgressDisplay
 
 
@@ -37,13 +43,13 @@ def check_command(
     with open_with_trust(session, flags) as workspace:
         checks = check_secrets(workspace)
     output = session.output
-    lines = views.secret_lines(checks, output.width)
+    lines = secret_lines(checks, output.width)
     print_result(
         output,
         format_,
-        views.secrets_json(checks),
+        secrets_json(checks),
         lines,
-        (views.SECRET_COLUMNS, views.secret_rows(checks)),
+        (SECRET_COLUMNS, secret_rows(checks)),
     )
     problems = [problem for check in checks for problem in check.problems]
     if format_ is not TableFormat.JSON:
@@ -94,7 +100,7 @@ def push_command(
             if pushed is None:
                 session.output.note("Nothing was changed.")
                 return 1
-            session.output.prose(*views.pushed_lines(pushed))
+            session.output.prose(*pushed_lines(pushed))
         waiting = runs_waiting_for_secrets(workspace, name)
         if not waiting and name is None:
             session.output.print("No runs wait for secrets.")

@@ -12,7 +12,8 @@ from trainctl.cli.options import argument, option
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import NodeUnreachable, UsageError
-from trainctl.operations.runs import control, lookup
+from trainctl.operations.runs import lookup
+from trainctl.operations.runs.control import entry_command, extend_session, forward_port, ssh_config
 from trainctl.views.terminal.text import second
 
 RankOption = Annotated[int, option("--rank N", "Rank of the run")]
@@ -47,11 +48,11 @@ def ssh_command(
                 if address
                 else lookup.newest_runs(state)
             )
-            for line in control.ssh_config(workspace, runs):
+            for line in ssh_config(workspace, runs):
                 session.output.print(line)
             return 0
         job_run = lookup.find_run(state, lookup.job_address(address), run)
-        argv = control.entry_command(
+        argv = entry_command(
             workspace,
             job_run,
             rank,
@@ -78,10 +79,8 @@ def proxy_command(
         raise options.invalid_value("PORT", ValueError(f"{port!r} is not PORT or LOCAL:PORT"))
     here, there = map(int, ports)
     with open_workspace(session) as workspace:
-        job_run = lookup.find_run(
-            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
-        )
-        with control.forward_port(workspace, job_run, rank, here, there) as works:
+        job_run = lookup.named_run(workspace, address, run)
+        with forward_port(workspace, job_run, rank, here, there) as works:
             session.output.print(
                 f"http://127.0.0.1:{here} is port {there} of {job_run.job.address}, run "
                 f"{job_run.record.number}. Press Ctrl-C to end."
@@ -103,10 +102,8 @@ def extend_command(
 ) -> int:
     """Let a run keep its GPUs, mounts and files for longer after its commands have ended."""
     with open_workspace(session) as workspace:
-        job_run = lookup.find_run(
-            lookup.with_unrecorded_runs(workspace), lookup.job_address(address), run
-        )
-        until = control.extend_session(workspace, job_run, minutes)
+        job_run = lookup.named_run(workspace, address, run)
+        until = extend_session(workspace, job_run, minutes)
     when = f"until {second(until)} UTC" if until else "after its commands have ended"
     session.output.print(
         f"{job_run.job.address}: run {job_run.record.number} keeps its place {when}"

@@ -26,7 +26,18 @@ from trainctl.ledger.renaming import renames
 from trainctl.ledger.usage import run_usage, usage_rows
 from trainctl.model.address import Address
 from trainctl.operations.states import rekey
-from trainctl.views import state as views
+from trainctl.views.state import (
+    LEASE_COLUMNS,
+    USAGE_COLUMNS,
+    history_json,
+    history_lines,
+    lease_lines,
+    lease_rows,
+    resource_json,
+    resource_lines,
+    usage_json,
+    usage_lines,
+)
 
 
 class UsageGrouping(StrEnum):
@@ -58,9 +69,7 @@ def show_command(
     recorded = state.resources.get(parsed)
     if recorded is None:
         raise not_in_state_error(parsed)
-    print_result(
-        session.output, format_, views.resource_json(recorded), views.resource_lines(recorded)
-    )
+    print_result(session.output, format_, resource_json(recorded), resource_lines(recorded))
     return 0
 
 
@@ -78,9 +87,9 @@ def leases_command(
     """List changes that are in progress or were interrupted, with the IDs for force-unlock."""
     with open_workspace(session) as workspace:
         leases, now = open_leases(workspace.ledger.state()), workspace.ledger.clock.now()
-    lines = views.lease_lines(leases, now, session.output.width)
-    rows = views.lease_rows(leases, now)
-    print_result(session.output, format_, {"leases": rows}, lines, (views.LEASE_COLUMNS, rows))
+    lines = lease_lines(leases, now, session.output.width)
+    rows = lease_rows(leases, now)
+    print_result(session.output, format_, {"leases": rows}, lines, (LEASE_COLUMNS, rows))
     return 0
 
 
@@ -93,8 +102,8 @@ def history_command(
     parsed = addresses((address,), "ADDRESS")[0] if address else None
     with open_workspace(session) as workspace:
         rows = workspace.ledger.history(parsed)
-    lines = views.history_lines(rows, parsed, session.output.width)
-    print_result(session.output, format_, views.history_json(rows), lines)
+    lines = history_lines(rows, parsed, session.output.width)
+    print_result(session.output, format_, history_json(rows), lines)
     return 0
 
 
@@ -118,9 +127,9 @@ def usage_command(
     states, code = query_all(session, lambda state: run_usage(state.ledger.entries()), every=every)
     runs = {run.id: run for usage in states.values() for run in usage}  # copied states share runs
     rows, total = (usage_rows(runs.values(), key, start or 0.0, now) for key in (by, "total"))
-    form = views.usage_json(rows, total, by, start, now)
-    lines = views.usage_lines(rows, total, by, session.output.width)
-    print_result(session.output, format_, form, lines, (views.USAGE_COLUMNS, form["rows"]))
+    form = usage_json(rows, total, by, start, now)
+    lines = usage_lines(rows, total, by, session.output.width)
+    print_result(session.output, format_, form, lines, (USAGE_COLUMNS, form["rows"]))
     return code
 
 

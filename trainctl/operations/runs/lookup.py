@@ -169,6 +169,11 @@ def find_run(state: State, address: Address, run: str | None = None) -> JobRun:
     )
 
 
+def named_run(workspace: Workspace, address: str, run: str | None = None) -> JobRun:
+    """Find a run by the words of a command; runs that are not recorded yet are found, too."""
+    return find_run(with_unrecorded_runs(workspace), job_address(address), run)
+
+
 def _find_job(state: State, address: Address) -> RecordedResource:
     """Find a recorded job, or a job removed from the manifest."""
     for jobs in (state.resources, state.forgotten):

@@ -84,8 +84,13 @@ def changed_rows(before: Any, after: Any, path: Path = ()) -> Iterator[Attribute
         for key in dict.fromkeys([*before, *after]):
             yield from changed_rows(before.get(key), after.get(key), (*path, str(key)))
         return
-    lists = isinstance(before, list) and isinstance(after, list) and before and after
-    rows = list(_list_rows(before, after, path) if lists else _is_leaf(before, after, path))
+    rows: list[AttributeRow] = []
+    if isinstance(before, list) and isinstance(after, list) and before and after:
+        rows = list(_list_rows(before, after, path))
+    elif is_empty(before):
+        rows = list(added_rows(after, path))
+    elif is_empty(after):
+        rows = list(removed_rows(before, path))
     # Show a difference without rows as one row, so that no change is hidden.
     yield from rows or [AttributeRow("~", path, before, after)]
 
@@ -105,27 +110,16 @@ def is_multiline(value: Any) -> bool:
     return isinstance(value, str) and "\n" in value.strip("\n")
 
 
-def _is_leaf(before: Any, after: Any, path: Path) -> Iterator[AttributeRow]:
-    if is_empty(before):
-        yield from added_rows(after, path)
-    elif is_empty(after):
-        yield from removed_rows(before, path)
-    else:
-        yield AttributeRow("~", path, before, after)
-
-
 def _list_rows(before: list[Any], after: list[Any], path: Path) -> Iterator[AttributeRow]:
     """Compare lists: by index if equally long, else by membership."""
     if len(before) == len(after):
         for index, (old, added) in enumerate(zip(before, after, strict=True)):
             yield from changed_rows(old, added, (*path, index))
         return
-    removed = [(index, item) for index, item in enumerate(before) if item not in after]
-    added = [(index, item) for index, item in enumerate(after) if item not in before]
-    for index, item in removed:
-        yield from removed_rows(item, (*path, index))
-    for index, item in added:
-        yield from added_rows(item, (*path, index))
+    for rows_of, items, others in ((removed_rows, before, after), (added_rows, after, before)):
+        for index, item in enumerate(items):
+            if item not in others:
+                yield from rows_of(item, (*path, index))
 
 
 def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
@@ -145,8 +139,7 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 def without_job_defaults(rows: Sequence[AttributeRow]) -> list[AttributeRow]:
     """Return the rows of a new job without those that hold a default."""
-    defaults = _job_defaults()
-    return [row for row in rows if row.path not in defaults or defaults[row.path] != row.after]
+    return [row for row in rows if _job_defaults().get(row.path, MISSING) != row.after]
 
 
 @cache
@@ -255,12 +248,17 @@ def row_lines(
     forced = tuple(forces)
     lines: list[str] = []
     for row, name in zip(rows, names, strict=True):
-        mark = page.style("  # forces replacement", "red") if _is_forced(row.path, forced) else ""
+        # the attribute, its parent or a part of it forces replacement
+        is_forced = any(
+            row.path[: len(force)] == force or force[: len(row.path)] == row.path
+            for force in forced
+        )
+        mark = page.style("  # forces replacement", "red") if is_forced else ""
         lines += _row(row, name, size, page, mark)
-    return lines + [
-        f"{_INDENT}{_symbol('~', page)} {pad(name, size)} = {_remaining_text(name, before)}{UNKNOWN}"
-        for name, before in unknown.items()
-    ]
+    for name, before in unknown.items():
+        old = "" if before is None else f"{_formatted_value((name,), before)} -> "
+        lines.append(f"{_INDENT}{_symbol('~', page)} {pad(name, size)} = {old}{UNKNOWN}")
+    return lines
 
 
 def hidden_line(hidden: str, page: PageStyle) -> str:
@@ -271,17 +269,14 @@ def hidden_line(hidden: str, page: PageStyle) -> str:
 def brief(value: Any) -> str:
     """Format a value in one line; shorten digests and commits."""
     if isinstance(value, str):
-        digest = _DIGEST.fullmatch(value)
-        return digest[1] or digest[2] if digest else literal(value)
-    return code_text(value) if is_code(value) else literal(value)
-
-
-def code_text(code: Mapping[str, Any]) -> str:
-    """Format a code tree: path, files, bytes, digest."""
-    path, digest = literal(code["path"]), str(code["digest"] or "").removeprefix("sha256:")[:12]
-    if code["bytes"] is None:
+        match = _DIGEST.fullmatch(value)
+        return match[1] or match[2] if match else literal(value)
+    if not is_code(value):
+        return literal(value)
+    path, digest = literal(value["path"]), str(value["digest"] or "").removeprefix("sha256:")[:12]
+    if value["bytes"] is None:
         return path
-    return f"{path} ({pluralize(code['files'], 'file')}, {format_bytes(code['bytes'])}, {digest})"
+    return f"{path} ({pluralize(value['files'], 'file')}, {format_bytes(value['bytes'])}, {digest})"
 
 
 def _row(row: AttributeRow, name: str, size: int, page: PageStyle, mark: str) -> list[str]:
@@ -303,10 +298,6 @@ def _row(row: AttributeRow, name: str, size: int, page: PageStyle, mark: str) ->
 
 def _value_text(row: AttributeRow, value: Any) -> str:
     return "" if value is MISSING else _formatted_value(row.path, value)
-
-
-def _remaining_text(name: str, before: Any) -> str:
-    return "" if before is None else f"{_formatted_value((name,), before)} -> "
 
 
 def _formatted_value(path: Path, value: Any) -> str:
@@ -333,11 +324,6 @@ def _symbol(symbol: str, page: PageStyle) -> str:
     return page.style(symbol, _COLOURS[symbol])
 
 
-def _is_forced(path: Path, forces: tuple[Path, ...]) -> bool:
-    """Whether the attribute, its parent or a part of it forces replacement."""
-    return any(path[: len(force)] == force or force[: len(path)] == path for force in forces)
-
-
 _HIDDEN_ATTRIBUTES = frozenset(
     {"weight_pins", "revision", "pin", "files", "bytes", "matrix", "persisted_secrets"}
 )
@@ -354,10 +340,20 @@ def change_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
         lines.append(page.style(f"  # ({change.edit})", "dim"))
     if change.note:
         lines.append(page.style(f"  # ({escape(change.note)})", "dim"))
-    if change.action in (Action.CREATE, Action.REPLACE):
-        lines += [page.style(f"  # ({line})", "dim") for line in _kept_secrets(change)]
+    secrets = (change.after or {}).get("persisted_secrets")
+    if secrets and change.action in (Action.CREATE, Action.REPLACE):
+        names = (
+            f"secrets {', '.join(secrets)} are" if len(secrets) > 1 else f"secret {secrets[0]} is"
+        )
+        text = f"  # ({names} stored on the node's disk until the run starts)"
+        lines.append(page.style(text, "dim"))
     lines.append(f"{page.style(f'{sign:>3}', COLOURS[sign])} {change.address}")
-    return lines + _value_lines(change, plan, page) + _ignored_code_lines(change, plan, page)
+    lines += _value_lines(change, plan, page)
+    code = plan.code.get(change.address)
+    if code is not None and code.excluded:
+        names = ", ".join(escape(name) for name in code.excluded)
+        lines.append(page.style(f"        # (excluded from upload: {names})", "dim"))
+    return lines
 
 
 def similar_lines(change: Change, shown: Change, page: PageStyle) -> list[str]:
@@ -387,9 +383,15 @@ def _value_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
     if change.action is Action.REUSE and change.before is None:
         return []
     if change.action is Action.CREATE:
-        return _created_lines(change, page)
+        rows = list(added_rows(_new_values(change)))
+        shown_rows = without_job_defaults(rows) if change.address.kind is Kind.JOB else rows
+        lines = row_lines(shown_rows, page)
+        if hidden := len(rows) - len(shown_rows):
+            state = "at its default" if hidden == 1 else "at their defaults"
+            lines.append(hidden_line(f"{pluralize(hidden, 'attribute')} {state}", page))
+        return lines
     if change.action in (Action.DELETE, Action.FORGET):
-        return [f"      {line}" for line in _destroyed_facts(change, plan)]
+        return _destroyed_lines(change, plan)
     before, after = dict(change.before or {}), dict(change.after or {})
     names = [key for key in change.after_unknown if after.get(key) is None]
     unknown = {key: before.pop(key, None) for key in names}
@@ -400,18 +402,6 @@ def _value_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
     lines = row_lines(rows, page, change.replace_paths, shown)
     if same:
         lines.append(hidden_line(pluralize(same, "unchanged attribute"), page))
-    return lines
-
-
-def _created_lines(change: Change, page: PageStyle) -> list[str]:
-    """Return the attributes of a new resource; defaults are only counted."""
-    rows = list(added_rows(_new_values(change)))
-    shown = without_job_defaults(rows) if change.address.kind is Kind.JOB else rows
-    lines = row_lines(shown, page)
-    hidden = len(rows) - len(shown)
-    if hidden:
-        state = "at its default" if hidden == 1 else "at their defaults"
-        lines.append(hidden_line(f"{pluralize(hidden, 'attribute')} {state}", page))
     return lines
 
 
@@ -428,39 +418,14 @@ def _new_values(change: Change) -> dict[str, Any]:
     return after
 
 
-def _kept_secrets(change: Change) -> list[str]:
-    """Return a note about secrets stored on the node's disk."""
-    names = (change.after or {}).get("persisted_secrets")
-    if not names:
-        return []
-    subject = f"secrets {', '.join(names)} are" if len(names) > 1 else f"secret {names[0]} is"
-    return [f"{subject} stored on the node's disk until the run starts"]
-
-
-def _destroyed_facts(change: Change, plan: Plan) -> list[str]:
+def _destroyed_lines(change: Change, plan: Plan) -> list[str]:
     """Return facts that identify a resource to be destroyed."""
-    before, outputs = change.before or {}, change.outputs
-    facts: list[str] = [
-        f"{key} = {literal(value)}"
-        for key, value in (
-            ("source", before.get("source")),
-            ("directory", outputs.get("directory")),
-        )
-        if value
-    ]
+    outputs = change.outputs
+    values = {"source": (change.before or {}).get("source"), "directory": outputs.get("directory")}
+    facts = [f"{key} = {literal(value)}" for key, value in values.items() if value]
     if outputs.get("nodes"):
-        names = ", ".join(escape(str(node["name"])) for node in outputs["nodes"])
-        facts.append(f"nodes: {names}")
+        facts.append(f"nodes: {', '.join(escape(str(node['name'])) for node in outputs['nodes'])}")
     if outputs.get("runs"):
         becomes = "are deleted" if plan.options.delete_checkpoints else "are kept"
         facts.append(f"{pluralize(len(outputs['runs']), 'run')}; checkpoints {becomes}")
-    return facts
-
-
-def _ignored_code_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
-    """Return the files excluded from upload."""
-    code = plan.code.get(change.address)
-    if code is None or not code.excluded:
-        return []
-    names = ", ".join(escape(name) for name in code.excluded)
-    return [page.style(f"        # (excluded from upload: {names})", "dim")]
+    return [f"{_INDENT}{fact}" for fact in facts]

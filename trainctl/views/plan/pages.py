@@ -162,11 +162,6 @@ def collapsible(title: str, lines: Sequence[str]) -> list[str]:
     return [summary, "", *lines, "", "</details>"]
 
 
-def _prose(words: str) -> str:
-    """Return words of ours as they are, and others, which may hold links, mentions or HTML, as code."""
-    return words if _PROSE.fullmatch(words) else code_span(words)
-
-
 def _longest_run(lines: Sequence[str]) -> int:
     return max((len(run) for line in lines for run in _TICKS.findall(line)), default=0)
 
@@ -204,10 +199,12 @@ def _content(section: PlanSection, most: int, rest: str) -> list[str]:
     if section.lines:
         return code_block(_truncate(section.lines, most, rest))
     bold = "**" if section.strong else ""
-    items = [
-        f"- {item.format(code_span, lambda words: f'{bold}{_prose(words)}{bold}')}"
-        for item in section.items
-    ]
+
+    def prose(words: str) -> str:
+        # words of others may hold links, mentions or HTML
+        return f"{bold}{words if _PROSE.fullmatch(words) else code_span(words)}{bold}"
+
+    items = [f"- {item.format(code_span, prose)}" for item in section.items]
     return _truncate(items, most, code_span(rest), "- ")
 
 
@@ -326,7 +323,13 @@ _CLASSES = {"+": "add", "-": "take", "!": "change", "": ""}
 def plan_html(plan: Plan, now: float | None = None, *, concise: bool = False) -> list[str]:
     """Return the HTML page of a plan; ``concise`` omits the changes."""
     body = [f"<p>{html_text(verdict(plan))}</p>"] if plan.has_changes else []
-    body += [line for section in sections(plan, now) for line in _html_section(section)]
+    for section in sections(plan, now):
+        body.append(f"<h2>{html_text(section.title.replace('`', ''))}</h2>")
+        if section.lines:
+            body.append(preformatted(section.lines))
+            continue
+        items = [f"<li>{item.format(html_code, html_text)}</li>" for item in section.items]
+        body += ['<ul class="take">' if section.strong else "<ul>", *items, "</ul>"]
     graph = plan_graph(plan)
     body += _picture("Time of deliveries (hollow: into the mirror)", timeline_svg(plan.deliveries))
     if len(graph) <= _MOST_DRAWN:
@@ -342,11 +345,3 @@ def plan_html(plan: Plan, now: float | None = None, *, concise: bool = False) ->
 
 def _picture(title: str, svg: Sequence[str]) -> list[str]:
     return [f"<h2>{title}</h2>", '<div class="picture">', *svg, "</div>"] if svg else []
-
-
-def _html_section(section: PlanSection) -> list[str]:
-    title = f"<h2>{html_text(section.title.replace('`', ''))}</h2>"
-    if section.lines:
-        return [title, preformatted(section.lines)]
-    items = [f"<li>{item.format(html_code, html_text)}</li>" for item in section.items]
-    return [title, '<ul class="take">' if section.strong else "<ul>", *items, "</ul>"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TypeVar
 
 from trainctl.base.units import format_bytes, format_duration
@@ -108,20 +108,16 @@ def run_items(plan: Plan) -> list[ItemRow]:
             is_first = change.action is Action.CREATE and change.reason is None
             why = "first run" if is_first else headline(change).rpartition(": ")[2]
             paths = escape(", ".join(map(format_path, change.replace_paths)))
-            items.append((change.address, "; ".join((*_run_facts(forecast), why)), paths))
+            took, most = forecast.seconds, forecast.max_seconds
+            durations = dict.fromkeys(format_duration(of(took)) for of in (min, max) if took)
+            facts = (
+                pluralize(forecast.gpus, "GPU") if forecast.gpus else "",
+                f"took {' to '.join(durations)} in {pluralize(len(took), 'run')}" if took else "",
+                f"at most {format_duration(most)}" if most else "",
+                why,
+            )
+            items.append((change.address, "; ".join(filter(None, facts)), paths))
     return items
-
-
-def _run_facts(forecast: RunForecast) -> list[str]:
-    """Return GPUs, durations of earlier runs and the limit."""
-    took, most = forecast.seconds, forecast.max_seconds
-    durations = " to ".join(dict.fromkeys(format_duration(of(took)) for of in (min, max) if took))
-    facts = (
-        pluralize(forecast.gpus, "GPU") if forecast.gpus else "",
-        f"took {durations} in {pluralize(len(took), 'run')}" if took else "",
-        f"at most {format_duration(most)}" if most else "",
-    )
-    return [fact for fact in facts if fact]
 
 
 def lost_items(plan: Plan) -> list[ItemRow]:
@@ -158,7 +154,7 @@ _SENTENCES = {
     "link": "Linked into the job's directory; read-only access is not enforced.",
 }
 
-_NARROWEST = {"WEIGHTS": 18, "JOB": 14, "NODE": 12, "IMAGE": 20}
+_NARROWEST = {"WEIGHTS": 18, "JOB": 14, "NODE": 12, "IMAGE": 20, "ZONE": 10}
 """Minimum widths of the columns that may be shortened."""
 _BILLING = (
     "Offers are tried in this order, after mirroring, which is not billed.",
@@ -235,17 +231,13 @@ def _path_reasons(lines: Sequence[DeliveryRow]) -> list[str]:
     nodes: dict[tuple[str, str], set[str]] = {}
     for line in lines:
         nodes.setdefault((line.path, line.why), set()).add(line.node or _UNKNOWN)
-    return sorted(
-        f"  {path}{_node_list(node_ids) if len(nodes) > 1 else ''}: {escape(reason)}."
-        for (path, reason), node_ids in nodes.items()
-        if reason
-    )
-
-
-def _node_list(nodes: set[str]) -> str:
-    first = sorted(nodes)[:_MOST_NAMED]
-    more = f" and {len(nodes) - _MOST_NAMED} more" if len(nodes) > _MOST_NAMED else ""
-    return f" ({escape(', '.join(first))}{more})"
+    reasons = []
+    for (path, reason), names in nodes.items():
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        named = f" ({escape(', '.join(sorted(names)[:_MOST_NAMED]))}{more})"
+        if reason:
+            reasons.append(f"  {path}{named if len(nodes) > 1 else ''}: {escape(reason)}.")
+    return sorted(reasons)
 
 
 def _space_lines(lines: Sequence[DeliveryRow]) -> list[str]:
@@ -256,21 +248,14 @@ def _space_lines(lines: Sequence[DeliveryRow]) -> list[str]:
         if line.node is not None and line.tiers is not None and line.weights_space is not None:
             missing.setdefault(line.node, {})[line.content] = line.tiers.missing
             space[line.node] = line.weights_space
-    sizes = {
-        node: sum(sizes_of_node.values())
-        for node, sizes_of_node in missing.items()
-        if any(sizes_of_node.values())
-    }
+    sizes = {node: sum(missing[node].values()) for node in missing if any(missing[node].values())}
     scarcest = sorted(sizes, key=lambda node: (space[node] - sizes[node], node))
-    lines_shown = [
+    shown = [
         f"  {escape(node)}: {format_bytes(sizes[node])} to transfer, {format_bytes(space[node])} free."
         for node in scarcest[:_MOST_NAMED]
     ]
     more = len(scarcest) - _MOST_NAMED
-    return [
-        *lines_shown,
-        *([f"  {more} more nodes have more free disk space."] if more > 0 else []),
-    ]
+    return [*shown, f"  {more} more nodes have more free disk space."] if more > 0 else shown
 
 
 def _merge_matrix_lines(lines: Sequence[_Line]) -> tuple[list[_Line], list[str]]:
@@ -316,7 +301,6 @@ def _rows(
         list(zip(*columns.values(), strict=True)),
         right=right,
         width=page.width,
-        shrinks=frozenset(_NARROWEST),
         narrowest=_NARROWEST,
         drops=drops,
         style=page.style,
@@ -328,12 +312,7 @@ def origin(tiers: TierFacts | None) -> str:
     """Format where bytes are: ``node 3.0 MB, upstream 1.4 GB``."""
     if tiers is None:
         return _UNKNOWN
-    parts = (
-        ("node", tiers.node),
-        ("cluster", tiers.cluster),
-        ("mirror", tiers.mirror),
-        ("upstream", tiers.upstream),
-    )
+    parts = asdict(tiers).items()
     return ", ".join(f"{name} {format_bytes(count)}" for name, count in parts if count) or "-"
 
 
@@ -378,6 +357,12 @@ def offer_lines(plan: Plan, page: PageStyle) -> list[str]:
     if not rows:
         return []
     offers = [offer for _, _, offer in rows]
+    kept = [
+        escape(f"{node['cluster']}/{node['name']}")
+        for change in plan.changes
+        if change.address in plan.offers and change.action is Action.UPDATE
+        for node in change.outputs.get("nodes") or ()
+    ]
     columns = {
         "CLUSTER": [name if len(plan.offers) > 1 else "" for name, _, _ in rows],
         "TYPE": [offer.type for offer in offers],
@@ -388,20 +373,11 @@ def offer_lines(plan: Plan, page: PageStyle) -> list[str]:
         "QUOTA": ["" if o.quota_left is None else str(o.quota_left) for o in offers],
     }
     return [
-        *table(
-            list(columns),
-            list(zip(*columns.values(), strict=True)),
-            right=frozenset({"USD/H", "QUOTA"}),
-            width=page.width,
-            shrinks=frozenset({"ZONE"}),
-            drops=("CLUSTER",),
-            style=page.style,
-            indent="  ",
-        ),
+        *_rows(columns, page, frozenset({"USD/H", "QUOTA"}), ("CLUSTER",)),
         f"  Prices: {_sources(offers)}.",
         *(f"  {escape(note)}." for note in dict.fromkeys(offer.note for offer in offers) if note),
         *(f"  {line}" for line in _BILLING),
-        *_kept_lines(plan),
+        *([f"  Existing machines are used again: {', '.join(kept)}."] if kept else []),
     ]
 
 
@@ -429,16 +405,3 @@ def _price(price: float | None) -> str:
 def _sources(offers: Iterable[Offer]) -> str:
     named = dict.fromkeys((offer.price_source, offer.price_date) for offer in offers)
     return ", ".join(escape(f"{source} of {date}" if date else source) for source, date in named)
-
-
-def _kept_lines(plan: Plan) -> list[str]:
-    """Return the existing machines that a changed cluster keeps."""
-    kept: Mapping[Address, list[str]] = {
-        change.address: [f"{node['cluster']}/{node['name']}" for node in change.outputs["nodes"]]
-        for change in plan.changes
-        if change.address in plan.offers
-        and change.action is Action.UPDATE
-        and change.outputs.get("nodes")
-    }
-    names = [escape(name) for of_cluster in kept.values() for name in of_cluster]
-    return [f"  Existing machines are used again: {', '.join(names)}."] if names else []

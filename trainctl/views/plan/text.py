@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from trainctl.base.units import format_bytes
@@ -22,7 +22,7 @@ from trainctl.views.plan.changes import (
     shown_action,
     similar_lines,
 )
-from trainctl.views.plan.json import PlanCounts
+from trainctl.views.plan.json import counts_text
 from trainctl.views.plan.tables import (
     ItemRow,
     deliveries_table,
@@ -225,11 +225,19 @@ def _tables(plan: Plan, page: PageStyle) -> tuple[PlanSection, ...]:
         for what, names in diff.alerts.items()
     ]
     deliveries = deliveries_table(plan.deliveries, page) if plan.deliveries else ()
+    noted = [change for change in plan.changes if change.action is Action.NOOP and change.note]
+    unchanged = [f"  {change.address}: {escape(change.note)}" for change in noted]
+    for change in noted:
+        if change.reason is not None and change.address.kind is Kind.JOB:
+            command = f"trainctl run {change.address.shell_quoted}"
+            hint = f"  To run it with the current code and weights: {command}"
+            unchanged.append(page.style(hint, "dim"))
+            break  # the first job stands for the others
     return (
         PlanSection("Policies", lines=policy_lines(plan.policy_results)),
         PlanSection("Review in weights", alerts, strong=True),
         PlanSection("Contents", lines=content_lines(plan.contents)),
-        PlanSection("Not changed", lines=_unchanged_lines(plan.changes, page)),
+        PlanSection("Not changed", lines=unchanged),
         PlanSection("Weights", lines=weights_table(weights, page) if weights else ()),
         PlanSection("Deliveries", lines=deliveries),
         PlanSection("Batch systems", lines=_batch_lines(plan.batch_systems)),
@@ -260,9 +268,13 @@ def plan_text(
     """
     page = PageStyle(width, style)
     most = None if concise else MOST_NAMED
+    present = {shown_action(change) for change in plan.changes}
+    signs = [LEGEND[action] for action in LEGEND if action in present]
     blocks = [
         _section_lines(_drift(plan, page), page),
-        _legend(plan, page),
+        ["   ".join(f"{page.style(sign, COLOURS[sign])} {word}" for sign, word in signs)]
+        if signs
+        else [],
         [] if concise else _changes(plan, page),
         *(_section_lines(each, page, "bold" * each.strong) for each in _tables(plan, page)),
         _section_lines(_overrides(plan), page),
@@ -282,15 +294,6 @@ def _section_lines(section: PlanSection, page: PageStyle, colour: str = "") -> l
     lines = [page.style(line, colour) for line in lines] if colour else lines
     title = page.style(f"{section.title.replace('`', '')}:", "bold")
     return [title, *lines, *section.lines] if lines or section.lines else []
-
-
-def _legend(plan: Plan, page: PageStyle) -> list[str]:
-    """Return the legend of the symbols in the plan."""
-    present = {shown_action(change) for change in plan.changes}
-    signs = [LEGEND[action] for action in LEGEND if action in present]
-    if not signs:
-        return []
-    return ["   ".join(f"{page.style(sign, COLOURS[sign])} {word}" for sign, word in signs)]
 
 
 def _changes(plan: Plan, page: PageStyle) -> list[str]:
@@ -328,27 +331,13 @@ def _batch_lines(rows: Iterable[BatchRow]) -> list[str]:
     return lines
 
 
-def _unchanged_lines(changes: Iterable[Change], page: PageStyle) -> list[str]:
-    """Return unchanged resources that have a note, such as ended runs."""
-    noted = [change for change in changes if change.action is Action.NOOP and change.note]
-    lines = [f"  {change.address}: {escape(change.note)}" for change in noted]
-    jobs = [
-        change for change in noted if change.reason is not None and change.address.kind is Kind.JOB
-    ]
-    if jobs:
-        hint = f"  To run it with the current code and weights: trainctl run {jobs[0].address.shell_quoted}"
-        lines.append(page.style(hint, "dim"))
-    return lines
-
-
 def heading(plan: Plan, page: PageStyle) -> str:
     """Return the counts, or the reason why nothing changes."""
     if not plan.usable:
-        return page.style(
-            f"{PlanCounts.of(plan)} The plan has errors and can't be applied.", "bold"
-        )
+        text = f"{counts_text(plan)} The plan has errors and can't be applied."
+        return page.style(text, "bold")
     if plan.has_changes:
-        return page.style(str(PlanCounts.of(plan)), "bold")
+        return page.style(counts_text(plan), "bold")
     why = "The resources match the manifest."
     if plan.options.destroy:
         why = "There is nothing to destroy."
@@ -361,24 +350,23 @@ def heading(plan: Plan, page: PageStyle) -> str:
 
 def content_lines(contents: Iterable[ContentDiff]) -> list[str]:
     """Return the changes of all resources: a heading and groups for each."""
-    return [escape(line) for diff in contents for line in _diff_lines(diff)]
-
-
-def _diff_lines(diff: ContentDiff) -> Iterator[str]:
-    if diff.kind == "checkpoints":
-        yield f"  {diff.address} loads checkpoints of {diff.after}"
-        return
-    what = "" if diff.kind == "weights" else f" {diff.kind}"
-    versions = (text.rpartition(":")[2][:12] for text in (diff.before, diff.after))
-    yield f"  {diff.address}{what}: {' -> '.join(versions)}"
-    for group in diff.groups:
-        counts = (f"{count} {name}" for name, count in sorted(group.counts.items()))
-        yield f"    {group.title}: {', '.join(counts)}"
-        shown = group.changes[:_MOST_CHANGES]
-        yield from (f"      {_content_row(diff, group.title, row)}" for row in shown)
-        if more := sum(group.counts.values()) - sum(row.count for row in shown):
-            yield f"      and {more} more"
-    yield from (f"    not known: {note}" for note in diff.notes)
+    lines: list[str] = []
+    for diff in contents:
+        if diff.kind == "checkpoints":
+            lines.append(f"  {diff.address} loads checkpoints of {diff.after}")
+            continue
+        what = "" if diff.kind == "weights" else f" {diff.kind}"
+        versions = (text.rpartition(":")[2][:12] for text in (diff.before, diff.after))
+        lines.append(f"  {diff.address}{what}: {' -> '.join(versions)}")
+        for group in diff.groups:
+            counts = (f"{count} {name}" for name, count in sorted(group.counts.items()))
+            lines.append(f"    {group.title}: {', '.join(counts)}")
+            shown = group.changes[:_MOST_CHANGES]
+            lines += [f"      {_content_row(diff, group.title, row)}" for row in shown]
+            if more := sum(group.counts.values()) - sum(row.count for row in shown):
+                lines.append(f"      and {more} more")
+        lines += [f"    not known: {note}" for note in diff.notes]
+    return list(map(escape, lines))
 
 
 def _content_row(diff: ContentDiff, title: str, row: ContentChange) -> str:

@@ -36,7 +36,31 @@ def peak_samples(samples: Iterable[RankSample]) -> list[RankSample]:
     """Return a sample with the maximum of each quantity, by rank."""
     by_rank: dict[int, RankSample] = {}
     for sample in samples:
-        by_rank[sample.rank] = _peak_sample(by_rank.get(sample.rank, sample), sample)
+        peak = by_rank.get(sample.rank, sample)
+        volumes = {
+            name: replace(
+                volume,
+                usage_bytes=_larger(peak.volumes.get(name, volume).usage_bytes, volume.usage_bytes),
+            )
+            for name, volume in sample.volumes.items()
+        }
+        gpus = {
+            number: replace(
+                gpu,
+                utilization=_larger(gpu.utilization, peak.gpus.get(number, gpu).utilization),
+                memory_usage_bytes=_larger(
+                    gpu.memory_usage_bytes, peak.gpus.get(number, gpu).memory_usage_bytes
+                ),
+            )
+            for number, gpu in {**peak.gpus, **sample.gpus}.items()
+        }
+        by_rank[sample.rank] = replace(
+            sample,
+            cpu_usage=_larger(peak.cpu_usage, sample.cpu_usage),
+            cpu_memory_usage_bytes=max(peak.cpu_memory_usage_bytes, sample.cpu_memory_usage_bytes),
+            gpus=gpus,
+            volumes=volumes,
+        )
     return [by_rank[rank] for rank in sorted(by_rank)]
 
 
@@ -76,23 +100,23 @@ def metrics_lines(
     ]
 
 
+_PLAIN = ("rank", "node", "cpu_usage", "cpu_memory_usage_bytes", "processes")
+_GPU_PARTS = ("utilization", "memory_usage_bytes", "memory_total_bytes")
+_GPU = {"gpu_names": "name", **{f"gpu_{part}": part for part in _GPU_PARTS}}
+
+
 def sample_json(sample: RankSample) -> dict[str, Any]:
     """Return the JSON of a sample, with the hosted service's names."""
     volumes = {
         name: asdict(sample.volumes[name]) if name in sample.volumes else None for name in VOLUMES
     }
-    gpus = sample.gpus
     return {
         "time": format_timestamp(sample.time),
-        "rank": sample.rank,
-        "node": sample.node,
-        "cpu_usage": sample.cpu_usage,
-        "cpu_memory_usage_bytes": sample.cpu_memory_usage_bytes,
-        "processes": sample.processes,
-        "gpu_names": {number: gpu.name for number, gpu in gpus.items()},
-        "gpu_utilization": {number: gpu.utilization for number, gpu in gpus.items()},
-        "gpu_memory_usage_bytes": {number: gpu.memory_usage_bytes for number, gpu in gpus.items()},
-        "gpu_memory_total_bytes": {number: gpu.memory_total_bytes for number, gpu in gpus.items()},
+        **{name: getattr(sample, name) for name in _PLAIN},
+        **{
+            name: {number: getattr(gpu, part) for number, gpu in sample.gpus.items()}
+            for name, part in _GPU.items()
+        },
         **volumes,
         "host": asdict(sample.host),
         "problem": sample.problem,
@@ -143,33 +167,6 @@ def metrics_csv(samples: Sequence[RankSample]) -> tuple[Sequence[str], list[dict
     return columns, rows
 
 
-def _peak_sample(peak: RankSample, sample: RankSample) -> RankSample:
-    volumes = {
-        name: VolumeMetrics(
-            _larger(volume.usage_bytes, peak.volumes.get(name, volume).usage_bytes),
-            volume.utilization,
-            volume.free_bytes,
-        )
-        for name, volume in sample.volumes.items()
-    }
-    gpus = {
-        number: GpuMetrics(
-            gpu.name,
-            _larger(gpu.utilization, peak.gpus.get(number, gpu).utilization),
-            _larger(gpu.memory_usage_bytes, peak.gpus.get(number, gpu).memory_usage_bytes),
-            gpu.memory_total_bytes,
-        )
-        for number, gpu in {**peak.gpus, **sample.gpus}.items()
-    }
-    return replace(
-        sample,
-        cpu_usage=_larger(peak.cpu_usage, sample.cpu_usage),
-        cpu_memory_usage_bytes=max(peak.cpu_memory_usage_bytes, sample.cpu_memory_usage_bytes),
-        gpus=gpus,
-        volumes=volumes,
-    )
-
-
 def _larger(one: N | None, other: N | None) -> N | None:
     return max((value for value in (one, other) if value is not None), default=None)
 
@@ -177,33 +174,23 @@ def _larger(one: N | None, other: N | None) -> N | None:
 def _machine_lines(last: Sequence[RankSample], style: Style, width: int | None) -> list[str]:
     shown = [name for name in VOLUMES if any(name in sample.volumes for sample in last)]
     headers = ["RANK", "NODE", "CPU", "MEMORY", "HOST MEMORY", *(_TITLES[name] for name in shown)]
-    rows = []
+    rows, shares = [], []
     for sample in last:
-        host = sample.host
-        cpu = (
-            "" if sample.cpu_usage is None else f"{sample.cpu_usage:.1f} of {host.cpu_count} cores"
-        )
+        host, cpu = sample.host, sample.cpu_usage
         filled = f"{_percent(host.memory_utilization)} of {format_bytes(host.memory_total_bytes)}"
+        volumes = {name: sample.volumes.get(name, VolumeMetrics()) for name in VOLUMES}
         rows.append(
             [
                 str(sample.rank),
                 sample.node,
-                cpu,
+                "" if cpu is None else f"{cpu:.1f} of {host.cpu_count} cores",
                 format_bytes(sample.cpu_memory_usage_bytes),
                 filled,
-                *(_volume_text(sample, name) for name in shown),
+                *(_volume_text(volumes[name], volumes[VOLUMES[0]]) for name in shown),
             ]
         )
-    shares = [
-        {
-            "HOST MEMORY": sample.host.memory_utilization,
-            **{
-                _TITLES[name]: sample.volumes.get(name, VolumeMetrics()).utilization
-                for name in shown
-            },
-        }
-        for sample in last
-    ]
+        full = {_TITLES[name]: volumes[name].utilization for name in shown}
+        shares.append({"HOST MEMORY": host.memory_utilization, **full})
     return _colored_table(headers, rows, shares, style, width)
 
 
@@ -224,17 +211,12 @@ def _gpu_lines(last: Sequence[RankSample], style: Style, width: int | None) -> l
     return _colored_table(headers, rows, shares, style, width)
 
 
-def _volume_text(sample: RankSample, name: str) -> str:
+def _volume_text(volume: VolumeMetrics, first: VolumeMetrics) -> str:
     """Format usage, and utilization if it differs from that of the first volume."""
-    volume, first = (
-        sample.volumes.get(name, VolumeMetrics()),
-        sample.volumes.get(VOLUMES[0], VolumeMetrics()),
-    )
+    full = volume.utilization
     parts = [] if volume.usage_bytes is None else [format_bytes(volume.usage_bytes)]
-    if volume.utilization is not None and (
-        volume is first or volume.utilization != first.utilization
-    ):
-        parts.append(f"{_percent(volume.utilization)} full")
+    if full is not None and (volume is first or full != first.utilization):
+        parts.append(f"{_percent(full)} full")
     return ", ".join(parts)
 
 
@@ -271,24 +253,21 @@ def plot_lines(samples: Sequence[RankSample], width: int | None) -> list[str]:
     lines: list[str] = []
     for rank in sorted({sample.rank for sample in samples}):
         own = [sample for sample in samples if sample.rank == rank]
-        rows = [f"  {name:<{_LABELS}} {_plot(values, columns)}" for name, values in _series(own)]
+        series: dict[str, list[Any]] = {
+            "loss": [(sample.progress or {}).get("loss") for sample in own],
+            "step": [(sample.progress or {}).get("step") for sample in own],
+            "CPU cores": [sample.cpu_usage for sample in own],
+            "memory GB": [sample.cpu_memory_usage_bytes / 1e9 for sample in own],
+        }
+        for number in sorted({number for sample in own for number in sample.gpus}):
+            busy = [sample.gpus[number].utilization for sample in own if number in sample.gpus]
+            series[f"GPU {number} %"] = [None if n is None else n * 100 for n in busy]
+        known = {name: [float(n) for n in all_ if n is not None] for name, all_ in series.items()}
+        rows = [
+            f"  {name:<{_LABELS}} {_plot(known[name], columns)}" for name in known if known[name]
+        ]
         lines += [f"rank {rank}", *rows]
     return lines
-
-
-def _series(samples: Sequence[RankSample]) -> list[tuple[str, list[float]]]:
-    numbers = sorted({number for sample in samples for number in sample.gpus})
-    columns: list[tuple[str, list[Any]]] = [
-        ("loss", [(sample.progress or {}).get("loss") for sample in samples]),
-        ("step", [(sample.progress or {}).get("step") for sample in samples]),
-        ("CPU cores", [sample.cpu_usage for sample in samples]),
-        ("memory GB", [sample.cpu_memory_usage_bytes / 1e9 for sample in samples]),
-    ]
-    for number in numbers:
-        busy = [s.gpus[number].utilization for s in samples if number in s.gpus]
-        columns.append((f"GPU {number} %", [None if n is None else n * 100 for n in busy]))
-    rows = [(name, [float(n) for n in column if n is not None]) for name, column in columns]
-    return [(name, values) for name, values in rows if values]
 
 
 def _plot(values: Sequence[float], columns: int) -> str:

@@ -15,7 +15,7 @@ from trainctl.model.address import Address
 from trainctl.model.delivery import THROUGH_CLIENT, DeliveryRecord, MirroringRecord
 from trainctl.model.json_codec import to_json
 from trainctl.model.reports import Checkpoint, JobStatus
-from trainctl.model.run import LIVE_FIRST, RankRecord, RunRecord, RunStatus
+from trainctl.model.run import LIVE_FIRST, RunRecord, RunStatus
 from trainctl.views.runs.checkpoints import checkpoint_json, checkpoint_state_text
 from trainctl.views.terminal.text import (
     display_width,
@@ -85,7 +85,12 @@ def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[
         lines.append(f"  last known status: {status.refresh_error}")
     rows = [*_remarks(status)]
     for rank in run.ranks:
-        rows.append((f"rank {rank.rank}", _rank_text(rank, len(run.ranks))))
+        parts = [
+            *([rank.status.words] if len(run.ranks) > 1 else []),
+            *([] if rank.exit_code is None else [f"exit code {rank.exit_code}"]),
+            *([escape(rank.error)] if rank.error else []),
+        ]
+        rows.append((f"rank {rank.rank}", ", ".join([rank.place, *parts])))
         if rank.rank in status.workdir:
             rows.append(("files", escape(status.workdir[rank.rank])))
     times = (("created", run.created_at), ("started", run.started_at), ("ended", run.ended_at))
@@ -148,18 +153,6 @@ def _checkpoints(status: JobStatus, *, named: bool) -> Iterator[tuple[str, str]]
         job = shlex.quote(str(status.address).removeprefix("job."))
         run = f" --run {status.run.id}" if named else ""
         yield "", f"… and {more:,} more: trainctl checkpoints list {job}{run}"
-
-
-def _rank_text(rank: RankRecord, ranks: int) -> str:
-    """Format a rank's node; in a multi-rank run also its status and error."""
-    parts = [rank.place]
-    if ranks > 1:
-        parts.append(rank.status.words)
-    if rank.exit_code is not None:
-        parts.append(f"exit code {rank.exit_code}")
-    if rank.error:
-        parts.append(escape(rank.error))
-    return ", ".join(parts)
 
 
 def _phases(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
@@ -276,27 +269,18 @@ def pending_job_lines(jobs: Sequence[Address], statuses: Iterable[JobStatus]) ->
     ``reconcile`` does not replace live runs, as it can't ask for permission.
     """
     live = {status.address for status in statuses if status.run.status.live}
-    replacing = [job for job in jobs if job in live]
-    waiting = [job for job in jobs if job not in live]
+    groups = (
+        (False, "not started yet", "They start with a later apply, or with: trainctl reconcile."),
+        (True, "to replace a live run", "To start them, run: trainctl apply --stop-running."),
+    )
     lines = []
-    if waiting:
-        lines += [
-            "",
-            f"Approved, not started yet {_job_list(waiting)}",
-            "They start with a later apply, or with: trainctl reconcile. To see what blocks them: trainctl plan",
-        ]
-    if replacing:
-        lines += [
-            "",
-            f"Approved to replace a live run {_job_list(replacing)}",
-            "To start them, run: trainctl apply --stop-running. To see what blocks them: trainctl plan",
-        ]
+    for is_live, what, hint in groups:
+        group = [job for job in jobs if (job in live) is is_live]
+        if group:
+            names = ", ".join(map(str, group[:_NAMED])) + (", …" if len(group) > _NAMED else "")
+            lines += ["", f"Approved{'' if is_live else ','} {what} ({len(group)}): {names}"]
+            lines.append(f"{hint} To see what blocks them: trainctl plan")
     return lines
-
-
-def _job_list(jobs: Sequence[Address]) -> str:
-    names = ", ".join(map(str, jobs[:_NAMED])) + (", …" if len(jobs) > _NAMED else "")
-    return f"({len(jobs)}): {names}"
 
 
 def refresh_error_lines(statuses: Iterable[JobStatus]) -> list[str]:
@@ -361,13 +345,11 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
             ]
         )
     headers = [*(escape(name) for name in names), "STATUS", "RUN", "RAN", "CHECKPOINT"]
-    narrowest = {"STATUS": NARROWEST_STATE}
     lines = table(
         headers,
         rows,
         width=width,
-        shrinks=frozenset(narrowest),
-        narrowest=narrowest,
+        narrowest={"STATUS": NARROWEST_STATE},
         drops=("RUN", "RAN"),
     )
     head = [f"Same for all: {escape(', '.join(shared))}", ""] if shared else []

@@ -128,12 +128,8 @@ class TerminalOutput:
         for line in lines:
             _write(self._stdout, _wrap_lines(self._clean(line), self.width) + "\n")
 
-    def log(self, text: str, prefix: str = "") -> None:
-        """Print a line of a job's log, and flush."""
-        self.log_lines((text,), prefix, prefix)
-
     def log_lines(self, lines: Sequence[str], prefix: str, first: str) -> None:
-        """Print lines of a job's log, with prefixes; ``first`` for the first line."""
+        """Print lines of a job's log, with prefixes, and flush; ``first`` for the first line."""
         shown = self._sanitized(self._redactor.redact("\n".join(lines)))
         text = first + shown.replace("\n", f"\n{prefix}")
         _write(self._stdout, (strip_ci_commands(text) if self._in_ci else text) + "\n")

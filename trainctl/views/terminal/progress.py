@@ -7,15 +7,16 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.events import Event, EventType
 from trainctl.views.terminal.output import TerminalOutput
 from trainctl.views.terminal.text import display_width, shorten
 
+T = TypeVar("T")
 _WINDOW = 5.0
 """Seconds of the rate: long enough to be steady, short enough to show a stall."""
 _LEAST = 0.5
@@ -107,6 +108,26 @@ class LiveDisplay:
         self._drawn = drawn
         if before or shown:
             self._output.draw(shown, before)
+
+
+def show_updates(
+    output: TerminalOutput,
+    updates: Iterable[T],
+    lines: Callable[[T, int | None], list[str]],
+    forms: Callable[[T], Iterable[Any]] | None,
+) -> None:
+    """Print each update: by ``forms`` as JSON lines, or as lines for a width, redrawn or repeated."""
+    with LiveDisplay(output) as live:
+        for update in updates:
+            if forms is not None:
+                output.json_lines(forms(update))
+            elif output.can_redraw:
+                live.show(lines(update, output.error_width))
+            else:
+                output.prose(*lines(update, output.width), "")
+                output.flush()
+    if output.can_redraw and forms is None:
+        output.prose(*lines(update, output.width))
 
 
 _REDRAW = 0.1
