@@ -229,14 +229,12 @@ class HelpPageCommand(TyperCommand):
 
 def build() -> LazyGroup:
     """The whole program as one group."""
-    app = _typer(cls=LazyGroup, callback=global_options, invoke_without_command=True)
-    return _group(app, COMMANDS)
+    return _group(COMMANDS, callback=global_options, invoke_without_command=True)
 
 
 def _load(row: CommandRow | CommandGroup) -> ClickCommand:
     if isinstance(row, CommandGroup):
-        app = _typer(cls=LazyGroup, name=row.name, help=row.help, callback=lambda: None)
-        group = _group(app, row.commands)
+        group = _group(row.commands, name=row.name, help=row.help, callback=lambda: None)
         group.default = row.default
         return group
     app = _typer()
@@ -248,8 +246,8 @@ def _load(row: CommandRow | CommandGroup) -> ClickCommand:
     return command
 
 
-def _group(app: typer.Typer, rows: Sequence[CommandRow | CommandGroup]) -> LazyGroup:
-    group = get_group(app)
+def _group(rows: Sequence[CommandRow | CommandGroup], **settings: Any) -> LazyGroup:
+    group = get_group(_typer(cls=LazyGroup, **settings))
     assert isinstance(group, LazyGroup)  # noqa: S101 (made with cls=LazyGroup)
     group.rows = rows
     replace_parameter_parsers(group)

@@ -20,8 +20,13 @@ The defaults cost a third of the CPU time of planning thousands of resources.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; ``argv`` excludes the program's name."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments in _VERSION_FLAGS and _print_version():
-        return 0
+    if arguments in _VERSION_FLAGS:  # answered without loading a parser
+        try:
+            print(f"trainctl {__version__}", flush=True)  # noqa: T201
+        except OSError:  # stdout is closed, which the parser reports
+            pass
+        else:
+            return 0
     gc.set_threshold(*_GC_THRESHOLDS)
     os.umask(0o077)  # files are private; shared caches set modes explicitly
     try:
@@ -38,12 +43,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     finally:
         gc.freeze()  # skip garbage collection at interpreter exit
-
-
-def _print_version() -> bool:
-    """Print the version without loading a parser; False if stdout is closed."""
-    try:
-        print(f"trainctl {__version__}", flush=True)  # noqa: T201
-    except OSError:
-        return False
-    return True

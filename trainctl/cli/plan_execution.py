@@ -32,8 +32,6 @@ from trainctl.views.events import JsonEventPrinter, TextEventPrinter
 from trainctl.views.problems import explain_hint_lines
 from trainctl.views.terminal.progress import ProgressDisplay
 
-QUESTION = "Do you want to perform these actions?"
-
 
 @contextmanager
 def errors_as_events(session: CliSession, format_: OutputFormat) -> Iterator[None]:
@@ -100,7 +98,7 @@ def plan_and_apply(
     workspace: Workspace,
     flags: PlanningFlags,
     apply_flags: ApplyFlags,
-    question: str = QUESTION,
+    question: str = "Do you want to perform these actions?",
 ) -> int:
     """Plan, ask and apply; return the exit code."""
     with errors_as_events(session, apply_flags.format):

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TextIO
 
 import typer
@@ -60,19 +61,10 @@ class CliSession:
             import logging  # rarely needed
 
             root = logging.getLogger()
-            root.handlers = [logging.StreamHandler(_LogStream(self.output))]
+            stream = SimpleNamespace(write=lambda text: self.output.note(text.removesuffix("\n")))
+            root.handlers = [logging.StreamHandler(stream)]
             root.handlers[0].setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
             root.setLevel(level.upper())
-
-
-class _LogStream:
-    """A stream that passes log records through the output."""
-
-    def __init__(self, output: TerminalOutput) -> None:
-        self._output = output
-
-    def write(self, text: str) -> None:
-        self._output.note(text.removesuffix("\n"))
 
 
 def session_of(ctx: typer.Context) -> CliSession:

@@ -18,8 +18,6 @@ from trainctl.views.terminal.text import pluralize
 FollowedRuns = Mapping[Address, RunRecord]
 """Runs that apply followed, as last observed."""
 
-_NONE: FollowedRuns = {}
-
 
 def counts(result: ApplyResult) -> dict[str, int]:
     """Count changes of this command as plans do: a replacement adds and destroys."""
@@ -45,9 +43,9 @@ def resumption_text(plan: Plan) -> str:
 def result_lines(
     result: ApplyResult,
     output: TerminalOutput,
-    followed: FollowedRuns = _NONE,
+    followed: FollowedRuns,
     *,
-    destroy: bool = False,
+    destroy: bool,
 ) -> list[str]:
     """Return skipped changes, unsuccessful runs and counts, for standard output."""
     unsuccessful = {address: run for address, run in followed.items() if _is_unsuccessful(run)}
@@ -101,7 +99,7 @@ def follow_lines(jobs: Sequence[Address]) -> list[str]:
     return [f"To list the runs: trainctl status. To follow one: trainctl logs {job} --follow"]
 
 
-def summary_event(result: ApplyResult, exit_code: int, followed: FollowedRuns = _NONE) -> Event:
+def summary_event(result: ApplyResult, exit_code: int, followed: FollowedRuns) -> Event:
     """Return the last event of ``apply --format json``."""
     data = {
         **counts(result),

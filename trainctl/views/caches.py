@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainctl.base.protocol.weights import CachedListing
@@ -79,7 +79,9 @@ def cache_json(
                 "type": file_type(entry.mode),
                 "permissions": stat.filemode(entry.mode),
             }
-            for entry in (_sorted(usage, sort, descending) if usage else ())
+            for entry in sorted(
+                usage.entries if usage else (), key=_SORT_KEYS[sort], reverse=descending
+            )
         ],
         "cache": usage.address if usage else None,
         "node": usage.node if usage else None,
@@ -89,13 +91,10 @@ def cache_json(
     }
 
 
-def cache_csv(
-    usage: CacheUsage | None, sort: str, *, descending: bool
-) -> tuple[Sequence[str], Iterator[dict[str, Any]]]:
-    """Return the columns and rows of ``cache summarize -o csv``."""
-    entries = _sorted(usage, sort, descending) if usage else []
-    cells = ([escape(entry.path), entry.size, *_cells(entry)] for entry in entries)
-    return _HEADERS, (dict(zip(_HEADERS, row, strict=True)) for row in cells)
+def cache_csv(form: Mapping[str, Any]) -> tuple[Sequence[str], Iterator[dict[str, Any]]]:
+    """Return the columns and rows of ``cache summarize -o csv``, from its JSON."""
+    files = ({**file, "path": escape(file["path"])} for file in form["files"])
+    return _HEADERS, (dict(zip(_HEADERS, file.values(), strict=True)) for file in files)
 
 
 def cache_lines(
@@ -158,10 +157,6 @@ def _cells(entry: CachedFile) -> list[str]:
         file_type(entry.mode),
         stat.filemode(entry.mode),
     ]
-
-
-def _sorted(usage: CacheUsage, sort: str, descending: bool) -> list[CachedFile]:
-    return sorted(usage.entries, key=_SORT_KEYS[sort], reverse=descending)
 
 
 EVICT_COLUMNS = ("node", "id", "source", "files", "bytes", "last_used", "leased_by", "outcome")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -47,10 +47,12 @@ def mirror_lines(inventory: MirrorInventory, width: int | None = None) -> list[s
         is_empty = not (inventory.unfinished or inventory.unreferenced)
         return ["The mirror is empty." if is_empty else _total_lines(inventory)]
     headers = ["SOURCE", "SERVER", "REVISION", "FILES", "SIZE", "SHARED", _USED, "PROJECTS", "PEOPLE"]  # fmt: skip
-    rows = inventory.rows
+    servers: dict[str, set[str | None]] = {}
+    for row in inventory.rows:
+        servers.setdefault(row.source, set()).add(row.endpoint)
     lines = table(
         headers,
-        [_cells(row, server) for row, server in zip(rows, _servers(rows), strict=True)],
+        [_cells(row, names_server=len(servers[row.source]) > 1) for row in inventory.rows],
         width=width,
         right=frozenset({"FILES", "SIZE", "SHARED"}),
         narrowest=_NARROWEST,
@@ -78,11 +80,11 @@ def lost_listing_lines(rows: Sequence[InventoryRow]) -> list[str]:
     ]
 
 
-def _cells(row: InventoryRow, server: str) -> list[str]:
+def _cells(row: InventoryRow, *, names_server: bool) -> list[str]:
     is_complete = _listing_status(row) == _COMPLETE
     return [
         row.source,
-        server,
+        (row.endpoint or "its own").removeprefix("https://") if names_server else "",
         short_revision(row.revision),
         str(row.files),
         format_bytes(row.bytes),
@@ -91,16 +93,6 @@ def _cells(row: InventoryRow, server: str) -> list[str]:
         ", ".join(row.projects),
         ", ".join(row.users),
     ]
-
-
-def _servers(rows: Sequence[InventoryRow]) -> Iterator[str]:
-    """Yield each row's server if its URI has sources on several servers."""
-    servers: dict[str, set[str | None]] = {}
-    for row in rows:
-        servers.setdefault(row.source, set()).add(row.endpoint)
-    for row in rows:
-        server = (row.endpoint or "its own").removeprefix("https://")
-        yield server if len(servers[row.source]) > 1 else ""
 
 
 def _total_lines(inventory: MirrorInventory) -> str:

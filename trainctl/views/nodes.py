@@ -81,14 +81,11 @@ def _shutdown_texts(report: NodeReport) -> list[str]:
     elif left is not None and shutdown["idle_since"] is not None:
         texts.append(f"idle, ends itself in {format_duration(left)}")
     if shutdown.get("taken_back"):
-        texts.append(f"the platform takes the machine back at {_clock(shutdown['taken_back'])}")
+        time = str(format_timestamp(shutdown["taken_back"]))[11:16]
+        texts.append(f"the platform takes the machine back at {time} UTC")
     elif shutdown.get("at_risk"):
         texts.append("warning: the platform may take the machine back soon")
     return texts
-
-
-def _clock(seconds: float) -> str:
-    return f"{str(format_timestamp(seconds))[11:16]} UTC"
 
 
 def _node_json(report: NodeReport) -> dict[str, Any]:

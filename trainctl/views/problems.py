@@ -32,13 +32,15 @@ def problem_lines(
         diagnostics = [
             diagnostic for diagnostic in error.diagnostics if isinstance(diagnostic, Diagnostic)
         ]
-        return [
-            *diagnostic_lines(diagnostics, style, width),
-            count_line(diagnostics),
-            *explain_hint_lines(diagnostics, style),
-        ]
+        return counted_lines(diagnostics, style, width)
     address = str(error.address) if error.address else None
     return [*error_lines(error, address, style), *explain_hint_lines([error], style)]
+
+
+def counted_lines(diagnostics: Sequence[Diagnostic], style: Style, width: int | None) -> list[str]:
+    """Return the lines of diagnostics, their number, and hints."""
+    lines = diagnostic_lines(diagnostics, style, width)
+    return [*lines, count_line(diagnostics), *explain_hint_lines(diagnostics, style)]
 
 
 def error_lines(error: TrainctlError, address: str | None, style: Style = plain) -> list[str]:

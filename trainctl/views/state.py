@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -147,19 +147,25 @@ def history_lines(
     """
     if not rows:
         return [f"No history of {address}." if address else "No history yet."]
-    cells = [
-        [
+    cells = []
+    last: dict[str | None, tuple[str | None, str]] = {}
+    for row in rows:
+        # TRAINING_JOB_DEPLOY_FAILED is shown as "deploy failed"
+        status = escape(row.status.removeprefix("TRAINING_JOB_").replace("_", " ").lower())
+        words = [
             str(row.serial),
             second(row.time),
             escape(row.actor),
             row.address or "",
             escape(row.action),
-            " ".join(filter(None, (_status(row.status), row.run))),
+            " ".join(filter(None, (status, row.run))),
             escape((row.reason or "").replace("_", " ")),
             _transfer_text(row),
         ]
-        for row in _relevant_rows(rows)
-    ]
+        now = (row.run, row.status)
+        if row.action != "observe" or row.deliveries or last.get(row.address) != now:
+            cells.append(words)
+        last[row.address] = now
     headers = ["SERIAL", "TIME (UTC)", "WHO", "ADDRESS", "ACTION", "STATUS", "REASON", "MOVED"]
     lines = _fit_table(headers, cells, width)
     return [*lines, "", _NEXT] if any(row.status == "interrupted" for row in rows) else lines
@@ -178,15 +184,6 @@ def _fit_table(headers: list[str], cells: list[list[str]], width: int | None) ->
     for line, moved in zip(rest, below, strict=True):
         lines += [line, *(wrap(f"{_BELOW}{moved}", width) if moved else ())]
     return lines
-
-
-def _relevant_rows(rows: Iterable[HistoryRow]) -> Iterator[HistoryRow]:
-    last: dict[str | None, tuple[str | None, str]] = {}
-    for row in rows:
-        now = (row.run, row.status)
-        if row.action != "observe" or row.deliveries or last.get(row.address) != now:
-            yield row
-        last[row.address] = now
 
 
 def _transfer_text(row: HistoryRow) -> str:
@@ -227,11 +224,6 @@ def summary(recorded: RecordedResource) -> str:
         count = pluralize(len(values.get("nodes") or ()), "node")
         return f"{count}, {barred} quarantined" if barred else count
     return escape(str(values.get("directory") or ""))
-
-
-def _status(status: str) -> str:
-    """Format a status: ``TRAINING_JOB_DEPLOY_FAILED`` as ``deploy failed``."""
-    return escape(status.removeprefix("TRAINING_JOB_").replace("_", " ").lower())
 
 
 def resource_json(recorded: RecordedResource) -> dict[str, Any]:

@@ -107,8 +107,10 @@ CACHE = CacheUsage("cache.demo-lab", "lab/gpu-0", "/caches/demo", 1.75e9, 3, 1_5
 def test_training_cache(screen: SnapshotAssertion) -> None:
     """The table, and the hosted service's CSV, in which a path is one cell of one line."""
     table = cache_lines(CACHE, "abcdefg", "size", descending=True, width=None)
-    lines = list(csv_lines(*cache_csv(CACHE, "filepath", descending=False)))
-    empty = list(csv_lines(*cache_csv(None, "size", descending=False)))
+    documents = [
+        cache_json(usage, "abcdefg", "filepath", descending=False) for usage in (CACHE, None)
+    ]
+    lines, empty = (list(csv_lines(*cache_csv(document))) for document in documents)
     assert text(table, lines, empty) == screen
     assert len(list(csv.reader(lines))) == 5
 

@@ -195,9 +195,9 @@ def _follow(
     code = 0
     for run in runs:
         try:
-            ended = print_logs(
+            ended, _ = print_logs(
                 session, workspace, run, LogSelection(follow=True), format_, closes=run is runs[-1]
-            ).run
+            )
         except KeyboardInterrupt:
             name = str(run.job.address).removeprefix("job.")
             session.output.note(

@@ -83,12 +83,13 @@ def summarize_command(
         identity = project_id(state.lineage, slug(project.removeprefix("project.")))
     usage, unreachable = (summary.content, summary.unreachable) if summary else (None, ())
     by, descending, width = sort.value, order is options.SortOrder.DESC, session.output.width
+    document = cache_json(usage, identity, by, unreachable, descending=descending)
     print_result(
         session.output,
         "text" if form is SummaryFormat.TABLE else form,
-        cache_json(usage, identity, by, unreachable, descending=descending),
+        document,
         cache_lines(usage, identity, by, descending=descending, width=width) if usage else (),
-        cache_csv(usage, by, descending=descending),
+        cache_csv(document),
     )
     if usage is None or summary is None:
         text = f"{project} has no training cache yet"

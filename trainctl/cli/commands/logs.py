@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -25,14 +24,6 @@ from trainctl.views.runs.logs import JsonLogPrinter, TextLogPrinter
 from trainctl.views.terminal.text import warning_text
 
 
-@dataclass(frozen=True, slots=True)
-class PrintedLog:
-    """The run after printing its log, and the exit code: 0 if no part is missing."""
-
-    run: JobRun
-    code: int
-
-
 def print_logs(
     session: CliSession,
     workspace: Workspace,
@@ -41,10 +32,10 @@ def print_logs(
     format_: OutputFormat,
     *,
     closes: bool = True,
-) -> PrintedLog:
+) -> tuple[JobRun, int]:
     """Print the job's own lines, prefixed with the rank if there are several.
 
-    With ``closes`` a summary is the last event.
+    With ``closes`` a summary is the last event. Return the run as it is now, and the exit code.
     """
     emit = JsonEventPrinter(session.output)
     view: TextLogPrinter | JsonLogPrinter
@@ -77,7 +68,7 @@ def print_logs(
         session.output.note(f"Run {run.record.number} ({run.record.id}) {state}{detail}")
     if format_ is OutputFormat.JSON and closes:
         emit.close("end of log", {"run": run.record.id, "status": run.record.status.value})
-    return PrintedLog(run, report_unreachable(session, unreachable, "the log"))
+    return run, report_unreachable(session, unreachable, "the log")
 
 
 def parse_time(flag: str, text: str | None) -> LogTime | None:
@@ -129,7 +120,7 @@ def logs_command(
     selection = LogSelection(rank, *times, grep, tail, follow, prepare)
     with open_workspace(session) as workspace:
         job_run = lookup.named_run(workspace, address, run)
-        return print_logs(session, workspace, job_run, selection, format_).code
+        return print_logs(session, workspace, job_run, selection, format_)[1]
 
 
 def metrics_command(

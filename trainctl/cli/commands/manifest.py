@@ -17,13 +17,7 @@ from trainctl.manifest.fields import fields, find, nearest_path
 from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Diagnostic, Severity, error_reference, explanations, nearest
 from trainctl.plugin_api import discovery
-from trainctl.views.problems import (
-    code_lines,
-    count_line,
-    diagnostic_lines,
-    explain_hint_lines,
-    field_lines,
-)
+from trainctl.views.problems import code_lines, counted_lines, field_lines
 
 
 def init_command(
@@ -82,12 +76,7 @@ def validate_command(session: CliSession, format_: options.FormatOption = Output
         )
         return 0 if valid else 1
     if diagnostics:
-        style = output.error_style
-        output.note(
-            *diagnostic_lines(diagnostics, style, output.error_width),
-            count_line(diagnostics),
-            *explain_hint_lines(diagnostics, style),
-        )
+        output.note(*counted_lines(diagnostics, output.error_style, output.error_width))
     if valid:
         output.print("The manifest is valid.")
     return 0 if valid else 1

@@ -227,14 +227,12 @@ def _changes(plan: Plan, available: int, rest: str) -> list[str]:
 
 
 def _block(group: ChangeGroup, rest: str) -> list[str]:
-    text = _truncate([_colored(line) for line in group.lines], _MAX_COLLAPSIBLE, rest)
-    return [*collapsible(group.title, code_block(text, "diff")), ""]
-
-
-def _colored(line: str) -> str:
-    """Format a line for diff highlighting: sign first, ``!`` for changes."""
-    sign, indentation, text = parse_diff_line(line)
-    return f"{sign}{indentation or ' '}{text}" if sign else line
+    lines = []
+    for line in group.lines:  # diff highlighting needs the sign first, and has "!" for changes
+        sign, indentation, text = parse_diff_line(line)
+        lines.append(f"{sign}{indentation or ' '}{text}" if sign else line)
+    block = code_block(_truncate(lines, _MAX_COLLAPSIBLE, rest), "diff")
+    return [*collapsible(group.title, block), ""]
 
 
 def _truncate(lines: Sequence[str], most: int, rest: str, before: str = "") -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
 from typing import TypeVar
 
 from trainctl.base.units import format_bytes, format_duration
@@ -383,19 +384,12 @@ def offer_lines(plan: Plan, page: PageStyle) -> list[str]:
 
 def _merge_zones(offers: Iterable[Offer]) -> list[tuple[str, Offer]]:
     """Merge consecutive offers that differ by zone only: ``us-east-1a/b``."""
-    merged: list[tuple[list[str], Offer]] = []
-    for offer in offers:
-        alike = replace(offer, zone="")
-        if merged and merged[-1][1] == alike:
-            merged[-1][0].append(offer.zone)
-        else:
-            merged.append(([offer.zone], alike))
-    return [
-        ("/".join([zone, *(other.removeprefix(zone[:-1]) for other in others)]), offer)
-        if zone
-        else ("any", offer)
-        for (zone, *others), offer in merged
-    ]
+    merged = []
+    for offer, group in groupby(offers, key=lambda offer: replace(offer, zone="")):
+        zone, *others = [each.zone for each in group]
+        zones = [zone, *(other.removeprefix(zone[:-1]) for other in others)]
+        merged.append(("/".join(zones) if zone else "any", offer))
+    return merged
 
 
 def _price(price: float | None) -> str:

@@ -90,33 +90,26 @@ def change_groups(
         key = (change.address.kind, change.action, headline(change), *same)
         groups.setdefault(key, []).append((change, lines))
     what = "Also, with their own values" if similar else "The same for"
-    return [_group(members, page, names, rest, what) for members in groups.values()]
+    shown_groups = []
+    for (first, lines), *others in groups.values():
+        name = str(first.address)
+        if others:
+            is_matrix = {change.address.group for change, _ in others} == {first.address.group}
+            label = f"{first.address.group}[*]" if is_matrix else f"{first.address.kind}.*"
+            name = f"{label} ({len(others) + 1})"
+            named = ", ".join(escape(str(change.address)) for change, _ in others[:names])
+            more = len(others) - names if names is not None else 0
+            left = f" and {more} more: {rest}" if more > 0 else ""
+            lines = [*lines, *wrap(f"        # {what}: {named}{left}", page.width)]
+        if first.action in (Action.UPDATE, Action.REPLACE) and (changed := _attributes(lines)):
+            name += f": {shorten(', '.join(changed), _WIDEST)}"
+        title = f"{LEGEND[first.action][0]} {name}"
+        shown_groups.append(ChangeGroup(title, lines, len(others) + 1))
+    return shown_groups
 
 
 def _attributes(lines: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(match[1] for match in map(_ATTRIBUTE.match, lines) if match))
-
-
-def _group(
-    members: Sequence[tuple[Change, list[str]]],
-    page: PageStyle,
-    names: int | None,
-    rest: str,
-    what: str,
-) -> ChangeGroup:
-    (first, lines), *others = members
-    name = str(first.address)
-    if others:
-        is_matrix = len({change.address.group for change, _ in members}) == 1
-        label = f"{first.address.group}[*]" if is_matrix else f"{first.address.kind}.*"
-        name = f"{label} ({len(members)})"
-        named = ", ".join(escape(str(change.address)) for change, _ in others[:names])
-        more = len(others) - names if names is not None else 0
-        left = f" and {more} more: {rest}" if more > 0 else ""
-        lines = [*lines, *wrap(f"        # {what}: {named}{left}", page.width)]
-    if first.action in (Action.UPDATE, Action.REPLACE) and (changed := _attributes(lines)):
-        name += f": {shorten(', '.join(changed), _WIDEST)}"
-    return ChangeGroup(f"{LEGEND[first.action][0]} {name}", lines, len(members))
 
 
 PAGE = PageStyle(100, plain)

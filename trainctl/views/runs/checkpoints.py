@@ -54,12 +54,13 @@ def checkpoint_table(
     """Return a table of checkpoints, with a job column if ``jobs``."""
     if not checkpoints:
         return ["No checkpoints."]
+    has_ranks = any(checkpoint.rank for checkpoint in checkpoints)
     rows = [
         [
             *([escape(checkpoint.job.removeprefix("job."))] if jobs else []),
             checkpoint.run,
             escape(checkpoint.name),
-            *([str(checkpoint.rank)] if _rank_count(checkpoints) else []),
+            *([str(checkpoint.rank)] if has_ranks else []),
             "" if checkpoint.step is None else str(checkpoint.step),
             kind if checkpoint.lora_rank is None else f"{kind} r={checkpoint.lora_rank}",
             escape(checkpoint.base_model or ("unknown" if kind in ("full", "whisper") else "")),
@@ -71,7 +72,7 @@ def checkpoint_table(
         for checkpoint in checkpoints
         for kind in [checkpoint.type or ""]
     ]
-    rank = ["RANK"] if _rank_count(checkpoints) else []
+    rank = ["RANK"] if has_ranks else []
     headers = [
         *(["JOB"] if jobs else []), "RUN", "CHECKPOINT", *rank, "STEP", "TYPE", "BASE MODEL", "PARAMS", "SIZE", "STATE",
         "CREATED (UTC)",
@@ -124,10 +125,6 @@ def serving_lines(serving: ServedCheckpoint, directory: Path, *, dry_run: bool) 
             yield from (f"  {line}".rstrip() for line in text.splitlines())
     if not dry_run:
         yield f"Next: trainctl -C {where} apply, then trainctl -C {where} proxy {JOB} {PORT}"
-
-
-def _rank_count(checkpoints: Sequence[Checkpoint]) -> bool:
-    return any(checkpoint.rank for checkpoint in checkpoints)
 
 
 def _count(number: int) -> str:

@@ -14,7 +14,7 @@ from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
 from trainctl.model.delivery import THROUGH_CLIENT, DeliveryRecord, MirroringRecord
 from trainctl.model.json_codec import to_json
-from trainctl.model.reports import Checkpoint, JobStatus
+from trainctl.model.reports import JobStatus
 from trainctl.model.run import LIVE_FIRST, RunRecord, RunStatus
 from trainctl.views.runs.checkpoints import checkpoint_json, checkpoint_state_text
 from trainctl.views.terminal.text import (
@@ -332,6 +332,9 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
     rows = []
     for status in ordered:
         run = status.run
+        complete = [checkpoint for checkpoint in status.checkpoints if checkpoint.complete]
+        newest = max(complete, key=lambda one: recency_key(asdict(one)), default=None)
+        step = newest and newest.step
         ran = run.phases.get("running")
         if ran is None and run.started_at is not None and run.status.live:
             ran = max(0.0, now - run.started_at)
@@ -341,7 +344,7 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
                 state_text(status),
                 f"{run.number} ({run.id})",
                 "" if ran is None else format_duration(ran),
-                _newest(status.checkpoints),
+                f"step {step}" if step is not None else escape(newest.name) if newest else "",
             ]
         )
     headers = [*(escape(name) for name in names), "STATUS", "RUN", "RAN", "CHECKPOINT"]
@@ -373,12 +376,3 @@ def _sort_key(value: str) -> tuple[int, float, str]:
         return 0, float(value), value
     except ValueError:
         return 1, 0.0, value
-
-
-def _newest(checkpoints: Sequence[Checkpoint]) -> str:
-    """Format the newest complete checkpoint: its step, or its name."""
-    complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
-    if not complete:
-        return ""
-    newest = max(complete, key=lambda checkpoint: recency_key(asdict(checkpoint)))
-    return escape(newest.name) if newest.step is None else f"step {newest.step}"

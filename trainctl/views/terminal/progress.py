@@ -211,10 +211,8 @@ class ProgressDisplay:
         """Refresh the display."""
         with self._lock:
             now = self._clock()
-            if self._output.can_redraw:
-                self._draw(now)
-            else:
-                self._print_due(now)
+            self._draw(now)
+            self._print_due(now)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -235,9 +233,8 @@ class ProgressDisplay:
         if "done" in event.data:
             total = event.data.get("total") or 0
             step.meter.update(int(event.data["done"]), int(total), now)
-        if not self._output.can_redraw:
-            self._print_due(now)
-        elif now - self._last >= _REDRAW:
+        self._print_due(now)
+        if now - self._last >= _REDRAW:
             self._draw(now)
 
     def _refresh_loop(self, every: float) -> None:
@@ -248,19 +245,17 @@ class ProgressDisplay:
             return  # the reader is gone
 
     def _print_due(self, now: float) -> None:
-        for name, step in self._steps.items():
+        for name, step in self._steps.items() if not self._output.can_redraw else ():
             if now - step.printed >= _PLAIN:
                 step.printed = now
                 self._output.note(step.line(name, now))
 
     def _end(self, name: str, now: float) -> None:
         step = self._steps.pop(name, None)
-        if step is None:
-            return
-        if self._output.can_redraw:
-            self._draw(now)
-        elif step.meter.done:
+        if step is not None and step.meter.done and not self._output.can_redraw:
             self._output.note(step.line(name, now))
+        elif step is not None:
+            self._draw(now)
 
     def _draw(self, now: float) -> None:
         if not self._output.can_redraw:
