@@ -34,19 +34,9 @@ def command_help(command: Any, path: str, width: int) -> str:
     rows = [(argument_name(argument), argument.help or "") for argument in arguments]
     usage = " ".join([path, "[OPTIONS]", *(name for name, _ in rows)])
     notes = help_lines(path.partition(" ")[2])
-    return "\n".join(
-        [
-            *_description(command.help, width),
-            *("", f"Usage: {usage}"),
-            *_section_lines([("Arguments", rows), *_options(command)], width),
-            *(
-                "",
-                'Global options: -C, --state, --env, --log-level (see "trainctl --help")',
-            ),
-            *(["", *notes] if notes else []),
-            "",
-        ]
-    )
+    ending = ["", 'Global options: -C, --state, --env, --log-level (see "trainctl --help")']
+    ending += ["", *notes] if notes else []
+    return _page(command.help, usage, [("Arguments", rows), *_options(command)], ending, width)
 
 
 def group_help(
@@ -54,32 +44,30 @@ def group_help(
 ) -> str:
     """Return the help page of a group of commands."""
     commands = [(name, f"{text} (default)" if name == default else text) for name, text in rows]
-    usage = "[COMMAND]" if default else "COMMAND"
-    return "\n".join(
-        [
-            *_description(summary, width),
-            *("", f"Usage: {path} {usage} [OPTIONS]"),
-            *_section_lines([("Commands", commands)], width),
-            *("", f'Run "{path} COMMAND --help" for more information about a command.'),
-            "",
-        ]
-    )
+    usage = f"{path} {'[COMMAND]' if default else 'COMMAND'} [OPTIONS]"
+    ending = ("", f'Run "{path} COMMAND --help" for more information about a command.')
+    return _page(summary, usage, [("Commands", commands)], ending, width)
 
 
 def root_help(root: Any, commands: Sequence[Section], width: int) -> str:
     """Return the help page of the program."""
     global_options = ("Global options", [*_option_rows(root.params), _HELP_ROW])
-    return "\n".join(
-        [
-            *_description(root.help, width),
-            *("", "Usage: trainctl [OPTIONS] COMMAND [ARGS]..."),
-            *_section_lines(commands, width),
-            *_section_lines([global_options], width),
-            *("", "Examples:", *(f"  {line}" for line in _ROOT_EXAMPLES)),
-            *("", 'Run "trainctl help COMMAND" for more information about a command.'),
-            "",
-        ]
-    )
+    ending = [
+        *_section_lines([global_options], width),
+        *("", "Examples:", *(f"  {line}" for line in _ROOT_EXAMPLES)),
+        *("", 'Run "trainctl help COMMAND" for more information about a command.'),
+    ]
+    return _page(root.help, "trainctl [OPTIONS] COMMAND [ARGS]...", commands, ending, width)
+
+
+def _page(
+    text: str | None, usage: str, sections: Sequence[Section], ending: Iterable[str], width: int
+) -> str:
+    lines: list[str] = []
+    for paragraph in (text or "").split("\n\n"):
+        lines += ["", *wrap(" ".join(paragraph.split()), width)]
+    body = [*lines[1:], "", f"Usage: {usage}", *_section_lines(sections, width)]
+    return "\n".join([*body, *ending, ""])
 
 
 _HELP_ROW = ("-h, --help", "Show help")
@@ -106,13 +94,6 @@ def option_row(option: TyperOption) -> Row:
     is_shown = option.show_default and value is not None and not isinstance(value, bool)
     default = f" [default: {value}]" if is_shown else ""
     return f"{short}{long}{metavar}", f"{option.help or ''}{default}"
-
-
-def _description(text: str | None, width: int) -> Iterator[str]:
-    for number, paragraph in enumerate((text or "").split("\n\n")):
-        if number:
-            yield ""
-        yield from wrap(" ".join(paragraph.split()), width)
 
 
 def _option_rows(parameters: Iterable[Any]) -> list[Row]:

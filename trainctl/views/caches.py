@@ -113,9 +113,7 @@ def cache_lines(
     shown = pick(MOST_ROWS, usage.entries, key=_SORT_KEYS[sort])
     rows = [[escape(entry.path), *_cells(entry)] for entry in shown]
     headers = ["File Path", "Size", "Modified", "Type", "Permissions"]
-    lines = table(
-        headers, rows, right=frozenset({"Size"}), width=width, shrinks=frozenset({"File Path"})
-    )
+    lines = table(headers, rows, right={"Size"}, width=width, shrinks={"File Path"})
     remaining = len(usage.entries) - len(shown)
     more = [f"… and {remaining} more: use -o csv or -o json to list all."] if remaining else []
     return [*head, *lines, *more]
@@ -195,17 +193,12 @@ def evict_lines(report: CacheReport, *, dry_run: bool, width: int | None = None)
     if not report.listings and not report.freed:
         return ["Nothing to evict."]
     texts = {"evicted": "would be evicted"} if dry_run else {}
-    cells = [
-        [
-            *_node_cells(node, row),
-            format_minute(row["last_used"]),
-            texts.get(row["outcome"], row["outcome"]),
-            ", ".join(map(escape, row["leased_by"])),
-        ]
-        for node, row in report.listings
-    ]
-    headers = ["NODE", "LISTING", "SOURCE", "SIZE", "LAST USED (UTC)", "OUTCOME", "USED BY"]
-    lines = table(headers, cells, width=width, right=frozenset({"SIZE"}), shrinks=_SHRINKS)
+    columns: dict[str, Callable[[CachedListing], str]] = {
+        "LAST USED (UTC)": lambda row: format_minute(row["last_used"]),
+        "OUTCOME": lambda row: texts.get(row["outcome"], row["outcome"]),
+        "USED BY": lambda row: ", ".join(map(escape, row["leased_by"])),
+    }
+    lines = _listing_table(report, width, columns)
     return lines if dry_run else [*lines, "", f"{format_bytes(report.freed)} freed."]
 
 
@@ -213,20 +206,24 @@ def verify_lines(report: CacheReport, width: int | None = None) -> list[str]:
     """Return a table of verified listings, corrupt files, and counts."""
     if not report.listings:
         return ["The cache is empty."]
-    cells = [
-        [*_node_cells(node, row), row["outcome"], escape(row["detail"])]
-        for node, row in report.listings
-    ]
-    headers = ["NODE", "LISTING", "SOURCE", "SIZE", "OUTCOME", "DETAIL"]
-    lines = table(headers, cells, width=width, right=frozenset({"SIZE"}), shrinks=_SHRINKS)
+    columns: dict[str, Callable[[CachedListing], str]] = {
+        "OUTCOME": lambda row: row["outcome"],
+        "DETAIL": lambda row: escape(row["detail"]),
+    }
+    lines = _listing_table(report, width, columns)
     for node, row in report.listings:
         lines += [f"  {node}: {escape(name)} was corrupt" for name in row["corrupt_files"]]
     count = pluralize(len(report.listings), "listing")
     return [*lines, "", f"{count} verified, {format_bytes(report.hashed)}."]
 
 
-_SHRINKS = frozenset({"SOURCE", "USED BY", "DETAIL"})
-
-
-def _node_cells(node: str, row: CachedListing) -> list[str]:
-    return [node, row["id"][:12], escape(row["source"]), format_bytes(row["bytes"])]
+def _listing_table(
+    report: CacheReport, width: int | None, columns: Mapping[str, Callable[[CachedListing], str]]
+) -> list[str]:
+    cells = []
+    for node, row in report.listings:
+        first = [node, row["id"][:12], escape(row["source"]), format_bytes(row["bytes"])]
+        cells.append(first + [cell(row) for cell in columns.values()])
+    headers = ["NODE", "LISTING", "SOURCE", "SIZE", *columns]
+    shrinks = {"SOURCE", "USED BY", "DETAIL"}
+    return table(headers, cells, width=width, right={"SIZE"}, shrinks=shrinks)

@@ -54,7 +54,7 @@ def mirror_lines(inventory: MirrorInventory, width: int | None = None) -> list[s
         headers,
         [_cells(row, names_server=len(servers[row.source]) > 1) for row in inventory.rows],
         width=width,
-        right=frozenset({"FILES", "SIZE", "SHARED"}),
+        right={"FILES", "SIZE", "SHARED"},
         narrowest=_NARROWEST,
         drops=("PEOPLE", "PROJECTS", _USED, "REVISION"),
     )
@@ -143,7 +143,7 @@ def mirror_verify_lines(report: VerifyReport, width: int | None = None) -> list[
             for finding in islice(report.findings, _MOST_LINES)
         ]
         headers = ["BLOB", "PROBLEM", "SIZE", "OUTCOME", "SOURCES", "DETAIL"]
-        shrinks = frozenset({"SOURCES", "DETAIL"})
+        shrinks = {"SOURCES", "DETAIL"}
         lines = [*table(headers, cells, width=width, shrinks=shrinks), ""]
     more = len(report.findings) - _MOST_LINES
     if more > 0:
@@ -223,7 +223,7 @@ def gc_lines(report: GcReport, width: int | None = None) -> list[str]:
                 for reference in report.kept
             ],
             width=width,
-            right=frozenset({"SIZE"}),
+            right={"SIZE"},
             narrowest=_NARROWEST,
             drops=("OWNER", "REVISION", _USED),
         )

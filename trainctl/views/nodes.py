@@ -57,8 +57,8 @@ def nodes_lines(
     cost = _HEADERS.index("COST")
     if any(row[cost] for row in cells):
         cells = [[*row[:cost], row[cost] or "-", *row[cost + 1 :]] for row in cells]
-    right = frozenset({"CLAIMED", "USED", "FREE", "DISK FREE", "CACHED", "COST", "IDLE"})
-    lines = table(_HEADERS, cells, right=right, width=width, shrinks=frozenset({"GPUS", "RUNS"}))
+    right = {"CLAIMED", "USED", "FREE", "DISK FREE", "CACHED", "COST", "IDLE"}
+    lines = table(_HEADERS, cells, right=right, width=width, shrinks={"GPUS", "RUNS"})
     for report in reports:
         problem = (report.found or {}).get("gpus_problem") or report.why
         if report.usage.quarantine:
@@ -209,7 +209,7 @@ def machines_lines(
             "this state" if orphan.of_this_state else machine.lineage,
         )
         rows.append([escape(word) for word in words])
-    lines = table(_MACHINE_HEADERS, rows, right=frozenset({"UP", "COST"}), width=width)
+    lines = table(_MACHINE_HEADERS, rows, right={"UP", "COST"}, width=width)
     hourly = sum(orphan.machine.price_per_hour or 0.0 for orphan in machines)
     total = sum(orphan.cost or 0.0 for orphan in machines)
     lines += ["", f"{total:.2f} USD since launch, {hourly:.2f} USD per hour."]

@@ -52,7 +52,7 @@ def secret_lines(checks: Sequence[SecretCheck], width: int | None = None) -> lis
             first = ["", "", ""]
         if not check.uses:
             cells.append([*first, "-", "-", "-", "-"])
-    return table(headers, cells, width=width, shrinks=frozenset({"FROM"}))
+    return table(headers, cells, width=width, shrinks={"FROM"})
 
 
 def pushed_lines(pushed: SecretPush) -> list[str]:

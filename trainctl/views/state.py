@@ -59,7 +59,7 @@ def lease_lines(leases: Sequence[OpenLease], now: float, width: int | None = Non
         for lease in leases
     ]
     headers = ["ADDRESS", "ACTION", "WHO", "AGE", "HOLDER", "ID"]
-    lines = table(headers, rows, width=width, shrinks=frozenset({"ADDRESS", "WHO"}))
+    lines = table(headers, rows, width=width, shrinks={"ADDRESS", "WHO"})
     return [*lines, "", *_next_lines(leases)]
 
 
@@ -173,12 +173,12 @@ def history_lines(
 
 def _fit_table(headers: list[str], cells: list[list[str]], width: int | None) -> list[str]:
     """Return the table; if too narrow, the last column moves below its row."""
-    right = frozenset({"SERIAL"})
+    right = {"SERIAL"}
     lines_in_full = table(headers, cells, right=right)
     if width is None or max(map(display_width, lines_in_full)) <= width:
         return lines_in_full
     below = [row.pop() for row in cells]
-    shrinks = frozenset({"WHO", "ADDRESS", "REASON"})
+    shrinks = {"WHO", "ADDRESS", "REASON"}
     first, *rest = table(headers[:-1], cells, right=right, width=width, shrinks=shrinks)
     lines = [first]
     for line, moved in zip(rest, below, strict=True):
@@ -269,8 +269,8 @@ def usage_lines(
     if not rows:
         return ["No runs in this period."]
     headers, cells = [by.upper(), *_NUMBERS], [_cells(row) for row in (*rows, *total)]
-    shrinks = frozenset(headers[:1])
-    lines = table(headers, cells, right=frozenset(_NUMBERS), width=width, shrinks=shrinks)
+    shrinks = headers[:1]
+    lines = table(headers, cells, right=_NUMBERS, width=width, shrinks=shrinks)
     if unpriced := sum(row.unpriced_hours for row in total):
         lines += ["", f"Not in the cost: {unpriced:.1f} node hours without a price_per_hour."]
     if by == "label":

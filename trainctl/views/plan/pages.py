@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -158,7 +157,7 @@ def code_block(lines: Sequence[str], language: str = "text") -> list[str]:
 
 def collapsible(title: str, lines: Sequence[str]) -> list[str]:
     """Return Markdown lines in a closed ``<details>`` element."""
-    summary = f"<details><summary><code>{html.escape(escape(title))}</code></summary>"
+    summary = f"<details><summary><code>{escape_html(escape(title))}</code></summary>"
     return [summary, "", *lines, "", "</details>"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 from typing import TypeVar
@@ -174,16 +174,12 @@ def weights_table(lines: Sequence[WeightsRow], page: PageStyle) -> list[str]:
         ],
         "CACHED": [_share(line.bytes_mirrored, line.bytes) for line in lines],
         "TO DOWNLOAD": [_share(line.bytes_upstream, line.bytes) for line in lines],
-        "VIA CLIENT": [_share(line.bytes_through_client, line.bytes) for line in lines],
-        "TIME": [_seconds(line.forecast_seconds) for line in lines],
     }
-    for column, numbers in (
-        ("VIA CLIENT", [line.bytes_through_client for line in lines]),
-        ("TIME", [line.forecast_seconds for line in lines]),
-    ):
-        if not any(numbers):
-            del columns[column]
-    right = frozenset(columns) - {"WEIGHTS", "REVISION"}
+    if any(line.bytes_through_client for line in lines):
+        columns["VIA CLIENT"] = [_share(line.bytes_through_client, line.bytes) for line in lines]
+    if any(line.forecast_seconds for line in lines):
+        columns["TIME"] = [_seconds(line.forecast_seconds) for line in lines]
+    right = columns.keys() - {"WEIGHTS", "REVISION"}
     return _rows(columns, page, right, ("FILES", "REVISION", "VIA CLIENT"))
 
 
@@ -207,7 +203,7 @@ def deliveries_table(lines: Sequence[DeliveryRow], page: PageStyle) -> list[str]
         del columns["TIME"]
     if page.width < _WIDE:
         del columns["ROUTE"]
-    right = frozenset({"RANK", "TIME"})
+    right = {"RANK", "TIME"}
     rows = _rows(columns, page, right, ("ROUTE", "TIME", "MOUNT", "NODE", "WEIGHTS"))
     return [
         *rows,
@@ -281,7 +277,7 @@ def images_table(lines: Sequence[ImageRow], page: PageStyle) -> list[str]:
         "DIGEST": [(line.digest or "by name").removeprefix("sha256:")[:12] for line in lines],
         "STATUS": [_PRESENT[line.present] for line in lines],
     }
-    table_lines = _rows(columns, page, frozenset({"RANK"}), ("ENGINE", "DIGEST"))
+    table_lines = _rows(columns, page, {"RANK"}, ("ENGINE", "DIGEST"))
     reasons = {line.image: line.unresolved_reason for line in lines if line.unresolved_reason}
     rdma = dict.fromkeys(str(line.node) for line in lines if line.rdma)
     table_lines += [f"  Containers on {escape(node)} get /dev/infiniband." for node in rdma]
@@ -294,7 +290,7 @@ def images_table(lines: Sequence[ImageRow], page: PageStyle) -> list[str]:
 def _rows(
     columns: Mapping[str, Sequence[str]],
     page: PageStyle,
-    right: frozenset[str],
+    right: Container[str],
     drops: Sequence[str],
 ) -> list[str]:
     return table(
@@ -374,7 +370,7 @@ def offer_lines(plan: Plan, page: PageStyle) -> list[str]:
         "QUOTA": ["" if o.quota_left is None else str(o.quota_left) for o in offers],
     }
     return [
-        *_rows(columns, page, frozenset({"USD/H", "QUOTA"}), ("CLUSTER",)),
+        *_rows(columns, page, {"USD/H", "QUOTA"}, ("CLUSTER",)),
         f"  Prices: {_sources(offers)}.",
         *(f"  {escape(note)}." for note in dict.fromkeys(offer.note for offer in offers) if note),
         *(f"  {line}" for line in _BILLING),

@@ -78,7 +78,7 @@ def checkpoint_table(
         "CREATED (UTC)",
     ]  # fmt: skip
     drops = ("CREATED (UTC)", "PARAMS", "BASE MODEL")
-    return table(headers, rows, width=width, shrinks=frozenset({"BASE MODEL"}), drops=drops)
+    return table(headers, rows, width=width, shrinks={"BASE MODEL"}, drops=drops)
 
 
 def checkpoint_state_text(checkpoint: Checkpoint) -> str:

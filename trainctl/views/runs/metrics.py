@@ -239,7 +239,7 @@ def _colored_table(
             return text
         return style(text, "red" if share > _ALARM else "yellow")
 
-    shrinks = frozenset({"NODE", "NAME"})
+    shrinks = {"NODE", "NAME"}
     return table(headers, rows, style=style, indent="  ", width=width, shrinks=shrinks, paint=paint)
 
 

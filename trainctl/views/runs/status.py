@@ -257,7 +257,7 @@ def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> lis
         headers,
         rows,
         width=width,
-        shrinks=frozenset({"NODE", "STATUS"}),
+        shrinks={"NODE", "STATUS"},
         narrowest=narrowest,
         drops=("STARTED (UTC)", "NODE"),
     )
@@ -333,7 +333,7 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
     for status in ordered:
         run = status.run
         complete = [checkpoint for checkpoint in status.checkpoints if checkpoint.complete]
-        newest = max(complete, key=lambda one: recency_key(asdict(one)), default=None)
+        newest = max(complete, key=lambda checkpoint: recency_key(asdict(checkpoint)), default=None)
         step = newest and newest.step
         ran = run.phases.get("running")
         if ran is None and run.started_at is not None and run.status.live:

@@ -7,7 +7,7 @@ import io
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -213,9 +213,9 @@ def table(
     headers: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
-    right: frozenset[str] = frozenset(),
+    right: Container[str] = (),
     width: int | None = None,
-    shrinks: frozenset[str] | None = None,
+    shrinks: Container[str] | None = None,
     narrowest: Mapping[str, int] | None = None,
     drops: Sequence[str] = (),
     style: Style = plain,
@@ -232,8 +232,7 @@ def table(
     lines = [[escape(line[i]) for i in columns] for line in (headers, *rows)]
     widths = _widths(lines)
     if width is not None:
-        if narrowest is not None and shrinks is None:
-            shrinks = frozenset(narrowest)
+        shrinks = narrowest if shrinks is None else shrinks
         lines, widths = _fit(lines, drops, shrinks, narrowest or {}, width - len(indent))
     headers = lines[0]
 
@@ -254,7 +253,7 @@ def table(
 def _fit(
     lines: list[list[str]],
     drops: Sequence[str],
-    shrinks: frozenset[str] | None,
+    shrinks: Container[str] | None,
     narrowest: Mapping[str, int],
     available: int,
 ) -> tuple[list[list[str]], list[int]]:
