@@ -24,7 +24,7 @@ from trainctl.base.filesystem.files import list_names
 from trainctl.base.lease import FileLease
 from trainctl.base.listing import ListedFile, Listing
 from trainctl.base.throughput import RateLimiter
-from trainctl.errors import NodeError, TrainctlError
+from trainctl.errors import NodeError
 from trainctl.node.system.blob_files import PartialFile
 from trainctl.node.system.layout import Layout
 from trainctl.node.transfer.fetch_pool import (
@@ -40,7 +40,6 @@ from trainctl.node.transfer.fetch_pool import (
 )
 from trainctl.node.transfer.object_readers import (
     CacheReader,
-    CloneFn,
     DirectoryReader,
     MirrorFetcher,
     MirrorReader,
@@ -137,7 +136,8 @@ class DeliveryFetch:
         return missing
 
     def _missing_chunks(self, partial: PartialFile, file: ListedFile) -> List[TransferUnit]:
-        is_cloned = partial.is_new and self._sources.clone(file, partial.clone)
+        reader = self._sources.shared or self._sources.mirror
+        is_cloned = partial.is_new and reader.clone(file, partial.clone)
         units = units_of(file)
         missing = [units[index] for index in partial.missing()]
         present = file.size - sum(unit.chunk.length for unit in missing)
@@ -186,14 +186,14 @@ class TransferSources:
         peers, rate = request.get("peers") or [], request.get("max_rate")
         if rate is not None and (not isinstance(rate, int) or rate <= 0):
             raise NodeError(f"invalid max_rate {rate!r}: not a number of bytes per second")
-        self._mirror = MirrorReader(self._reader(callbacks, RateLimiter(rate)), listing)
+        self.mirror = MirrorReader(self._reader(callbacks, RateLimiter(rate)), listing)
         record_mirror_time = self._add_peers(peers) if peers else lambda _: None
         # With peers, a single chunk can be passed on earlier than two that share the mirror's bandwidth.
         # Streams from a bucket are limited by latency instead.
-        streams = 1 if peers and self._urls is None else self._mirror.streams
+        streams = 1 if peers and self._urls is None else self.mirror.streams
         self.fetchers: List[Fetcher] = [
             *(
-                MirrorFetcher(self._mirror, record_mirror_time, early=bool(peers))
+                MirrorFetcher(self.mirror, record_mirror_time, early=bool(peers))
                 for _ in range(streams)
             ),
             *self.peers,
@@ -213,10 +213,10 @@ class TransferSources:
         if self._urls is not None:
             self._urls.begin(self._listing.unique_files)
         shared = SharedCache(self._request["shared"])
-        copied = shared.copy(self._request["lineage"], self._listing, self._mirror, heartbeat)
+        copied = shared.copy(self._request["lineage"], self._listing, self.mirror, heartbeat)
         if copied is None:
             return set()
-        self.shared = shared.reader(self._listing)
+        self.shared = MirrorReader(DirectoryReader(str(shared.root)), self._listing)
         self.fetchers += [
             SharedCacheFetcher(shared, self.shared, self._listing)
             for _ in range(self.shared.streams)
@@ -230,13 +230,6 @@ class TransferSources:
             self._numbers = {file.sha256: first for file, first in zip(batch, before)}
         if self._urls is not None:
             self._urls.begin(batch)
-
-    def clone(self, file: ListedFile, clone: CloneFn) -> bool:
-        """Fill a file by reflink; False if unsupported."""
-        try:
-            return (self.shared or self._mirror).clone(file, clone)
-        except TrainctlError:  # an object is missing; reading it will report that
-            return False
 
     def sources(self, unit: TransferUnit) -> List[str]:
         """Sources to ask for a unit before the mirror."""
@@ -257,7 +250,7 @@ class TransferSources:
         """Close all connections."""
         for fetcher in self.fetchers:
             fetcher.close()
-        self._mirror.close()
+        self.mirror.close()
 
     def _reader(
         self, callbacks: Optional[CallbackClient], rate_limiter: RateLimiter

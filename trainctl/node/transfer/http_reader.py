@@ -242,7 +242,9 @@ class SignedUrls:
         """Return an object's URL; UnknownOnNode or NodeError."""
         with self._lock:
             if key not in self._urls:
-                self._request(key)
+                start = self._numbers.get(key, len(self._order)) + 1
+                following = self._order[start : start + _BATCH_URLS]
+                self._request([key, *(other for other in following if other not in self._urls)])
             if not self._urls[key]:
                 raise UnknownOnNode(f"{key} not found in the bucket")
             return self._urls[key]
@@ -253,10 +255,7 @@ class SignedUrls:
             if self._urls.get(key) == url:
                 del self._urls[key]
 
-    def _request(self, key: str) -> None:
-        start = self._numbers.get(key, len(self._order)) + 1
-        following = self._order[start : start + _BATCH_URLS]
-        batch = [key, *(other for other in following if other not in self._urls)]
+    def _request(self, batch: Sequence[str]) -> None:
         try:
             response = self._callbacks.request({"method": "links", "keys": batch})
         except CallerGone:

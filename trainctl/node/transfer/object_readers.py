@@ -210,9 +210,12 @@ class MirrorReader:
     def clone(self, file: ListedFile, clone: CloneFn) -> bool:
         """Fill a file chunk by chunk with reflinks; False if unsupported."""
         reader = self._reader
-        return isinstance(reader, DirectoryReader) and all(
-            reader.clone(chunk, clone) for chunk in file.chunk_ranges
-        )
+        try:
+            return isinstance(reader, DirectoryReader) and all(
+                reader.clone(chunk, clone) for chunk in file.chunk_ranges
+            )
+        except TrainctlError:  # an object is missing; reading it will report that
+            return False
 
     def get(self, key: str, offset: int = 0, length: Optional[int] = None) -> Optional[bytes]:
         """Read a complete object, for the locator. See ObjectStore."""

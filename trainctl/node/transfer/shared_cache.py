@@ -31,7 +31,6 @@ from trainctl.errors import LockHeld, NodeError, TrainctlError
 from trainctl.node.system import layout as names
 from trainctl.node.transfer.fetch_pool import SHARED, FetchResult, PassOnFn, TransferUnit
 from trainctl.node.transfer.object_readers import (
-    DirectoryReader,
     MirrorFetcher,
     MirrorReader,
     corrupt_error,
@@ -75,10 +74,6 @@ class SharedCache:
         """Return the digests of the files of complete listings."""
         complete = (_load_listing(self._objects, listing_id) for listing_id in listings)
         return {file.sha256 for listing in complete if listing for file in listing.unique_files}
-
-    def reader(self, listing: Listing) -> MirrorReader:
-        """Return a reader of a listing."""
-        return MirrorReader(DirectoryReader(str(self.root)), listing)
 
     def copy(
         self, lineage: str, listing: Listing, mirror: MirrorReader, heartbeat: Callable[[], None]
