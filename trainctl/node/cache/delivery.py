@@ -12,6 +12,7 @@ from trainctl.base.filesystem.files import make_directory
 from trainctl.base.lease import FileLease, remove_stale_leases
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.weights import DeliverRequest, DeliverResponse
+from trainctl.base.protocol.wire import Emit
 from trainctl.errors import TrainctlError
 from trainctl.node.cache.disk_space import cache_limit, make_space
 from trainctl.node.cache.holds import CacheHolds, reserve_listing
@@ -32,7 +33,7 @@ from trainctl.node.transfer.fetch import (
 )
 
 if TYPE_CHECKING:
-    from trainctl.base.protocol.wire import CallbackClient, Emit
+    from trainctl.base.protocol.wire import CallbackClient
 
 _ATTEMPTS = 3
 _EVENT_SECONDS = 0.2
