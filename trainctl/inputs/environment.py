@@ -193,12 +193,6 @@ def loaded_directory(job: JobSpec, where: RunPaths) -> str | None:
     return config.download_folder or (_IN_CONTAINER if job.in_container else where.loaded)
 
 
-def caches(job: JobSpec, where: RunPaths) -> list[str]:
-    """Return the training caches of the run, the project's first."""
-    enabled = job.runtime.cache_config.enabled
-    return [where.project_cache, where.team_cache] if enabled else []
-
-
 def weights_variable(address: Address) -> str:
     """Return ``TRAINCTL_WEIGHTS_<NAME>``, which is equal for all jobs of a matrix."""
     return "TRAINCTL_WEIGHTS_" + re.sub(r"[^A-Z0-9]", "_", address.name.upper())

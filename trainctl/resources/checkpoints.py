@@ -310,11 +310,7 @@ def _translated_errors() -> Iterator[None]:
     try:
         yield
     except NodeError as error:
-        raise checkpoint_store_error(error.summary, error.detail) from None
+        raise StorageError(error.summary, error.detail, code="checkpoint-store") from None
     except OSError as error:
-        raise checkpoint_store_error(f"{error.filename or 'the store'}: {error.strerror}") from None
-
-
-def checkpoint_store_error(summary: str, detail: str = "") -> StorageError:
-    """Return the error of a failed request to the checkpoint store."""
-    return StorageError(summary, detail, code="checkpoint-store")
+        summary = f"{error.filename or 'the store'}: {error.strerror}"
+        raise StorageError(summary, code="checkpoint-store") from None

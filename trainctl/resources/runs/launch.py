@@ -34,7 +34,7 @@ from trainctl.base.protocol.runs import (
     SweepSlots,
 )
 from trainctl.errors import LockHeld, NodeError, NodeUnreachable, TrainctlError
-from trainctl.inputs.environment import caches, directory_links, environment
+from trainctl.inputs.environment import directory_links, environment
 from trainctl.inputs.image_digests import by_digest
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord, RunStatus
@@ -214,9 +214,8 @@ def build_run_spec(
 ) -> RunSpec:
     """Return the run spec of one rank, without secret values."""
     job, rank, image = resource.job_spec, prepared.rank, prepared.image
-    plain = environment(
-        resource.address, job, run, rank.paths, lineage, rank.node.gpus, rank.number
-    )
+    paths, uses_cache = rank.paths, job.runtime.cache_config.enabled
+    plain = environment(resource.address, job, run, paths, lineage, rank.node.gpus, rank.number)
     return {
         "key": run.key,
         "id": run.id,
@@ -232,14 +231,14 @@ def build_run_spec(
         "code": job.code.digest or "",
         "environment": plain,
         "listings": listings,
-        "links": directory_links(job, rank.paths),
+        "links": directory_links(job, paths),
         "venv": prepared.venv or job.runtime.venv,
         "grace_seconds": _GRACE_SECONDS,
         "declared_gpus": rank.node.gpus,
         **queue_order(resource.address, job, lineage),
         **deployment,
-        "caches": caches(job, rank.paths),
-        "project_cache": rank.paths.project_cache,
+        "caches": [paths.project_cache, paths.team_cache] if uses_cache else [],
+        "project_cache": paths.project_cache,
         "cache": cache_settings(rank.cluster)["dir"],
         "store": cast("CheckpointStoreSpec", run.store or {}),
         "load": [],

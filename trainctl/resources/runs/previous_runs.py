@@ -67,6 +67,15 @@ def find_attempted_runs(
     agents: Agents, lookup: Lookup, attempts: Iterable[Intent], place: LocateStore
 ) -> tuple[AttemptedRun, ...]:
     """Query the runs of attempts; each node is queried once."""
+
+    def query(provider: str, keys: list[str], node: Node) -> RunReports | NodeError:
+        request = StatusRequest(root=node.root, keys=keys)
+        try:
+            agent = agents.ephemeral_agent(provider, node)
+            return agent.call(STATUS, request, timeout=QUERY_SECONDS)["runs"]
+        except NodeError as error:
+            return error
+
     by_cluster: dict[Address, list[Intent]] = {}
     for attempt in attempts:
         address = Address(Kind.CLUSTER, str(attempt.inputs.get("cluster")))
@@ -88,10 +97,10 @@ def find_attempted_runs(
             replies = [(batch.node.id, reply) for reply in of_ranks]
         elif cluster:
             keys = sorted({attempt.key for attempt in of_cluster})
-            query = partial(_query_runs, agents, cluster.provider, keys)
             nodes = nodes_of(cluster)
             names = (node.id for node in nodes)
-            replies = list(zip(names, each(query, nodes, _AT_ONCE), strict=True))
+            of_nodes = each(partial(query, cluster.provider, keys), nodes, _AT_ONCE)
+            replies = list(zip(names, of_nodes, strict=True))
         error = next((reply for _, reply in replies if isinstance(reply, NodeError)), None)
         for attempt in of_cluster:
             found = [
@@ -102,17 +111,6 @@ def find_attempted_runs(
             found.sort(key=lambda pair: pair[1]["rank"])
             runs.append(AttemptedRun(attempt, _run_of_ranks(attempt, found, place), error))
     return tuple(runs)
-
-
-def _query_runs(
-    agents: Agents, provider: str, keys: Sequence[str], node: Node
-) -> RunReports | NodeError:
-    request = StatusRequest(root=node.root, keys=[*keys])
-    try:
-        agent = agents.ephemeral_agent(provider, node)
-        return agent.call(STATUS, request, timeout=QUERY_SECONDS)["runs"]
-    except NodeError as error:
-        return error
 
 
 def _run_of_ranks(
