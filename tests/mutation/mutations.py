@@ -149,7 +149,7 @@ MUTATIONS = [
             "match = ECR_REGISTRY.fullmatch(",
             "match = ECR_REGISTRY.match(",
         ),
-        ("secrets/registries.py", "redactor.register(password)", "pass"),
+        ("secrets/registries.py", "mask(password)", "pass"),
     ),
     *_mutations(
         "providers/trainctl_ssh",
