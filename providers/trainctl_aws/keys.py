@@ -13,6 +13,7 @@ import hmac
 import os
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -140,13 +141,10 @@ def locate_with_own_key(
     located = locate(node)
     if following and following == tags.get(HOST_KEY):
         return located
-    transport = connect(node)
-    try:
+    with closing(connect(node)) as transport:
         following = _run_as_root(transport, node, _MAKE_KEY)
         _tag_key(account, instance, NEXT_HOST_KEY, following)
         _run_as_root(transport, node, _USE_KEY)
-    finally:
-        transport.close()
     _tag_key(account, instance, HOST_KEY, following)
     return _with_key(located, following)
 

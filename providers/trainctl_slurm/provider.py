@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -224,7 +225,7 @@ class SlurmProvider(SshProvider):
 
     def _slurm(self, node: Node, argv: Sequence[str], text: str = "") -> CommandOutput:
         """Run a command of Slurm; NodeUnreachable if its controller is silent."""
-        with self._open(node) as transport:
+        with closing(self.transport(node)) as transport:
             output = transport.run(["timeout", str(_SECONDS), *argv], stdin=[text.encode()])
         if output.exit_code == _TIMED_OUT or b"Unable to contact slurm" in output.stderr:
             raise NodeUnreachable(

@@ -23,7 +23,7 @@ from trainctl.plugin_api.provider import (
 from trainctl.remote.responses import printable_tail
 
 CONNECT_SECONDS = 10
-_LOGIN_SETTINGS = ("user", "port", "identity_file", "jump", "connect_timeout")
+_INHERITED = ("user", "port", "identity_file", "jump", "connect_timeout")
 """Settings of a cluster that its hosts inherit."""
 
 
@@ -77,13 +77,11 @@ _PORTS = r"^[0-9]{1,5}-[0-9]{1,5}$(?!\n)"
 _KEY = r"^[a-z][A-Za-z0-9@.-]* +[A-Za-z0-9+/]+=*( +[^\x00-\x1f\x7f]*)?$(?!\n)"
 
 
-_LOGIN: JsonObject = {
+_SHARED: JsonObject = {
     "user": text_schema(_USER, "Login name; default: that of the SSH configuration."),
     "port": integer_schema("Port of sshd.", maximum=65535),
     "identity_file": text_schema(_FILE, "Private key for the login, a path on the client."),
     "jump": text_schema(_JUMP, "Jump hosts, as for ssh -J: user@host:port, separated by commas."),
-}
-_OPEN: JsonObject = {
     "ports": text_schema(
         _PORTS,
         "Ports that other hosts can connect to through a firewall, as FIRST-LAST; default: any.",
@@ -97,8 +95,7 @@ HOST: JsonObject = {
     "properties": {
         "name": text_schema(_NAME, "Name of the node; default: its address."),
         "address": text_schema(_ADDRESS, "Host name, IP address or alias of the SSH configuration."),
-        **_LOGIN,
-        **_OPEN,
+        **_SHARED,
         "host_key": text_schema(_KEY, "Public key of the host, TYPE BASE64 as printed by ssh-keyscan; no other is accepted."),
         "python": text_schema(DIRECTORY, "Python 3.8 or newer: an absolute path, or one below ~/."),
         "dir": text_schema(DIRECTORY, "Directory of trainctl on the host, an absolute path or one below ~/; default: ~/.cache/trainctl."),
@@ -116,8 +113,7 @@ def schema() -> JsonObject:
         "additionalProperties": False,
         "required": ["hosts"],
         "properties": {
-            **_LOGIN,
-            **_OPEN,
+            **_SHARED,
             "connect_timeout": integer_schema(
                 "Connection timeout in seconds.", maximum=600, default=CONNECT_SECONDS
             ),
@@ -208,7 +204,7 @@ def cluster_hosts(cluster: ClusterSettings) -> Iterator[tuple[Node, str]]:
         login = SshLogin(
             address,
             host_key=" ".join(str(host.get("host_key") or "").split()[:2]),  # without its comment
-            **{name: own[name] for name in _LOGIN_SETTINGS if own.get(name)},
+            **{name: own[name] for name in _INHERITED if own.get(name)},
         )
         node = Node(
             cluster.name,
@@ -241,19 +237,19 @@ _CANDIDATES = (
 _SECONDS = 60.0
 _DISCOVERY_SCRIPT = r"""
 printf "home\t%s\n" "$HOME"
-for one do
-  case $one in "~/"*) one=$HOME/${one#"~/"};; esac
-  said=$("$one" -I -c 'import sys; print("%d.%d.%d\t%s" % (sys.version_info[:3] + (sys.executable,)))' 2>/dev/null) || continue
-  printf "python\t%s\t%s\n" "$said" "$one"
-  case $said in 3.[89].*|3.[1-9][0-9].*) exit 0;; esac
+for python do
+  case $python in "~/"*) python=$HOME/${python#"~/"};; esac
+  version=$("$python" -I -c 'import sys; print("%d.%d.%d\t%s" % (sys.version_info[:3] + (sys.executable,)))' 2>/dev/null) || continue
+  printf "python\t%s\t%s\n" "$version" "$python"
+  case $version in 3.[89].*|3.[1-9][0-9].*) exit 0;; esac
 done
 exit 0
 """
 
 
 _STAT = """\
-said=$(LC_ALL=C ls -d -- "$1" 2>&1 >/dev/null) && echo present && exit
-case $said in *": No such file or directory" | *": Not a directory") echo missing;; *) echo forbidden;; esac
+error=$(LC_ALL=C ls -d -- "$1" 2>&1 >/dev/null) && echo present && exit
+case $error in *": No such file or directory" | *": Not a directory") echo missing;; *) echo forbidden;; esac
 """
 """Only ENOENT and ENOTDIR mean missing; ``ls`` prints the C library's texts."""
 

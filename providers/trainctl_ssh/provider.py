@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -80,7 +80,7 @@ class SshProvider:
         planned, directory = next(
             host for host in cluster_hosts(cluster) if host[0].name == node.name
         )
-        with self._open(node) as transport:
+        with closing(self.transport(node)) as transport:
             paths = find_host_paths(transport, planned, directory)
         return replace(planned, key=node.key, **paths)
 
@@ -173,24 +173,16 @@ class SshProvider:
         with self._prompt_lock:
             return self._prompt(question)
 
-    @contextmanager
-    def _open(self, node: Node) -> Iterator[Transport]:
-        transport = self.transport(node)
-        try:
-            yield transport
-        finally:
-            transport.close()
-
     def _presence(self, node: Node) -> ResourceStatus:
         marker = f"{node.root}/made/{marker_name(node.key)}"
-        with self._open(node) as transport:
+        with closing(self.transport(node)) as transport:
             return find_presence(transport, marker, node.id)
 
     def _do(self, node: Node, method: str, **members: Any) -> dict[str, Any]:
         request = {"root": node.root, "data": node.data, "marker": marker_name(node.key), **members}
         program = (files("trainctl.remote") / "node_markers.py").read_text(encoding="utf-8")
         argv = [node.python, "-I", "-c", program, method, json.dumps(request)]
-        with self._open(node) as transport:
+        with closing(self.transport(node)) as transport:
             output = transport.run(argv, timeout=_SECONDS)
         try:
             response: dict[str, Any] = json.loads(output.stdout)

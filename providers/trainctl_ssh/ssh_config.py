@@ -61,17 +61,13 @@ def _lines(path: Path) -> Iterator[str]:
             words = [match[2]]
         if keyword == "match":
             yield "Match all"  # whether it matches is unknown
-        if _is_unsupported(keyword, words):
+        is_unsupported = (
+            (keyword in _SINGLE and len(words) != 1)
+            or (keyword in ("include", "match", "canonicalizehostname") and words != ["no"])
+            or (keyword == "port" and not words[0].isdecimal())
+            or (keyword in (*_SINGLE, "proxycommand") and any(map(_TOKENS.search, words)))
+        )
+        if is_unsupported:
             yield f"{_REFUSED} {path}:{number}: {match[0]!r} is not supported"
         else:
             yield f"{keyword} {shlex.join(words) if keyword == 'host' else ' '.join(words)}"
-
-
-def _is_unsupported(keyword: str, words: list[str]) -> bool:
-    if keyword in _SINGLE and len(words) != 1:
-        return True
-    if keyword in ("include", "match", "canonicalizehostname"):
-        return words != ["no"]
-    if keyword == "port":
-        return not words[0].isdecimal()
-    return keyword in (*_SINGLE, "proxycommand") and any(map(_TOKENS.search, words))

@@ -48,21 +48,16 @@ class BucketLog(ObjectLog):
         ids = batch_ids(entries)
         data = encode({"entries": entries})
         self._refuse_hole(position)
-        if position == 0:
-            self._prove_exclusive()
-        self._create(position, data, ids)
-        self._tail.add(position, [dict(entry) for entry in entries], len(data))
-        if position % TAIL_EVERY == TAIL_EVERY - 1 and self._tail.end == position + 1:
-            self._write_tail()
-
-    def _prove_exclusive(self) -> None:
-        """Create an object twice; StateError unless the server refuses the second time."""
-        if all(self._store.put_if_absent(PROBE, b"{}") for _ in range(2)):
+        if position == 0 and all(self._store.put_if_absent(PROBE, b"{}") for _ in range(2)):
             raise StateError(
                 f"{self.url} can't hold a state: the server replaced an object that it was to create only if absent",
                 "Use a server that honours If-None-Match on PUT (AWS S3, R2, MinIO, Google Cloud Storage, Azure), or a directory.",
                 code="state-store-unsafe",
             )
+        self._create(position, data, ids)
+        self._tail.add(position, [dict(entry) for entry in entries], len(data))
+        if position % TAIL_EVERY == TAIL_EVERY - 1 and self._tail.end == position + 1:
+            self._write_tail()
 
     def _prune(self, snapshots: Sequence[int]) -> None:
         """Pack what the newest snapshot covers, and delete old snapshots."""

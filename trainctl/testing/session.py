@@ -110,7 +110,14 @@ class SessionConformance(TransportFixtures):
         self, agent: NodeAgent
     ) -> None:
         """The session survives: the next call uses it."""
-        event = _raised_at_event(agent, {})
+        event: dict[str, Any] = {}
+
+        def stop(processes: Mapping[str, Any]) -> None:
+            event.update(processes)
+            raise InterruptedError
+
+        with pytest.raises(InterruptedError):
+            agent.call(untyped_method("forever"), {}, on_event=stop)
 
         _await(lambda: not (_lives(event["pid"]) or _lives(event["started"])))
         assert agent.call(untyped_method("identify"), {})["session"] == event["session"]
@@ -199,16 +206,6 @@ class SessionConformance(TransportFixtures):
 
         assert first == second
         assert not root.exists()
-
-
-def _raised_at_event(agent: NodeAgent, processes: dict[str, Any]) -> dict[str, Any]:
-    def stop(event: Mapping[str, Any]) -> None:
-        processes.update(event)
-        raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        agent.call(untyped_method("forever"), {}, on_event=stop)
-    return processes
 
 
 def _await(condition: Callable[[], object]) -> None:
