@@ -195,7 +195,7 @@ MUTATIONS = [
             "if False:\n            if",
         ),
         ("log.py", "if self._stored_ids(position) != ids:", "if False:"),
-        ("bucket_log.py", "if position == 0:", "if False:"),
+        ("bucket_log.py", "if position == 0 and all(", "if False and all("),
         ("bucket_log.py", "if found is None:", "if True:"),
     ),
     *_mutations(
