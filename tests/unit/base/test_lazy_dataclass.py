@@ -1,0 +1,154 @@
+"""A lazy dataclass behaves as the standard one does, and compiles nothing before it is used."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+
+from trainctl.base.lazy_dataclass import dataclass as lazy
+
+NOTHING = object()
+
+
+def declare(decorator: Callable[..., Any]) -> tuple[type, type, type]:
+    """The same classes by one of the two decorators."""
+
+    @decorator(frozen=True, slots=True)
+    class Point:
+        x: int
+        """Columns from the left."""
+        tags: tuple[str, ...] = ()
+        names: dict[str, int] = dataclasses.field(default_factory=dict)
+        secret: str = dataclasses.field(default="s", repr=False, compare=False)
+        absent: Any = NOTHING
+        count: ClassVar[int] = 3
+
+        def __post_init__(self) -> None:
+            if self.x < 0:
+                raise ValueError("negative")
+
+    @decorator(frozen=True, slots=True, kw_only=True)
+    class Keyword:
+        name: str = "n"
+        size: int
+
+        def __str__(self) -> str:
+            return self.name
+
+    @decorator
+    class Open:
+        values: list[int] = dataclasses.field(default_factory=list)
+        limit: int = 3
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Open) and self.limit == other.limit
+
+        def __hash__(self) -> int:
+            return self.limit
+
+    return Point, Keyword, Open
+
+
+CASES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "positional": lambda p, k, o: p(1, ("a",)),
+    "missing": lambda p, k, o: p(),
+    "unknown": lambda p, k, o: p(1, y=2),
+    "validated": lambda p, k, o: p(-1),
+    "default": lambda p, k, o: p(1).absent is NOTHING,
+    "factory": lambda p, k, o: (p(1).names, p(1).names is p(1).names, o().values),
+    "keyword": lambda p, k, o: k(size=2),
+    "keyword only": lambda p, k, o: k(2),
+    "string": lambda p, k, o: str(k(size=2)),
+    "equal": lambda p, k, o: (p(1) == p(1), p(1) == p(2), p(1) == p(1, secret="t"), p(1) == 1),
+    "own equality": lambda p, k, o: (o([1]) == o([2]), o(limit=1) == o(limit=2), hash(o(limit=9))),
+    "hash": lambda p, k, o: hash(k(size=2)) == hash(k(size=2)),
+    "hash of a mutable field": lambda p, k, o: hash(p(1)),
+    "frozen": lambda p, k, o: setattr(p(1), "x", 2),
+    "frozen, deleted": lambda p, k, o: delattr(p(1), "x"),
+    "slots": lambda p, k, o: (p.__slots__, hasattr(p(1), "__dict__"), hasattr(o(), "__dict__")),
+    "open": lambda p, k, o: setattr(o(), "new", 2),
+    "class attributes": lambda p, k, o: (p.count, o.limit, hasattr(o, "values")),
+    "replace": lambda p, k, o: dataclasses.replace(p(1), x=4),
+    "asdict": lambda p, k, o: dataclasses.asdict(k(size=2)),
+    "fields": lambda p, k, o: [(f.name, f.type, f.repr, f.kw_only) for f in dataclasses.fields(p)],
+    "is one": lambda p, k, o: (dataclasses.is_dataclass(p), p.__dataclass_params__.frozen),
+    "match": lambda p, k, o: (p.__match_args__, k.__match_args__),
+    "copy": lambda p, k, o: copy.copy(p(1, ("b",))),
+    "deep copy": lambda p, k, o: copy.deepcopy(k(size=3)),
+    "name": lambda p, k, o: (p.__name__, p.__qualname__, p.__module__, p.__init__.__qualname__),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_behaviour_is_the_standard_decorators(case: str) -> None:
+    results = []
+    for decorator in (dataclasses.dataclass, lazy):
+        try:
+            results.append(repr(CASES[case](*declare(decorator))))
+        except Exception as error:  # noqa: BLE001  # the two raise the same
+            results.append(f"{type(error).__name__}: {error}")
+    assert results[0] == results[1]
+
+
+@lazy(frozen=True, slots=True)
+class Base:
+    """A class to derive from."""
+
+    first: int
+    second: int = 2
+
+
+@lazy(frozen=True, slots=True)
+class Derived(Base):
+    """Overrides a default, and adds a field."""
+
+    second: int = 4
+    third: int = 3
+
+    def __repr__(self) -> str:
+        return "derived " + Base.__repr__(self)
+
+
+class Plain(Base):
+    """Isn't a dataclass itself."""
+
+
+def test_fields_are_inherited() -> None:
+    assert dataclasses.astuple(Derived(1)) == (1, 4, 3)
+    assert dataclasses.astuple(Base(1)) == (1, 2)
+    assert repr(Derived(1)) == "derived Derived(first=1, second=4)"
+    assert (Plain(5).first, Plain(5) == Plain(5), Plain(5) == Base(5)) == (5, True, False)
+
+
+def test_instances_survive_pickling() -> None:
+    assert pickle.loads(pickle.dumps(Derived(7))) == Derived(7)
+
+
+def test_a_class_is_compiled_when_it_is_used() -> None:
+    """Importing every class of a plan compiles none of them."""
+    code = """
+import dataclasses
+count = []
+process = dataclasses._process_class
+def counted(cls, *options):
+    count.append(cls)
+    return process(cls, *options)
+dataclasses._process_class = counted
+from trainctl.base.lazy_dataclass import dataclass
+@dataclass(frozen=True)
+class Lazy:
+    x: int
+before = len(count)
+Lazy(1)
+Lazy(1)
+print(before, len(count), Lazy(1) == Lazy(1), len(count))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "1", "True", "2"]

@@ -1,0 +1,157 @@
+"""``dataclasses.dataclass`` whose methods are compiled when a class is first used.
+
+A command imports some 250 dataclasses and uses a fraction of them; the standard decorator compiles up to seven functions
+for each at import, a third of a command's time. Here a class gets its slots at once; the standard decorator describes
+its fields and compiles its methods when one of them is looked up. What users of the class see is the standard's, but
+``InitVar`` isn't supported, and all classes of a line of descent are lazy and have the same ``kw_only``.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NoReturn, Optional
+
+_SPEC = "__lazy_spec__"
+"""Where a class keeps its fields, by name (annotation, and default if it has one), and its options."""
+_DESCRIPTION = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
+_COMPARISON = ("__eq__", "__hash__", "__repr__")
+_FACTORY = object()
+
+
+class _Compiled:
+    """A member that is made when it is first looked up."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._class = owner
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if vars(self._class)[self._name] is self:
+            if self._name == "__init__":
+                setattr(self._class, "__init__", _compile_init(self._class))
+            else:
+                _complete(self._class, compares=self._name in _COMPARISON)
+        member = vars(self._class)[self._name]
+        return member.__get__(instance, owner) if hasattr(member, "__get__") else member
+
+
+def _complete(cls: type, *, compares: bool) -> None:
+    """Replace members of a class by those of a class with the same fields that the standard decorator made."""
+    fields, options = vars(cls)[_SPEC]
+    # A class without docstring would get its signature as one.
+    body: Dict[str, Any] = {"__module__": cls.__module__, "__doc__": cls.__name__}
+    body["__annotations__"] = {name: field[0] for name, field in fields.items()}
+    for name, (_, *defaults) in fields.items():
+        for default in defaults:  # the decorator completes the fields that it is given
+            body[name] = copy.copy(default) if isinstance(default, dataclasses.Field) else default
+    if not compares:  # to be frozen would cost two functions that aren't used
+        options = {name: value for name, value in options.items() if name != "frozen"}
+    standard = dataclasses.dataclass(init=False, eq=compares, repr=compares, **options)
+    completed: Any = standard(type(cls.__name__, (), body))
+    if not compares:
+        completed.__dataclass_params__.frozen = _is_frozen(cls)
+    for name in _COMPARISON if compares else _DESCRIPTION:
+        if isinstance(vars(cls).get(name), _Compiled):
+            setattr(cls, name, vars(completed).get(name))
+
+
+def _compile_init(cls: type) -> Callable[..., None]:
+    """Return the function that the standard decorator would make, which it makes with what isn't needed."""
+    known: Dict[str, Any] = {"_set": object.__setattr__, "_FACTORY": _FACTORY}
+    parameters: List[str] = ["self"]
+    keywords: List[str] = []
+    lines: List[str] = []
+    for field in dataclasses.fields(cls):
+        name = value = field.name
+        default = ""
+        if field.default is not dataclasses.MISSING:
+            known[f"_default_{name}"] = field.default
+            default = value = f"_default_{name}"
+        elif field.default_factory is not dataclasses.MISSING:
+            known[f"_make_{name}"] = field.default_factory
+            default, value = "_FACTORY", f"_make_{name}()"
+        if field.init:
+            value = f"{value} if {name} is _FACTORY else {name}" if default == "_FACTORY" else name
+            place = keywords if getattr(field, "kw_only", False) else parameters
+            place.append(f"{name}={default}" if default else name)
+        elif not default:
+            continue
+        setter = f"_set(self, {name!r}, {value})" if _is_frozen(cls) else f"self.{name} = {value}"
+        lines.append(setter)
+    if hasattr(cls, "__post_init__"):
+        lines.append("self.__post_init__()")
+    signature = ", ".join([*parameters, *(["*", *keywords] if keywords else [])])
+    exec("\n ".join([f"def __init__({signature}):", *(lines or ["pass"])]), known)  # noqa: S102  # of names of fields
+    made: Callable[..., None] = known["__init__"]
+    made.__qualname__ = f"{cls.__qualname__}.__init__"
+    return made
+
+
+def _is_frozen(cls: type) -> bool:
+    frozen: bool = vars(cls)[_SPEC][1].get("frozen", False)
+    return frozen
+
+
+def _lazy_dataclass(cls: Optional[type] = None, **options: bool) -> Any:
+    if cls is None:
+        return lambda cls: _lazy_dataclass(cls, **options)
+    if not options.keys() <= {"frozen", "slots", "kw_only"}:
+        return dataclasses.dataclass(**options)(cls)
+    namespace = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
+    inherited: Dict[str, Any] = {}
+    for base in reversed(cls.__mro__[1:]):
+        inherited.update(vars(base)[_SPEC][0] if _SPEC in vars(base) else {})
+    own: Dict[str, Any] = {}
+    for name, annotation in namespace.get("__annotations__", {}).items():
+        if not str(annotation).startswith("ClassVar"):
+            own[name] = (annotation, namespace.pop(name)) if name in namespace else (annotation,)
+    frozen = options.get("frozen", False)
+    members: Dict[str, Any] = {
+        name: _Compiled() for name in ("__init__", *_DESCRIPTION, *_COMPARISON)
+    }
+    if "__eq__" in namespace and namespace["__hash__"] is None:
+        del namespace["__hash__"]  # Python has set it, not the class
+    if not frozen:
+        members["__hash__"] = None
+    else:
+        members.update(__setattr__=_refuse_setting, __delattr__=_refuse_deleting)
+    if options.pop("slots", False):
+        namespace["__slots__"] = tuple(name for name in own if name not in inherited)
+        if frozen:
+            members.update(__getstate__=_get_state, __setstate__=_set_state)
+    else:
+        namespace.update(_class_values(own))
+    spec = ({**inherited, **own}, options)
+    namespace = {**members, **namespace, _SPEC: spec, "__qualname__": cls.__qualname__}
+    return type(cls)(cls.__name__, cls.__bases__, namespace)
+
+
+def _class_values(fields: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the attributes of a class without slots: the defaults of its fields."""
+    values = {name: field[1] for name, field in fields.items() if len(field) > 1}
+    values = {k: v.default if isinstance(v, dataclasses.Field) else v for k, v in values.items()}
+    return {name: value for name, value in values.items() if value is not dataclasses.MISSING}
+
+
+def _refuse_setting(_: Any, name: str, value: Any) -> NoReturn:
+    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _refuse_deleting(_: Any, name: str) -> NoReturn:
+    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _get_state(self: Any) -> List[Any]:
+    return [getattr(self, field.name) for field in dataclasses.fields(self)]
+
+
+def _set_state(self: Any, state: List[Any]) -> None:
+    for field, value in zip(dataclasses.fields(self), state):
+        object.__setattr__(self, field.name, value)  # it is frozen
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+    dataclass = _lazy_dataclass
