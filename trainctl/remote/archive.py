@@ -7,12 +7,9 @@ import functools
 import hashlib
 import io
 import sys
-import zipfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from importlib.machinery import SourceFileLoader
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from itertools import accumulate
 from pathlib import Path
 from types import CodeType
@@ -24,6 +21,7 @@ from trainctl.base.system.bytecode import is_valid_bytecode, pack_bytecode
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PROGRAM = "trainctl/program.py"
 """Module that the bootstrap scripts run; imports ``main`` of the archive's main module."""
+_DIGITS = 64
 _MAIN = 'import sys\n\nfrom trainctl.program import main\n\nif __name__ == "__main__":\n    sys.exit(main())\n'
 
 _ENTRY = """\
@@ -48,61 +46,95 @@ _SOURCES = (
 """Modules that a host needs to read sources by URL."""
 
 
-@dataclass(frozen=True, slots=True)
+_SOURCE_ROOT = Path(trainctl.__file__).parents[1]
+
+
 class ProgramArchive:
-    """A zipapp and its hex SHA-256 digest."""
+    """A zipapp, packed when its data is needed.
 
-    data: bytes
-    sha256: str
+    ``members``: path in the archive, and its text or the module that has it. ``cache``: a directory that keeps the digest
+    for as long as no module changes, as packing takes longer than a call.
+    """
+
+    def __init__(self, members: Mapping[str, str | Path], cache: Path | None = None) -> None:
+        self._members = members
+        self._cache = cache
+
+    @cached_property
+    def data(self) -> bytes:
+        """The archive's bytes; the same for the same modules."""
+        import zipfile
+
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+            for name, member in sorted(self._members.items()):
+                info = zipfile.ZipInfo(name, _EPOCH)
+                info.create_system = 3
+                info.external_attr = 0o644 << 16
+                archive.writestr(
+                    info, member if isinstance(member, str) else member.read_text("utf-8")
+                )
+        return stream.getvalue()
+
+    @cached_property
+    def sha256(self) -> str:
+        """Its digest in hex."""
+        kept = self._cache / f"program-{self._version()}" if self._cache else None
+        with contextlib.suppress(OSError):
+            if kept is not None and len(digest := kept.read_text()) == _DIGITS:
+                return digest
+        digest = hashlib.sha256(self.data).hexdigest()
+        if kept is not None:
+            with contextlib.suppress(OSError):
+                make_directory(kept.parent)
+                for old in kept.parent.glob("program-*"):
+                    old.unlink()
+                write_atomic(kept, digest.encode())
+        return digest
+
+    def _version(self) -> str:
+        """Return what differs when a module was written: a change of content changes its time of change."""
+        version = hashlib.sha256()
+        for name, member in sorted(self._members.items()):
+            status = member if isinstance(member, str) else member.stat()
+            known = (
+                status
+                if isinstance(status, str)
+                else (status.st_ino, status.st_size, status.st_ctime_ns)
+            )
+            version.update(repr((name, known)).encode())
+        return version.hexdigest()[:16]
 
 
 @functools.cache
-def node_archive() -> ProgramArchive:
-    """The node program."""
+def node_archive(cache: Path | None = None) -> ProgramArchive:
+    """The node program; ``cache`` as for ProgramArchive."""
     packages = ("trainctl:errors", "trainctl.base", "trainctl.store", "trainctl.node")
-    return program_archive("trainctl.node.__main__", packages + _SOURCES)
+    return program_archive("trainctl.node.__main__", packages + _SOURCES, cache)
 
 
 @functools.cache
-def program_archive(main: str, names: tuple[str, ...]) -> ProgramArchive:
-    """Pack installed modules with their import names; the archive runs ``main.main``.
+def program_archive(main: str, names: tuple[str, ...], cache: Path | None = None) -> ProgramArchive:
+    """Return an archive of modules of trainctl with their import names, which runs ``main.main``.
 
     The module ``main`` also defines ``load``; see ``trainctl.base.system.call_server``, which must be included.
     Names are packages, packed with all modules below, or single modules: ``PACKAGE:MODULE``.
     """
-    members = {"__main__.py": _MAIN, "trainctl/__init__.py": ""}
+    members: dict[str, str | Path] = {"__main__.py": _MAIN, "trainctl/__init__.py": ""}
     members[_PROGRAM] = _ENTRY.format(main)
     for name in names:
         package, _, module = name.partition(":")
         folder = package.replace(".", "/")
         for parent in accumulate(folder.split("/"), "{}/{}".format):
             members.setdefault(f"{parent}/__init__.py", "")
-        if module:
-            path = files(package) / f"{module}.py"
-            members[f"{folder}/{module}.py"] = path.read_text(encoding="utf-8")
-        else:
-            members.update(_modules(files(package), folder))
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
-        for name, text in sorted(members.items()):
-            info = zipfile.ZipInfo(name, _EPOCH)
-            info.create_system = 3
-            info.external_attr = 0o644 << 16
-            archive.writestr(info, text)
-    data = stream.getvalue()
-    return ProgramArchive(data, hashlib.sha256(data).hexdigest())
+        below = [f"{folder}/{module}.py"] if module else _modules(_SOURCE_ROOT / folder)
+        members.update({path: _SOURCE_ROOT / path for path in below})
+    return ProgramArchive(members, cache)
 
 
-def _modules(package: Traversable, folder: str) -> Iterator[tuple[str, str]]:
-    """Path in the archive and text of every module below a package."""
-    for path in package.iterdir():
-        if path.is_dir():
-            yield from _modules(path, f"{folder}/{path.name}")
-        elif path.name.endswith(".py"):
-            yield f"{folder}/{path.name}", path.read_text(encoding="utf-8")
-
-
-_SOURCE_ROOT = Path(trainctl.__file__).parents[1]
+def _modules(folder: Path) -> Iterator[str]:
+    """Paths of every module below a package, from the root of the source."""
+    return (path.relative_to(_SOURCE_ROOT).as_posix() for path in folder.rglob("*.py"))
 
 
 def load_bytecode(archive: ProgramArchive, cache: Path) -> bytes:

@@ -62,6 +62,7 @@ class Agents:
     def __init__(self, providers: Providers, cache: Path | None = None) -> None:
         self.providers = providers
         self._cache = cache
+        self._archive = node_archive(cache)
         self._lock = threading.RLock()
         self._agents: dict[tuple[str, bool], NodeAgent] = {}
         self._transports: dict[str, tuple[Transport, NodeSessions]] = {}
@@ -104,6 +105,7 @@ class Agents:
                     node,
                     transport,
                     ephemeral=ephemeral,
+                    archive=self._archive,
                     bytecode=self._bytecode if self._cache else None,
                     sessions=sessions,
                     remote=not runs_this_python,
@@ -128,7 +130,7 @@ class Agents:
 
     def _bytecode(self) -> bytes:
         assert self._cache is not None  # noqa: S101 (only called with a cache)
-        return load_bytecode(node_archive(), self._cache)
+        return load_bytecode(self._archive, self._cache)
 
     def _transport(self, provider: str, node: Node) -> tuple[Transport, NodeSessions]:
         with self._lock:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
+import os
 import sys
-import zipfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -30,6 +28,26 @@ def test_it_is_made_once(tmp_path: Path) -> None:
     assert (kept.stat().st_ino, kept.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
+def test_the_digest_is_kept_until_a_module_changes(tmp_path: Path) -> None:
+    """Also of the same length, and without another time of writing."""
+    module, cache = tmp_path / "module.py", tmp_path / "cache"
+    module.write_text("a = 1")
+
+    def digest() -> str:
+        archive = ProgramArchive({"module.py": module}, cache)
+        assert ProgramArchive({"module.py": module}).sha256 == archive.sha256
+        return archive.sha256
+
+    first = digest()
+    (kept,) = cache.iterdir()
+    assert kept.read_text() == first == digest()
+    before = module.stat()
+    module.write_text("a = 2")
+    os.utime(module, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert digest() != first
+    assert len(list(cache.iterdir())) == 1
+
+
 def test_wrong_bytecode_is_recognised_and_replaced(tmp_path: Path) -> None:
     """Cut, foreign, flipped or of another program."""
     right, digest = load_bytecode(node_archive(), tmp_path), node_archive().sha256
@@ -45,11 +63,7 @@ def test_wrong_bytecode_is_recognised_and_replaced(tmp_path: Path) -> None:
 
 def test_it_is_of_the_program_that_goes_along(tmp_path: Path) -> None:
     """What Python keeps of an installed module stands for that very source: of any other, it is compiled."""
-    name = "trainctl/node/system/layout.py"
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr(name, "another = 'another source'\n")
-    other = ProgramArchive(stream.getvalue(), hashlib.sha256(stream.getvalue()).hexdigest())
+    other = ProgramArchive({"trainctl/node/system/layout.py": "another = 'another source'\n"})
 
     assert b"another source" in load_bytecode(other, tmp_path)
     assert b"another source" not in load_bytecode(node_archive(), tmp_path)
