@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from trainctl.base.lazy_dataclass import dataclass
 
 PRICE_DATE = "2025-06-15"
 """Date of the prices below."""

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotReady
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import NodeError
 from trainctl.plugin_api.machines import Offer
 from trainctl_aws.account import AwsAccount, find_instances

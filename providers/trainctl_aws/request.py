@@ -6,11 +6,11 @@ User data: keys, node cache on local disks, a time limit for the first boot, a s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import NodeError
 from trainctl.plugin_api.machines import Offer
 from trainctl.plugin_api.provider import ClusterSettings

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from trainctl.base.json import JsonObject
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.units import parse_duration
 from trainctl.plugin_api.provider import (
     ClusterSettings,

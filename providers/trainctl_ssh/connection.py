@@ -13,10 +13,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainctl.base.filesystem.files import write_atomic
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import NodeUnreachable
 from trainctl.plugin_api.provider import Confirm
 from trainctl.remote.responses import printable_tail

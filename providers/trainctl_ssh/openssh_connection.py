@@ -16,10 +16,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.plugin_api.provider import CommandOutput, Confirm, InteractiveTransport
 from trainctl.remote.processes import ProgramRunner, ProgramStreams, kill

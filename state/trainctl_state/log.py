@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from trainctl.base.json import JsonObject
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import AppendConflict, StateError, StorageError
 from trainctl.plugin_api.state import LogSlice, StateLog

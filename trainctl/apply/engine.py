@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.step import (
@@ -21,6 +21,7 @@ from trainctl.apply.step import (
     wait_for_lock,
 )
 from trainctl.apply.walk import ApplyResult, GraphWalk, change_dependencies, effective_changes
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import (
     LockHeld,
     NodeUnreachable,

@@ -29,7 +29,7 @@ class _Compiled:
     def __get__(self, instance: Any, owner: type) -> Any:
         if vars(self._class)[self._name] is self:
             if self._name == "__init__":
-                setattr(self._class, "__init__", _compile_init(self._class))
+                self._class.__init__ = _compile_init(self._class)
             else:
                 _complete(self._class, compares=self._name in _COMPARISON)
         member = vars(self._class)[self._name]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, Iterable, Iterator, NamedTuple, Sequence
 
 from trainctl.base.json import JsonValue, canonical
+from trainctl.base.lazy_dataclass import dataclass
 
 _MEMBERS = ("path", "size", "sha256", "chunks")
 _is_hex = re.compile("[0-9a-f]{64}").fullmatch

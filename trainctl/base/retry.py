@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Callable, Protocol, TypeVar
 
 from trainctl.base.clock import elapsed
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.units import format_duration
 from trainctl.errors import (
     SourceThrottled,

@@ -9,10 +9,11 @@ import hmac
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.buckets.location import BucketLocation, connection_parts
 from trainctl.errors import SourceDenied
 

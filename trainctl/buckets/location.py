@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import urlsplit
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import SourceError
 from trainctl.model.source_uri import BUCKETS, parse_source
 from trainctl.model.trust import SecretDestination, host_of_url

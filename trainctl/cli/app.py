@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from importlib import import_module
@@ -16,6 +15,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command, get_group
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.cli.options import OptionSelection, global_options
 from trainctl.cli.session import CliSession, session_of
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from trainctl.base.lazy_dataclass import dataclass
 
 EXIT_CODES: Mapping[int, str] = {
     0: "Success. With `--detailed-exitcode`: no changes.",

@@ -8,12 +8,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from trainctl import __version__
 from trainctl.base.filesystem.files import write_atomic
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.cli import options
 from trainctl.cli.options import OutputFormat, PlanFormat, PlanningFlags, option
 from trainctl.cli.session import CliSession

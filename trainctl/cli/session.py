@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ from typing import TextIO
 
 import typer
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.model.redaction import Redactor
 from trainctl.views.terminal.output import TerminalOutput
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.manifest.tree import Scalar
 from trainctl.model.diagnostics import did_you_mean, nearest
 

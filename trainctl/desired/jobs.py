@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.desired.matrix import MatrixJob
 from trainctl.desired.names import (
     DeclaredNames,

@@ -6,8 +6,9 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.desired.expression import PATTERN, Expression
 from trainctl.manifest.tree import ManifestNode, Scalar, scalar_text
 from trainctl.model.address import Address, Kind

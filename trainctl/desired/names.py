@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.desired.values import find_cycle
 from trainctl.manifest.check import address_of, key_position, path_text
 from trainctl.manifest.tree import ManifestNode, Path, node_at, position_of

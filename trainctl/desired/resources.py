@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.json import JsonObject
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.desired.names import DeclaredNames
 from trainctl.desired.values import SecretSpec
 from trainctl.manifest.check import DiagnosticText, displayable_value, known_keys, path_text

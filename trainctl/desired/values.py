@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.manifest.files import ExtendedFile
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position

@@ -11,11 +11,12 @@ import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, cached_property
 from pathlib import Path
 
 from trainctl.base.json import digest
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.listing import LFS_POINTER
 from trainctl.errors import TrainctlError
 from trainctl.manifest.checkout import run_git

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from trainctl.base.json import digest
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.protocol.runs import PersistentDirectory
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from shlex import quote
 from typing import Any
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.manifest.writer import to_yaml
 from trainctl.model.source_uri import parse_source
 

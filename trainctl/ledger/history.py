@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import UsageError
 from trainctl.ledger.entries import (
     CommentEntry,

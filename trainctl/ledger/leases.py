@@ -7,11 +7,11 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from trainctl.base.clock import Clock
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.lease import Liveness
 from trainctl.base.system import processes
 from trainctl.errors import LockHeld

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.model.diagnostics import nearest
 
 ANY = "*"

@@ -8,10 +8,10 @@ import os
 import re
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import StorageError
 from trainctl.manifest.tree import ManifestNode, mapping_node
 from trainctl.model.credentials import url_has_credential

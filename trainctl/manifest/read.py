@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import ManifestError, StorageError
 from trainctl.manifest.files import (
     ExtendedFile,

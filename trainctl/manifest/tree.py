@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.model.diagnostics import Position
 
 MAX_DEPTH = 64

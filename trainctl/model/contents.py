@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.model.address import Address
 
 _MOST_KEPT = 50

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from importlib.resources import files
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.model.json_codec import to_json
 

@@ -7,10 +7,10 @@ that the environment names. A host named only in the manifest needs an entry in 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlsplit
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import PermissionDenied
 
 ALL_SECRETS = "*"

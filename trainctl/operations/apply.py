@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from trainctl.apply.engine import ApplyEngine, ApplyPermissions
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.walk import ApplyResult, effective_changes
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.ledger.edits import edit
 from trainctl.model.action import Action

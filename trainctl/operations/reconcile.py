@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.walk import ApplyResult
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import PartialApply, TrainctlError, UserInterrupt
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind

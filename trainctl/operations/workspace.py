@@ -11,12 +11,13 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.desired.cache import open_cache
 from trainctl.desired.values import (
     VARIABLE_PREFIX,
@@ -69,7 +70,7 @@ class WorkspaceSettings:
     environment: str | None = None
     """Name of the state next to the main one."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    overrides: JobOverrides = JobOverrides()  # noqa: RUF009 - frozen
+    overrides: JobOverrides = JobOverrides()
     var_files: tuple[Path, ...] = ()
     trust_file: Path | None = None
     policy_file: Path | None = None

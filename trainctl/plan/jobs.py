@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.json_codec import to_json
 from trainctl.model.run import ReusedRun, RunRecord, RunStatus

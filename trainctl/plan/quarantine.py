@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import NodeError
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.address import Address, Kind

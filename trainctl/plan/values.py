@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.listing import ResolvedSource
 from trainctl.desired.values import DesiredState
 from trainctl.errors import PermissionDenied, TrainctlError

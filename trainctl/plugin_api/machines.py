@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Protocol, runtime_checkable
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.plugin_api.provider import ClusterSettings
 
 

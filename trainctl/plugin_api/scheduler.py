@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.plugin_api.provider import ClusterSettings, Node
 
 

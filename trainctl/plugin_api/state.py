@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from trainctl.base.json import JsonObject
+from trainctl.base.lazy_dataclass import dataclass
 
 FIRST_BATCH = "log/000000000000.json"
 """Object that every state in a directory or bucket has; states are listed by it."""

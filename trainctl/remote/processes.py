@@ -11,10 +11,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import IO
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import NodeTimeout, NodeUnreachable
 
 _PIECE_BYTES = 2**18

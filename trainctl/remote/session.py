@@ -6,10 +6,10 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.protocol.wire import FrameDecoder, encode_frame
 from trainctl.errors import NodeError, NodeTimeout, NodeUnreachable
 from trainctl.plugin_api.provider import CommandOutput, Transport

@@ -6,10 +6,11 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from trainctl.apply.step import ApplyStep
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.runs import RELEASE, RunCacheRequest
 from trainctl.base.protocol.weights import DELIVER

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainctl.apply.step import ApplyStep, MayStop, StepHandler
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import NodeUnreachable
 from trainctl.ledger.state import Intent, Lookup, RecordedResource
 from trainctl.model.address import Address, Kind

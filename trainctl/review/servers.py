@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from functools import partial
 from itertools import count
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote, urlsplit
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import SourceDenied, SourceNotFound, TrainctlError
 from trainctl.plugin_api.sources import SourceCredential

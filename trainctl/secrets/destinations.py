@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.buckets.location import parse_bucket_location
 from trainctl.desired.values import DesiredState
 from trainctl.errors import SourceError

@@ -14,10 +14,10 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import SecretUnavailable, TrainctlError, missing_extra
 from trainctl.manifest.checkout import is_from_checkout

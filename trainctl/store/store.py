@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import Optional, Sequence
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import RetryPolicy

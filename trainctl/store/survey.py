@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import (
     Any,
     Dict,
@@ -18,6 +17,7 @@ from typing import (
 )
 
 from trainctl.base.filesystem.files import why_unwritable
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.lease import Liveness
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple, TypeVar
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.base.objects import ObjectStore
 from trainctl.base.parallel import map_ordered

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pytest
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.plugin_api.machines import ListsMachines, OffersMachines
 from trainctl.plugin_api.provider import ClusterSettings, Node, Provider, ResourceStatus
 from trainctl.testing.provider import ProviderFixtures

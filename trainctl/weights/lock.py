@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 from collections.abc import Collection, Iterable
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from dataclasses import replace as with_changes
 from heapq import merge
 from itertools import groupby
@@ -18,6 +18,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainctl.base.filesystem.safe_path import display_path
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.lease import FileLease
 from trainctl.base.listing import ResolvedSource, SourceFile, sort_files
 from trainctl.base.units import format_bytes

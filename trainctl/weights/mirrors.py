@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.model.delivery import SERVES_ALL, MirrorSite, ServingCapability
 from trainctl.plugin_api.provider import Node

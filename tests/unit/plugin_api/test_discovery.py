@@ -44,7 +44,9 @@ def test_a_plugin_is_imported_when_it_is_loaded(tmp_path: Path) -> None:
     install(tmp_path / "first", "moon-1", "[trainctl.providers]\nmoon = moon_module:make\n")
     (tmp_path / "first" / "moon_module.py").write_text("def make():\n    return 'the moon'\n")
 
-    assert discovery.load_provider("moon") == "the moon"
+    provider: object = discovery.load_provider("moon")
+
+    assert provider == "the moon"
 
 
 def test_the_first_copy_of_a_distribution_counts(tmp_path: Path) -> None:

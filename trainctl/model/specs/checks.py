@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Set
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, cast, get_args
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.units import parse_duration, parse_size
 from trainctl.model.address import NAME
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Annotated, Literal
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.model.specs.auth import Region, RoleArn, ServiceAccount, WorkloadProvider
 from trainctl.model.specs.checks import (
     CheckedSection,

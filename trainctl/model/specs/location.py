@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
 from typing import Annotated, Literal
 from urllib.parse import unquote
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.model.credentials import url_has_credential
 from trainctl.model.source_uri import BUCKETS
 from trainctl.model.specs.auth import Auth, EndpointUrl, validate_source

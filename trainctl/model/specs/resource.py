@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Position
 from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json

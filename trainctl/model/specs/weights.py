@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set
-from dataclasses import dataclass
 from typing import Annotated
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.model.source_uri import BUCKETS, is_file_name, parse_source
 from trainctl.model.specs.auth import EndpointUrl, SourceAuth, SourceAuthSpec, validate_source
 from trainctl.model.specs.checks import (

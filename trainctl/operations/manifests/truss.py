@@ -9,10 +9,10 @@ import json
 import os.path
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.desired.build import build
 from trainctl.errors import ManifestError, TrainctlError
 from trainctl.manifest.read import read

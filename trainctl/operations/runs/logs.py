@@ -8,9 +8,9 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.protocol.runs import LogLinesQuery, LogStreamQuery
 from trainctl.errors import NodeError, NodeTimeout, NodeUnreachable, UnknownOnNode, UsageError
 from trainctl.model.reports import LogBatch, UnreachableNode, unreachable_nodes

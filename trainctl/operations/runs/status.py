@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.parallel import each
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError
 from trainctl.inputs.environment import work_directory

@@ -6,7 +6,7 @@ systems and offers; `code` scans the jobs' code.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from trainctl.base.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

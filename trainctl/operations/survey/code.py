@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import TrainctlError
 from trainctl.inputs.code import CodeSource, scan_code
 from trainctl.inputs.environment import host_requirements

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.parallel import each
 from trainctl.base.protocol.host import (
     FACTS,

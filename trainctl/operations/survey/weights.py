@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import repeat
 from typing import NamedTuple
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.parallel import each
 from trainctl.base.protocol.method import NodeCacheRequest
@@ -57,7 +58,7 @@ class MirrorSurveyResult:
     """The survey of the sources and recorded listings; empty if not queried, or unreachable (``problem``)."""
 
     queried: bool = False
-    store: StoreSurvey = StoreSurvey()  # noqa: RUF009 - frozen
+    store: StoreSurvey = StoreSurvey()
     problem: Diagnostic | None = None
     serving: ServingCapability = SERVES_ALL
     """How the mirror's host can serve weights to nodes."""

@@ -6,8 +6,9 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.parallel import each
 from trainctl.base.protocol.runs import (
     CREATE_BATCH_RUN,

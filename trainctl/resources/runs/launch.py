@@ -6,10 +6,10 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any, cast
 
 from trainctl.apply.step import ApplyStep
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.parallel import each
 from trainctl.base.protocol.host import (
     HAS_CODE,

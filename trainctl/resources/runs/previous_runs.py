@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from trainctl.apply.step import ApplyStep
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.parallel import each
 from trainctl.base.protocol.runs import STATUS, RunReport, StatusRequest
 from trainctl.errors import NodeError, TrainctlError, UnknownOnNode

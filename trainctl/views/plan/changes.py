@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import ndiff
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Kind
