@@ -3,7 +3,7 @@
 A command imports some 250 dataclasses and uses a fraction of them; the standard decorator compiles up to seven functions
 for each at import, a third of a command's time. Here a class gets its slots at once; the standard decorator describes
 its fields and compiles its methods when one of them is looked up. What users of the class see is the standard's, but
-``InitVar`` isn't supported, and all classes of a line of descent are lazy and have the same ``kw_only``.
+``InitVar`` isn't supported, and all classes of a line of descent are lazy.
 """
 
 from __future__ import annotations
@@ -13,10 +13,21 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NoReturn, Optional
 
 _SPEC = "__lazy_spec__"
-"""Where a class keeps its fields, by name (annotation, and default if it has one), and its options."""
+"""Where a class keeps its fields by name, and its options."""
 _DESCRIPTION = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
 _COMPARISON = ("__eq__", "__hash__", "__repr__")
 _FACTORY = object()
+
+
+class _Field:
+    """A field as its class declares it."""
+
+    __slots__ = ("annotation", "default", "kw_only")
+
+    def __init__(self, annotation: Any, default: Any, kw_only: bool) -> None:
+        self.annotation = annotation
+        self.default = default
+        self.kw_only = kw_only
 
 
 class _Compiled:
@@ -41,10 +52,17 @@ def _complete(cls: type, *, compares: bool) -> None:
     fields, options = vars(cls)[_SPEC]
     # A class without docstring would get its signature as one.
     body: Dict[str, Any] = {"__module__": cls.__module__, "__doc__": cls.__name__}
-    body["__annotations__"] = {name: field[0] for name, field in fields.items()}
-    for name, (_, *defaults) in fields.items():
-        for default in defaults:  # the decorator completes the fields that it is given
-            body[name] = copy.copy(default) if isinstance(default, dataclasses.Field) else default
+    body["__annotations__"] = {name: field.annotation for name, field in fields.items()}
+    for name, field in fields.items():
+        default = field.default
+        if field.kw_only and not isinstance(default, dataclasses.Field):
+            default = dataclasses.field(default=default)
+        if isinstance(default, dataclasses.Field):
+            default = copy.copy(default)  # the decorator completes the fields that it is given
+            if field.kw_only:
+                default.kw_only = True
+        if default is not dataclasses.MISSING:
+            body[name] = default
     if not compares:  # to be frozen would cost two functions that aren't used
         options = {name: value for name, value in options.items() if name != "frozen"}
     standard = dataclasses.dataclass(init=False, eq=compares, repr=compares, **options)
@@ -99,13 +117,14 @@ def _lazy_dataclass(cls: Optional[type] = None, **options: bool) -> Any:
     if not options.keys() <= {"frozen", "slots", "kw_only"}:
         return dataclasses.dataclass(**options)(cls)
     namespace = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
-    inherited: Dict[str, Any] = {}
+    inherited: Dict[str, _Field] = {}
     for base in reversed(cls.__mro__[1:]):
         inherited.update(vars(base)[_SPEC][0] if _SPEC in vars(base) else {})
-    own: Dict[str, Any] = {}
+    kw_only = options.pop("kw_only", False)
+    own: Dict[str, _Field] = {}
     for name, annotation in namespace.get("__annotations__", {}).items():
         if not str(annotation).startswith("ClassVar"):
-            own[name] = (annotation, namespace.pop(name)) if name in namespace else (annotation,)
+            own[name] = _Field(annotation, namespace.pop(name, dataclasses.MISSING), kw_only)
     frozen = options.get("frozen", False)
     members: Dict[str, Any] = {
         name: _Compiled() for name in ("__init__", *_DESCRIPTION, *_COMPARISON)
@@ -127,9 +146,9 @@ def _lazy_dataclass(cls: Optional[type] = None, **options: bool) -> Any:
     return type(cls)(cls.__name__, cls.__bases__, namespace)
 
 
-def _class_values(fields: Dict[str, Any]) -> Dict[str, Any]:
+def _class_values(fields: Dict[str, _Field]) -> Dict[str, Any]:
     """Return the attributes of a class without slots: the defaults of its fields."""
-    values = {name: field[1] for name, field in fields.items() if len(field) > 1}
+    values = {name: field.default for name, field in fields.items()}
     values = {k: v.default if isinstance(v, dataclasses.Field) else v for k, v in values.items()}
     return {name: value for name, value in values.items() if value is not dataclasses.MISSING}
 

@@ -116,6 +116,13 @@ class Derived(Base):
         return "derived " + Base.__repr__(self)
 
 
+@lazy(frozen=True, slots=True, kw_only=True)
+class Named(Base):
+    """Has fields that are given by name beside some that needn't be."""
+
+    fourth: int
+
+
 class Plain(Base):
     """Isn't a dataclass itself."""
 
@@ -123,6 +130,10 @@ class Plain(Base):
 def test_fields_are_inherited() -> None:
     assert dataclasses.astuple(Derived(1)) == (1, 4, 3)
     assert dataclasses.astuple(Base(1)) == (1, 2)
+    assert dataclasses.astuple(Named(1, fourth=4)) == (1, 2, 4)
+    assert Named.__match_args__ == ("first", "second")
+    with pytest.raises(TypeError, match="positional arguments but 4 were given"):
+        Named(1, 2, 4)  # type: ignore[call-arg]
     assert repr(Derived(1)) == "derived Derived(first=1, second=4)"
     assert (Plain(5).first, Plain(5) == Plain(5), Plain(5) == Base(5)) == (5, True, False)
 
