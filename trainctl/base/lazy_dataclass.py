@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NoReturn, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 _SPEC = "__lazy_spec__"
 """Where a class keeps its fields by name, and its options."""
@@ -134,7 +134,7 @@ def _lazy_dataclass(cls: Optional[type] = None, **options: bool) -> Any:
     if not frozen:
         members["__hash__"] = None
     else:
-        members.update(__setattr__=_refuse_setting, __delattr__=_refuse_deleting)
+        members.update(__setattr__=_set, __delattr__=_delete)
     if options.pop("slots", False):
         namespace["__slots__"] = tuple(name for name in own if name not in inherited)
         if frozen:
@@ -153,12 +153,22 @@ def _class_values(fields: Dict[str, _Field]) -> Dict[str, Any]:
     return {name: value for name, value in values.items() if value is not dataclasses.MISSING}
 
 
-def _refuse_setting(_: Any, name: str, value: Any) -> NoReturn:
-    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+def _set(self: Any, name: str, value: Any) -> None:
+    if _is_kept(self, name):
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+    object.__setattr__(self, name, value)
 
 
-def _refuse_deleting(_: Any, name: str) -> NoReturn:
-    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+def _delete(self: Any, name: str) -> None:
+    if _is_kept(self, name):
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+    object.__delattr__(self, name)
+
+
+def _is_kept(self: Any, name: str) -> bool:
+    """Return whether an attribute of a frozen class can't change: only a subclass that isn't frozen has others."""
+    frozen = next(base for base in type(self).__mro__ if _SPEC in vars(base))
+    return frozen is type(self) or name in vars(frozen)[_SPEC][0]
 
 
 def _get_state(self: Any) -> List[Any]:

@@ -126,6 +126,8 @@ class Named(Base):
 class Plain(Base):
     """Isn't a dataclass itself."""
 
+    other: int
+
 
 def test_fields_are_inherited() -> None:
     assert dataclasses.astuple(Derived(1)) == (1, 4, 3)
@@ -135,7 +137,11 @@ def test_fields_are_inherited() -> None:
     with pytest.raises(TypeError, match="positional arguments but 4 were given"):
         Named(1, 2, 4)  # type: ignore[call-arg]
     assert repr(Derived(1)) == "derived Derived(first=1, second=4)"
-    assert (Plain(5).first, Plain(5) == Plain(5), Plain(5) == Base(5)) == (5, True, False)
+    plain = Plain(5)
+    assert (plain.first, plain == Plain(5), plain == Base(5)) == (5, True, False)
+    plain.other = 1
+    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'first'"):
+        plain.first = 2  # type: ignore[misc]
 
 
 def test_instances_survive_pickling() -> None:
