@@ -101,10 +101,11 @@ def run_usage(entries: Iterable[Entry]) -> list[RunUsage]:
 
 def usage_rows(runs: Iterable[RunUsage], by: str, since: float, now: float) -> list[UsageRow]:
     """Sum up the usage between two times by a key of ``GROUPINGS``; most GPU hours first."""
-    counted = [(run, hours) for run in runs if (hours := run.hours(since, now)) > 0]
-    named = [(name, (run, hours)) for run, hours in counted for name in GROUPINGS[by](run)]
-    names = dict.fromkeys(name for name, _ in named)
-    groups = {name: [item for other, item in named if other == name] for name in names}
+    groups: dict[str, list[tuple[RunUsage, float]]] = {}
+    for run in runs:
+        if (hours := run.hours(since, now)) > 0:
+            for name in GROUPINGS[by](run):
+                groups.setdefault(name, []).append((run, hours))
     rows = [
         UsageRow(
             name,

@@ -116,3 +116,23 @@ def test_nodes_without_a_price_are_told() -> None:
     priced = RunUsage("a", SFT, "llm", {}, "ann", 0.0, HOUR, 2, 16, 3.0)
     free = replace(priced, id="b", nodes=1, gpus=8, price_per_hour=None)
     assert usage_rows([priced, free], "label", 0.0, HOUR) == [UsageRow("", 2, 3.0, 24.0, 3.0, 1.0)]
+
+
+def test_rows_take_time_by_runs_not_by_runs_times_rows() -> None:
+    """A sweep with a label by seed has a row for each run."""
+    compared = []
+
+    class User(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return super().__eq__(other)
+
+    runs = [
+        RunUsage(f"r{at}", SFT, "llm", {}, User(f"u{at}"), 0.0, HOUR, 1, at, None)
+        for at in range(50)
+    ]
+    assert len(usage_rows(runs, "user", 0.0, HOUR)) == 50
+    assert len(compared) <= 100
