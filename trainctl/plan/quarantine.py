@@ -80,15 +80,15 @@ def lost_nodes(state: State) -> dict[str, str]:
     recorded = map(RunRecord.from_json, _recorded_runs(state))
     ended = [run for run in recorded if not run.status.live and not run.interrupted]
     ended.sort(key=lambda run: run.created_at or 0.0)
-
-    def last_runs(node: str) -> list[RunRecord]:
-        on_node = [run for run in ended if any(rank.node == node for rank in run.ranks)]
-        return [run for run in on_node if (run.created_at or 0.0) > since[node]][-LOST_RUNS:]
-
+    counted: dict[str, list[RunRecord]] = {node: [] for node in since}
+    for run in ended:
+        for node in since.keys() & {rank.node for rank in run.ranks}:
+            if (run.created_at or 0.0) > since[node]:
+                counted[node].append(run)
     return {
         node: f"the last {LOST_RUNS} runs lost it"
-        for node in since
-        if sum(_lost(run, node) for run in last_runs(node)) == LOST_RUNS
+        for node, runs in counted.items()
+        if sum(_lost(run, node) for run in runs[-LOST_RUNS:]) == LOST_RUNS
     }
 
 

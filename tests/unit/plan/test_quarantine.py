@@ -102,3 +102,23 @@ def test_lost_machines_of_a_platform_do_not_count() -> None:
     recreated = cluster()
     outputs = {**recreated.outputs, "created": {"key-0": 2.5}}
     assert lost_nodes(state(replace(recreated, outputs=outputs), *lost)) == {}
+
+
+def test_lost_nodes_take_time_by_runs_not_by_runs_times_nodes() -> None:
+    """A cluster can have hundreds of nodes, and a state thousands of runs."""
+    compared = []
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return super().__eq__(other)
+
+    nodes = [replace(NODES[0], name=f"n{at}").to_json() for at in range(50)]
+    ranks = [(RankRecord(0, Name(f"lab/n{at % 50}"), LOST),) for at in range(150)]
+    runs = [replace(run(at + 1), ranks=of_run) for at, of_run in enumerate(ranks)]
+    recorded = RecordedResource(CLUSTER, "ssh", {}, {"nodes": nodes})
+    assert len(lost_nodes(state(recorded, *runs))) == 50
+    assert len(compared) <= 2000
