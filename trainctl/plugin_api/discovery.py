@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, reduce
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,14 +30,14 @@ class EntryPoint(NamedTuple):
     group: str
     name: str
     value: str
-    """Module and attribute, with a colon between."""
+    """Module, and after a colon the attribute in it, such as ``Class.method``."""
     distribution: str
     version: str
 
     def load(self) -> Any:
         """Import it."""
-        module, _, attribute = self.value.partition(":")
-        return getattr(import_module(module), attribute)
+        module, _, attributes = self.value.partition(":")
+        return reduce(getattr, filter(None, attributes.split(".")), import_module(module))
 
 
 def plugin_names(group: str) -> list[str]:

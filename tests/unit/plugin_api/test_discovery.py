@@ -49,6 +49,16 @@ def test_a_plugin_is_imported_when_it_is_loaded(tmp_path: Path) -> None:
     assert provider == "the moon"
 
 
+def test_a_plugin_may_be_an_attribute_of_a_class(tmp_path: Path) -> None:
+    install(tmp_path / "first", "mars-1", "[trainctl.providers]\nmars = mars_module:Mars.make\n")
+    text = "class Mars:\n    @staticmethod\n    def make():\n        return 'mars'\n"
+    (tmp_path / "first" / "mars_module.py").write_text(text)
+
+    provider: object = discovery.load_provider("mars")
+
+    assert provider == "mars"
+
+
 def test_the_first_copy_of_a_distribution_counts(tmp_path: Path) -> None:
     install(tmp_path / "first", "moon-2", "[trainctl.providers]\nmoon = moon_module:make\n")
     install(tmp_path / "second", "Moon-1", "[trainctl.providers]\nmoon = moon_module:make\n")
