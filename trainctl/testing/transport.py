@@ -160,7 +160,7 @@ class TransportConformance(TransportFixtures):
 
     def test_what_a_program_leaves_behind_is_not_waited_for(self, transport: Transport) -> None:
         """A detached process that holds the streams doesn't delay the call."""
-        output = transport.run(["sh", "-c", "setsid sleep 60 & echo done"], timeout=20)
+        output = transport.run(["sh", "-c", "setsid sleep 18 & echo done"], timeout=12)
 
         assert (output.stdout, output.exit_code) == (b"done\n", 0)
 
