@@ -6,7 +6,6 @@ import errno
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Sequence
 
 from typer import Abort, Exit, TyperException
@@ -118,4 +117,6 @@ def hide_tracebacks(session: CliSession) -> None:
 
 
 def _trace(error: BaseException) -> str:
+    import traceback
+
     return "".join(traceback.format_exception(error)).rstrip()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
+import re
 import stat
-import tarfile
-import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from functools import cache, cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainctl.base.json import digest
 from trainctl.base.lazy_dataclass import dataclass
@@ -22,6 +22,9 @@ from trainctl.errors import TrainctlError
 from trainctl.manifest.checkout import run_git
 from trainctl.model.specs.job_spec import CodeSpec
 from trainctl.plan.values import OUTPUT_MARK, CodeTree
+
+if TYPE_CHECKING:
+    import tarfile
 
 DEFAULT_EXCLUDES = (
     ".git/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/", ".mypy_cache/", ".pytest_cache/",
@@ -129,8 +132,8 @@ def scan(
         }
         excluded |= {path for path in reserved_directories if (root / path).is_dir()} | downloads
         is_ignored, is_negated = _ignore_rules(root)
-        is_never = _pattern_matcher(_ALWAYS_EXCLUDED)
-        is_sensitive = _pattern_matcher(_SENSITIVE_PATTERNS)
+        is_never = _name_matcher(_ALWAYS_EXCLUDED)
+        is_sensitive = _name_matcher(_SENSITIVE_PATTERNS)
         included = []
         for path in paths:
             if (
@@ -161,6 +164,9 @@ def pack(code: CodeSource) -> Iterator[Iterator[bytes]]:
 
     The files are read on entry; callers check before sending that they have not changed.
     """
+    import tarfile  # both are slow to load, and plans don't pack
+    import tempfile
+
     with tempfile.TemporaryFile() as spool:
         with tarfile.open(fileobj=spool, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for file in code.files:
@@ -170,6 +176,8 @@ def pack(code: CodeSource) -> Iterator[Iterator[bytes]]:
 
 
 def _add(tar: tarfile.TarFile, place: Path, file: CodeFile) -> None:
+    import tarfile
+
     info = tarfile.TarInfo(_nfc(file.path))
     info.mode = 0o755 if file.kind == "x" else 0o644
     if file.kind == "l":
@@ -241,9 +249,22 @@ def _pattern_matcher(lines: tuple[str, ...]) -> Callable[[str], object]:
     return GitIgnoreSpec.from_lines(lines).match_file
 
 
+@cache
+def _name_matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
+    """Return a function that matches a path with patterns of names, as an ignore file with them would.
+
+    A pattern has ``*`` and ``?``; with a slash at its end, it stands for directories.
+    """
+    parts = []
+    for pattern in patterns:
+        name = re.escape(pattern.rstrip("/")).replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
+        parts.append(f"{name}/" if pattern.endswith("/") else rf"{name}(?:/|\Z)")
+    return re.compile(f"(?:^|/)(?:{'|'.join(parts)})").search if parts else lambda path: None
+
+
 def _walk(root: Path, reserved: Sequence[str]) -> tuple[list[str], set[str]]:
     """Return files and default exclusions without git; skips reserved directories."""
-    skip = _pattern_matcher(DEFAULT_EXCLUDES)
+    skip = _name_matcher(DEFAULT_EXCLUDES)
     paths: list[str] = []
     excluded: set[str] = set()
     for folder, folders, names in os.walk(root):
@@ -278,7 +299,7 @@ def _ignore_rules(root: Path) -> tuple[Callable[[str], object], Callable[[str], 
                     "Use the syntax of .gitignore.",
                     code="invalid-ignore-file",
                 ) from None
-    return _pattern_matcher(()), _pattern_matcher(())
+    return _name_matcher(()), _name_matcher(())
 
 
 def _is_own_output(path: Path, name: str) -> bool:

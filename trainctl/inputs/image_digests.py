@@ -9,16 +9,18 @@ import base64
 import json
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlencode, urlsplit
 
-from trainctl.base.http.client import HttpClient
-from trainctl.base.http.connection import Headers
-from trainctl.base.http.refusals import ERROR_BYTES, server_message
 from trainctl.base.network.http_errors import HttpError
 from trainctl.errors import SourceError
 from trainctl.model.specs.image import Image
 from trainctl.secrets.registries import registry_host
 from trainctl.secrets.resolver import SecretResolver
+
+if TYPE_CHECKING:
+    from trainctl.base.http.client import HttpClient, Response
+    from trainctl.base.http.connection import Headers
 
 _MEDIA_TYPES = (
     "application/vnd.oci.image.index.v1+json",
@@ -58,7 +60,7 @@ def image_digest(image: Image, secrets: SecretResolver, client: HttpClient) -> s
         said = ""
         if status != _OK:
             with client.request("GET", url, secret_headers=sent, follow=False) as response:
-                said = server_message(response.headers, response.read(ERROR_BYTES))
+                said = _message(response)
     except HttpError as error:
         raise SourceError(error.reason) from None
     except ValueError as error:
@@ -134,11 +136,17 @@ def _authorization(
     url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(scope)}"
     with client.request("GET", url, secret_headers=secret, follow=False) as response:
         if response.status != _OK:
-            said = server_message(response.headers, response.read(ERROR_BYTES))
+            said = _message(response)
             why = f"HTTP status {response.status} from its token server"
             raise ValueError(f"{why}: {said}" if said else why)
         document = json.loads(response.read_all(_MOST_BYTES))
     return f"Bearer {document.get('token') or document.get('access_token') or ''}"
+
+
+def _message(response: Response) -> str:
+    from trainctl.base.http.refusals import ERROR_BYTES, server_message
+
+    return server_message(response.headers, response.read(ERROR_BYTES))
 
 
 def _is_own(url: SplitResult, host: str) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import field
 from enum import StrEnum
-from importlib.resources import files
+from pathlib import Path
 
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import PermissionDenied, TrainctlError
@@ -111,7 +111,7 @@ class Explanation:
 
 def error_reference() -> str:
     """Return the reference of all error codes, in Markdown."""
-    return (files("trainctl") / "errors.md").read_text(encoding="utf-8")
+    return (Path(__file__).parents[1] / "errors.md").read_text(encoding="utf-8")
 
 
 def explanations() -> dict[str, Explanation]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from trainctl.base.http.client import HttpClient
 from trainctl.base.parallel import each
 from trainctl.errors import SourceError, StorageError, TrainctlError
 from trainctl.inputs.code import SUBMODULE, CodeFile, CodeSource
@@ -43,6 +42,8 @@ def resolve_images(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
     }
     if not images:
         return plan
+    from trainctl.base.http.client import HttpClient
+
     client = HttpClient(read_timeout=_SECONDS)
 
     def find(image: Image) -> tuple[str, str | TrainctlError]:

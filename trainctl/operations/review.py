@@ -7,15 +7,16 @@ import subprocess
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import PermissionDenied, StalePlan, TrainctlError, UsageError
 from trainctl.manifest.checkout import repository_of
 from trainctl.model.redaction import Redactor
 from trainctl.plan.values import Plan
-from trainctl.review.servers import GitHub, GitLab, ReviewRequest
 
-ReviewServers = GitHub | GitLab
+if TYPE_CHECKING:
+    from trainctl.review.servers import GitHub, GitLab, ReviewRequest
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -24,8 +25,10 @@ def review_server(
     redactor: Redactor,
     notify: Callable[[str], None],
     provider: str | None = None,
-) -> ReviewServers:
+) -> GitHub | GitLab:
     """Return the server of this CI job; TrainctlError outside of CI or without a token."""
+    from trainctl.review.servers import GitHub, GitLab
+
     for variable in ("GITHUB_TOKEN", "GITLAB_TOKEN"):
         redactor.register(environ.get(variable, ""))
     retry = RetryPolicy(attempts=4, patience=60.0, notify=notify)
@@ -54,7 +57,7 @@ def comment_text(name: str, digest: str, text: str) -> str:
 
 
 def publish_comment(
-    server: ReviewServers, name: str, plan: Plan, title: str, body: str
+    server: GitHub | GitLab, name: str, plan: Plan, title: str, body: str
 ) -> list[str]:
     """Write comment and check of a plan; return what was done.
 
@@ -75,7 +78,7 @@ def publish_comment(
     return [f"#{request.number}: comment {done}.", f"{name} of {request.head[:12]}: {title}"]
 
 
-def publish_issue(server: ReviewServers, name: str, plan: Plan, body: str) -> str:
+def publish_issue(server: GitHub | GitLab, name: str, plan: Plan, body: str) -> str:
     """Keep an issue open while a plan has changes or drift; return what was done."""
     place = server.issues(f"{name}: the machines differ from the manifest")
     return f"Issue {server.publish(place, f'<!-- {name} ', _body(plan, body))}."
@@ -85,7 +88,7 @@ def _body(plan: Plan, body: str) -> str | None:
     return body if plan.has_changes or plan.drift or not plan.usable else None
 
 
-def approved_digest(server: ReviewServers, name: str, *, from_comment: bool) -> str:
+def approved_digest(server: GitHub | GitLab, name: str, *, from_comment: bool) -> str:
     """Return the approved digest; StalePlan without an approval that is newer than it.
 
     The digest is in a check of the head, or in this account's comment, which must not be edited after the approval.
@@ -114,7 +117,7 @@ def approved_digest(server: ReviewServers, name: str, *, from_comment: bool) -> 
     return digest[0]
 
 
-def _request(server: ReviewServers) -> ReviewRequest:
+def _request(server: GitHub | GitLab) -> ReviewRequest:
     request = server.request()
     if request is None:
         raise TrainctlError(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from trainctl.base.parallel import each
 from trainctl.desired.values import DesiredState
-from trainctl.encryption.sealed_log import PositionMemory
 from trainctl.errors import StateMoved, TrainctlError, UsageError
 from trainctl.manifest.files import manifest_files
 from trainctl.model.specs.location import StoreLocation
@@ -55,7 +54,7 @@ def encrypted(
     log: StateLog, keys: EncryptionKeys, endpoint: str | None, environ: Mapping[str, str]
 ) -> SealedLog:
     """Encrypt a log, whose bucket is at an endpoint; remember its position on this machine."""
-    from trainctl.encryption.sealed_log import SealedLog
+    from trainctl.encryption.sealed_log import PositionMemory, SealedLog
 
     # By machine, since homes are shared, and file systems show changes of other machines late.
     place = f"{os.uname().nodename} {endpoint or ''} {log.url}"

@@ -24,7 +24,6 @@ from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.responses import OnEvent
 from trainctl.resources.agents import Agents, NodeCall
-from trainctl.resources.host_mirror import HostMirror, Register
 from trainctl.store import keys
 from trainctl.store.objects import DirectoryObjects
 from trainctl.store.reader import BlobLocator
@@ -32,6 +31,7 @@ from trainctl.weights.mirrors import Mirror
 
 if TYPE_CHECKING:
     from trainctl.buckets.bucket import BucketObjects
+    from trainctl.resources.host_mirror import HostMirror, Register
 
 
 _URL_SECONDS = 3600
@@ -62,6 +62,8 @@ class MirrorAccess(Protocol):
 
 def mirror_access(agents: Agents, mirror: Mirror, register: Register) -> MirrorAccess:
     """Return how nodes read a mirror."""
+    from trainctl.resources.host_mirror import HostMirror
+
     if isinstance(mirror, HostMirror):
         return HostMirrorAccess(agents, mirror, register)
     objects = mirror.store.objects

@@ -13,7 +13,6 @@ from trainctl.base.retry import RetryPolicy
 from trainctl.errors import StalePlan, TrainctlError
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.operations.review import (
-    ReviewServers,
     approved_digest,
     comment_text,
     publish_comment,
@@ -36,7 +35,7 @@ def stub(request: pytest.FixtureRequest) -> Iterator[ReviewStub]:
         yield stub
 
 
-def _server(stub: ReviewStub, place: Path, event: str = "pull_request") -> ReviewServers:
+def _server(stub: ReviewStub, place: Path, event: str = "pull_request") -> GitHub | GitLab:
     file = place / "event.json"
     file.write_text(json.dumps(stub.event(event)))
     commit = stub.merged if event == "push" else stub.head

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import json
 import re
 from typing import Any, Mapping, NamedTuple, Optional, Type
@@ -136,6 +135,8 @@ def server_message(headers: Mapping[str, str], body: bytes) -> str:
         with contextlib.suppress(ValueError, RecursionError):
             message = _json_message(json.loads(text))
     if not message and (found := dict(reversed(_XML.findall(text)))):
+        import html  # its table of names is large
+
         message = html.unescape(found.get("Details") or found["Message"])
     if not message and (headers.get("Content-Type") or "").startswith("text/plain"):
         message = text

@@ -9,7 +9,6 @@ import marshal
 import re
 import sys
 import time
-import zipfile
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +33,8 @@ def pack_bytecode(
     """
     header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
     stream = io.BytesIO()
+    import zipfile
+
     with zipfile.ZipFile(io.BytesIO(program)) as sources, zipfile.ZipFile(stream, "w") as target:
         for name in sources.namelist():
             source = sources.read(name)

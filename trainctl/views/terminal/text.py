@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import re
@@ -300,5 +299,7 @@ def csv_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iter
 
 def _csv_line(cells: Sequence[Any]) -> str:
     stream = io.StringIO()
+    import csv
+
     csv.writer(stream, lineterminator="").writerow(cells)
     return stream.getvalue()
