@@ -7,6 +7,7 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -151,8 +152,9 @@ def _describe(schema: dict[str, Any]) -> None:
 
 def _sections_below(section: type[Any]) -> Iterator[type[Any]]:
     for below in section.__subclasses__():
-        yield below
-        yield from _sections_below(below)
+        if is_dataclass(below):  # not what a class with slots was made from
+            yield below
+            yield from _sections_below(below)
 
 
 def _docstrings(section: type[Any]) -> dict[str, str]:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from inspect import formatannotation, getsource
 from itertools import pairwise
 from types import ModuleType
-from typing import NotRequired, get_args, get_origin, get_type_hints, is_typeddict
+from typing import NotRequired, get_args, get_origin, get_type_hints
 
 from docs.generate.markdown import code, table, text_of
+from trainctl.base.lazy_typed_dict import LazyTypedDict
 from trainctl.base.protocol import host, method, mirrors, runs, training, weights
 from trainctl.base.protocol.method import Method
 
@@ -53,8 +54,13 @@ def _group(module: ModuleType) -> Iterator[str]:
     if rows:
         yield from table(("method", "request", "response", "description"), rows)
     for name, value in vars(module).items():
-        if is_typeddict(value) and value.__module__ == module.__name__ and name[0] != "_":
-            hints = get_type_hints(value, include_extras=True)
+        if (
+            isinstance(value, LazyTypedDict)
+            and value.__module__ == module.__name__
+            and name[0] != "_"
+        ):
+            known = {name: item for group in _GROUPS for name, item in vars(group).items()}
+            hints = get_type_hints(value, localns=known, include_extras=True)
             fields = [_field(value, key, hint) for key, hint in hints.items()]
             yield f"`{name}`: {', '.join(fields) or 'no keys'}."
             yield f"{documented.get(name, '')}\n".lstrip("\n")

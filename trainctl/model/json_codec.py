@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import typing
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -9,7 +10,7 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Self, TypeVar, Union, cast
+from typing import Annotated, Any, Self, TypeVar, Union, cast
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address
@@ -94,6 +95,8 @@ def _identity(value: Any) -> Any:
 @cache
 def _decoder(hint: Any) -> _Decoder:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _decoder(args[0])
     if origin in (Union, UnionType):  # of several alternatives, one needs decoding
         decoders = [_decoder(each) for each in args if each is not NoneType]
         decode = next((each for each in decoders if each is not _identity), _identity)
@@ -115,16 +118,35 @@ def _decoder(hint: Any) -> _Decoder:
         if key is entry is _identity:
             return _identity
         return lambda value: {key(name): entry(item) for name, item in value.items()}
-    if hint in _DECODERS:
-        return _DECODERS[hint]
+    return _DECODERS[hint] if hint in _DECODERS else _class(hint)
+
+
+def _class(hint: Any) -> _Decoder:
     if isinstance(hint, type) and is_dataclass(hint):
         return _dataclass(hint)
     return hint if isinstance(hint, type) and issubclass(hint, Enum | Path) else _identity
 
 
+def _annotations(kind: type) -> Mapping[str, str]:
+    found: Mapping[str, str] = vars(kind).get("__annotations__", {})
+    return found
+
+
+@cache
+def _type(module: str, text: str) -> Any:
+    """Return the type of an annotation; many fields share one, and ``typing.get_type_hints`` compiles each."""
+    return eval(text, vars(sys.modules[module]))  # noqa: S307  # of our own source
+
+
 def _dataclass(kind: type) -> _Decoder:
-    hints = typing.get_type_hints(kind)
-    decoders = {field.name: _decoder(hints[field.name]) for field in fields(kind) if field.init}
+    owners = {name: base for base in reversed(kind.__mro__) for name in _annotations(base)}
+    decoders = {
+        field.name: _decoder(
+            _type(owners[field.name].__module__, _annotations(owners[field.name])[field.name])
+        )
+        for field in fields(kind)
+        if field.init
+    }
     special = [(name, decode) for name, decode in decoders.items() if decode is not _identity]
 
     def decode(value: Mapping[str, Any]) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, TypedDict
+from typing import List, Optional
 
+from trainctl.base.lazy_typed_dict import TypedDict
 from trainctl.base.protocol.method import Method, NodeCacheRequest, NotRequired, RootRequest
 from trainctl.base.protocol.runs import RunGpus
 from trainctl.base.protocol.weights import CachedListing, CacheQueryRequest, CacheQueryResponse

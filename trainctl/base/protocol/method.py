@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, Generic, Mapping, Optional, Type, TypedDict, TypeVar
+from typing import Any, Dict, Generic, Mapping, Optional, Type, TypeVar
+
+from trainctl.base.lazy_typed_dict import TypedDict
 
 if sys.version_info >= (3, 11):
     from typing import NotRequired as NotRequired

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, List, Optional, Sequence, Tuple, TypedDict
+from typing import Any, Iterable, Iterator, List, Optional, Sequence, Tuple
 
+from trainctl.base.lazy_typed_dict import TypedDict
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.protocol.host import ServingFacts
 from trainctl.base.protocol.method import EmptyResponse, Method

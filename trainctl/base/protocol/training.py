@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, TypedDict
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from trainctl.base.lazy_typed_dict import TypedDict
 from trainctl.base.protocol.method import Method, NotRequired, RunRequest
 from trainctl.base.protocol.runs import RemoveResponse, UploadStatus
 

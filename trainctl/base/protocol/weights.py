@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, TypedDict
+from typing import Any, Dict, List, Mapping, Optional
 
+from trainctl.base.lazy_typed_dict import TypedDict
 from trainctl.base.protocol.method import LineageRequest, Method, NodeCacheRequest, NotRequired
 
 MirrorLocation = Mapping[str, Any]
