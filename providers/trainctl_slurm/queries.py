@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import accumulate
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.plugin_api.scheduler import (
     BatchForecast,
     BatchJob,
@@ -144,7 +144,7 @@ def _rows(output: str, columns: Mapping[str, int]) -> Iterator[list[str]]:
         ]
 
 
-_GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)(?![^,(])")
+_GPUS = compile_lazily(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)(?![^,(])")
 """Type and count; a type may begin with a digit, as 3090 and 1g.10gb do."""
 _DOWN = ("down", "drain", "fail", "maint", "unknown", "inval")
 
@@ -210,8 +210,8 @@ def _seconds(limit: str) -> float:
     return int(days or 0) * 86400 + total
 
 
-_START = re.compile(r"to start at (\S+)")
-_PROCESSORS = re.compile(r"using (\d+) processors")
+_START = compile_lazily(r"to start at (\S+)")
+_PROCESSORS = compile_lazily(r"using (\d+) processors")
 _FAR_SECONDS = 180 * 86400.0
 """For Slurm, a running job without a time limit ends a year after its start, a pending one in centuries."""
 

@@ -17,15 +17,16 @@ from pathlib import Path
 
 from trainctl.base.filesystem.files import write_atomic
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import NodeUnreachable
 from trainctl.plugin_api.provider import Confirm
 from trainctl.remote.responses import printable_tail
 from trainctl_ssh.hosts import SshLogin
 
 _SCAN_SECONDS = 60
-_FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
-_OFFENDING = re.compile(r"Offending \S+ key in (.+):(\d+)")
-_REMOVE = re.compile(r"^\s*(ssh-keygen .*-R .*)$", re.MULTILINE)
+_FINGERPRINT = compile_lazily(r"SHA256:[A-Za-z0-9+/]{43}")
+_OFFENDING = compile_lazily(r"Offending \S+ key in (.+):(\d+)")
+_REMOVE = compile_lazily(r"^\s*(ssh-keygen .*-R .*)$", re.MULTILINE)
 UNKNOWN_KEY = "Host key verification failed"
 CHANGED_KEY = "REMOTE HOST IDENTIFICATION HAS CHANGED"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import re
 import secrets
 import select
 import shlex
@@ -19,6 +18,7 @@ from typing import Any, cast
 
 import paramiko
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.provider import CommandOutput, Confirm, Transport
 from trainctl.remote.processes import InputSender
@@ -49,7 +49,7 @@ _CAUSES = {
     ConnectionRefusedError: CONNECTION_REFUSED,
 }
 _CUT_MILLISECONDS = 15_000  # as its ServerAliveCountMax times the interval
-_JUMP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[^]]+\]|[^:\[\]@/]+)(?::([0-9]+))?/?")
+_JUMP = compile_lazily(r"(?:ssh://)?(?:([^@]+)@)?(\[[^]]+\]|[^:\[\]@/]+)(?::([0-9]+))?/?")
 _USER_TIMEOUT = 18
 """TCP_USER_TIMEOUT of linux/tcp.h: paramiko ignores unanswered keepalives, so the kernel detects them."""
 

@@ -11,13 +11,14 @@ from typing import Any
 
 import paramiko
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import NodeUnreachable
 from trainctl_ssh.hosts import SshLogin
 
-_LINE = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.*)")
-_WORD = re.compile(r"""\s*(?:#.*|((?:"[^"]*"|'[^']*'|[^\s"'])+))""")
+_LINE = compile_lazily(r"(\w+)(?:\s*=\s*|\s+)(.*)")
+_WORD = compile_lazily(r"""\s*(?:#.*|((?:"[^"]*"|'[^']*'|[^\s"'])+))""")
 _SINGLE = {"hostname", "user", "port", "identityfile", "proxyjump", "canonicalizehostname"}
-_TOKENS = re.compile("%[^hprduLlC]")
+_TOKENS = compile_lazily("%[^hprduLlC]")
 _REFUSED = "refused"
 """Keyword of a line that can't be decided here, in the section where it stands."""
 

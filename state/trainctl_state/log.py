@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainctl.base.json import JsonObject
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import AppendConflict, StateError, StorageError
 from trainctl.plugin_api.state import LogSlice, StateLog
@@ -17,7 +17,7 @@ VERSION = 1
 LOG, SNAPSHOTS, HISTORY = "log", "snapshots", "history"
 TAIL, PROBE = "tail.json", "probe.json"
 Batch = list[dict[str, Any]]
-_NUMBERED = re.compile(r"[a-z]+/(\d{12})\.json")
+_NUMBERED = compile_lazily(r"[a-z]+/(\d{12})\.json")
 
 
 class CorruptStateObject(StateError):

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import field
 from functools import cached_property
 from typing import Any, Iterable, Iterator, NamedTuple, Sequence
 
 from trainctl.base.json import JsonValue, canonical
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 
 _MEMBERS = ("path", "size", "sha256", "chunks")
-_is_hex = re.compile("[0-9a-f]{64}").fullmatch
+_is_hex = compile_lazily("[0-9a-f]{64}").fullmatch
 CHUNK_BYTES = 16 * 2**20
 """The unit of transfer, verification and resuming, in bytes."""
 UNKNOWN_SIZE = -1
@@ -27,7 +27,7 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 _DIGEST_BYTES = 32
 _INVALID_NAMES = {"", ".", ".."}
 _MAX_NAME = 255
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = compile_lazily(r"[\x00-\x1f\x7f]")
 _FILES_PER_BUFFER = 1000
 _TAIL = b'],"version":1}'
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import BinaryIO, Iterator, NamedTuple, Optional, Protocol, Sequence, Union
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import StorageError
 
 _PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}"
-_KEY = re.compile(rf"{_PART}(?:/{_PART})*")
+_KEY = compile_lazily(rf"{_PART}(?:/{_PART})*")
 
 
 def is_key(text: str) -> bool:

@@ -5,12 +5,13 @@ Sizes are decimal (1 GB = 10^9 bytes) unless the unit is Ki, Mi, Gi, …
 
 from __future__ import annotations
 
-import re
 from typing import Optional, Tuple
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGTPE]?i?)B?")
+from trainctl.base.lazy_pattern import compile_lazily
+
+_SIZE = compile_lazily(r"(\d+(?:\.\d+)?)\s*([kKMGTPE]?i?)B?")
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
+_DURATION = compile_lazily(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
 def parse_size(text: str | int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import quote
 
 from trainctl.base.checkpoints.s3 import is_address
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.pagination import pages
 from trainctl.base.retry import RetryPolicy
 from trainctl.base.throughput import ThroughputMonitor
@@ -66,7 +66,7 @@ _LIMIT_STEP = 2**24
 _DELETED_AT_ONCE = 1000
 """The limit of S3's bulk requests."""
 _UNQUOTED = "/~"
-_IS_UNDECIDED = re.compile("<Code>(ConditionalRequestConflict|OperationAborted)</Code>")
+_IS_UNDECIDED = compile_lazily("<Code>(ConditionalRequestConflict|OperationAborted)</Code>")
 """S3 answers 409 while it decides between concurrent requests."""
 
 

@@ -7,13 +7,13 @@ import binascii
 import hashlib
 import hmac
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import field, fields
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.buckets.location import BucketLocation, connection_parts
 from trainctl.errors import SourceDenied
 
@@ -81,7 +81,7 @@ CREDENTIAL_FORMATS = {
 }
 """Format of a secret by scheme."""
 
-_REGION = re.compile(r"[A-Za-z0-9_-]+")
+_REGION = compile_lazily(r"[A-Za-z0-9_-]+")
 
 
 def parse_credential(scheme: str, text: str, origin: str) -> BucketCredential:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import urlsplit
 
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import SourceError
 from trainctl.model.source_uri import BUCKETS, parse_source
 from trainctl.model.trust import SecretDestination, host_of_url
 
 SCHEMES = BUCKETS
-_EMULATORS = re.compile(r"localhost|[0-9.]+|[0-9a-f:]*:[0-9a-f:.]*")
+_EMULATORS = compile_lazily(r"localhost|[0-9.]+|[0-9a-f:]*:[0-9a-f:.]*")
 _ENDPOINT_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "r2": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
@@ -86,7 +86,7 @@ _PLATFORM = {
     "gs": "storage.googleapis.com",
     "azure": "{account}.blob.core.windows.net",
 }
-_AWS = re.compile(
+_AWS = compile_lazily(
     r"https://s3\.((dualstack\.)?(?!us-gov-)[a-z]{2}(-[a-z]+)+-[0-9]+\.)?amazonaws\.com"
 )
 """Regions of the same partition; China and GovCloud have bucket names of their own."""

@@ -18,6 +18,7 @@ from trainctl.base import sigv4
 from trainctl.base.checkpoints.s3 import element_text, elements
 from trainctl.base.http import HttpClient, Response
 from trainctl.base.http.urls import host_of
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.objects import ObjectStat
 from trainctl.buckets import credentials as kinds
 from trainctl.buckets.location import entra_authority
@@ -29,8 +30,8 @@ _MAX_BYTES = 64 * 2**20  # a page has thousands of objects, whose keys have up t
 _NO_BODY = hashlib.sha256(b"").hexdigest()
 _SIGNED_SECONDS = 300  # a signature is used at once; clocks differ by minutes
 _GOOGLE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-_FIELD = re.compile(r'<([\w-]+)( Encoded="true")?>([^<]*)</')
-_PREFIX = re.compile(r"^x-(amz|goog|ms-meta|ms)-|[-_]")
+_FIELD = compile_lazily(r'<([\w-]+)( Encoded="true")?>([^<]*)</')
+_PREFIX = compile_lazily(r"^x-(amz|goog|ms-meta|ms)-|[-_]")
 
 
 class UnexpectedResponse(OSError):

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 from trainctl.base.checkpoints.s3 import PATH_STYLE_REFUSED
 from trainctl.base.http.refusals import RefusedRequest, request_error, server_message
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.network.http_errors import HttpError
 from trainctl.base.throughput import StalledError
 from trainctl.buckets.credentials import (
@@ -50,7 +51,7 @@ UNREACHABLE_PROXY = "127.0.0.1:0"
 """An address on which nothing can listen."""
 _CONNECT_SECONDS = 5.0  # a server that is up answers within one round trip
 _NO_END = timedelta(days=30)
-_HOST_NAME = re.compile(r"([a-z0-9_-]+\.)*[a-z][a-z0-9-]*")
+_HOST_NAME = compile_lazily(r"([a-z0-9_-]+\.)*[a-z][a-z0-9-]*")
 _CERTIFICATES = (
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -296,10 +297,10 @@ def _read(name: str, location: str) -> bytes:
         ) from None
 
 
-_STATUS = re.compile(r"non-2xx status code: (\d{3})[^:]*:?(.*)", re.DOTALL)
-_CODE = re.compile(r"<Code>\s*([A-Za-z0-9]{1,64})\s*</Code>")
+_STATUS = compile_lazily(r"non-2xx status code: (\d{3})[^:]*:?(.*)", re.DOTALL)
+_CODE = compile_lazily(r"<Code>\s*([A-Za-z0-9]{1,64})\s*</Code>")
 _REDIRECTS = {302, 303, 307, 308}
-_BUCKET_REGION = re.compile(
+_BUCKET_REGION = compile_lazily(
     r"<Region>([a-z0-9-]{4,32})</Region>|<Endpoint>[^<]*\.s3[.-]([a-z0-9-]{4,32})\.amazonaws\.com"
 )
 _ARCHIVED = {"InvalidObjectState", "BlobArchived", "BlobBeingRehydrated"}

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 from typer.core import TyperOption
 
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.cli.app import LazyGroup
 from trainctl.errors import UsageError
 
 if TYPE_CHECKING:
     from typer._click import Command as ClickCommand
 
-_LONG = re.compile(r"-{1,2}(?P<name>[A-Za-z][A-Za-z0-9_-]+)(?P<value>=.*)?", re.DOTALL)
+_LONG = compile_lazily(r"-{1,2}(?P<name>[A-Za-z][A-Za-z0-9_-]+)(?P<value>=.*)?", re.DOTALL)
 _TRUE, _FALSE = ("true", "1"), ("false", "0")
 
 

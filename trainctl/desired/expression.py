@@ -7,13 +7,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import field
 
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.manifest.tree import Scalar
 from trainctl.model.diagnostics import did_you_mean, nearest
 
 OPEN = "${{"
-PATTERN = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
-_RAW = re.compile(r"raw\((.*)\)", re.DOTALL)
-_WEIGHTS = re.compile(r"weights\.(.+)\.([a-z_]+)")
+PATTERN = compile_lazily(r"\$\{\{(.*?)\}\}", re.DOTALL)
+_RAW = compile_lazily(r"raw\((.*)\)", re.DOTALL)
+_WEIGHTS = compile_lazily(r"weights\.(.+)\.([a-z_]+)")
 _KNOWN = "var.NAME, matrix.NAME, project.name, job.name and weights.NAME.path"
 
 
@@ -157,8 +158,8 @@ def _unknown(kind: str, reference: str) -> InvalidExpression:
 
 
 _BEFORE_COMMENT = " \t\n;&|()<>"
-_HERE = re.compile(r"<<-?[ \t]*(?:[^\s<]|$)")
-_CASE = re.compile(r"\bcase\b")
+_HERE = compile_lazily(r"<<-?[ \t]*(?:[^\s<]|$)")
+_CASE = compile_lazily(r"\bcase\b")
 _ENDS = {"'": "'", "#": "\n", "`": "`"}
 """Quoting in which the shell expands nothing, and its end."""
 _QUOTING = frozenset({"command", "$(", '"', "(("})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field
 
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.desired.expression import PATTERN, Expression
 from trainctl.manifest.tree import ManifestNode, Scalar, scalar_text
 from trainctl.model.address import Address, Kind
@@ -20,7 +20,7 @@ MAX_COMBINATIONS = 2000
 MAX_NODES = 1_000_000
 """Limit for the values of all jobs of matrices, so that a small file can't expand to a huge manifest."""
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_NAME = compile_lazily(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _OBJECTS = _INCLUDE, _EXCLUDE = "include", "exclude"
 _MAX_KEY = 500
 

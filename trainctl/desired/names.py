@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.desired.values import find_cycle
 from trainctl.manifest.check import address_of, key_position, path_text
 from trainctl.manifest.tree import ManifestNode, Path, node_at, position_of
@@ -154,7 +154,7 @@ def _parse_job(text: str) -> Address | None:
     return address if address.kind is Kind.JOB else None
 
 
-_RUN = re.compile(r"[a-z2-7]{7}")
+_RUN = compile_lazily(r"[a-z2-7]{7}")
 
 
 @dataclass(frozen=True, slots=True)

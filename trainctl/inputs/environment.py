@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 
 from trainctl.base.json import digest
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.protocol.runs import PersistentDirectory
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
@@ -198,14 +199,14 @@ def weights_variable(address: Address) -> str:
     return "TRAINCTL_WEIGHTS_" + re.sub(r"[^A-Z0-9]", "_", address.name.upper())
 
 
-_COMMAND = re.compile(
+_COMMAND = compile_lazily(
     r"\s*(?:[A-Za-z_]\w*=[\w./:,@%+-]*\s+)*(?P<program>[A-Za-z0-9_.+/~-]+)(?:\s+(?P<script>[A-Za-z0-9_.+/-]+))?(?=[\s;&|]|$)"
 )
-_SEARCH_PATHS = re.compile(
+_SEARCH_PATHS = compile_lazily(
     r"(?<!\w)(?:PATH|PYTHON(?:PATH|HOME|STARTUP)|VIRTUAL_ENV|CONDA_\w*|LD_LIBRARY_PATH)(?==|$)"
 )
 """Variables that change search paths; a job that sets one is not checked."""
-_RUNS_SCRIPT = re.compile(r"python(?:3(?:\.\d+)?)?|(?:ba|da|z|k)?sh")
+_RUNS_SCRIPT = compile_lazily(r"python(?:3(?:\.\d+)?)?|(?:ba|da|z|k)?sh")
 _SHELL_WORDS = frozenset(
     [
         *("cd", "export", "unset", "source", ".", "eval", "env", "alias", "module", "ml", "conda", "mamba", "micromamba"),

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlencode, urlsplit
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.network.http_errors import HttpError
 from trainctl.errors import SourceError
 from trainctl.model.specs.image import Image
@@ -28,8 +28,8 @@ _MEDIA_TYPES = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+_DIGEST = compile_lazily(r"sha256:[0-9a-f]{64}")
+_PARAMETER = compile_lazily(r'(\w+)="([^"]*)"')
 _HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 _MOST_BYTES = 2**20
 _OK, _UNAUTHORIZED = 200, 401

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -12,15 +11,16 @@ from pathlib import Path
 
 from trainctl.base.clock import Clock
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.lease import Liveness
 from trainctl.base.system import processes
 from trainctl.errors import LockHeld
 from trainctl.ledger.state import Intent, LeaseHolder, State
 
 _MAX_LENGTH = 256
-_COMMIT = re.compile(r"[0-9a-f]{7,64}")
-_SERVER = re.compile(r"https?://([\w.-]+)")
-_PIPELINE = re.compile(r"https?://[^\s@]{1,300}\d")
+_COMMIT = compile_lazily(r"[0-9a-f]{7,64}")
+_SERVER = compile_lazily(r"https?://([\w.-]+)")
+_PIPELINE = compile_lazily(r"https?://[^\s@]{1,300}\d")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,20 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.model.credentials import has_credential, is_secret_key
 from trainctl.model.diagnostics import Position
 
-_KEY = re.compile(r"""(?<![\w.-])([\w.-]++)["']?\s*+[:=]\s*+""")
-_HEADER = re.compile(r"\s*\[{1,2}[^\]]*")
-_ANCHOR = re.compile(r"(?:^|(?<=[\s,\[{]))&\S+\s*+")
-_VARIABLES = re.compile(r"""environment_variables["']?\s*+[:=]?\s*+""")
-_QUOTED_OR_COMMENT = re.compile(
+_KEY = compile_lazily(r"""(?<![\w.-])([\w.-]++)["']?\s*+[:=]\s*+""")
+_HEADER = compile_lazily(r"\s*\[{1,2}[^\]]*")
+_ANCHOR = compile_lazily(r"(?:^|(?<=[\s,\[{]))&\S+\s*+")
+_VARIABLES = compile_lazily(r"""environment_variables["']?\s*+[:=]?\s*+""")
+_QUOTED_OR_COMMENT = compile_lazily(
     r"""(?<!\w)"(?:\\.|[^"\\])*"|(?<!\w)'(?:[^']|'')*'|(?:^|(?<=\s))\#[^\n]*""",
     re.DOTALL | re.MULTILINE,
 )
-_QUOTE = re.compile(r"""(?<!\w)["']""")
+_QUOTE = compile_lazily(r"""(?<!\w)["']""")
 """A quote that may start a string; not an apostrophe in a word."""
-_BRACKET = re.compile(r"[\[\]{}]")
+_BRACKET = compile_lazily(r"[\[\]{}]")
 _PEM, _PEM_END = "-----BEGIN ", "-----END "
 _MAX_LINE = 5000
 """Later lines are not shown: all lines above must be scanned for each excerpt."""

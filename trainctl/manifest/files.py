@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import StorageError
 from trainctl.manifest.tree import ManifestNode, mapping_node
 from trainctl.model.credentials import url_has_credential
@@ -19,9 +19,9 @@ from trainctl.model.diagnostics import Diagnostic, Position, error, of_error
 
 MAX_FILE_BYTES = 2**20
 
-_FILE = re.compile(r"(?:.+\.)?trainctl\.(?:yaml|yml|toml)")
+_FILE = compile_lazily(r"(?:.+\.)?trainctl\.(?:yaml|yml|toml)")
 
-_YAML_LINE_END = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+_YAML_LINE_END = compile_lazily("\r\n|[\n\r\x85\u2028\u2029]")
 """Line ends of YAML 1.1, by which PyYAML counts lines."""
 
 
@@ -97,7 +97,7 @@ NAMED_SECTIONS = frozenset({"vars", "secrets", "clusters", "weights", "caches"})
 """Sections whose entries are merged by name; a manifest's own other section replaces the shared one."""
 _SECTIONS = NAMED_SECTIONS | {"version", "state", "mirror", "checkpoints", "policies"}
 _SUFFIXES = (".yaml", ".yml", ".toml")
-_GIT = re.compile(r"git::((?:https|ssh)://[^?#\s]+?[^/:])//([^?#\s]+)\?ref=([0-9a-f]{40})")
+_GIT = compile_lazily(r"git::((?:https|ssh)://[^?#\s]+?[^/:])//([^?#\s]+)\?ref=([0-9a-f]{40})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import field
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.model.diagnostics import Position
 
 MAX_DEPTH = 64
@@ -171,10 +171,10 @@ def _put(
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
-_UNENCODABLE = re.compile("[\x00\ud800-\udfff]")
+_INT = compile_lazily(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = compile_lazily(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_NOT_FINITE = compile_lazily(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_UNENCODABLE = compile_lazily("[\x00\ud800-\udfff]")
 _MAX_DIGITS = 400
 
 

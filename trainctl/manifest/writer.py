@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.manifest.tree import Path, resolve_scalar
 
 Comments = Mapping[Path, str]
@@ -16,8 +16,8 @@ Comments = Mapping[Path, str]
 _WIDTH = 88
 _INLINE = 72
 """Mappings and lists of scalars up to this length are written on one line."""
-_PLAIN = re.compile(r"(?:[A-Za-z/]|\./)[A-Za-z0-9_./:@+-]*(?<!:)")
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_PLAIN = compile_lazily(r"(?:[A-Za-z/]|\./)[A-Za-z0-9_./:@+-]*(?<!:)")
+_BARE_KEY = compile_lazily(r"[A-Za-z0-9_-]+")
 
 
 def to_yaml(tree: Mapping[str, Any], comments: Comments) -> str:

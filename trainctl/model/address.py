@@ -10,7 +10,9 @@ import unicodedata
 from enum import StrEnum
 from typing import NamedTuple
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+from trainctl.base.lazy_pattern import compile_lazily
+
+NAME = compile_lazily(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """A declared name. It becomes a file name, so nothing else is allowed."""
 
 _LONGEST_SLUG = 64
@@ -30,11 +32,11 @@ def slug(text: str) -> str:
     return name or f"name-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-_ADDRESS = re.compile(
+_ADDRESS = compile_lazily(
     rf"(?P<kind>[a-z]+)\.(?P<name>{NAME.pattern})(?:\[(?P<key>\".*\")\])?", re.DOTALL
 )
 
-_BARE = re.compile(r"([^\[]+)\[([^\"].*)\]", re.DOTALL)
+_BARE = compile_lazily(r"([^\[]+)\[([^\"].*)\]", re.DOTALL)
 
 
 class Kind(StrEnum):

@@ -6,9 +6,10 @@ import re
 from dataclasses import replace
 from urllib.parse import parse_qsl, urlsplit
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.model.diagnostics import Diagnostic
 
-_TOKEN = re.compile(
+_TOKEN = compile_lazily(
     r"(?<![A-Za-z0-9])(?:"
     r"hf_(?:[A-Za-z0-9]{20,}|(?=[A-Za-z]*[0-9])[A-Za-z0-9]{12,})"
     r"|(?:AKIA|ASIA)[0-9A-Z]{16}"
@@ -21,11 +22,11 @@ _TOKEN = re.compile(
     r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\."
     r")|-----BEGIN "
 )
-_WHOLE_TOKEN = re.compile(rf"(?s:-----BEGIN .*)|(?:{_TOKEN.pattern})[A-Za-z0-9_.-]*")
+_WHOLE_TOKEN = compile_lazily(rf"(?s:-----BEGIN .*)|(?:{_TOKEN.pattern})[A-Za-z0-9_.-]*")
 HIDDEN = "(not shown)"
 """Replacement of a credential."""
-_ANY_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s'\"]+")
-_URL = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://\S+\s*")
+_ANY_URL = compile_lazily(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s'\"]+")
+_URL = compile_lazily(r"\s*[A-Za-z][A-Za-z0-9+.-]*://\S+\s*")
 _SIGNATURE = frozenset(
     [
         "x-amz-signature",
@@ -43,7 +44,7 @@ _SIGNATURE = frozenset(
         "api_key",
     ]
 )
-_SECRET_KEY = re.compile(
+_SECRET_KEY = compile_lazily(
     r"pass(?:word|wd|phrase)|secret|token|credential|api_?key|access_?key|private_?key",
     re.IGNORECASE,
 )

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.model.json_codec import to_json
 
@@ -96,8 +97,8 @@ def of_error(
     )
 
 
-_HEADING = re.compile(r"^### (\S+)\n", re.MULTILINE)
-_GROUP = re.compile(r"^## .*\n", re.MULTILINE)
+_HEADING = compile_lazily(r"^### (\S+)\n", re.MULTILINE)
+_GROUP = compile_lazily(r"^## .*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

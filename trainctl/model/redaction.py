@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import threading
 from urllib.parse import quote, quote_plus
 
+from trainctl.base.lazy_pattern import compile_lazily
+
 MASK = "(redacted)"
 
-_SIGNATURE = re.compile(
+_SIGNATURE = compile_lazily(
     r"((?:X-Amz-Signature|X-Amz-Security-Token|X-Goog-Signature|[?&]sig)=)[A-Za-z0-9%+/=_-]{16,}"
 )
 """Signatures of presigned URLs; there are too many URLs to register each."""

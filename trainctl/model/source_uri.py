@@ -23,40 +23,41 @@ from typing import Callable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 
 SCHEMES = ("hf", "s3", "gs", "r2", "azure", "https", "file")
 BUCKETS = ("s3", "gs", "r2", "azure")
 """Schemes of object stores; a source is a prefix."""
 
 _HF_BUCKETS = "hf://buckets/"
-_HF_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
-_HF_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
+_HF_NAME = compile_lazily(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
+_HF_REVISION = compile_lazily(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
 _BUCKET = (
-    re.compile(r"[a-z0-9][a-z0-9._-]{2,221}"),
+    compile_lazily(r"[a-z0-9][a-z0-9._-]{2,221}"),
     "invalid bucket name",
     "BUCKET/PREFIX with a bucket of at least 3 lower-case letters, digits, '.', '-' and '_'",
 )
 _LOCATIONS = {
     "r2": (
-        re.compile(r"[A-Za-z0-9]+\.[a-z0-9][a-z0-9.-]{2,62}"),
+        compile_lazily(r"[A-Za-z0-9]+\.[a-z0-9][a-z0-9.-]{2,62}"),
         "missing account ID or bucket",
         "ACCOUNT_ID.BUCKET/PREFIX",
     ),
     "azure": (
-        re.compile(r"[a-z0-9]{3,24}/\$?[a-z0-9][a-z0-9-]{2,62}"),
+        compile_lazily(r"[a-z0-9]{3,24}/\$?[a-z0-9][a-z0-9-]{2,62}"),
         "missing account or container",
         "ACCOUNT/CONTAINER/PREFIX",
     ),
 }
-_USER = re.compile(r"(?:hf|https?|s3|gs|r2|azure):/*[^/]*@", re.IGNORECASE)
-_SIGNATURE = re.compile(
+_USER = compile_lazily(r"(?:hf|https?|s3|gs|r2|azure):/*[^/]*@", re.IGNORECASE)
+_SIGNATURE = compile_lazily(
     r"(^|[-_])(sig|signature|token|key|apikey|password|passwd|secret|credential|auth|jwt)$",
     re.IGNORECASE,
 )
-_UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\xa0]")
-_NO_FILE_NAME = re.compile(r"\.{0,2}|.*[/\\\x00-\x1f\x7f-\x9f\u2028\u2029].*", re.DOTALL)
+_UNPRINTABLE = compile_lazily(r"[\x00-\x20\x7f-\xa0]")
+_NO_FILE_NAME = compile_lazily(r"\.{0,2}|.*[/\\\x00-\x1f\x7f-\x9f\u2028\u2029].*", re.DOTALL)
 _LONGEST_NAME = 255
-_QUERY = re.compile(r"\?[\w.-]+=")
+_QUERY = compile_lazily(r"\?[\w.-]+=")
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
 from trainctl.base.filesystem.files import make_directory, read_json, write_json
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.desired.values import DesiredState
 from trainctl.errors import UsageError
 from trainctl.model.address import Kind
@@ -73,7 +73,7 @@ def default_state_url(directory: Path) -> str:
 
 
 ENVIRONMENTS = "envs"
-_ENVIRONMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_ENVIRONMENT = compile_lazily(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def environments_url(main: str) -> str:

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import PermissionDenied, StalePlan, TrainctlError, UsageError
 from trainctl.manifest.checkout import repository_of
@@ -17,7 +18,7 @@ from trainctl.plan.values import Plan
 
 if TYPE_CHECKING:
     from trainctl.review.servers import GitHub, GitLab, ReviewRequest
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_DIGEST = compile_lazily(r"sha256:[0-9a-f]{64}")
 
 
 def review_server(

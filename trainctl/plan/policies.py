@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.units import format_bytes
 from trainctl.model.address import Kind
 from trainctl.model.trust import PlanPolicy, PolicyViolation
@@ -15,7 +15,7 @@ from trainctl.model.trust import PlanPolicy, PolicyViolation
 Form = Mapping[str, Any]
 _Check = Callable[[Form, Any], Iterator[PolicyViolation]]
 _USAGE = "the usage of the last 30 days is"
-_COMMIT = re.compile(r"@[0-9a-f]{40}$")
+_COMMIT = compile_lazily(r"@[0-9a-f]{40}$")
 
 
 class UnknownFact(Exception):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from math import ceil
 from secrets import token_urlsafe
 from typing import Any, cast
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import Listing, ResolvedSource, SourceFile, file_index
 from trainctl.base.protocol.method import Method, RequestT, ResponseT
 from trainctl.base.protocol.mirrors import (
@@ -324,8 +324,8 @@ class HostMirror:
 
 
 _AT_ONCE = 8
-_PATH = re.compile(r"/([0-9]{1,12})")
-_RANGE = re.compile(r"bytes=(\d+)-")
+_PATH = compile_lazily(r"/([0-9]{1,12})")
+_RANGE = compile_lazily(r"bytes=(\d+)-")
 _TIMEOUT_SECONDS = 60.0
 _STATUS: Mapping[type[TrainctlError], int] = {SourceNotFound: 404, SourceMismatch: 412}
 OpenFile = Callable[[SourceFile, int], AbstractContextManager[Iterator[bytes]]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
@@ -15,6 +14,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote, urlsplit
 
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import SourceDenied, SourceNotFound, TrainctlError
 from trainctl.plugin_api.sources import SourceCredential
@@ -165,7 +165,7 @@ def required(environ: Mapping[str, str], *names: str) -> str:
     return value
 
 
-_QUEUE = re.compile(r"refs/heads/gh-readonly-queue/.+/pr-(\d+)-[0-9a-f]+")
+_QUEUE = compile_lazily(r"refs/heads/gh-readonly-queue/.+/pr-(\d+)-[0-9a-f]+")
 _MEMBERS = frozenset({"OWNER", "MEMBER", "COLLABORATOR"})
 """Associations of reviewers whose approval counts; anyone can review in a public repository."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import Callable
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.protocol.host import RegistryLogin
 from trainctl.errors import TrainctlError, missing_extra
 from trainctl.model.specs.image import DockerAuth
@@ -15,8 +15,8 @@ Value = Callable[[str], str]
 """Return the value of a secret by name."""
 
 _KEYS = frozenset({"aws_access_key_id", "aws_secret_access_key", "aws_session_token"})
-GOOGLE_REGISTRY = re.compile(r"(?:[a-z]+\.)?gcr\.io|[a-z0-9-]+-docker\.pkg\.dev")
-ECR_REGISTRY = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
+GOOGLE_REGISTRY = compile_lazily(r"(?:[a-z]+\.)?gcr\.io|[a-z0-9-]+-docker\.pkg\.dev")
+ECR_REGISTRY = compile_lazily(r"\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
 """Registries of Google Cloud, and of AWS with their region."""
 
 

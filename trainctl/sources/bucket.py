@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import threading
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from posixpath import basename, dirname
 from typing import Literal
 
 from trainctl.base.filesystem.safe_path import ARCHIVED, display_path, unusable_file
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile, sort_files
 from trainctl.buckets.bucket import SIGNING, Bucket
 from trainctl.buckets.credentials import parse_credential
@@ -39,8 +39,8 @@ URL_SECONDS = 3600
 """Validity of presigned URLs."""
 _TAGGED = ("s3", "r2")
 """Schemes whose ETags are MD5s."""
-_GOOGLE_MD5 = re.compile(r"(?:^|,)\s*md5=([A-Za-z0-9+/=]+)")
-_MD5_TAG = re.compile(r'"?([0-9a-f]{32})"?')
+_GOOGLE_MD5 = compile_lazily(r"(?:^|,)\s*md5=([A-Za-z0-9+/=]+)")
+_MD5_TAG = compile_lazily(r'"?([0-9a-f]{32})"?')
 
 
 class BucketSource:

@@ -18,6 +18,7 @@ from trainctl.base.http import (
 from trainctl.base.http.limits import LIMITS, http_date, retry_after
 from trainctl.base.http.refusals import ERROR_BYTES, RefusedRequest, request_error, server_message
 from trainctl.base.http.urls import host_of, origin_of
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import UNKNOWN_SIZE, SourceFile
 from trainctl.errors import (
     SourceError,
@@ -29,8 +30,8 @@ from trainctl.errors import (
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
 
 _THROTTLE_STATUSES = (429, 503)
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
-_ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e]+"|[\x21\x23-\x7e]+')
+_CONTENT_RANGE = compile_lazily(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
+_ETAG = compile_lazily(r'(?:W/)?"[\x21\x23-\x7e]+"|[\x21\x23-\x7e]+')
 """Entity tags of RFC 9110, in ASCII; some servers omit the quotes."""
 _MAX_ETAG = 256  # validators are stored for each file of a mirror
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from urllib.parse import quote, urlsplit
 from trainctl.base.filesystem.safe_path import display_path
 from trainctl.base.http import UnsafeRedirect
 from trainctl.base.http.urls import host_of, resolve_reference
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import ResolvedSource, SourceFile, sort_files
 from trainctl.base.pagination import pages
 from trainctl.base.retry import RetryFn, no_retry
@@ -32,10 +32,10 @@ from trainctl.sources.client import (
 
 _DEFAULT_ENDPOINT = "https://huggingface.co"
 _MAX_RESPONSE_BYTES = 64 * 2**20
-_NEXT = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?')
+_NEXT = compile_lazily(r'<([^>]*)>\s*;[^,]*\brel="?next"?')
 _NO_FILE_NAMES = "?expand=sha&expand=gated"
 """Keeps the list of files out of the response, on servers that support it."""
-_COMMIT = re.compile(r"[0-9a-f]{40,64}")
+_COMMIT = compile_lazily(r"[0-9a-f]{40,64}")
 _MOST_COMMITS = 150
 
 
@@ -317,7 +317,7 @@ def _list_pages(
     return pages(request, endless)
 
 
-_DIGITS = re.compile(r"[0-9]{1,19}")
+_DIGITS = compile_lazily(r"[0-9]{1,19}")
 _MAX_SIZE = 2**63 - 1
 """Largest file size, in bytes."""
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from urllib.parse import unquote, urlsplit
 
 from trainctl.base.http.urls import host_of, quote_url
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import UNKNOWN_SIZE, ResolvedSource, SourceFile
 from trainctl.errors import (
     SourceDenied,
@@ -33,7 +34,7 @@ from trainctl.sources.client import (
 )
 
 _DECLARED = "sha256:"
-_FILE_NAME = re.compile(
+_FILE_NAME = compile_lazily(
     r"""filename(?:\*=[^']*'[^']*'([^;\s]+)|=("[^"]+"|[^";]+))""", re.IGNORECASE
 )
 _COMPRESSED = {"gzip": (".gz", ".tgz"), "bzip2": (".bz2",), "compress": (".z",), "zstd": (".zst",)}

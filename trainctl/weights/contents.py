@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceError, TrainctlError
 from trainctl.model.contents import ContentChange, ContentDiff, ContentGroup
@@ -32,7 +33,7 @@ _FIRST_BYTES = 16 * 2**10
 """Length of the first request, which holds most headers."""
 _SUFFIX, _INDEX = ".safetensors", ".safetensors.index.json"
 _MOST_FILES, _PARALLEL = 2_000, 32
-_NUMBER = re.compile(r"\b\d+\b")
+_NUMBER = compile_lazily(r"\b\d+\b")
 _MAX_TENSOR_TEXT = 200
 _SECONDS = 3.0
 """Time for reading JSON files, for tensors, and for the silence of a server."""
@@ -40,16 +41,16 @@ _SHARE, _MIN_BYTES = 1000, 2**20
 """Tensors are read in a thousandth of the bytes, or 1 MiB if that is more."""
 _JSON_BYTES = 64 * 2**20
 _MOST_JSON, _MAX_NAMES = 20, 200
-_KEYED = re.compile(
+_KEYED = compile_lazily(
     r"(.*/)?(\w*config|tokenizer|special_tokens_map|chat_template)\.json|README\.md"
 )
-_LICENCE = re.compile(r"(licen[cs]e|copying|readme\.md)[^/]*", re.IGNORECASE)
-_LICENCE_KEY = re.compile(r"^(license\w*):[ \t]*(.+?)[ \t]*$", re.MULTILINE)
+_LICENCE = compile_lazily(r"(licen[cs]e|copying|readme\.md)[^/]*", re.IGNORECASE)
+_LICENCE_KEY = compile_lazily(r"^(license\w*):[ \t]*(.+?)[ \t]*$", re.MULTILINE)
 _ALERTS = {
-    "Python code": re.compile(r".*\.py"),
-    "pickle": re.compile(r".*\.(bin|pt|pth|ckpt|pkl|pickle|joblib)", re.IGNORECASE),
-    "chat template": re.compile(r"(.*/)?chat_template\..*|.*\.jinja|.*:.*\bchat_template"),
-    "licence": re.compile(r"(licen[cs]e|copying)[^/:]*|README\.md: license.*", re.IGNORECASE),
+    "Python code": compile_lazily(r".*\.py"),
+    "pickle": compile_lazily(r".*\.(bin|pt|pth|ckpt|pkl|pickle|joblib)", re.IGNORECASE),
+    "chat template": compile_lazily(r"(.*/)?chat_template\..*|.*\.jinja|.*:.*\bchat_template"),
+    "licence": compile_lazily(r"(licen[cs]e|copying)[^/:]*|README\.md: license.*", re.IGNORECASE),
 }
 """Files, and keys after the name of their file."""
 _MAX_TEXT = 60

@@ -16,10 +16,11 @@ from pathlib import PurePosixPath
 
 from trainctl.base.checkpoints.layout import is_safetensors_temporary
 from trainctl.base.filesystem.safe_path import is_unusable
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import SourceFile, sort_files
 
 _MAX_COMPARED = 1000  # difflib compares with each
-_LITERAL = re.compile(r"[^*?\[]*")
+_LITERAL = compile_lazily(r"[^*?\[]*")
 Matcher = Callable[[str], object]
 
 
@@ -97,7 +98,7 @@ def compile_pattern(pattern: str) -> Matcher:
     return matches
 
 
-_TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|[^*?[]+|.", re.DOTALL)
+_TOKEN = compile_lazily(r"\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|[^*?[]+|.", re.DOTALL)
 _Step = Callable[[str, set[int]], set[int]]
 """Maps positions in a path before a token to positions after it."""
 

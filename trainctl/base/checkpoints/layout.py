@@ -23,6 +23,8 @@ from typing import (
     TypeVar,
 )
 
+from trainctl.base.lazy_pattern import compile_lazily
+
 LOOSE = "."
 """Name of the checkpoint made of the files outside all directories."""
 
@@ -32,31 +34,33 @@ _LOG_PATTERN = (
     r"(?:^|/)events\.out\.tfevents[^/]*$|(?:^|/)[^/]*cache[^/]*/|\.(?:log|wandb|jsonl|csv|tsv|out|err|parquet|arrow"
     r"|html?|pdf|svg|png|jpe?g|gif|webp|mp[34]|webm|wav|flac)(?:\.gz)?$"
 )
-_LOG = re.compile(_LOG_PATTERN, re.IGNORECASE)
-_LOG_OR_TEXT = re.compile(
+_LOG = compile_lazily(_LOG_PATTERN, re.IGNORECASE)
+_LOG_OR_TEXT = compile_lazily(
     rf"{_LOG_PATTERN}|unfinished$|\.(?:txt|json|ya?ml|toml|md)(?:\.gz)?$|(?:^|/)(?:latest|last_checkpoint)$",
     re.IGNORECASE,
 )
-_TEMPORARY = re.compile(r"(?:^|[-_.])(?:tmp|incomplete|unfinished)(?:[-_.]|$)")
-_SAFETENSORS_TEMPORARY = re.compile(r"\.tmp[A-Za-z0-9]{6}")
+_TEMPORARY = compile_lazily(r"(?:^|[-_.])(?:tmp|incomplete|unfinished)(?:[-_.]|$)")
+_SAFETENSORS_TEMPORARY = compile_lazily(r"\.tmp[A-Za-z0-9]{6}")
 
-_STEP_WORDS = re.compile("steps?|iters?|iteration|it|batch|ba|checkpoint|ckpt|updates?|snapshot")
-_EPOCH_WORDS = re.compile("epoch|ep|round|model|weights")
+_STEP_WORDS = compile_lazily(
+    "steps?|iters?|iteration|it|batch|ba|checkpoint|ckpt|updates?|snapshot"
+)
+_EPOCH_WORDS = compile_lazily("epoch|ep|round|model|weights")
 _PARTS = "rank|version|v|run|seed|fold|trial|part|shard|process|worker|gpu|node"
-_PART_WORDS = re.compile(_PARTS)
+_PART_WORDS = compile_lazily(_PARTS)
 """Numbers after these words count runs or parts, not steps."""
 
-_SERIES_NUMBER = re.compile(rf"(?i)((?<![a-z])(?:{_PARTS})[-_.=]*\d+|(?<![^/])\d+(?=/))|\d+")
+_SERIES_NUMBER = compile_lazily(rf"(?i)((?<![a-z])(?:{_PARTS})[-_.=]*\d+|(?<![^/])\d+(?=/))|\d+")
 """A number of a path; the group is a number of a run or part, as in ``fold_3/model``, or Hydra's ``0/model``."""
 
-_RANK_FOLDER = re.compile(r"(?:[a-z]+_)?rank_?\d.*")
+_RANK_FOLDER = compile_lazily(r"(?:[a-z]+_)?rank_?\d.*")
 """Directories of model parallelism, as in NeMo's ``checkpoints/tp_rank_00_pp_rank_000/…-step=10.ckpt``."""
 
-_SUFFIX = re.compile(r"\.[A-Za-z]\w{0,11}$")
-_DATE = re.compile(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")
-_VERSION = re.compile(r"(?<![=\d.])\d+\.\d")
-_NUMBER = re.compile(r"(?<!\d)(?<!\d\.)(?<!-of-)\d{1,18}(?!\d)(?!\.\d)(?![A-Za-z]|-of-\d)")
-_WORD = re.compile(r"([A-Za-z]+)[-_=.]*(?:\d+[-_]+)*$")
+_SUFFIX = compile_lazily(r"\.[A-Za-z]\w{0,11}$")
+_DATE = compile_lazily(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")
+_VERSION = compile_lazily(r"(?<![=\d.])\d+\.\d")
+_NUMBER = compile_lazily(r"(?<!\d)(?<!\d\.)(?<!-of-)\d{1,18}(?!\d)(?!\.\d)(?![A-Za-z]|-of-\d)")
+_WORD = compile_lazily(r"([A-Za-z]+)[-_=.]*(?:\d+[-_]+)*$")
 
 _NO_STEP, _NUMBERED, _LIKELY, _WORDED, _CERTAIN = range(5)
 
@@ -192,7 +196,7 @@ def number_series(rows: Iterable[Dict[str, Any]]) -> None:
                 row["step"] = step
 
 
-POINTER_NAME = re.compile(r"(?:latest|last)(?:[-_.](.*))?")
+POINTER_NAME = compile_lazily(r"(?:latest|last)(?:[-_.](.*))?")
 
 
 class PointerFile(NamedTuple):

@@ -10,12 +10,13 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, cas
 
 from trainctl.base.checkpoints.layout import age_key, folder_of, number_series
 from trainctl.base.checkpoints.stores import CheckpointStore
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import NodeError
 
 COMPLETE = ".complete"
 VERSIONS = ".versions"
 READ_LEASES = ".reading"
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHA256 = compile_lazily(r"[0-9a-f]{64}")
 _LEASE_SECONDS = 24 * 3600.0
 FORMAT = 1
 

@@ -29,6 +29,7 @@ from trainctl.base import sigv4
 from trainctl.base.checkpoints.stores import StoreUnavailable, UnstorableFile
 from trainctl.base.http import HttpClient, HttpError, Response
 from trainctl.base.http.limits import retry_after
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.objects import ObjectStat
 from trainctl.base.pagination import pages
 from trainctl.base.parallel import map_ordered
@@ -53,11 +54,11 @@ _NO_RATE_LIMIT = RateLimiter()
 _NO_HEADERS: Mapping[str, str] = {}
 T = TypeVar("T")
 _CLOCK_SKEW_CODE = "RequestTimeTooSkewed"
-PATH_STYLE_REFUSED = re.compile(
+PATH_STYLE_REFUSED = compile_lazily(
     rb"<Code>(PathStyle|SecondLevelDomain|InvalidPathAccess)|virtual.host", re.IGNORECASE
 )
 """Refusals of Nebius, CoreWeave, Tencent, Alibaba, Volcengine and others."""
-is_address = re.compile(r"[0-9.]+(:\d+)?|\[.*").fullmatch
+is_address = compile_lazily(r"[0-9.]+(:\d+)?|\[.*").fullmatch
 """Return whether a host is an IP address, which can't have the bucket in front."""
 
 

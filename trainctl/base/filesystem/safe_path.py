@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceDenied, SourceError
 
-_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\\]")
+_FORBIDDEN = compile_lazily(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\\]")
 _MAX_NAME = 255
 _MAX_PATH = 4000
 _UNUSABLE = "unusable:"
 DENIED = "is not readable by this user"
 ARCHIVED = "is archived"
-_SPECIAL = re.compile(rf"^/|[*?[]|{_FORBIDDEN.pattern}")
+_SPECIAL = compile_lazily(rf"^/|[*?[]|{_FORBIDDEN.pattern}")
 
 
 def unusable_file(path: str, problem: str) -> SourceFile:

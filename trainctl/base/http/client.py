@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import re
 import socket
 import threading
 import weakref
@@ -29,6 +28,7 @@ from urllib.parse import SplitResult, urlsplit
 from trainctl.base.http.connection import Headers, HttpConnection, Proxy, proxy_for
 from trainctl.base.http.limits import HostLimits
 from trainctl.base.http.urls import Origin, host_of, origin_of, resolve_reference
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.network.http_errors import (
     HttpError,
     HttpInterrupted,
@@ -47,7 +47,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 10
 _DRAINED_BYTES = 2**16  # reading more of an unwanted body takes longer than another connection
 """Longest body of a redirect that is read to reuse its connection."""
-_LENGTH = re.compile(r"[0-9]{1,18}")
+_LENGTH = compile_lazily(r"[0-9]{1,18}")
 _CHECK_NETWORK = "Check the network and, behind a proxy, HTTPS_PROXY."
 _CONNECTION_ERRORS = (OSError, http.client.HTTPException)
 _TIMEOUTS = (socket.timeout, TimeoutError)  # two classes before Python 3.10

@@ -5,7 +5,6 @@ Servers count requests by address or account, so the limits are shared by the wh
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Callable, Dict, Iterator, Mapping, Optional
 
 from trainctl.base.http.urls import Origin
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.network.http_errors import HostThrottled
 from trainctl.base.retry import MAX_PAUSE_SECONDS
 
@@ -21,7 +21,7 @@ MAX_CONCURRENT = 32
 _DEFAULT_PAUSE = 1.0
 _NOTICEABLE = 1.0
 _MAX_WAIT = 1e9  # larger numbers overflow waits; every one is over the limit
-_RATE_LIMIT = re.compile(r";\s*r\s*=\s*(\d{1,9})\s*;\s*t\s*=\s*(\d{1,9})")
+_RATE_LIMIT = compile_lazily(r";\s*r\s*=\s*(\d{1,9})\s*;\s*t\s*=\s*(\d{1,9})")
 
 
 class HostLimit:

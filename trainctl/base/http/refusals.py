@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from typing import Any, Mapping, NamedTuple, Optional, Type
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.network.http_errors import (
     HostThrottled,
     HttpError,
@@ -31,8 +31,8 @@ ERROR_BYTES = 2**14  # messages come first; error pages may be large
 _MAX_MESSAGE = 300  # some lines of a terminal
 _STATUS_WORDS = 3
 """Messages of so few words only repeat the status, such as ``Access Denied``."""
-_XML = re.compile(r"<(Details|Message)>([^<]+)</\1>")
-_QUERY = re.compile(r"\?[^\s\"'<>]+")
+_XML = compile_lazily(r"<(Details|Message)>([^<]+)</\1>")
+_QUERY = compile_lazily(r"\?[^\s\"'<>]+")
 _MEMBERS = ("error_description", "message", "error", "errors", "detail")
 _AUTH = "auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}"
 _USE_AUTH = f"If it is private, declare a secret with read access, and name it in {_AUTH}."

@@ -8,7 +8,6 @@ import fcntl
 import ipaddress
 import os
 import random
-import re
 import socket
 import struct
 import sys
@@ -16,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, TypeVar, Union
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.protocol import host
 from trainctl.base.system.processes import boot_id
 from trainctl.errors import NodeError
@@ -143,7 +143,7 @@ def _ipv6() -> Iterator[str]:
 
 T = TypeVar("T")
 _BACKLOG = 256
-_RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
+_RANGE = compile_lazily(r"([0-9]{1,5})-([0-9]{1,5})")
 
 
 def parse_port_range(text: Any) -> Optional[range]:

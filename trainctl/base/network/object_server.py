@@ -15,7 +15,6 @@ import contextlib
 import hmac
 import json
 import os
-import re
 import select
 import socket
 import struct
@@ -42,6 +41,7 @@ from typing import (  # fmt: skip
     cast,
 )
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import is_digest
 from trainctl.base.network.addresses import address_family, is_private, listen
 from trainctl.errors import NodeError
@@ -55,8 +55,8 @@ MAX_PACK_ENTRIES = 256
 LENGTH = struct.Struct(">Q")
 ABSENT, INCOMING = 2**64 - 1, 2**64 - 2
 EVENLY = "evenly"
-_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
-_WAIT = re.compile(r"\bwait=(\d{1,3})\b")
+_RANGE = compile_lazily(r"bytes=(\d{1,18})-(\d{1,18})")
+_WAIT = compile_lazily(r"\bwait=(\d{1,3})\b")
 _LONGEST_WAIT = 20
 _POLL_SECONDS = 0.02
 _ACCEPT_SECONDS = 0.05

@@ -6,7 +6,6 @@ import hashlib
 import importlib.util
 import io
 import marshal
-import re
 import sys
 import time
 from collections import defaultdict
@@ -16,9 +15,10 @@ from types import CodeType
 from typing import Callable, Dict, List, Optional
 
 from trainctl.base.filesystem.files import modified_at
+from trainctl.base.lazy_pattern import compile_lazily
 
 _IDLE_SECONDS = 86_400.0
-_PROGRAM_NAME = re.compile(r"([0-9a-f]{64})[.-]")
+_PROGRAM_NAME = compile_lazily(r"([0-9a-f]{64})[.-]")
 
 
 def pack_bytecode(

@@ -5,12 +5,12 @@ pydantic finds the checks in the annotations; it is loaded by the reader of mani
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Set
 from dataclasses import Field, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, cast, get_args
 
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.units import parse_duration, parse_size
 from trainctl.model.address import NAME
 
@@ -271,7 +271,7 @@ Count = Annotated[int, limits(ge=1)]
 Labels = dict[str, str]
 
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = compile_lazily(r"[\x00-\x1f\x7f]")
 _RESERVED_DIRECTORIES = frozenset(
     {"/bin", "/boot", "/etc", "/home", "/lib", "/lib64", "/opt", "/root", "/run", "/sbin", "/srv"}
     | {"/tmp", "/usr", "/var"}  # noqa: S108  (compared with, never written to)

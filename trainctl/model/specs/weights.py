@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Set
 from typing import Annotated
 
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.model.source_uri import BUCKETS, is_file_name, parse_source
 from trainctl.model.specs.auth import EndpointUrl, SourceAuth, SourceAuthSpec, validate_source
 from trainctl.model.specs.checks import (
@@ -25,7 +25,7 @@ from trainctl.model.specs.checks import (
 )
 
 _METHODS = {"AWS_OIDC": ("s3",), "AWS_ASSUME_ROLE": ("s3",), "GCP_OIDC": ("gs",)}
-_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_SHA256 = compile_lazily(r"[0-9a-fA-F]{64}")
 
 
 def _source(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from contextlib import contextmanager
 from secrets import token_urlsafe
@@ -21,6 +20,7 @@ from typing import (  # fmt: skip
 )
 
 from trainctl.base.filesystem.files import list_names, open_file
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import Chunk, ListedFile, Listing
 from trainctl.base.network.addresses import (
     ServingAddresses,
@@ -52,7 +52,7 @@ from trainctl.store.mirror_objects import MirrorObjectSource
 if TYPE_CHECKING:
     import ssl  # slow to import, and few servers use TLS
 
-_BLOB = re.compile(r"blobs/sha256/([0-9a-f]{2})/(\1[0-9a-f]{62})")
+_BLOB = compile_lazily(r"blobs/sha256/([0-9a-f]{2})/(\1[0-9a-f]{62})")
 _FRESH_SECONDS = 0.5
 _REPORT_SECONDS = 1.0
 _MIN_TOKEN = 16

@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import re
 import struct
 from collections import Counter
 from pathlib import Path
@@ -32,13 +31,14 @@ from trainctl.base.checkpoints.layout import (
     parse_step,
 )
 from trainctl.base.filesystem.files import list_names
+from trainctl.base.lazy_pattern import compile_lazily
 
 if TYPE_CHECKING:
     from trainctl.node.checkpoints.monitor import SavedCheckpoint
 
 _SENTINEL = "checkpoint-is-incomplete.txt"
 _TRAINING_ARGS = "training_args.bin"
-_SHARD = re.compile(r"(.*)-\d+-of-(\d+)(\.safetensors|\.bin)")
+_SHARD = compile_lazily(r"(.*)-\d+-of-(\d+)(\.safetensors|\.bin)")
 _ZIP_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".zip", ".npz")
 _ZIP_START, _ZIP_END, _ZIP_END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 1024
 _MOST_JSON_BYTES = 16 * 2**20
@@ -52,7 +52,7 @@ _BITS = {
     "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
 }  # fmt: skip
 
-_LORA_A = re.compile(r"lora_(?:embedding_)?A\b")
+_LORA_A = compile_lazily(r"lora_(?:embedding_)?A\b")
 
 
 class TensorTotals(NamedTuple):

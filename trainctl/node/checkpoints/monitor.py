@@ -20,6 +20,7 @@ from trainctl.base.checkpoints.layout import (
     series,
 )
 from trainctl.base.filesystem.files import list_names, resolve_within
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.protocol.runs import CheckpointStoreSpec
 from trainctl.base.system.processes import all_pids
 from trainctl.node.checkpoints.metadata import checkpoint_step
@@ -140,7 +141,7 @@ class CheckpointMonitor:
         return [file for file, start in since.items() if now - start >= self._settle_seconds]
 
 
-_RANK = re.compile(r"rank-(\d+)")
+_RANK = compile_lazily(r"rank-(\d+)")
 
 CheckpointKey = Tuple[int, str]
 """Rank and name of a checkpoint."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import threading
@@ -11,6 +10,7 @@ from collections import deque
 from pathlib import Path, PurePosixPath
 from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.protocol.host import EngineInfo
 from trainctl.errors import NodeError
 
@@ -23,7 +23,7 @@ LABEL = "trainctl.run"
 
 CALL_SECONDS = 60.0
 _PROBE_SECONDS = 15.0  # an engine may have to start its daemon first
-_ERROR = re.compile("^(ERROR|Error): ")
+_ERROR = compile_lazily("^(ERROR|Error): ")
 _HELP_PREFIXES = ("Run '", "See '", "Usage:")
 _PROBES = {
     PODMAN: (PODMAN, "info", "--format", "{{.Version.Version}} {{.Host.Security.Rootless}}"),

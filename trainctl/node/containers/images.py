@@ -20,6 +20,7 @@ from trainctl.base.filesystem.files import (
     remove_tree,
     write_json,
 )
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.protocol.host import (
     EngineInfo,
     ImageInfo,
@@ -282,12 +283,12 @@ _REASONS: Tuple[Tuple[str, str, str], ...] = (
         "Free some disk space, then try again.",
     ),
 )
-_UNREACHABLE = re.compile(
+_UNREACHABLE = compile_lazily(
     r"no such host|name resolution|connection refused|connection reset|i/o timeout|timed? ?out|deadline exceeded|"
     r"network is unreachable|no route to host|unexpected eof|server misbehaving|50[0234] |too ?many ?requests",
     re.IGNORECASE,
 )
-_NOISE = re.compile(
+_NOISE = compile_lazily(
     r"^(?:Error(?: response from daemon)?: |FATAL: +|time=\S+ level=\S+ msg=)|"
     r"(?:initializing source|unable to copy from source|reading manifest|pinging container registry) \S+(?: in \S+)?: ",
     re.IGNORECASE,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping
 
 from trainctl.base.filesystem.files import make_directory, read_json, remove_tree, write_json
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.lease import FileLease
 from trainctl.base.protocol.host import EnvironmentRequest, EnvironmentResponse
 from trainctl.errors import RequirementsError, TrainctlError
@@ -21,8 +21,8 @@ from trainctl.node.system.layout import Layout
 
 Emit = Callable[[Dict[str, Any]], None]
 
-_INCLUDED = re.compile(r"^\s*(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)")
-_LOCAL = re.compile(r"^\s*(?:-e\b|--editable\b|\.{0,2}/|file:)")
+_INCLUDED = compile_lazily(r"^\s*(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)")
+_LOCAL = compile_lazily(r"^\s*(?:-e\b|--editable\b|\.{0,2}/|file:)")
 _DESCRIBE = "import json,os,platform,sys; print(json.dumps([os.path.realpath(sys.executable),platform.python_version(),platform.machine()]))"
 """Prints path, version and machine of the interpreter that a job would use."""
 _LAST_LINES = 12

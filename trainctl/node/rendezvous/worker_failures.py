@@ -6,6 +6,8 @@ import re
 import signal
 from typing import Dict, List, Optional, Tuple
 
+from trainctl.base.lazy_pattern import compile_lazily
+
 _CONSEQUENCES = (
     # sockets
     "connection reset", "connection refused", "connection closed", "connection aborted", "connection timed out",
@@ -28,20 +30,20 @@ _CONSEQUENCES = (
 Sources: gloo/transport/tcp (pair.cc), NCCL's src/misc/socket.cc and nccl.h, c10d's TCPStore and ProcessGroup, error
 classes of torch.distributed and torchelastic's rendezvous, strerror(3).
 """
-_CONSEQUENCE = re.compile("|".join(map(re.escape, _CONSEQUENCES)), re.IGNORECASE)
+_CONSEQUENCE = compile_lazily("|".join(map(re.escape, _CONSEQUENCES)), re.IGNORECASE)
 _LAST_LINES = 40
 _LINE = 200
 _CRASHES = {signal.SIGILL, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV}
 """Signals that no library sends when a peer disconnects."""
 _SIGNAL_BASE = 128
-_WORKER = re.compile(r"(?:\[[a-z]+\d+\]: ?)+")
+_WORKER = compile_lazily(r"(?:\[[a-z]+\d+\]: ?)+")
 """Prefix of a worker's lines by torch.distributed (``[rank3]: ``) or ``torchrun --tee`` (``[default3]:``)."""
-_EXCEPTION = re.compile(
+_EXCEPTION = compile_lazily(
     r"(?!.*ChildFailedError)[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b"
 )
-_REPORT = re.compile(r"^.*\bfailed \(exitcode: -?\d+\) local_rank: .*$", re.MULTILINE)
+_REPORT = compile_lazily(r"^.*\bfailed \(exitcode: -?\d+\) local_rank: .*$", re.MULTILINE)
 """First line of torchrun's own report, about ten lines for each worker."""
-_WORKER_SIGNAL = re.compile(r"^ +exitcode +: -(\d+) ", re.MULTILINE)
+_WORKER_SIGNAL = compile_lazily(r"^ +exitcode +: -(\d+) ", re.MULTILINE)
 _KILLED_BY_LAUNCHER = "forcefully exiting via"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import resource
 import select
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from trainctl.base.filesystem.space import free_space
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.network.addresses import addresses, listen, parse_port_range
 from trainctl.base.parallel import each
 from trainctl.base.protocol.host import (
@@ -272,7 +272,7 @@ _MIN_FILES = 4096
 _MIN_SHM = 2**30
 _MAX_SKEW_SECONDS = 30.0
 _SHM = "/dev/shm"  # noqa: S108
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+),")
+_XID = compile_lazily(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+),")
 _FAULTY_XIDS = frozenset({48, 62, 64, 74, 79, 94, 95, 109, 119, 120, 140, 143})
 """Xids of hardware and firmware errors; others are often errors of the program."""
 

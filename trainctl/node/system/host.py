@@ -14,12 +14,13 @@ import time
 from pathlib import Path
 from typing import Callable, Collection, Dict, Iterable, List, Sequence
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.protocol.host import LogoutPolicy
 from trainctl.base.system.processes import descendants, find_by_environment
 from trainctl.base.system.syscalls import close_other_descriptors
 
 _CONFIGURATION = ("/usr/lib/systemd", "/usr/local/lib/systemd", "/run/systemd", "/etc/systemd")
-_SETTING = re.compile(
+_SETTING = compile_lazily(
     r"^\s*(KillUserProcesses|KillOnlyUsers|KillExcludeUsers)\s*=\s*(.*?)\s*$", re.M
 )
 _SECONDS = 10

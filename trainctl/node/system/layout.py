@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any, Mapping, Optional
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import NodeError
 from trainctl.node.system.blob_files import BlobFiles
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,@+-]{0,199}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NAME = compile_lazily(r"[A-Za-z0-9][A-Za-z0-9._=,@+-]{0,199}")
+_SHA256 = compile_lazily(r"[0-9a-f]{64}")
 
 
 class Layout:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
 import sys
 import threading
 from contextlib import ExitStack
@@ -26,6 +25,7 @@ from urllib.parse import urlsplit
 
 from trainctl.base.http import HttpClient, HttpError, HttpInterrupted, HttpUnreachable, Response
 from trainctl.base.http.refusals import ERROR_BYTES, server_message
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import ListedFile
 from trainctl.base.network.addresses import (
     address_family,
@@ -50,7 +50,7 @@ _BUFFER_BYTES = 2**20
 _BUSY_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 _BATCH_URLS = 64
 """URLs per request: few enough that the last is used before it expires."""
-_POSITION = re.compile(r"bytes (\d{1,18})-")
+_POSITION = compile_lazily(r"bytes (\d{1,18})-")
 
 
 class HttpReader(ObjectReader):

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import ManifestError, TrainctlError
 from trainctl.manifest.files import UnreadableManifest, file_bytes, manifest_files
 from trainctl.manifest.read import parse_mapping
 from trainctl.manifest.tree import to_plain
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_TOML_TOKEN = re.compile(
+_TOML_TOKEN = compile_lazily(
     r'"""(?:\\.|[^\\])*?"""+|\'\'\'.*?\'\'\'+|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*|[][{}\n]',
     re.DOTALL,
 )

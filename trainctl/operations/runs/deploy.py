@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import StorageError, UsageError
 from trainctl.inputs.serving import WEIGHTS, ServedCheckpoint, ServingEngine
 from trainctl.model.address import Address, Kind, slug
@@ -22,13 +23,13 @@ from trainctl.operations.runs.checkpoints import (
 from trainctl.operations.runs.lookup import JobRun
 from trainctl.operations.workspace import Workspace
 
-_TRAINING_ONLY = re.compile(
+_TRAINING_ONLY = compile_lazily(
     r"(?:optimizer|scheduler|scaler|rng_state|random_states|training_args|trainer_state).*|.*/.*"
 )
 """Files that only resuming needs; those in directories are shards of optimizers."""
-_WEIGHTS = re.compile(r"(?:adapter_|pytorch_)?model.*\.(?:safetensors|bin)")
-_SHARD = re.compile(r"(.+)-\d+-of-\d+(\.\w+)")
-_NOT_MERGED = re.compile(r".*(?:prompt|prefix|p_tuning|cpt).*")
+_WEIGHTS = compile_lazily(r"(?:adapter_|pytorch_)?model.*\.(?:safetensors|bin)")
+_SHARD = compile_lazily(r"(.+)-\d+-of-\d+(\.\w+)")
+_NOT_MERGED = compile_lazily(r".*(?:prompt|prefix|p_tuning|cpt).*")
 _PROCESSORS = {"preprocessor_config.json", "processor_config.json"}
 _TOKENIZERS = {"tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import ndiff
 from functools import cache
@@ -10,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Kind
@@ -29,7 +29,7 @@ from trainctl.views.terminal.text import (
 Path = tuple[str | int, ...]
 
 MISSING = object()
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_KEY = compile_lazily(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def live_run_text(run: AffectedRun, now: float | None) -> str:
 
 
 UNKNOWN = "(known after apply)"
-_DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}|([0-9a-f]{12})[0-9a-f]{28}")
+_DIGEST = compile_lazily(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}|([0-9a-f]{12})[0-9a-f]{28}")
 _LONGEST_NAME = 44
 _NEXT_TO_NAMES = 36
 """Columns reserved for values next to aligned names."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from html import escape as escape_html
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.units import format_duration
 from trainctl.model.address import Address
 from trainctl.plan.values import OUTPUT_MARK, DeliveryRow, Plan
@@ -136,8 +137,8 @@ def _svg(width: int, height: int, shapes: Sequence[str]) -> list[str]:
     return [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', *shapes, "</svg>"]
 
 
-_TICKS = re.compile(r"`+")
-_PROSE = re.compile(r"(?!.*www\.)[\w ,.:;()-]*", re.ASCII | re.IGNORECASE)
+_TICKS = compile_lazily(r"`+")
+_PROSE = compile_lazily(r"(?!.*www\.)[\w ,.:;()-]*", re.ASCII | re.IGNORECASE)
 
 
 def code_span(text: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 from typing import TypeVar
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
@@ -141,7 +141,7 @@ def lost_items(plan: Plan) -> list[ItemRow]:
 
 
 _Line = TypeVar("_Line", DeliveryRow, ImageRow)
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+_COMMIT = compile_lazily(r"[0-9a-f]{40}")
 _UNKNOWN = "?"
 _SHORT = 16
 _WIDE = 100

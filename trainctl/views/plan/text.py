@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.units import format_bytes
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
@@ -39,7 +40,7 @@ from trainctl.views.problems import diagnostic_lines
 from trainctl.views.terminal.text import Style, escape, format_timestamp, plain, shorten, wrap
 
 _FIRST = (Action.DELETE, Action.REPLACE, Action.FORGET, Action.UPDATE, Action.CREATE, Action.REUSE)
-_ATTRIBUTE = re.compile(r" {6}[-+~] (\S+?):?(?: |$)")
+_ATTRIBUTE = compile_lazily(r" {6}[-+~] (\S+?):?(?: |$)")
 _ENDINGS = ("$", r"[0-9][^-_.]*$", r"[^A-Za-z].*", ".*")
 """What common prefixes of names lack, from only the keys of a matrix to whole names."""
 _WIDEST = 90
@@ -113,7 +114,7 @@ def _attributes(lines: Sequence[str]) -> list[str]:
 
 
 PAGE = PageStyle(100, plain)
-_SIGN = re.compile(r"( {0,10})(-/\+|[-+~]) ")
+_SIGN = compile_lazily(r"( {0,10})(-/\+|[-+~]) ")
 """Deeper indentation is a line of a multi-line text, where a dash is not a sign."""
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.model.redaction import Redactor
 from trainctl.views.terminal.text import INVISIBLE, sanitize, strip_ci_commands, wrap
 
@@ -25,9 +25,9 @@ _STYLES = {
 _RESET = "\x1b[0m"
 _OWN_SEQUENCES = frozenset({*_STYLES.values(), _RESET})
 
-_HIDDEN = re.compile(INVISIBLE.pattern + r"(?:(?<=\x1b)\[\d{1,2}m)?")
+_HIDDEN = compile_lazily(INVISIBLE.pattern + r"(?:(?<=\x1b)\[\d{1,2}m)?")
 """An invisible character, or one of our styles; starts with a character class for speed."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE = compile_lazily("[\ud800-\udfff]")
 """Surrogates, as in names that are not UTF-8: invalid in JSON."""
 _DEFAULT_WIDTH = 80
 _CI = ("CI", "GITHUB_ACTIONS", "TF_BUILD")

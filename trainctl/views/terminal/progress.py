@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import threading
 import time
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.events import Event, EventType
 from trainctl.views.terminal.output import TerminalOutput
@@ -70,7 +70,7 @@ class RateMeter:
             self._seen.popleft()
 
 
-_STYLE = re.compile(r"\x1b\[\d{1,2}m")
+_STYLE = compile_lazily(r"\x1b\[\d{1,2}m")
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
 

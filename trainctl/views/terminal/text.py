@@ -10,12 +10,13 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from datetime import UTC, datetime
 from typing import Any
 
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.model.reports import UnreachableNode
 
 Style = Callable[[str, str], str]
 """Style a text: ``bold``, ``dim``, ``red``, ``green``, ``yellow`` or ``cyan``."""
 
-_PAINT = re.compile(r"\x1b\[\d{1,2}m")
+_PAINT = compile_lazily(r"\x1b\[\d{1,2}m")
 
 
 def plain(text: str, style: str) -> str:
@@ -127,7 +128,7 @@ def unreachable_text(node: UnreachableNode, missing: str) -> str:
     return f"{escape(node.why)}; not shown: {missing} of {word} {', '.join(map(str, node.ranks))}"
 
 
-INVISIBLE = re.compile(
+INVISIBLE = compile_lazily(
     r"[\x00-\x1f\x7f-\x9f"  # controls, with the escapes that move cursors and set titles
     r"\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"  # invisible, or turning the reading direction
     r"\ud800-\udfff\ufff9-\ufffb"  # halves of characters, annotations
@@ -135,7 +136,7 @@ INVISIBLE = re.compile(
 )
 """A control or invisible character; newline and tab are among them."""
 
-_CI_COMMAND = re.compile(
+_CI_COMMAND = compile_lazily(
     r"(?:^|(?<=[\r\n]))(\s*)(:(?=:)|#(?=#teamcity\[))"  # GitHub, at the start of a line; TeamCity
     r"|()(#(?=#(?:\[|vso\[)))",  # GitHub's older form and Azure's, anywhere in it
     re.IGNORECASE,
@@ -176,7 +177,7 @@ def escape_character(match: re.Match[str]) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
-_SEQUENCE = re.compile(
+_SEQUENCE = compile_lazily(
     r"\x1b(?:(?P<style>\[[0-9;:]*m)|\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])"
 )
 _RESET = "\x1b[0m"
@@ -204,7 +205,7 @@ def _escape_controls(text: str) -> str:
 
 
 _NARROWEST = 10
-_FORMULA = re.compile(r"[=+@]|-(?![-rwxsStT]{9}$)")
+_FORMULA = compile_lazily(r"[=+@]|-(?![-rwxsStT]{9}$)")
 """Text that a spreadsheet would compute; permissions are not."""
 
 
