@@ -26,7 +26,7 @@ PLANNER = """
 import contextlib, io, json, os, sys, time
 from pathlib import Path
 from trainctl.cli.main import main
-from trainctl.operations.survey import confinement
+from trainctl.operations import confinement
 confinement._install()
 events, private = [], sys.argv[2]
 def note(event, args):
