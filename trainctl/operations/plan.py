@@ -17,7 +17,6 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.reports import CacheFacts
 from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
 from trainctl.model.specs.job_spec import JobSpec
-from trainctl.operations.contents import resolve_images, with_contents
 from trainctl.operations.mirrors import is_present
 from trainctl.operations.plan_checks import find_problems
 from trainctl.operations.policies import with_policies
@@ -129,12 +128,21 @@ def create_plan(
     )
 
     def make(inputs: PlanInputs) -> Plan:
-        return resolve_images(workspace, make_plan(inputs), offline=survey.offline)
+        plan = make_plan(inputs)
+        if not plan.images:
+            return plan
+        from trainctl.operations.contents import resolve_images
+
+        return resolve_images(workspace, plan, offline=survey.offline)
 
     plan = with_policies(workspace, plan_with_reuse(workspace, inputs, make, queries=online))
     digests = {tree.digest for tree in plan.code.values()}
     files = {key: item for key, item in code.files.items() if key in digests}
     plan = replace(plan, code_files=files, var_files=tuple(map(str, workspace.settings.var_files)))
+    if not (plan.images or any(change.acts for change in plan.changes)):
+        return plan
+    from trainctl.operations.contents import with_contents  # slow to load
+
     return with_contents(workspace, plan, offline=survey.offline)
 
 

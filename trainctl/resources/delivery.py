@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainctl.apply.step import ApplyStep
 from trainctl.base.lazy_dataclass import dataclass
@@ -30,7 +30,9 @@ from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import ProjectContext
 from trainctl.resources.clusters import cache_target, shared_settings
 from trainctl.resources.mirror_access import MirrorAccess, NodeMirrorCall, Peer, PeerServers
-from trainctl.store.store import MirrorStore
+
+if TYPE_CHECKING:
+    from trainctl.store.store import MirrorStore
 
 
 @dataclass(frozen=True, slots=True)

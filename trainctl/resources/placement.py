@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from ipaddress import ip_address
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
 from trainctl.apply.step import ApplyStep
 from trainctl.base.listing import ListedFile
@@ -45,7 +46,9 @@ from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import Agents, nodes_of, unprovisioned_nodes
 from trainctl.resources.clusters import cache_target
 from trainctl.resources.runs.run_control import QUERY_SECONDS
-from trainctl.store.store import MirrorStore
+
+if TYPE_CHECKING:
+    from trainctl.store.store import MirrorStore
 
 _AT_ONCE = 16
 _NO_PLAN: Mapping[Address, PlannedRun] = {}

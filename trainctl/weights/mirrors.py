@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.listing import ResolvedSource, SourceFile
@@ -20,7 +20,9 @@ from trainctl.plugin_api.sources import (
     WeightSource,
 )
 from trainctl.store.objects import DirectoryObjects
-from trainctl.store.store import MirrorStore
+
+if TYPE_CHECKING:
+    from trainctl.store.store import MirrorStore
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from trainctl.base.filesystem.safe_path import check_paths, display_path
 from trainctl.base.lazy_dataclass import dataclass
@@ -30,7 +31,6 @@ from trainctl.model.specs.resource import WeightsSpec
 from trainctl.plugin_api.sources import PagedSource, SourceCredential, WeightSource
 from trainctl.sources import source_for
 from trainctl.sources.file import by_content
-from trainctl.store.store import MirrorStore
 from trainctl.weights.lock import (
     LockEntry,
     LockKey,
@@ -39,6 +39,9 @@ from trainctl.weights.lock import (
     version_size_text,
 )
 from trainctl.weights.patterns import nearest_pattern, select
+
+if TYPE_CHECKING:
+    from trainctl.store.store import MirrorStore
 
 _PLUGIN_ERRORS = (
     ArithmeticError,

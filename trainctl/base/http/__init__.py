@@ -6,8 +6,8 @@ Begin with ``client.HttpClient``. ``connection`` connects, also through proxies,
 
 from __future__ import annotations
 
-from trainctl.base.http.client import HttpClient, Response
-from trainctl.base.http.connection import Headers
+from typing import TYPE_CHECKING, Any
+
 from trainctl.base.network.http_errors import (
     HostThrottled,
     HttpError,
@@ -18,6 +18,10 @@ from trainctl.base.network.http_errors import (
     UntrustedCertificate,
     UnusableProxy,
 )
+
+if TYPE_CHECKING:
+    from trainctl.base.http.client import HttpClient, Response
+    from trainctl.base.http.connection import Headers
 
 __all__ = [
     "Headers",
@@ -32,3 +36,16 @@ __all__ = [
     "UntrustedCertificate",
     "UnusableProxy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the client when it is asked for: many use its exceptions and URLs only."""
+    if name == "Headers":
+        from trainctl.base.http.connection import Headers
+
+        return Headers
+    if name in ("HttpClient", "Response"):
+        from trainctl.base.http.client import HttpClient, Response
+
+        return HttpClient if name == "HttpClient" else Response
+    raise AttributeError(name)

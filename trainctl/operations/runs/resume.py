@@ -18,7 +18,6 @@ from trainctl.model.run import RunRecord
 from trainctl.model.specs.resource import DesiredResource
 from trainctl.operations.plan import create_plan, observe, observe_mirrored
 from trainctl.operations.policies import with_policies
-from trainctl.operations.runs.checkpoints import checkpoint_from, complete_rows
 from trainctl.operations.runs.lookup import JobRun, find_run, run_control, with_unrecorded_runs
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.survey.weights import survey_mirror
@@ -92,6 +91,8 @@ def plan_with_resumes(
 
 def find_newest_checkpoint(workspace: Workspace, job: RecordedResource) -> Checkpoint:
     """Return the newest complete checkpoint of all of a job's runs."""
+    from trainctl.operations.runs.checkpoints import checkpoint_from, complete_rows  # slow to load
+
     runs = runs_of(job)
     started = {record.id: JobRun(job, record) for record in runs if record.started_at is not None}
     newest = newest_checkpoint(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainctl.apply.step import ApplyStep
 from trainctl.base.lazy_dataclass import dataclass
@@ -29,7 +29,9 @@ from trainctl.resources.runs.run_control import (
     runs_of,
     with_status,
 )
-from trainctl.store.store import MirrorStore
+
+if TYPE_CHECKING:
+    from trainctl.store.store import MirrorStore
 
 _AT_ONCE = 16
 _NEW_RUN = frozenset({"create", "replace"})
