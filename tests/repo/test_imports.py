@@ -148,3 +148,39 @@ def test_a_plan_of_which_nothing_is_on_a_node_starts_no_program(tmp_path: Path) 
         done = created.run("plan", program=("-c", _STARTED))
     assert "No changes" in done.stdout
     assert done.stderr.splitlines()[-1] == "[]"
+
+
+EVERYDAY = {"plan": 212, "status": 192, "logs job.fit": 166, "nodes list": 143}
+"""Modules of trainctl that a command loads, at most: a new one needs a reason, and the number with it."""
+RARE = (HEAVY - {"logging"}) | {
+    "pathspec",
+    "http.client",
+    "csv",
+    "html",
+    "email.message",
+    "obstore",
+}
+
+
+@pytest.mark.integration
+def test_everyday_commands_load_what_they_use(tmp_path: Path) -> None:
+    """In a project of one job on this machine, of which nothing has changed."""
+    with project(tmp_path) as created:
+        created.write(
+            {"trainctl.yaml": "jobs: {fit: {runtime: {start_commands: ['true']}}}\n", "a.py": ""}
+        )
+        created.run("apply", "--auto-approve", "--wait")
+        created.run("plan")  # keeps what is kept
+        modules = {}
+        for command in EVERYDAY:
+            done = created.run(
+                *command.split(), program=("-c", _PROGRAM.format(words=command.split()))
+            )
+            modules[command] = json.loads(done.stderr.splitlines()[-1])[1]
+    assert {command: RARE.intersection(names) for command, names in modules.items()} == {
+        command: set() for command in EVERYDAY
+    }
+    count = {c: sum(n.startswith("trainctl") for n in names) for c, names in modules.items()}
+    assert {
+        command: count[command] for command in EVERYDAY if count[command] > EVERYDAY[command]
+    } == {}
