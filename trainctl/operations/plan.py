@@ -136,6 +136,13 @@ def create_plan(
         return resolve_images(workspace, plan, offline=survey.offline)
 
     plan = with_policies(workspace, plan_with_reuse(workspace, inputs, make, queries=online))
+    return _with_contents(workspace, plan, code, offline=survey.offline)
+
+
+def _with_contents(
+    workspace: Workspace, plan: Plan, code: CodeSurveyResult, *, offline: bool
+) -> Plan:
+    """Return a plan with what changes inside of its resources, if any does."""
     digests = {tree.digest for tree in plan.code.values()}
     files = {key: item for key, item in code.files.items() if key in digests}
     plan = replace(plan, code_files=files, var_files=tuple(map(str, workspace.settings.var_files)))
@@ -143,7 +150,7 @@ def create_plan(
         return plan
     from trainctl.operations.contents import with_contents  # slow to load
 
-    return with_contents(workspace, plan, offline=survey.offline)
+    return with_contents(workspace, plan, offline=offline)
 
 
 def _survey_weights(
