@@ -25,7 +25,6 @@ from trainctl.plugin_api import discovery
 
 
 def test_generated_files_are_current() -> None:
-    """``python -m docs.generate --check`` finds nothing stale."""
     assert stale_files() == []
 
 

@@ -36,7 +36,6 @@ def test_pages_are_short() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    """Each relative link names a file of the project, and its anchor a heading there."""
     assert [
         f"{page.name}: {link}" for page in _ALL for link in page.links() if _broken(page, link)
     ] == []
@@ -51,7 +50,6 @@ def _broken(page: Page, link: str) -> bool:
 
 
 def test_pages_are_at_most_two_links_from_the_index() -> None:
-    """Every page can be found from docs/index.md."""
     assert [page.name for page in _ALL[1:] if page.path not in _near_pages()] == []
 
 

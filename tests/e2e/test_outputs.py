@@ -91,7 +91,6 @@ def test_event_lines_hold_against_their_schema(lived: Lived) -> None:
 
 
 def test_an_invalid_manifest_is_json_too(lived: Lived, tmp_path: Path) -> None:
-    """validate says where, and the plan of it fails."""
     (tmp_path / "trainctl.yaml").write_text("jobs:\n  a: {runtime: {start_command: [x]}}\n")
     created, _ = lived
     document = created.json("validate", "-C", str(tmp_path), code=1)

@@ -229,7 +229,6 @@ def test_the_job_receives_nothing_else(story: Story) -> None:
 
 
 def test_no_output_shows_a_value(story: Story) -> None:
-    """Neither standard output nor standard error of any command, in any form, at the chattiest log level."""
     assert len(story.outputs) > 15
     assert {
         name: held for name, text in story.outputs.items() if (held := found_in(text.encode()))
@@ -237,12 +236,10 @@ def test_no_output_shows_a_value(story: Story) -> None:
 
 
 def test_a_value_that_a_job_prints_is_masked_when_shown(story: Story) -> None:
-    """logs shows the line, without the value."""
     assert story.log["echo"] == "(redacted)"
 
 
 def test_nothing_that_is_kept_holds_a_value(story: Story) -> None:
-    """State, plan file, lock file, node, mirror, data and home: every byte and every name is searched."""
     kept = [*story.top.iterdir(), *story.work.directory.iterdir()]
     ours = {str(story.work.directory / "src" / "netrc.txt"), str(story.work.directory / "aws.json")}
     logs = {str(path) for path in story.work.nodes.glob("*/runs/*/log/*.log")}

@@ -44,7 +44,6 @@ def test_a_full_disk_loses_nothing(disk: Path) -> None:
 
 
 def test_a_read_only_disk_can_be_read(disk: Path) -> None:
-    """Looking works as ever; changing says that the file system is read-only."""
     url = (disk / "state").as_uri()
     begin(ledger_on(open_directory(url)))
     remount(disk, "ro")
@@ -55,7 +54,6 @@ def test_a_read_only_disk_can_be_read(disk: Path) -> None:
 
 
 def test_a_directory_of_somebody_else(tmp_path: Path) -> None:
-    """A user without the right to it gets an error, never an empty state."""
     url = (tmp_path / "state").as_uri()
     begin(ledger_on(open_directory(url)))
     if os.getuid() != 0:

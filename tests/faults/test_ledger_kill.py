@@ -136,7 +136,6 @@ def test_killed_at_every_write(tmp_path: Path, fault: StoreFault) -> None:
 
 
 def test_an_unwritable_log_is_never_an_empty_one(tmp_path: Path) -> None:
-    """Reads that fail are errors all the way up."""
     faults = StoreFaults(always=StoreFault.FAIL)
     ledger = ledger_on(ObjectLog(FaultyStore(directory_objects(tmp_path), faults, reads=True), "x"))
     with pytest.raises(StateError, match="planted"):

@@ -83,7 +83,6 @@ def test_any_text_is_shown_in_two_lines_that_fit(lines: list[str], line: int, co
 
 @given(st.text("abcdef \t日", min_size=1, max_size=120).filter(str.strip), st.data())
 def test_the_caret_is_below_its_character(line: str, data: st.DataObject) -> None:
-    """Whatever is before it, and however the line is cut."""
     column = data.draw(st.integers(1, len(line.rstrip())))
     text, caret = excerpt_lines(Position("f", 1, column, lines=[line]))
     before = ""
@@ -94,7 +93,6 @@ def test_the_caret_is_below_its_character(line: str, data: st.DataObject) -> Non
 
 
 def test_a_place_without_text_shows_nothing() -> None:
-    """Beyond the end of the file or the line, on an empty line, or without a line."""
     lines = ["jobs:", ""]
     for line, column in ((3, 1), (1, 7), (2, 1)):
         assert excerpt_lines(Position("f", line, column, lines=lines)) == []

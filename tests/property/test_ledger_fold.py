@@ -109,7 +109,6 @@ def test_an_entry_survives_its_json(entry: Entry) -> None:
 
 @given(logs, st.integers(0, 30))
 def test_a_snapshot_anywhere_changes_nothing(log: list[Entry], cut: int) -> None:
-    """Folding all, one by one, or from a snapshot taken anywhere gives the same state."""
     whole = reduce_entries(State(), log)
     half = reduce_entries(State(), log[:cut])
     through = state_from_json(json.loads(json.dumps(state_to_json(half))))

@@ -51,7 +51,6 @@ def test_a_fence_holds_its_lines_and_ends_where_it_says(lines: list[str]) -> Non
 
 @given(hostile)
 def test_a_title_closes_no_fold(text: str) -> None:
-    """The title of a fold is one line of HTML in which nothing of the text is a tag."""
     first = collapsible(text, ["x"])[0]
     assert first.count("<") == 5
     assert "\n" not in first

@@ -22,7 +22,6 @@ PATTERN = NAME.filter(lambda text: not text.startswith(("/", "\\")))
 def test_patterns_mean_what_they_mean_to_the_hub(
     paths: list[str], allow: list[str] | None, ignore: list[str] | None
 ) -> None:
-    """Without a leading slash, the chosen files are those that huggingface_hub would choose."""
     files = [SourceFile(path, 1, "etag:1") for path in paths]
     theirs = filter_repo_objects(paths, allow_patterns=allow, ignore_patterns=ignore)
     ours, _ = select(files, allow, ignore)

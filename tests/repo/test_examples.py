@@ -28,7 +28,6 @@ def test_the_manifest_is_valid(example: Path) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_it_is_listed(example: Path) -> None:
-    """examples/README.md has a row for it."""
     assert f"| [{example.name}]({example.name}) |" in (ROOT / "examples" / "README.md").read_text()
 
 
@@ -36,7 +35,6 @@ def test_it_is_listed(example: Path) -> None:
     "script", sorted((ROOT / "examples").rglob("*.py")), ids=lambda path: path.name
 )
 def test_scripts_are_python(script: Path) -> None:
-    """Every script of an example is syntactically right."""
     assert compile(script.read_text(), str(script), "exec").co_filename == str(script)
 
 

@@ -76,7 +76,6 @@ def test_the_plain_question_for_the_version_loads_no_parser() -> None:
 
 
 def test_every_row_of_the_table_has_its_module() -> None:
-    """The table names exactly the modules that are there."""
     rows = [
         command
         for row in COMMANDS
@@ -97,7 +96,6 @@ def test_help_imports_no_command() -> None:
 
 
 def test_a_command_imports_no_other_command() -> None:
-    """Only the module of the invoked command is loaded."""
     names = {
         name for name in loaded("version", "--help") if name.startswith("trainctl.cli.commands.")
     }
@@ -105,7 +103,6 @@ def test_a_command_imports_no_other_command() -> None:
 
 
 def test_listing_plugins_imports_none_of_them() -> None:
-    """A plugin is loaded when it is asked for by name, not when the names are listed."""
     program = (
         "import sys\n"
         "from trainctl.plugin_api.discovery import PROVIDERS, STATE, plugin_names\n"

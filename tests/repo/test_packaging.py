@@ -55,7 +55,6 @@ def test_nothing_else_stands_at_the_top() -> None:
 
 
 def test_entry_points_name_listed_packages() -> None:
-    """Each built-in plugin is found by entry point and lives in a package of the wheel."""
     groups = project()["project"]["entry-points"]
     targets = {value.partition(":")[0] for group in groups.values() for value in group.values()}
     assert targets <= {Path(name).name for name in packages()}
@@ -63,7 +62,6 @@ def test_entry_points_name_listed_packages() -> None:
 
 
 def test_ci_runs_the_tests_and_nothing_else() -> None:
-    """CI runs exactly the command that the README gives to everyone."""
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
     assert lines[0].startswith("#!")
     assert [line for line in lines[1:] if line.strip()] == [

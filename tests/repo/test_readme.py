@@ -10,7 +10,6 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_the_two_commands_of_a_newcomer_exist() -> None:
-    """The README names the command that runs the quickstart and the one that runs the tests, and both are there."""
     for name in ("examples/quickstart/run", "tests/run"):
         assert re.search(rf"^ +{name}$", README, re.MULTILINE), name
         assert (ROOT / name).exists()

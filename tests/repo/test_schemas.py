@@ -21,7 +21,6 @@ def valid(document: object) -> bool:
 
 
 def test_every_schema_is_a_schema() -> None:
-    """Each file is JSON Schema of draft 2020-12 and is found by its name."""
     assert "manifest" in names()
     for name in names():
         Draft202012Validator.check_schema(schema(name))
@@ -87,7 +86,6 @@ def test_the_schema_refuses_what_is_wrong(document: object) -> None:
 
 
 def test_every_field_is_described() -> None:
-    """Editors show it, and so does trainctl."""
     bare = [
         f"{name}.{key}"
         for name, section in schema("manifest")["$defs"].items()

@@ -182,7 +182,6 @@ def test_b():
 
 
 def test_no_test_is_chosen_by_the_clock() -> None:
-    """What runs is the same on every date."""
     result = {
         str(path.relative_to(ROOT)): lines
         for path in sorted((ROOT / "tests").rglob("*.py"))

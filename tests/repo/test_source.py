@@ -93,14 +93,12 @@ def _texts(values: list[ast.expr]) -> list[str]:
 
 
 def test_no_file_is_long() -> None:
-    """No source or test file has more than 500 lines."""
     lengths = {str(path): len(path.read_text().splitlines()) for path in sources("tests")}
     lengths |= {str(path): file_facts.lines for path, file_facts in product().items()}
     assert {path: count for path, count in lengths.items() if count > MOST_LINES} == {}
 
 
 def test_no_function_is_long() -> None:
-    """No function has more than 80 lines."""
     sizes = {
         name: size
         for file_facts in product().values()
@@ -111,7 +109,6 @@ def test_no_function_is_long() -> None:
 
 @pytest.mark.integration  # parsing all tests takes two seconds
 def test_no_function_of_a_test_is_long() -> None:
-    """Neither here."""
     sizes = {
         name: size
         for file_facts in facts("tests").values()
@@ -121,7 +118,6 @@ def test_no_function_of_a_test_is_long() -> None:
 
 
 def test_the_medians_stay_small() -> None:
-    """Half of the files have at most 220 lines, and half of the functions at most 10."""
     all_facts = product().values()
     assert (
         median(file_facts.lines for file_facts in all_facts if file_facts.lines > 1) <= MEDIAN_LINES
@@ -131,7 +127,6 @@ def test_the_medians_stay_small() -> None:
 
 
 def test_no_module_is_a_bag() -> None:
-    """A module is named for its reason to exist."""
     bags = {"utils", "util", "helpers", "helper", "common", "misc"}
     assert not [path for path in product() if path.stem in bags]
 

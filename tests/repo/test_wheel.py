@@ -81,7 +81,6 @@ def packaged() -> set[str]:
 
 
 def test_nothing_generic_lands_in_site_packages(wheel: Path) -> None:
-    """The wheel holds packages called trainctl… and its own metadata; no document, no test, no source root."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {
@@ -100,7 +99,6 @@ def test_nothing_generic_lands_in_site_packages(wheel: Path) -> None:
 
 
 def test_plugins_are_found_and_load(installed: Path) -> None:
-    """Each entry point of the installed wheel can be loaded, from site-packages."""
     program = (
         "from importlib.metadata import entry_points\n"
         "for group in ('trainctl.providers', 'trainctl.state'):\n"
@@ -118,7 +116,6 @@ def test_plugins_are_found_and_load(installed: Path) -> None:
 
 
 def test_the_program_runs(installed: Path) -> None:
-    """``trainctl version`` answers from the environment that holds nothing but the wheel."""
     done = subprocess.run(
         [str(installed / "trainctl"), "version"], capture_output=True, text=True, check=True
     )
@@ -126,7 +123,6 @@ def test_the_program_runs(installed: Path) -> None:
 
 
 def test_the_installed_program_has_the_examples(installed: Path, tmp_path: Path) -> None:
-    """``init --example`` copies what the wheel holds."""
     subprocess.run(
         [str(installed / "trainctl"), "init", str(tmp_path / "new"), "--example", "sweep"],
         capture_output=True, check=True,
@@ -136,7 +132,6 @@ def test_the_installed_program_has_the_examples(installed: Path, tmp_path: Path)
 
 
 def test_the_quickstart_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
-    """The quickstart, as a newcomer runs it, succeeds with the installed wheel and leaves nothing behind."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}

@@ -23,7 +23,6 @@ FOREIGN = re.compile(
 
 
 def test_no_trace_of_a_machine_or_a_registry() -> None:
-    """No tracked text names a path of the machine it was written on, or where packages were taken from."""
     matches = []
     for name in files_of_project():
         path = ROOT / name

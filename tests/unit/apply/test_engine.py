@@ -40,7 +40,6 @@ def desk() -> FakeEngine:
 
 
 def test_the_outcome_is_what_the_handler_gave(desk: FakeEngine) -> None:
-    """Attributes are the plan's, outputs the handler's, and the key is the one the effect was caused with."""
     result = desk.run(change(depends_on=(LAB,)))
     record = desk.ledger.state().resources[SFT]
     assert result.complete

@@ -62,7 +62,6 @@ def dead_holder() -> str:
 
 @pytest.mark.parametrize("renewed", [True, False])
 def test_one_holds_a_lease_at_a_time(tmp_path: Path, renewed: bool) -> None:
-    """Threads that take it are inside one after another, and leave nothing."""
     inside: list[int] = []
     most: list[int] = []
 

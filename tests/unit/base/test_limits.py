@@ -18,7 +18,6 @@ def get(client: HttpClient, url: str) -> bytes:
 
 
 def test_a_pause_holds_every_client_back() -> None:
-    """No request is made meanwhile; the longest pause that was asked for counts."""
     now = [100.0]
     limit = HostLimit(lambda: now[0])
     assert limit.pause(10)

@@ -87,7 +87,6 @@ def test_a_blob_is_served_by_ranges(
 
 @pytest.mark.parametrize("token", ["", "Bearer ", "Bearer wrong", "Basic abc", "Bearer \xe9"])
 def test_without_the_token_everything_is_forbidden(server: ObjectServer, token: str) -> None:
-    """Existing blobs and others alike."""
     headers = {"Authorization": token}
     for method, path, body in (("GET", KEY, b""), ("GET", ABSENT, b""), ("POST", "/pack", b"[]")):
         answer = send_request(server, method, path, body=body, headers=headers)

@@ -13,7 +13,6 @@ WHERE = {method: where for methods in program._ALL_METHODS for method, where in 
 
 
 def test_the_program_has_the_verbs_of_the_protocol() -> None:
-    """No more and no fewer."""
     assert WHERE.keys() == METHODS.keys()
 
 

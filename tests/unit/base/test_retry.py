@@ -21,7 +21,6 @@ def failing(retry: RetryPolicy, error: TrainctlError, tries: int) -> None:
 
 
 def test_waits_grow_up_to_the_longest() -> None:
-    """The wait doubles each time and stays below the longest."""
     waited: list[float] = []
     retry = RetryPolicy(
         8, 1.0, 10.0, wait=lambda event, seconds: waited.append(seconds), jitter=lambda: 1.0
@@ -31,7 +30,6 @@ def test_waits_grow_up_to_the_longest() -> None:
 
 
 def test_the_last_error_is_raised() -> None:
-    """After as many failures as attempts the error itself comes out."""
     retry = RetryPolicy(3, wait=lambda event, seconds: None)
     failing(retry, SourceUnavailable("busy"), 2)
     with pytest.raises(SourceUnavailable):
@@ -41,7 +39,6 @@ def test_the_last_error_is_raised() -> None:
 
 
 def test_a_cancelled_wait_ends_at_once() -> None:
-    """Cancelling interrupts the wait instead of trying again."""
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(UserInterrupt):

@@ -111,7 +111,6 @@ def test_a_big_file_goes_in_parts_and_comes_from_any_offset(store: CheckpointSto
 
 @pytest.mark.parametrize("key", ["../x", "a/../../x", "a//b", "/x", "a/./b", "a\0b"])
 def test_no_key_leaves_a_directory(tmp_path: Path, key: str) -> None:
-    """A name that would lead out is refused and nothing is written."""
     store = DirectoryCheckpointStore(tmp_path / "store")
     for call in (lambda: store.put(key, b"x"), lambda: store.get(key), lambda: store.delete(key)):
         with pytest.raises(TrainctlError):

@@ -53,7 +53,6 @@ def test_every_form_of_a_secret_is_parsed() -> None:
 
 @pytest.mark.parametrize("case", cases("sources/invalid_credentials"))
 def test_an_invalid_secret_is_an_error(case: dict[str, Any]) -> None:
-    """It names the secret, what is wrong, and the complete form."""
     secret = case["secret"]
     text = secret if isinstance(secret, str) else json.dumps(secret)
     with pytest.raises(SourceDenied) as caught:

@@ -64,7 +64,6 @@ def test_each_type_arrives(values: dict[str, Any]) -> None:
 def test_a_wrong_value_is_named(
     words: str, refusal: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the option and what it takes; the exit code is that of wrong usage."""
     assert invoke.invoke(words.split()) == 64
     hint = "  Run trainctl take --help for its arguments.\n"
     assert capsys.readouterr().err == f"error: take: {refusal} [wrong-usage]\n{hint}"

@@ -33,7 +33,6 @@ PAGES = {name: command_help(command, f"trainctl {name}", WIDTH) for name, comman
 
 
 def test_summaries_are_short() -> None:
-    """Three to ten words in at most 60 characters, without a full stop."""
     assert [
         name
         for name, summary in summaries()

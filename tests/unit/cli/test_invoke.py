@@ -45,7 +45,6 @@ def run(declare: Declare, capsys: pytest.CaptureFixture[str]) -> Run:
     ],
 )
 def test_errors_have_their_exit_code(run: Run, outcome: TrainctlError, code: int) -> None:
-    """With the summary, the code, and where more is explained."""
     exit_code, shown = run(outcome)
     assert (exit_code, shown.splitlines()[0]) == (
         code, f"error: {outcome.summary} [{outcome.code}]",

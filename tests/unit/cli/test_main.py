@@ -18,7 +18,6 @@ from trainctl.cli.session import CliSession
 
 
 def test_version() -> None:
-    """However it is asked for: a line, or a JSON object."""
     for words in (["version"], ["--version"], ["-version"], ["--no-color", "--version"]):
         done = trainctl(*words)
         assert (done.returncode, done.stdout, done.stderr) == (0, f"trainctl {__version__}\n", "")
@@ -27,7 +26,6 @@ def test_version() -> None:
 
 
 def test_help_lists_every_command() -> None:
-    """Help without arguments and ``--help`` are the same, on standard output, and list the table."""
     bare, asked = trainctl(), trainctl("--help")
     assert bare.stdout == asked.stdout
     assert (bare.returncode, asked.returncode) == (0, 0)
@@ -45,7 +43,6 @@ def test_help_lists_every_command() -> None:
     ],
 )
 def test_wrong_usage_is_64_in_two_lines(words: list[str]) -> None:
-    """Wrong usage never exits 2, prints nothing on standard output and one or two lines on standard error."""
     done = trainctl(*words)
     assert done.returncode == 64
     assert done.stdout == ""
@@ -54,7 +51,6 @@ def test_wrong_usage_is_64_in_two_lines(words: list[str]) -> None:
 
 
 def test_full_disk_is_an_error() -> None:
-    """A result that can't be written is a failure with its reason, not a traceback and not success."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "trainctl", "version", "--format", "json"],
@@ -66,7 +62,6 @@ def test_full_disk_is_an_error() -> None:
 
 @pytest.mark.parametrize("words", [["version"], ["--help"]])
 def test_a_reader_who_left_is_no_traceback(words: list[str]) -> None:
-    """A pipe without a reader ends the program without a word."""
     process = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read(); from trainctl.cli.main import main; sys.exit(main(sys.argv[1:]))", *words],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

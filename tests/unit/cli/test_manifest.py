@@ -42,7 +42,6 @@ def test_a_field_shows_its_type_its_meaning_and_the_fields_below() -> None:
 
 
 def test_codes_are_explained_as_on_the_page() -> None:
-    """One, all in a list, all with their text, and the page itself."""
     unknown = explanations()["unknown-key"]
     shown = trainctl("explain", unknown.code).stdout
     assert shown.startswith(f"{unknown.code}: {unknown.title}\n\n")

@@ -25,7 +25,6 @@ def session(stdin: io.TextIOBase) -> CliSession:
     [(b"yes\n", True), (b"y\n", False), (b"YES\n", False), (b"\n", False), (b"no\n", False), (b"\x04", False)],
 )  # fmt: skip
 def test_only_yes_is_yes(typed: bytes, approved: bool) -> None:
-    """At a terminal, anything but ``yes`` is a no, and so is the end of input."""
     master, slave = pty.openpty()
     with os.fdopen(slave, "r") as terminal:
         os.write(master, typed)
@@ -34,7 +33,6 @@ def test_only_yes_is_yes(typed: bytes, approved: bool) -> None:
 
 
 def test_without_a_terminal_it_is_refused() -> None:
-    """Where nobody can answer, the refusal says what to pass instead, and is wrong usage."""
     with pytest.raises(UsageError) as caught:
         require_terminal(session(io.StringIO("yes\n")))
     assert "--auto-approve" in caught.value.detail

@@ -93,7 +93,6 @@ def test_code_in_a_directory_of_the_repository_is_its_own(tree: Path) -> None:
 
 
 def test_git_normalises_line_ends(tree: Path) -> None:
-    """What .gitattributes converts has one digest on every machine, whatever its line ends are here."""
     write(tree, {".gitattributes": "*.py text\n"})
     git(tree, "init", "-q")
     unix = scan(tree, ".").tree.digest
@@ -113,14 +112,12 @@ def test_git_normalises_line_ends(tree: Path) -> None:
     ids=["content", "executable", "name", "added", "removed"],
 )
 def test_every_change_changes_the_digest(any_tree: Path, change: Callable[[Path], object]) -> None:
-    """Content, the executable bit, names and the set of files are all in it."""
     before = scan(any_tree, ".").tree.digest
     change(any_tree)
     assert scan(any_tree, ".").tree.digest != before
 
 
 def test_git_says_what_is_ignored(tree: Path) -> None:
-    """Tracked and untracked files travel; ignored ones don't, and neither do deleted ones that are still tracked."""
     write(tree, {".gitignore": "data/\n", "data/big": "x", "new": "x", "old": "x"})
     git(tree, "init", "-q")
     git(tree, "add", "old")
@@ -129,7 +126,6 @@ def test_git_says_what_is_ignored(tree: Path) -> None:
 
 
 def test_outside_git_a_short_list_is_left_out_and_told(tree: Path) -> None:
-    """Caches and virtual environments don't travel, and the plan can say so."""
     write(tree, {"__pycache__/x.pyc": "", "venv/bin/python": "", "lib/a.pyc": ""})
     code = scan(tree, ".")
     assert paths(code) == ["lib/model.py", "train.py"]
@@ -145,7 +141,6 @@ def test_an_ignore_file_leaves_out(any_tree: Path) -> None:
 
 
 def test_keys_and_dotenv_files_must_be_asked_for(any_tree: Path) -> None:
-    """They are left out and told, unless a negated pattern asks for one by name."""
     write(any_tree, {".env": "A=1", ".env.local": "A=1", "id_ed25519": "k", "tls/a.pem": "k"})
     code = scan(any_tree, ".")
     assert paths(code) == ["lib/model.py", "train.py"]
@@ -274,7 +269,6 @@ def test_a_pointer_of_git_lfs_is_no_code(any_tree: Path) -> None:
 
 @pytest.mark.parametrize("name", ['"quoted"', "-x", " ", "a b", "ü", "$(x)", "'", "\\"])
 def test_strange_names_are_just_names(any_tree: Path, name: str) -> None:
-    """Each has the content that it has, also where git reads lists of names."""
     (any_tree / name).write_text("one")
     digest = scan(any_tree, ".").tree.digest
     (any_tree / name).write_text("two")

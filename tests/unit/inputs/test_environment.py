@@ -63,7 +63,6 @@ def variables_of(spec: JobSpec, address: Address = JOB, where: RunPaths = WHERE)
 
 
 def test_the_documented_variables_are_set() -> None:
-    """The reference lists the variables of a job, and no other."""
     environ = variables_of(job(checkpointing={"enabled": True}, cache={"enabled": True}))
     weights = {"TRAINCTL_WEIGHTS_QWEN3", "TRAINCTL_WEIGHTS_SFT_1"}
     assert set(environ) == {*JOB_VARIABLES} | weights
@@ -72,7 +71,6 @@ def test_the_documented_variables_are_set() -> None:
 
 
 def test_who_and_where_a_run_is() -> None:
-    """Ids, names, ranks and attempts, as the hosted service names them."""
     environ = variables_of(job())
     assert environ["BT_TRAINING_JOB_ID"] == "abc1234"
     assert environ["BT_TRAINING_JOB_NAME"] == f"sft-{environ['BT_TRAINING_JOB_ID']}"
@@ -87,12 +85,10 @@ def test_who_and_where_a_run_is() -> None:
 
 @pytest.mark.parametrize(("accelerator", "count"), [(None, "2"), ("H100", "1"), ("H100:4", "4")])
 def test_gpus_are_those_asked_for_or_all(accelerator: str | None, count: str) -> None:
-    """A job that names no accelerator has all of its node."""
     assert variables_of(job(accelerator=accelerator))["BT_NUM_GPUS"] == count
 
 
 def test_directories_that_are_off_have_no_variable() -> None:
-    """A script can ask whether there is a cache or a checkpoint directory."""
     environ = variables_of(job())
     assert not {"BT_CHECKPOINT_DIR", "BT_PROJECT_CACHE_DIR", "BT_RW_CACHE_DIR"} & set(environ)
     assert directory_links(job(), WHERE) == []
@@ -111,7 +107,6 @@ def test_kept_directories_are_named_where_they_lie() -> None:
 
 
 def test_weights_are_named_where_they_can_be_read() -> None:
-    """An absolute mount as it is, a relative one in the working directory."""
     environ = variables_of(job())
     assert environ["TRAINCTL_WEIGHTS_QWEN3"] == "/app/models/qwen3"
     assert environ["TRAINCTL_WEIGHTS_SFT_1"] == f"{WHERE.work}/weights/tiny.en"
@@ -151,7 +146,6 @@ def needs(*commands: str, **more: Any) -> HostRequirements:
 
 @pytest.mark.parametrize(("command", "program"), by_text("jobs/programs"))
 def test_the_program_of_the_first_command(command: str, program: str) -> None:
-    """It is known if it is plainly written; whatever can't be read for certain is not reported."""
     assert needs(command) == HostRequirements(program)
 
 
@@ -165,5 +159,4 @@ def test_the_program_of_the_first_command(command: str, program: str) -> None:
     ],
 )
 def test_a_script_that_is_not_in_the_code(command: str, script: str) -> None:
-    """It is named, as is one that may not be executed."""
     assert script in needs(command).problem

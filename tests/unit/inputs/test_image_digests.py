@@ -130,7 +130,6 @@ def test_a_registry_names_the_digest(registry: Registry) -> None:
 
 
 def test_an_image_by_digest_needs_no_registry() -> None:
-    """It is what it says; a tag beside it doesn't count."""
     assert resolved(f"ghcr.example/acme/train:1@{DIGEST}") == DIGEST
     assert (
         by_digest("ghcr.example:5000/acme/train:1", DIGEST)

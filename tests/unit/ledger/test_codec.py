@@ -34,7 +34,6 @@ def test_entries_are_read_and_written_alike() -> None:
 
 
 def test_the_fold_of_the_entries() -> None:
-    """The golden entries fold to the golden state, and that is read and written alike."""
     fold = StateReducer()
     for raw in load("entries.v1.json"):
         fold.apply(from_json(raw))
@@ -72,7 +71,6 @@ def test_a_future_entry_is_refused() -> None:
 
 @pytest.mark.parametrize("field", ["intent", "address", "recorded", "time"])
 def test_a_damaged_entry_is_named(field: str) -> None:
-    """Without a field it needs, or with one of another type, an entry is an error that names it."""
     raw = next(row for row in load("entries.v1.json") if row["type"] == "outcome")
     without = {name: value for name, value in raw.items() if name != field}
     with pytest.raises(StateError, match=raw["id"]):
@@ -92,6 +90,5 @@ def test_a_damaged_entry_is_named(field: str) -> None:
     ],
 )
 def test_what_is_not_a_state_is_refused(body: dict[str, Any]) -> None:
-    """No version, or not what a state has: an error and not an empty state."""
     with pytest.raises(StateError):
         state_from_json(body)

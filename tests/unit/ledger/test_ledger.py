@@ -237,7 +237,6 @@ def test_observing_appends_only_news() -> None:
 
 
 def test_secrets_do_not_enter() -> None:
-    """A registered value is masked wherever it stands: inputs, outputs, names of fields, errors, notes, who."""
     redactor, log = Redactor(), MemoryLog()
     redactor.register("hunter2-hunter2")
     ledger = ledger_on(
@@ -289,7 +288,6 @@ def while_one_hangs(log: MemoryLog, *addresses: Address) -> list[BaseException |
 
 
 def test_what_waits_for_an_append_shares_the_next() -> None:
-    """Threads that want one on addresses of their own get one for all of them."""
     log = MemoryLog()
     errors = while_one_hangs(log, *(Address.parse(f"job.j{n}") for n in range(5)))
     assert errors == [None] * 5

@@ -85,7 +85,6 @@ def test_a_change_by_hand_needs_no_intent() -> None:
 
 
 def test_a_failure_keeps_the_key() -> None:
-    """The lease ends, the record stays as it was, the key is kept until the address's next outcome."""
     state = after(
         intent(), outcome(), intent("i2", key="k2"), FailureEntry(header(), "i2", SFT, "no")
     )
@@ -120,7 +119,6 @@ def test_what_was_approved_stays_so_until_something_came_of_it() -> None:
 
 
 def test_a_takeover_keeps_the_other_key() -> None:
-    """Superseded with another key the old intent is unfinished; with the same key it is carried on."""
     assert after(intent("i1"), intent("i2", key="k2")).orphaned_intents[SFT][0].key == "k1"
     assert SFT not in after(intent("i1"), intent("i2")).orphaned_intents
 
@@ -133,7 +131,6 @@ def test_a_release_counts() -> None:
 
 
 def test_observed_merges_without_counting() -> None:
-    """Outputs are merged into the recorded ones, and no plan becomes stale by it."""
     state = after(
         intent(),
         outcome(),

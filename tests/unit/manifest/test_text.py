@@ -40,7 +40,6 @@ def tree(text: str, parse: Parse = parse_yaml) -> ManifestNode:
     ],
 )
 def test_scalars_are_those_of_the_core_schema(text: str, value: object) -> None:
-    """An unquoted word means what it means in YAML 1.2, not in YAML 1.1."""
     result = to_plain(tree(f"k: {text}\n"))["k"]
     assert result == value
     assert isinstance(result, bool) == isinstance(value, bool)

@@ -18,7 +18,6 @@ def manifest(directory: Path, *config: str) -> str:
 
 
 def test_files_that_exist_are_kept(tmp_path: Path) -> None:
-    """A second time nothing is written, a dangling link is not followed, and what is missing is added."""
     (tmp_path / "trainctl.yaml").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "fit.py").write_text("mine")

@@ -28,7 +28,6 @@ def problems(inputs: PlanInputs) -> list[tuple[str, str, str | None]]:
 
 
 def test_a_missing_requirement_is_an_error() -> None:
-    """Of the node or of the code."""
     inputs = PlanScenario().inputs()
     missing = {JOB: ("program nvcc not found",)}
     assert problems(inputs) == []

@@ -83,7 +83,6 @@ def test_what_a_run_loaded_and_uploads_outlasts_a_node_that_forgot_it() -> None:
 
 
 def test_every_status_has_its_place() -> None:
-    """None that a node may report is unknown to the sum."""
     assert {with_status(run_of(S.RUNNING), [report(status)]).status for status in S} == set(S)
 
 
@@ -145,7 +144,6 @@ def test_a_removed_cluster_has_no_checkpoints() -> None:
 
 
 def test_a_run_spec_has_no_secret_values() -> None:
-    """Code and weights by digest, commands in order, and which variable takes which secret."""
     node = Node("lab", "lab-0", "local", root="/cache/lab-0", data="/data", python="python3")
     attributes = {
         "project": "demo",

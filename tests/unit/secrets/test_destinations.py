@@ -34,7 +34,6 @@ def test_which_hosts_an_entry_speaks_of(entry: str, urls: dict[str, bool]) -> No
 
 
 def test_an_entry_is_for_its_secret() -> None:
-    """Another secret needs its own; ``*`` is every one."""
     to = SecretDestination(HostPattern("a.example", 443))
     assert not trusting("a.example").may_send("other", to)
     assert trusting("a.example", secret="*").may_send("other", to)

@@ -52,7 +52,6 @@ def secrets(
 
 
 def test_a_value_from_the_environment(tmp_path: Path) -> None:
-    """It is handed out, and masked from then on."""
     redactor = Redactor()
     result = secrets(
         tmp_path, SecretSpec("hf", "env", "HF_TOKEN"), redactor=redactor, HF_TOKEN=VALUE
@@ -90,7 +89,6 @@ def test_what_is_wrong_is_said(tmp_path: Path, spec: SecretSpec, text: str) -> N
 
 
 def test_a_short_value_may_be_declared_unmasked(tmp_path: Path) -> None:
-    """``redact: false`` hands it out and masks nothing."""
     redactor = Redactor()
     spec = SecretSpec("pin", "env", "PIN", redact=False)
     assert secrets(tmp_path, spec, redactor=redactor, PIN="1234").value("pin") == "1234"

@@ -37,7 +37,6 @@ HIDDEN = {*map(chr, [0x7F, *range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x
 
 @given(st.text(alphabet=st.characters(exclude_categories=())))
 def test_no_control_reaches_the_terminal(text: str) -> None:
-    """Only newline and tab are left as controls, and no direction marks or lone surrogates."""
     shown = visible(text)
     assert all(character in "\n\t" or ord(character) >= 32 for character in shown)
     assert not set(shown) & HIDDEN

@@ -21,7 +21,6 @@ from trainctl.views.terminal.text import (
 
 @given(st.text())
 def test_escaped_text_neither_acts_nor_hides(text: str) -> None:
-    """No control, no format character and no line end is left."""
     shown = escape(text)
     assert not [line for line in shown if unicodedata.category(line) in ("Cc", "Cs", "Zl", "Zp")]
     assert not set(shown) & set("\u200b\u200e\u200f\u202a\u202e\u2066\u2069\ufeff\u061c")
