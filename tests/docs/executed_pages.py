@@ -29,7 +29,6 @@ _SHOWN_USER = "alice@laptop"
 
 
 def executed_pages(paths: Iterable[Path]) -> list[Page]:
-    """The pages that have commands to run."""
     return [
         page
         for page in map(Page, paths)

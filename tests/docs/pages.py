@@ -71,7 +71,6 @@ class Page:
         return match[1].split() if match else []
 
     def blocks(self) -> list[Block]:
-        """Every fenced block, in order."""
         lines = self.text.splitlines()
         blocks = []
         for token in _tokens(self.text):
@@ -90,7 +89,6 @@ class Page:
         return blocks
 
     def links(self) -> list[str]:
-        """Targets of links and images."""
         attributes = {"link_open": "href", "image": "src"}
         return [
             str(child.attrs[attributes[child.type]])
@@ -131,7 +129,6 @@ def headings(text: str) -> list[str]:
 
 
 def commands(block: Block) -> list[Command]:
-    """The commands of a console block."""
     commands: list[Command] = []
     words: list[str] = []
     output: list[str] = []

@@ -29,7 +29,6 @@ __all__ = [
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[ProjectHarness]:
-    """An empty project."""
     with project(tmp_path) as created:
         yield created
 

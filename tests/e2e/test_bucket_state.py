@@ -18,7 +18,6 @@ APPLY = ("apply", "--auto-approve")
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Iterator[Cloud]:
-    """A server of S3."""
     with clouds("s3", tmp_path) as cloud:
         yield cloud
 

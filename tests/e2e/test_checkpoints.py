@@ -65,12 +65,10 @@ def write(fresh: ProjectHarness, checkpoints: str, number: int = 1) -> None:
 
 
 def in_bucket(bucket: BucketServer, prefix: str, more: str = "") -> str:
-    """The section of a manifest."""
     return f"checkpoints: {{url: s3://models/{prefix}, endpoint_url: '{bucket.endpoint}', auth: {{auth_secret_name: bucket}}{more}}}"
 
 
 def listed(project: ProjectHarness, *more: str) -> list[dict[str, Any]]:
-    """What ``checkpoints list`` says."""
     result: list[dict[str, Any]] = project.json("checkpoints", "list", "sft", *more)["checkpoints"]
     return result
 

@@ -61,7 +61,6 @@ def test_lora(fresh: ProjectHarness) -> None:
 
 
 def edit(project: ProjectHarness, old: str, new: str) -> None:
-    """Replace text of the manifest."""
     path = project.directory / "trainctl.yaml"
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))

@@ -18,7 +18,6 @@ SFT = """\
 
 
 def declare(project: ProjectHarness, jobs: str) -> None:
-    """Write the manifest."""
     text = f"project: {{name: demo}}\njobs:\n{STAY}{jobs}"
     project.write({"trainctl.yaml": text, "src/note.txt": "as it was"})
 

@@ -24,7 +24,6 @@ from tests.support.storage.weights_data import noise
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    """A hub with one small repository."""
     with serve() as running:
         running.add("acme/model", SMALL)
         yield running

@@ -34,14 +34,12 @@ jobs:
 
 @pytest.fixture
 def gpus(fresh: ProjectHarness) -> FakeNvidiaGpus:
-    """Two GPUs of this machine."""
     gpus = FakeNvidiaGpus.make(fresh.directory.parent / "tools", 2)
     fresh.variables["PATH"] = f"{gpus.tools}:{fresh.environment['PATH']}"
     return gpus
 
 
 def problems(project: ProjectHarness, compute: str, *, exits: int) -> list[tuple[str, str, str]]:
-    """The diagnostics of a plan."""
     project.write({"trainctl.yaml": CLUSTER + SHOW.replace("COMPUTE", compute)})
     diagnostics = project.json("plan", code=exits)["diagnostics"]
     return [(row["code"], row["summary"], row["detail"]) for row in diagnostics]

@@ -20,7 +20,6 @@ DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 @pytest.fixture
 def web() -> Iterator[WebServer]:
-    """A server with one file."""
     with serve_web(authority().server) as running:
         running.put("/model.bin", CONTENT)
         yield running

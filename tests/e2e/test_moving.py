@@ -25,7 +25,6 @@ jobs:
 
 
 def declare(fresh: ProjectHarness, project: str, job: str, more: str = "") -> None:
-    """Write the manifest."""
     text = MANIFEST.replace("<project>", project).replace("<job>", job)
     fresh.write({"trainctl.yaml": text + more, "data.txt": "data"})
 

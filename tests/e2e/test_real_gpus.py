@@ -61,7 +61,6 @@ def gpus() -> list[str]:
 
 @pytest.fixture
 def work(gpus: list[str], tmp_path: Path) -> Iterator[ProjectHarness]:
-    """A project with the programs."""
     with project(tmp_path) as created:
         created.write({"src/busy.py": BUSY})
         yield created

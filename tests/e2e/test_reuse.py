@@ -27,7 +27,6 @@ APPLY = ("apply", "--auto-approve", "--wait")
 
 
 def declare(project: ProjectHarness, lr: str) -> None:
-    """Write the manifest and the code."""
     project.write({"trainctl.yaml": MANIFEST, "src/lr": lr})
 
 

@@ -161,7 +161,6 @@ def test_it_is_served_on_a_cluster(trained: ProjectHarness, kind: str) -> None:
 
 
 def edit(path: Path, old: str, new: str) -> None:
-    """Replace a text that is there."""
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))

@@ -28,7 +28,6 @@ def job(*commands: str, project: str = "one", cluster: str = "a", **cache: Any) 
 
 
 def declare(project: ProjectHarness, jobs: dict[str, Any], **more: Any) -> None:
-    """Write the manifest."""
     project.write({"trainctl.yaml": json.dumps({**MANIFEST, **more, "jobs": jobs})})
 
 

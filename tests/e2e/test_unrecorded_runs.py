@@ -63,7 +63,6 @@ def sleeping(project: ProjectHarness) -> set[int]:
 
 
 def saved(project: ProjectHarness, *more: str) -> list[str]:
-    """The checkpoints that are listed."""
     rows = project.json("checkpoints", "list", "j", *more)["checkpoints"]
     return [row["name"] for row in rows]
 

@@ -25,7 +25,6 @@ ALWAYS = 999
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    """A hub with one small repository."""
     with serve() as running:
         running.add("acme/model", SMALL)
         yield running

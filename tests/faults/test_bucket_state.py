@@ -22,7 +22,6 @@ SEED = 1
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Iterator[Cloud]:
-    """A server of S3."""
     with clouds("s3", tmp_path) as cloud:
         yield cloud
 

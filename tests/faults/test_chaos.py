@@ -157,7 +157,6 @@ def check_runs(project: ProjectHarness, state: dict[str, Any], turns: int) -> No
 
 
 def below(*places: Path) -> list[str]:
-    """Every file under some directories."""
     return sorted(str(path) for place in places for path in place.rglob("*") if not path.is_dir())
 
 

@@ -53,7 +53,6 @@ def demo(tmp_path: Path) -> Iterator[ProjectHarness]:
 
 
 def content(directory: Path) -> dict[str, bytes]:
-    """The files below a directory."""
     paths = (path for path in directory.rglob("*") if path.is_file())
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 

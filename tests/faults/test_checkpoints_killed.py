@@ -51,7 +51,6 @@ SECOND = {"checkpoint-2": {"model.bin": b"TWO" * 1000, "empty": b"", "new": b"n"
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[BucketServer]:
-    """A bucket of moto."""
     with moto() as server:
         yield server
 

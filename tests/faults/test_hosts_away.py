@@ -50,7 +50,6 @@ jobs:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostLab]:
-    """Three hosts."""
     with host_lab(tmp_path_factory.mktemp("lab"), 3) as lab:
         yield lab
 

@@ -32,7 +32,6 @@ jobs:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostLab]:
-    """Four hosts."""
     with host_lab(tmp_path_factory.mktemp("lab"), 4) as lab:
         yield lab
 

@@ -109,7 +109,6 @@ def test_a_run_continues_without_its_session(tmp_path: Path) -> None:
 
 
 def _session(parent: int) -> int:
-    """The session's process."""
     for task in Path(f"/proc/{parent}/task").iterdir():
         for pid in (task / "children").read_text().split():
             if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"session\0"):

@@ -76,7 +76,6 @@ LOOKS: dict[str, list[Any]] = {
 
 
 def manifest(world: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a world."""
     secrets = {"used": {"from": "env", "name": "USED"}}
     if world["secret_version"]:
         secrets["used"]["version"] = world["secret_version"]
@@ -136,7 +135,6 @@ def shuffled(value: Any, chance: random.Random) -> Any:
 
 
 def toml(value: Any) -> str:
-    """One value of TOML."""
     if isinstance(value, dict):
         members = ", ".join(f"{json.dumps(key)} = {toml(item)}" for key, item in value.items())
         return f"{{{members}}}"
@@ -146,7 +144,6 @@ def toml(value: Any) -> str:
 
 
 def written(document: dict[str, Any], world: Mapping[str, Any]) -> dict[str, bytes]:
-    """The manifest's files."""
     document = shuffled(document, random.Random(world["order"]))
     keys = list(document)
     parts = [keys] if world["files"] == 1 else [keys[:3], keys[3:]]

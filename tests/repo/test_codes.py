@@ -25,7 +25,6 @@ def test_explanations_are_short_and_complete() -> None:
 
 
 def examples(text: str) -> dict[str, str]:
-    """The manifests under ``Wrong:`` and ``Right:``."""
     lines: dict[str, str] = {}
     title = ""
     for line in text.splitlines():

@@ -30,7 +30,6 @@ class Lab:
         return created
 
     def link(self, host: Sshd | None = None, **changes: object) -> OpenSshConnection:
-        """A link to a host."""
         where = {"address": host.address, "port": host.port} if host else {}
         login = SshLogin(**{**where, **changes})  # type: ignore[arg-type]
         link = OpenSshConnection(login, "lab/gpu", dict(os.environ), self._confirm)
@@ -38,7 +37,6 @@ class Lab:
         return link
 
     def says(self, link: OpenSshConnection, *words: str) -> str:
-        """What a command says on both streams."""
         output = link.transport().run(words or ("echo", "here"))
         return (output.stdout + output.stderr).decode()
 

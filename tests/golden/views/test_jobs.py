@@ -81,7 +81,6 @@ UNKNOWN = {"usage_bytes": None, "utilization": 0.5, "free_bytes": 1000}
 
 
 def sample(time: float, cpu: float | None, rank: int = 0, **more: Any) -> RankSample:
-    """A sample as a node reports it."""
     row = {
         "time": time, "cpu_usage": cpu, "cpu_seconds": 9.0, "cpu_memory_usage_bytes": int(time) * 10**9,
         "processes": 4, "host": HOST, **more,

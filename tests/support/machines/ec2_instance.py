@@ -63,7 +63,6 @@ class Ec2Machine:
         self._close_metadata = serve_metadata(launch.address, self.metadata)
 
     def boot(self) -> None:
-        """Start its processes."""
         name = "ip-" + self._launch.address.replace(".", "-")
         words = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
         words += ["--propagation", "private", str(_HERE / "ec2_init.sh"), name, str(self._place)]
@@ -135,6 +134,5 @@ def _config_script(config: dict[str, Any]) -> str:
 
 
 def _write(path: str, content: str, mode: str) -> str:
-    """Return shell that writes a file."""
     text = f"mkdir -p {Path(path).parent}\ncat >{path} <<'END-OF-FILE'\n{content.rstrip()}\n"
     return f"{text}END-OF-FILE\nchmod {mode} {path}\n"

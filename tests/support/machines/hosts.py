@@ -87,7 +87,6 @@ class HostLab:
             host.do("ip", "link", "set", "eth1", "up")
 
     def ip(self, *words: str) -> None:
-        """Change the network."""
         subprocess.run([*self.prefix, "ip", *words], check=True)
 
     def close(self) -> None:

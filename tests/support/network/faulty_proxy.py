@@ -34,7 +34,6 @@ class FaultyProxy:
         self._thread.start()
 
     def cut(self) -> None:
-        """Cut all connections."""
         for end in self._ends:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -91,7 +90,6 @@ class FaultyProxy:
 
 @contextmanager
 def proxy(endpoint: str, right: bytes = b"", wrong: bytes = b"") -> Iterator[FaultyProxy]:
-    """A proxy before a server."""
     opened = FaultyProxy(endpoint, right, wrong)
     try:
         yield opened

@@ -57,7 +57,6 @@ class GangHarness:
             node.upload_code(files, code)
 
     def request(self, rank: int, rendezvous: Any = None) -> dict[str, Any]:
-        """What starts a rank."""
         return {**self.nodes[rank].start_request(self.specs[rank]), "rendezvous": rendezvous}
 
     def start(self, ranks: Sequence[int] | None = None) -> None:
@@ -81,11 +80,9 @@ class GangHarness:
         wait_for(lambda: all(text in self.log(rank) for rank in ranks), seconds)
 
     def log(self, rank: int) -> str:
-        """What a rank wrote."""
         return self.nodes[rank].log(self.key, rank)
 
     def kill_supervisor(self, rank: int) -> None:
-        """Kill -9 a rank's supervisor."""
         os.kill(self.nodes[rank].status(self.key)["pid"], signal.SIGKILL)
 
     def processes(self) -> list[int]:

@@ -86,7 +86,6 @@ class PeerGroup:
 
     @contextmanager
     def serving(self) -> Iterator[list[PeerServerProcess]]:
-        """Every node's server."""
         listings = [json.loads(self.mirror.listing.to_bytes())]
         with ExitStack() as stack:
             servers = []
@@ -157,6 +156,5 @@ def result_of(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a method."""
     process.kill()
     process.communicate(timeout=_ANSWER_SECONDS)

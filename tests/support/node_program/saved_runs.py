@@ -115,7 +115,6 @@ def its_store(tmp_path: Path) -> DirectoryCheckpointStore:
 
 @pytest.fixture(name="clock")
 def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
-    """A clock that stands still."""
     clock = ManualClock()
     monkeypatch.setattr(uploader_module, "time", clock)
     monkeypatch.setattr(monitor, "time", clock)

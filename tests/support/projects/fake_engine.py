@@ -35,12 +35,10 @@ class FakeHandler:
         self.does: dict[Address, Callable[[ApplyStep], Mapping[str, Any] | None]] = {}
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
-        """Make it."""
         self.calls.append(f"make {step.address} {step.key}")
         return self._do(step) or {"made": step.key}
 
     def delete(self, step: ApplyStep) -> None:
-        """Remove it."""
         self.calls.append(f"delete {step.address}")
         self._do(step)
 
@@ -78,7 +76,6 @@ class FakeEngine:
         digest: str = DIGEST,
         deliveries: tuple[DeliveryRow, ...] = (),
     ) -> ApplyResult:
-        """Apply these changes."""
         kinds = dict.fromkeys(Kind, self.fake)
         engine = ApplyEngine(
             self.ledger, kinds, self.events.append, self.interrupt, self.given_up.set, parallelism
@@ -97,8 +94,6 @@ class FakeEngine:
         return other
 
     def fail(self, error: BaseException, address: Address = SFT) -> None:
-        """Let the effect on an address fail."""
-
         def raise_it(step: ApplyStep) -> None:
             raise error
 

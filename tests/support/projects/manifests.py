@@ -49,5 +49,4 @@ def problems(
 
 
 def attributes(state: DesiredState, address: str) -> Mapping[str, Any]:
-    """The attributes of one resource."""
     return state.resources[Address.read(address)].attributes

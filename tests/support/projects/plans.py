@@ -136,7 +136,6 @@ class PlanScenario:
     code: CodeTree = CODE
 
     def resources(self) -> list[DesiredResource]:
-        """The declared resources."""
         weights: dict[str, Any] = {
             "source": self.resolved.source,
             "mount_location": "/app/models/qwen3",
@@ -156,7 +155,6 @@ class PlanScenario:
     def inputs(
         self, state: State = EMPTY, options: PlanOptions = PlanOptions(), **more: Any
     ) -> PlanInputs:
-        """The inputs of a plan."""
         size = self.resolved.size
         upstream = size - self.mirrored
         tiers = TierFacts(self.on_node, 0, size - self.on_node - upstream, upstream)
@@ -175,7 +173,6 @@ class PlanScenario:
 
 
 def desired(*resources: DesiredResource) -> DesiredState:
-    """The desired state with these resources."""
     return DesiredState(
         Path("/home/ana/demo"),
         {resource.address: resource for resource in resources},
@@ -251,5 +248,4 @@ def change_of(plan: Plan, address: str) -> Change:
 
 
 def errors(plan: Plan) -> list[str]:
-    """The summaries of the errors of a plan."""
     return [problem.summary for problem in plan.diagnostics if problem.severity.value == "error"]

@@ -47,7 +47,6 @@ class ProjectHarness:
 
     @property
     def mirror(self) -> Path:
-        """The local mirror."""
         return self.directory.parent / "data" / "trainctl" / "mirror"
 
     @property
@@ -62,7 +61,6 @@ class ProjectHarness:
         link.symlink_to(bytecode_cache())
 
     def write(self, files: Mapping[str, str | bytes]) -> None:
-        """Write files below the directory."""
         for name, content in files.items():
             path = self.directory / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,6 @@ _NAME = re.compile(r"\$\{?(\w+)\}?")
 
 
 def recipe(kind: str) -> dict[str, Any]:
-    """The parsed file of a CI system."""
     text = (ROOT / "examples" / "ci" / f"{kind}.yml").read_text()
     loaded: dict[Any, Any] = yaml.safe_load(text)
     return {("on" if name is True else name): value for name, value in loaded.items()}

@@ -32,7 +32,6 @@ class Cloud:
     credential: str
 
     def objects(self, prefix: str) -> BucketObjects:
-        """The objects below a prefix, for a state."""
         credential = SourceCredential(self.credential, "the test")
         url = f"{self.url}{prefix}"
         return BucketObjects(

@@ -52,7 +52,6 @@ class BucketServer:
         return {"bucket": json.dumps(self.credential)}
 
     def store(self, **more: Any) -> CheckpointStore:
-        """A client."""
         return open_checkpoint_store(self.place(**more), self.secrets)
 
 

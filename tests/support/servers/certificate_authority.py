@@ -46,7 +46,6 @@ def authority() -> CertificateAuthority:
 
 
 def issue_certificate(*names: str) -> tuple[Path, Path]:
-    """A certificate for these names, and its key."""
     directory = authority().certificates.parent
     leaf, key = directory / "names.pem", directory / "names-key.pem"
     _openssl(

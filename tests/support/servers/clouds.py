@@ -42,7 +42,6 @@ class AzureAccount:
         )
 
     def make(self, container: str, *, public: bool) -> None:
-        """Create a container."""
         headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
         if public:
             headers["x-ms-blob-public-access"] = "container"

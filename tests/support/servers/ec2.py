@@ -78,7 +78,6 @@ class Ec2Server(FaultInjection):
         return session.client(service, endpoint_url=self.url, config=config)
 
     def calls(self, action: str) -> list[ApiRequest]:
-        """Return all requests of an action."""
         return [request for request in list(self.requests) if request.action == action]
 
     def reuse_address(self, address: str) -> None:

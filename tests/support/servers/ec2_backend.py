@@ -117,7 +117,6 @@ class RegionBackend:
         return base64.b64decode(str(instance.user_data)).decode()
 
     def default_image(self) -> str:
-        """Return an Ubuntu image."""
         return next(
             str(image.id)
             for image in self.moto.describe_images()

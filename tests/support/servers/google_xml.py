@@ -48,7 +48,6 @@ class GoogleXml:
 
 @contextmanager
 def google_xml() -> Iterator[GoogleXml]:
-    """The server, for as long as the block lasts."""
     with moto() as behind:
         google = GoogleXml("", service_account(), [])
         kept = {"google": google, "behind": urlsplit(behind.endpoint).netloc}

@@ -55,7 +55,6 @@ class ReviewStub:
         )
 
     def post(self, posts: list[dict[str, Any]], values: dict[str, Any], author: str) -> None:
-        """Add a comment or an issue."""
         number = len(self.comments) + len(self.issues) + 100
         created = {"id": number, "number": number, "iid": number, "state": "open", **values}
         posts.append({**created, **self.by(author), "updated_at": self.now()})
@@ -104,7 +103,6 @@ class ReviewStub:
         }
 
     def event(self, event: str) -> dict[str, Any]:
-        """The payload of an event."""
         owner = {"owner": {"login": "eve"}, "full_name": self.repository}
         of_fork = {"head_repository": owner, "head_branch": "fix/1", "event": "pull_request"}
         is_run = event == "workflow_run"

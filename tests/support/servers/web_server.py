@@ -27,7 +27,6 @@ class WebPage:
 
     @functools.cached_property
     def tag(self) -> str:
-        """Its entity tag."""
         return f'"{hashlib.sha256(self.content).hexdigest()[:16]}"'
 
     def identity(self, tells: str) -> dict[str, str]:
@@ -126,7 +125,6 @@ class _Handler(FaultyHandler):
 
 @contextmanager
 def serve_web(tls: ssl.SSLContext) -> Iterator[WebServer]:
-    """A running server."""
     running = WebServer()
     handler = type("Handler", (_Handler,), {"web": running, "closing": running.closing})
     with listen(handler, tls) as running.url:

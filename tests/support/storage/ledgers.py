@@ -58,7 +58,6 @@ def ledger_on(
 
 
 def begin(ledger: Ledger, address: Address = SFT, key: str = "k1", **more: Any) -> Intent:
-    """An intent to create something."""
     return ledger.begin(
         IntentRequest(address, "create", "local", key, {"attributes": {"x": 1}}, **more)
     )

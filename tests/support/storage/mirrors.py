@@ -27,7 +27,6 @@ REFERENCE = Reference("lineage-1", "weights.model", "ann@laptop", "demo")
 
 
 def immediate_retry(attempts: int = 4) -> RetryPolicy:
-    """Retries at once."""
     return RetryPolicy(attempts=attempts, wait=lambda cancelled, seconds: skip_waits())
 
 

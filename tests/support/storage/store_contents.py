@@ -39,7 +39,6 @@ def source_of(files: Mapping[str, bytes], text: str, revision: str) -> ResolvedS
 
 
 def read_file(locator: BlobLocator, file: ListedFile) -> bytes:
-    """The bytes of a file of a listing."""
     pieces = list(locator.locate_file(file))
     result = [locator.objects.get(piece.key, piece.offset, piece.length) or b"" for piece in pieces]
     assert [sha256(data) for data in result] == [piece.sha256 for piece in pieces]

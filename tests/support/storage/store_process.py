@@ -82,14 +82,12 @@ class GeneratedUpstream:
 
     @contextmanager
     def open(self, file: SourceFile, offset: int) -> Iterator[Iterator[bytes]]:
-        """See Upstream."""
         yield (self._piece(file, at) for at in range(offset, file.size, _PIECE))
 
     @contextmanager
     def read_range(
         self, file: SourceFile, offset: int, length: int
     ) -> Iterator[Callable[[memoryview], None] | None]:
-        """See Upstream."""
         at = offset
 
         def fill(into: memoryview) -> None:
@@ -100,7 +98,6 @@ class GeneratedUpstream:
         yield fill if self._parts else None
 
     def checksum(self, file: SourceFile) -> str:
-        """See Upstream."""
         return ""
 
     def _piece(self, file: SourceFile, at: int) -> bytes:

@@ -39,13 +39,11 @@ class MemoryUpstream:
 
     @contextmanager
     def open(self, file: SourceFile, offset: int) -> Iterator[Iterator[bytes]]:
-        """See Upstream."""
         self.opened.append(file.path)
         yield self._pieces(file.path, offset)
 
     @contextmanager
     def read_range(self, file: SourceFile, offset: int, length: int) -> Iterator[Fill | None]:
-        """See Upstream."""
         if not self._parts:
             yield None
             return
@@ -62,7 +60,6 @@ class MemoryUpstream:
         yield fill
 
     def checksum(self, file: SourceFile) -> str:
-        """See Upstream."""
         return file.checksum
 
     def _pieces(self, path: str, offset: int) -> Iterator[bytes]:

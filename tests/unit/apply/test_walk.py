@@ -16,7 +16,6 @@ from trainctl.plan.values import Change
 
 
 def at(name: str) -> Address:
-    """A job's address."""
     return Address.parse(f"job.{name}")
 
 

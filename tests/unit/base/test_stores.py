@@ -68,7 +68,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkpoint
 
 
 def everything(store: CheckpointStore, key: str, offset: int = 0) -> bytes:
-    """An object's bytes."""
     result = bytearray()
     store.read(key, offset, result.extend)
     return bytes(result)

@@ -25,7 +25,6 @@ def expanded(command: str, value: str = "x") -> str:
 
 
 def run(shell: str, script: str) -> bytes:
-    """The output of a shell."""
     done = subprocess.run([shell, "-c", script], capture_output=True, check=True, timeout=60)
     return done.stdout
 

@@ -35,7 +35,6 @@ def entry(text: str = "") -> dict[str, str]:
 
 
 def raw(objects: MemoryObjects) -> Iterator[tuple[str, bytes]]:
-    """Yield everything that is stored."""
     for key in [
         key for prefix in ("log", "snapshots", "history") for key, *_ in objects.list(prefix)
     ]:

@@ -37,7 +37,6 @@ def archive(code: CodeSource) -> list[bytes]:
 
 
 def write(root: Path, files: Mapping[str, str]) -> Path:
-    """Files by path."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +59,6 @@ def any_tree(request: pytest.FixtureRequest, tree: Path) -> Path:
 
 
 def paths(code: CodeSource) -> list[str]:
-    """What travels."""
     return [file.path for file in code.files]
 
 

@@ -58,7 +58,6 @@ def job(
 
 
 def variables_of(spec: JobSpec, address: Address = JOB, where: RunPaths = WHERE) -> dict[str, str]:
-    """The environment of the run."""
     return environment(address, spec, RUN, where, "lineage", gpus=NODE.gpus)
 
 

@@ -36,7 +36,6 @@ class Registry(ThreadingHTTPServer):
 
     @property
     def host(self) -> str:
-        """Host and port."""
         return f"127.0.0.1:{self.server_port}"
 
 
@@ -46,7 +45,6 @@ class Handler(BaseHTTPRequestHandler):
     server: Registry
 
     def do_HEAD(self) -> None:
-        """A manifest."""
         given = self.headers.get("Authorization", "")
         self.server.seen.append((self.path, given))
         name = self.path.split("/")[2]
@@ -74,7 +72,6 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def answer(self, status: int, headers: dict[str, str], body: str = "") -> None:
-        """One answer."""
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)

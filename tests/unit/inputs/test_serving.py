@@ -51,7 +51,6 @@ MERGED = (
 
 
 def lora(base: str, **more: Any) -> dict[str, Any]:
-    """The files of an adapter."""
     config = {"base_model_name_or_path": base, "r": 12, **more}
     return {"adapter_config.json": config, "adapter_model.safetensors": {}}
 

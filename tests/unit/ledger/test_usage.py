@@ -31,7 +31,6 @@ def run(name: str, start: float | None, end: float | None = None, **more: Any) -
 
 
 def job(*runs: dict[str, Any], **compute: Any) -> RecordedResource:
-    """A job with these runs."""
     attributes = {
         "project": "llm", "cluster": "lab", "labels": {"kind": "sft"},
         "compute": {"node_count": 2, **compute}, "runtime": {"start_commands": ["true"]},

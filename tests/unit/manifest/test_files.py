@@ -47,7 +47,6 @@ def project(tmp_path: Path) -> Path:
 
 
 def refused(directory: Path, reference: str, fetch: Fetch = no_fetch) -> Diagnostic:
-    """The problem of a reference."""
     (directory / "trainctl.yaml").write_text(f"extends: {reference}\n")
     with pytest.raises(ManifestError) as failure:
         read(directory, fetch=fetch)

@@ -16,7 +16,6 @@ from trainctl.model.diagnostics import Diagnostic
 
 
 def refusals(directory: Path) -> list[Diagnostic]:
-    """The problems of a directory's manifest."""
     with pytest.raises(ManifestError) as failure:
         read(directory)
     return [problem for problem in failure.value.diagnostics if isinstance(problem, Diagnostic)]

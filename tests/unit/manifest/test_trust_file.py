@@ -49,7 +49,6 @@ reason = "final run"
 
 
 def write(directory: Path, text: str, mode: int = 0o600) -> Path:
-    """A trust file."""
     path = directory / "trust.toml"
     path.write_text(text)
     path.chmod(mode)
@@ -57,7 +56,6 @@ def write(directory: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def refusals(path: Path, outside: Path | None = None) -> list[Diagnostic]:
-    """Why a trust file is refused."""
     with pytest.raises(TrustError) as failure:
         read_trust(path, outside=outside)
     return [problem for problem in failure.value.diagnostics if isinstance(problem, Diagnostic)]

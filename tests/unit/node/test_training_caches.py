@@ -52,7 +52,6 @@ def owned(directory: Path, lineage: str = "one", owner: str = "demo-lab") -> dic
 
 
 def entries(node: NodeHarness, directory: Path) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """The entries by path, and the totals."""
     lines = node.raw("read_cache", {"directory": str(directory)}).splitlines()
     *rows, total = [json.loads(line) for line in lines]
     return {row[0]: row[1:] for row in rows}, total
@@ -159,7 +158,6 @@ COMPLETED = "TRAINING_JOB_COMPLETED"
 
 @pytest.fixture
 def empty_cache(node: NodeHarness) -> Path:
-    """An empty cache."""
     directory = node.root / "caches" / "demo"
     request = {"directory": str(directory), "lineage": "one", "owner": "demo-lab"}
     node.call("make_cache", request)

@@ -45,7 +45,6 @@ def workspace() -> Workspace:
 
 
 def put(ledger: Ledger, recorded: RecordedResource) -> None:
-    """Record a resource."""
     request = IntentRequest(recorded.address, "create", recorded.provider, "key", {})
     ledger.finish(ledger.begin(request), recorded)
 

@@ -33,12 +33,10 @@ class Manifest(SingleFileSnapshotExtension):
 
 
 def imported(name: str, **target: Any) -> ImportedManifest:
-    """The result for one of the configs."""
     return convert(DUMPS[name], ImportTarget("/home/a", "/home/a", **target))
 
 
 def desired(text: str, form: str, directory: Path) -> DesiredState:
-    """The desired state of a manifest."""
     (directory / "shared").mkdir(exist_ok=True)
     (directory / form).mkdir(parents=True)
     (directory / form / f"trainctl.{form}").write_text(text, encoding="utf-8")

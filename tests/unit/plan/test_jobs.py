@@ -57,7 +57,6 @@ def ran(world: PlanScenario, status: RunStatus = RunStatus.COMPLETED, **run: Any
 def planned(
     world: PlanScenario, state: State, options: PlanOptions = PlanOptions(), **more: Any
 ) -> Change:
-    """The change of the job."""
     return change_of(make_plan(world.inputs(state, options, **more)), "job.sft")
 
 

@@ -33,7 +33,6 @@ from trainctl.plugin_api.scheduler import BatchForecast
 
 
 def a_plan(state: State = EMPTY, **options: Any) -> Plan:
-    """A plan of the scenario."""
     world = PlanScenario(job_lifecycle=JobLifecycle(ignore_changes=("labels.a",)))
     return make_plan(world.inputs(state, PlanOptions(**options)))
 
@@ -43,7 +42,6 @@ def saved_plan() -> str:
 
 
 def changed(text: str, **values: Any) -> str:
-    """The document with other values."""
     return json.dumps({**json.loads(text), **values})
 
 

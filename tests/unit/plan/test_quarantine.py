@@ -52,7 +52,6 @@ def run(number: int, status: RunStatus = LOST, *, blamed: int | None = None) -> 
 
 
 def entry(key: str = "key-0", released: float | None = None) -> QuarantineEntry:
-    """An entry of the first node."""
     return QuarantineEntry("ECC errors", 10.0, "me@here", key, released)
 
 

@@ -41,7 +41,6 @@ def run_of(*statuses: RunStatus, **more: Any) -> RunRecord:
 
 
 def report(status: RunStatus, **more: Any) -> RunReport:
-    """The report of one node."""
     values: Any = {"key": "key", "status": status.value, "supervised": status.live, **more}
     return cast(RunReport, values)
 

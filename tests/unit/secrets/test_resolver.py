@@ -45,7 +45,6 @@ VALUE = "hf_0123456789abcdef"
 def secrets(
     directory: Path, *specs: SecretSpec, redactor: Redactor | None = None, **environ: str
 ) -> SecretResolver:
-    """Declared secrets."""
     return SecretResolver(
         {spec.name: spec for spec in specs}, directory, environ, redactor or Redactor()
     )

@@ -100,7 +100,6 @@ class Locked:
         ingest(self.store, self.first.resolved, MemorySource(FILES, announce=False))
 
     def again(self, **options: Any) -> Resolution:
-        """Resolve the source again."""
         return resolve(
             self.request,
             **{"locked": self.first.entry, "store": self.store, **options},

@@ -17,7 +17,6 @@ NO_MIRROR = {"path": "/nowhere"}
 
 
 def contents(node: NodeHarness) -> dict[str, bytes]:
-    """The files of the tree."""
     paths = (path for path in node.tree.rglob("*") if path.is_file())
     return {path.relative_to(node.tree).as_posix(): path.read_bytes() for path in paths}
 

@@ -49,7 +49,6 @@ PYTHON
 
 
 def progress(node: NodeHarness) -> Any:
-    """The progress in the status of the run."""
     return node.call("status", {"keys": ["run-1"]})["runs"]["run-1"]["progress"]
 
 

@@ -26,7 +26,6 @@ echo '{"card0": {"GPU use (%)": "7", "VRAM Total Memory (B)": "1000", "VRAM Tota
 
 
 def program(folder: Path, name: str, body: str) -> None:
-    """Write a shell script."""
     (folder / name).write_text(f"#!/bin/sh\n{body}")
     (folder / name).chmod(0o755)
 

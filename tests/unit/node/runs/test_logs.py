@@ -40,7 +40,6 @@ class Log:
         self.path.parent.mkdir()
 
     def raw(self, **query: Any) -> bytes:
-        """The response of the node program."""
         written: list[bytes] = []
         place = {"root": self.root, "key": "run-1", "rank": 0}
         request: Any = {**place, **lines_wanted(), **query}
@@ -48,7 +47,6 @@ class Log:
         return b"".join(written)
 
     def texts(self, **query: Any) -> list[str]:
-        """The lines of the response."""
         return [line for lines, _, _ in frames(self.raw(**query)) for line in lines]
 
     def write(self, *parts: tuple[float, bytes]) -> None:
@@ -63,7 +61,6 @@ class Log:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """An empty log."""
     return Log(tmp_path / "node")
 
 

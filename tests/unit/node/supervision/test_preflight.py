@@ -33,7 +33,6 @@ H100: RunGpus = {"count": 2, "kind": "H100", "declared": None}
 
 
 def request(root: Path, gpus: RunGpus = NO_GPUS, **more: Any) -> PreflightRequest:
-    """A request for a run."""
     usual: dict[str, Any] = {
         "root": str(root), "data": str(root), "key": "key", "gpus": gpus, "in_container": True, "listings": [],
         "probe_bytes": 64 * MIB, "checkpoint_bytes": 0, "ports": None,
@@ -42,7 +41,6 @@ def request(root: Path, gpus: RunGpus = NO_GPUS, **more: Any) -> PreflightReques
 
 
 def ask(root: Path, gpus: RunGpus = NO_GPUS, **more: Any) -> dict[str, Any]:
-    """The response of the method."""
     return cast("dict[str, Any]", preflight(request(root, gpus, **more), lambda _: None))
 
 

@@ -20,8 +20,6 @@ Make = Callable[..., FakeAmdGpus]
 
 @pytest.fixture
 def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Makes the machine's cards."""
-
     def make(count: int = 2, **how: Any) -> FakeAmdGpus:
         gpus = FakeAmdGpus.make(tmp_path / "tools", count, **how)
         monkeypatch.setenv("PATH", f"{gpus.tools}:{os.environ['PATH']}")

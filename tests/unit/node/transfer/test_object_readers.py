@@ -83,7 +83,6 @@ class Bucket:
         return "" if no_pack else f"{self.url}/{target}"
 
     def respond(self, request: RawRequest) -> bytes | list[bytes]:
-        """Send an object, as the platform does."""
         key, _, link = request.target.strip("/").partition("?")
         self.requests.append(request.headers.get("range"))
         data = self.objects(key)

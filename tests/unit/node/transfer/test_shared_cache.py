@@ -42,7 +42,6 @@ def gang(tmp_path: Path) -> PeerGroup:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """The directory."""
     return tmp_path / "shared"
 
 
