@@ -65,28 +65,17 @@ def normalized(
     lines: Sequence[str], page: Iterable[str] = (), places: Mapping[str, str] = {}
 ) -> list[str]:
     """The lines with names for volatile values; ``page`` is all output so far, which shows what ids of runs are."""
-    ids = _run_ids(page)
+    contexts = itertools.product(page, _RUN_ID_CONTEXTS)
+    ids = {match[1] for line, context in contexts for match in context.finditer(line)}
     result = [_normalize(line, ids, places) for line in lines if not _PROGRESS.fullmatch(line)]
     ordered: list[str] = []
     for is_result, group in itertools.groupby(result, lambda line: bool(_RESULT.fullmatch(line))):
         block = list(group)
-        ordered += sorted(block, key=_result_order) if is_result else block
+        if is_result:  # changes first, then ends of runs
+            block.sort(key=lambda line: (re.search(r": run \d", line) is not None, line))
+        ordered += block
     text = "\n".join(ordered).strip("\n")
     return text.split("\n") if text else []
-
-
-def _result_order(line: str) -> tuple[bool, str]:
-    """Changes first, then ends of runs."""
-    return re.search(r": run \d", line) is not None, line
-
-
-def _run_ids(lines: Iterable[str]) -> set[str]:
-    return {
-        match[1]
-        for line in lines
-        for context in _RUN_ID_CONTEXTS
-        for match in context.finditer(line)
-    }
 
 
 def _normalize(line: str, ids: set[str], places: Mapping[str, str]) -> str:

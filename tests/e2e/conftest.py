@@ -16,6 +16,8 @@ from tests.support.machines.container_fixtures import (
     private_registry,
 )
 from tests.support.projects.project import ProjectHarness, project
+from tests.support.projects.weights_project import SMALL, connect, write_weights_manifest
+from tests.support.servers.hub import Hub, serve
 
 __all__ = [
     "engine",
@@ -31,6 +33,22 @@ __all__ = [
 def fresh(tmp_path: Path) -> Iterator[ProjectHarness]:
     with project(tmp_path) as created:
         yield created
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    """A hub with one small repository."""
+    with serve() as running:
+        running.add("acme/model", SMALL)
+        yield running
+
+
+@pytest.fixture
+def work(fresh: ProjectHarness, hub: Hub) -> ProjectHarness:
+    """A project with the repository's weights, and no job yet."""
+    connect(fresh, hub)
+    write_weights_manifest(fresh, "hf://acme/model")
+    return fresh
 
 
 TRAIN = """\

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.support.projects.project import ProjectHarness
 from tests.support.projects.weights_project import (
     JOB,
@@ -13,28 +9,12 @@ from tests.support.projects.weights_project import (
     apply,
     assert_nothing_half_done,
     assert_recovers,
-    connect,
     remount,
     small_disk,
     write_weights_manifest,
 )
-from tests.support.servers.hub import Hub, serve
+from tests.support.servers.hub import Hub
 from tests.support.storage.weights_data import noise
-
-
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    with serve() as running:
-        running.add("acme/model", SMALL)
-        yield running
-
-
-@pytest.fixture
-def work(fresh: ProjectHarness, hub: Hub) -> ProjectHarness:
-    """A project with the repository's weights, and no job yet."""
-    connect(fresh, hub)
-    write_weights_manifest(fresh, "hf://acme/model")
-    return fresh
 
 
 def test_a_full_mirror_is_an_error_before_anything_moves(work: ProjectHarness, hub: Hub) -> None:

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
 from tests.support.projects.project import ProjectHarness
-from tests.support.projects.weights_project import JOB, SMALL, connect, write_weights_manifest
-from tests.support.servers.hub import HttpFault, Hub, serve
+from tests.support.projects.weights_project import JOB, SMALL, write_weights_manifest
+from tests.support.servers.hub import HttpFault, Hub
 
 SECOND = JOB.replace("jobs:\n", "").replace("sft", "second")
 MOVED = {**SMALL, "config.json": b'{"layers": 3}', "extra.py": b"1"}
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
-    with serve() as running:
-        running.add("acme/model", SMALL)
-        yield running
-
-
-@pytest.fixture
-def work(fresh: ProjectHarness, hub: Hub) -> ProjectHarness:
+def work(work: ProjectHarness) -> ProjectHarness:
     """A project with the repository's weights and a job that reads them."""
-    connect(fresh, hub)
-    write_weights_manifest(fresh, "hf://acme/model", JOB)
-    return fresh
+    write_weights_manifest(work, "hf://acme/model", JOB)
+    return work
 
 
 def requested_files(hub: Hub) -> Counter[str]:

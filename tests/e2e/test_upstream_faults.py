@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-
-import pytest
 
 from tests.support.projects.project import ProjectHarness
 from tests.support.projects.weights_project import (
@@ -14,28 +11,12 @@ from tests.support.projects.weights_project import (
     SMALL,
     apply,
     assert_nothing_half_done,
-    connect,
     write_weights_manifest,
 )
-from tests.support.servers.hub import HttpFault, Hub, serve
+from tests.support.servers.hub import HttpFault, Hub
 from tests.support.storage.mirrors import assert_sound
 
 ALWAYS = 999
-
-
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    with serve() as running:
-        running.add("acme/model", SMALL)
-        yield running
-
-
-@pytest.fixture
-def work(fresh: ProjectHarness, hub: Hub) -> ProjectHarness:
-    """A project with the repository's weights and no job."""
-    connect(fresh, hub)
-    write_weights_manifest(fresh, "hf://acme/model")
-    return fresh
 
 
 def test_a_failed_transfer_stops_its_dependants_and_nothing_else(

@@ -52,7 +52,6 @@ def texts(log: StateLog, name: str) -> list[str]:
 
 
 def test_processes_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Four processes on one directory: every append is there once and in its writer's order, through snapshots and pruning."""
     url = tmp_path.as_uri()
     running = [writer(url, f"w{number}", 30) for number in range(4)]
     for process in running:
@@ -66,7 +65,6 @@ def test_processes_at_once_lose_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rounds", [5, pytest.param(40, marks=pytest.mark.long)])
 def test_a_killed_writer_leaves_a_readable_log(tmp_path: Path, rounds: int) -> None:
-    """Killed at any moment: what it had been told is written is there, nothing is torn, and the next one goes on."""
     url, chance, confirmed = tmp_path.as_uri(), random.Random(1), 0
     for turn in range(rounds):
         process = writer(url, f"w{turn}", 100_000)

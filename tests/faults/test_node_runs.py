@@ -13,12 +13,6 @@ from pathlib import Path
 from tests.support.node_program.nodes import LIVE, NodeHarness, is_alive, wait_for
 
 
-def _kill_supervisors(node: NodeHarness) -> None:
-    for claim in node.directory().glob("claim.*"):
-        with contextlib.suppress(ProcessLookupError, ValueError, KeyError):
-            os.kill(json.loads(claim.read_text())["pid"], signal.SIGKILL)
-
-
 def test_kills_between_claim_and_end_never_run_the_command_twice(tmp_path: Path) -> None:
     moments = random.Random(7)
     for attempt in range(2):
@@ -32,8 +26,9 @@ def test_kills_between_claim_and_end_never_run_the_command_twice(tmp_path: Path)
             time.sleep(moments.uniform(0, 0.2))
             with contextlib.suppress(ProcessLookupError):  # it has ended
                 os.killpg(callers[0].pid, signal.SIGKILL)
-            if moments.random() < 0.7:
-                _kill_supervisors(node)
+            for claim in node.directory().glob("claim.*") if moments.random() < 0.7 else ():
+                with contextlib.suppress(ProcessLookupError, ValueError, KeyError):
+                    os.kill(json.loads(claim.read_text())["pid"], signal.SIGKILL)
             for caller in callers:
                 with caller:
                     caller.wait()

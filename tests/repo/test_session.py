@@ -79,16 +79,12 @@ def test_a_session_fails_if_a_test_leaves_something_behind(
     try:
         done = run_session(tmp_path, test)
     finally:
-        end_what_is_left(tmp_path)
+        subprocess.run(["pkill", "-f", "^sleep 60.125$"], check=False)
+        for mount in tmp_path.glob("tt-*/p/*"):
+            subprocess.run(["umount", mount], check=False, capture_output=True)
 
     assert done.returncode == 1
     assert f"left behind by a test: {expected}" in done.stdout
-
-
-def end_what_is_left(tmp_path: Path) -> None:
-    subprocess.run(["pkill", "-f", "^sleep 60.125$"], check=False)
-    for mount in tmp_path.glob("tt-*/p/*"):
-        subprocess.run(["umount", mount], check=False, capture_output=True)
 
 
 @pytest.mark.integration

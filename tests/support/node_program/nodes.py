@@ -278,17 +278,13 @@ class NodeHarness:
 
 def sent_as(request: Mapping[str, Any]) -> bytes:
     """A request as the program reads it: its listings, which tests write as documents, follow as rows."""
-    listings = [Listing.parse(document) for document in _documents(request)]
+    documents = [request["listing"]] if "listing" in request else request.get("listings") or []
+    listings = [Listing.parse(item) for item in documents if isinstance(item, dict)]
     ids = [listing.id for listing in listings]
     named = {"listing": ids[0]} if "listing" in request else {"listings": ids}
     asked = {**request, **named} if ids else request
     following = b"".join(encode_rows(listing.rows() for listing in listings)) if ids else b""
     return json.dumps(asked).encode() + b"\n" + following
-
-
-def _documents(request: Mapping[str, Any]) -> list[Any]:
-    listings = [request["listing"]] if "listing" in request else request.get("listings") or []
-    return [listing for listing in listings if isinstance(listing, dict)]
 
 
 def received_as(request: Mapping[str, Any]) -> tuple[Any, io.BytesIO]:

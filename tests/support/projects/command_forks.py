@@ -253,7 +253,9 @@ def _become(command: Mapping[str, Any], streams: Sequence[int]) -> None:
     own = command["environ"].get("PYTHONPATH")
     sys.path[:1] = [str(Path.cwd()), *(own.split(os.pathsep) if own else ())]
     if own:
-        _forget_plugins()
+        from trainctl.plugin_api import discovery
+
+        discovery._all_entry_points.cache_clear()  # plugins on PYTHONPATH are found, too
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as done:
@@ -261,13 +263,6 @@ def _become(command: Mapping[str, Any], streams: Sequence[int]) -> None:
             _leave(done.code or 0)
         raise
     sys.exit()
-
-
-def _forget_plugins() -> None:
-    """Have plugins found again, among them those on PYTHONPATH."""
-    from trainctl.plugin_api import discovery
-
-    discovery._all_entry_points.cache_clear()
 
 
 def _enter(namespace: str) -> None:

@@ -19,17 +19,13 @@ def _skip_wait(cancelled: threading.Event, seconds: float) -> None:
     skip_waits()
 
 
-def _shorten_timeouts() -> None:
-    """Other defaults for the two values that decide how long trainctl waits."""
+if __name__ == "__main__":
+    from trainctl.cli.main import main
+
+    # other defaults for the two values that decide how long trainctl waits
     attempts, base, longest, patience, _, *others = RetryPolicy.__init__.__defaults__ or ()
     RetryPolicy.__init__.__defaults__ = (attempts, base, longest, patience, _skip_wait, *others)
     silence = float(os.environ.get("SILENCE", 30))
     HubSource.__init__.__defaults__ = (None, silence)
     HttpsSource.__init__.__defaults__ = (silence,)
-
-
-if __name__ == "__main__":
-    from trainctl.cli.main import main
-
-    _shorten_timeouts()
     sys.exit(main(sys.argv[1:]))

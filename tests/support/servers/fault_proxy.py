@@ -43,13 +43,12 @@ class FaultProxy:
         self.requests: Counter[str] = Counter()
         self.encryption: Counter[str | None] = Counter()
         self.latency = 0.0
-        self.decide: Callable[[], Fault | None] = self._next_fault
+        self.decide: Callable[[], Fault | None] = lambda: (
+            self.faults.popleft() if self.faults else None
+        )
         self.lock = threading.Lock()
         self.delayed: deque[tuple[int, Callable[[], object]]] = deque()
         self.url = ""
-
-    def _next_fault(self) -> Fault | None:
-        return self.faults.popleft() if self.faults else None
 
 
 @contextmanager
@@ -74,7 +73,8 @@ class _Handler(FaultyHandler):
     def _handle(self) -> None:
         proxy = self.proxy
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        proxy.requests["LIST" if self._lists() else self.command] += 1
+        lists = self.command == "GET" and ("list-type=" in self.path or "comp=list" in self.path)
+        proxy.requests["LIST" if lists else self.command] += 1
         if self.command == "PUT":
             proxy.encryption[self.headers.get("x-amz-server-side-encryption")] += 1
         if proxy.latency:
@@ -94,9 +94,6 @@ class _Handler(FaultyHandler):
             self._answer(status, [], _BODIES[status])
             return
         self._answer(*(held or self._ask(body)))
-
-    def _lists(self) -> bool:
-        return self.command == "GET" and ("list-type=" in self.path or "comp=list" in self.path)
 
     def _ask(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         upstream = self.proxy.upstream

@@ -130,7 +130,6 @@ def test_malformed_packs_are_refused(server: ObjectServer, body: bytes) -> None:
 
 
 def test_a_silent_client_is_not_waited_for(mirror: MirrorFixture) -> None:
-    """Its connection ends after the time that clients are given, though it never asked for anything."""
     server = ObjectServer(MirrorObjectSource(mirror.path), "token", read_timeout=0.1)
     with serve_in_thread(server), socket.create_connection(("127.0.0.1", server.port), 20) as peer:
         assert peer.recv(1) == b""

@@ -34,12 +34,9 @@ def test_an_ended_process_is_dead_even_before_it_is_reaped() -> None:
     assert is_dead(known) is True
 
 
-def test_a_reused_pid_is_another_process() -> None:
-    assert is_dead(describe_process()._replace(started=1)) is True
-
-
-def test_an_earlier_boot_is_dead_and_another_machine_unknown() -> None:
+def test_a_reused_pid_and_an_earlier_boot_are_dead_and_another_machine_unknown() -> None:
     mine = describe_process()
+    assert is_dead(mine._replace(started=1)) is True
     assert is_dead(mine._replace(boot="another")) is True
     assert is_dead(mine._replace(boot="another", machine="another")) is None
     assert is_dead(mine._replace(machine="renamed since")) is False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,66 +67,44 @@ def test_no_object_shows_what_is_in_it(kind: Log, tmp_path: Path) -> None:
 
 
 LOG7, LOG8, LOG9 = (f"log/00000000000{number}.json" for number in (7, 8, 9))
+Objects = dict[str, bytes]
 
 
-def changed(data: bytes | None, edit: Callable[[Any], None]) -> bytes:
+def changed(data: bytes, edit: Callable[[Any], None]) -> bytes:
     """JSON, edited."""
-    body = json.loads(data or b"")
+    body = json.loads(data)
     edit(body)
     return json.dumps(body).encode()
 
 
-def exchanged_batches(objects: MemoryObjects) -> None:
-    first, second = objects.get(LOG7), objects.get(LOG8)
-    objects.put(LOG7, second or b"")
-    objects.put(LOG8, first or b"")
-
-
-def relabelled_batch(objects: MemoryObjects) -> None:
-    """A copy of a batch that claims the position of another one."""
-    relabel = changed(
-        objects.get(LOG7), lambda body: body["entries"][0]["sealed"].update(position=8)
-    )
-    objects.put(LOG8, relabel)
-
-
-def shortened_batch(objects: MemoryObjects) -> None:
-    objects.put(LOG8, changed(objects.get(LOG8), lambda body: body["entries"].pop()))
-
-
-def older_snapshot(objects: MemoryObjects) -> None:
-    older = objects.get("snapshots/000000000003.json") or b""
-    objects.put("snapshots/000000000006.json", older)
-
-
-def added_plain_entry(objects: MemoryObjects) -> None:
-    body = {"version": 1, "entries": [{"id": "x", "type": "comment", "text": "plain"}]}
-    objects.put(LOG9, json.dumps(body).encode())
-
-
-def batch_of_another_state(objects: MemoryObjects) -> None:
-    """The batch of that position of another state with the same key."""
-    other = MemoryObjects()
-    with tempfile.TemporaryDirectory() as place:
-        log = sealed_log(ObjectLog(other, "s3://team/other"), Path(place) / "seen")
-        for number in range(9):
-            log.append(number, [entry()])
-    objects.put(LOG8, other.get(LOG8) or b"")
-
-
-ATTACKS = (
-    exchanged_batches, relabelled_batch, shortened_batch, older_snapshot, added_plain_entry, batch_of_another_state,
-)  # fmt: skip
+ATTACKS: dict[str, Callable[[Objects, Objects], Objects]] = {
+    "exchanged batches": lambda mine, other: {LOG7: mine[LOG8], LOG8: mine[LOG7]},
+    "a copy of a batch that claims the position of another one": lambda mine, other: {
+        LOG8: changed(mine[LOG7], lambda body: body["entries"][0]["sealed"].update(position=8))
+    },
+    "shortened batch": lambda mine, other: {
+        LOG8: changed(mine[LOG8], lambda body: body["entries"].pop())
+    },
+    "older snapshot": lambda mine, other: {
+        "snapshots/000000000006.json": mine["snapshots/000000000003.json"]
+    },
+    "added plain entry": lambda mine, other: {
+        LOG9: b'{"version": 1, "entries": [{"id": "x", "type": "comment", "text": "plain"}]}'
+    },
+    "batch of another state with the same key": lambda mine, other: {LOG8: other[LOG8]},
+}
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_what_somebody_exchanged_is_refused(
-    attack: Callable[[MemoryObjects], None], tmp_path: Path
-) -> None:
+def test_what_somebody_exchanged_is_refused(attack: str, tmp_path: Path) -> None:
     """By a machine that has never seen the state, too."""
-    objects = MemoryObjects()
+    objects, others = MemoryObjects(), MemoryObjects()
     url = filled(objects, tmp_path / "seen").url
-    attack(objects)
+    other = sealed_log(ObjectLog(others, "s3://team/other"), tmp_path / "other")
+    for number in range(9):
+        other.append(number, [entry()])
+    for key, data in ATTACKS[attack](dict(raw(objects)), dict(raw(others))).items():
+        objects.put(key, data)
     with pytest.raises(StateError) as caught:
         sealed_log(ObjectLog(objects, url), tmp_path / "new").read()
     assert caught.value.code in ("state-corrupt", "decryption-failed")

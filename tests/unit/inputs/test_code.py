@@ -302,7 +302,6 @@ def test_the_repository_is_the_one_of_the_code(
 
 
 def test_the_archive_is_the_same_for_the_same_files(any_tree: Path, tmp_path: Path) -> None:
-    """Owners, times and permissions but the executable bit are not in it."""
     (any_tree / "run.sh").write_text("x")
     (any_tree / "run.sh").chmod(0o700)
     (any_tree / "link").symlink_to("run.sh")

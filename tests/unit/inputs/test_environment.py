@@ -113,7 +113,6 @@ def test_weights_are_named_where_they_can_be_read() -> None:
 
 
 def test_declared_variables_are_there_and_hide_none_of_ours() -> None:
-    """What the user declares is added; what the service promises stays true."""
     environ = variables_of(job({"LR": "1e-5", "BT_NODE_RANK": "7"}))
     assert (environ["LR"], environ["BT_NODE_RANK"]) == ("1e-5", "0")
 

@@ -157,7 +157,6 @@ def test_who_acts(environ: dict[str, str], author: EntryAuthor) -> None:
 
 @pytest.mark.parametrize("junk", ["a\x1b[31mb", "a\nb", "a" * 257, "\u202e"])
 def test_only_short_printable_values_are_taken(junk: str) -> None:
-    """Whatever the environment holds, an entry stays small and can be printed."""
     for given in (GITHUB, GITLAB):
         spoiled = {
             name: junk if name not in ("GITHUB_ACTIONS", "GITLAB_CI") else "1" for name in given

@@ -123,7 +123,6 @@ def test_silence_is_measured_by_the_watchers_own_clock() -> None:
 
 
 def test_a_renewal_starts_the_silence_anew() -> None:
-    """A holder that renews is never taken over, however slow its own clock is."""
     log, clock = MemoryLog(), FakeClock()
     holder = ledger_on(log, FakeClock(1.0), holder=elsewhere())
     begin(holder)
@@ -296,7 +295,6 @@ def test_what_waits_for_an_append_shares_the_next() -> None:
 
 
 def test_requests_for_one_address_never_share_an_append() -> None:
-    """They are decided one after the other: the address has one holder."""
     errors = while_one_hangs(MemoryLog(), *[SFT] * 5)
     assert [isinstance(error, LockHeld) for error in errors].count(True) == 4
     assert errors.count(None) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -46,6 +47,14 @@ def without(state: State, address: Address) -> State:
     """A state that doesn't record a resource."""
     kept = {key: record for key, record in state.resources.items() if key != address}
     return replace(state, resources=kept)
+
+
+def cloud_plan(
+    capabilities: Capabilities, state: State, destroy: bool = False, **settings: Any
+) -> Plan:
+    lab = resource("cluster.lab", {"provider": "cloud", **settings}, provider="cloud")
+    options, able = PlanOptions(destroy=destroy), {"cloud": capabilities}
+    return make_plan(PlanInputs(desired(lab), state, options=options, capabilities=able))
 
 
 def actions(plan: Plan) -> dict[str, Action]:
@@ -96,12 +105,9 @@ def test_another_provider_replaces_a_cluster() -> None:
 
 
 def test_a_provider_declares_settings_that_force_a_replacement() -> None:
-    capabilities = {"cloud": Capabilities(creates_machines=True, replacement_settings=("machine",))}
-
-    def plan(state: State, **settings: Any) -> Plan:
-        lab = resource("cluster.lab", {"provider": "cloud", **settings}, provider="cloud")
-        return make_plan(PlanInputs(desired(lab), state, capabilities=capabilities))
-
+    plan = partial(
+        cloud_plan, Capabilities(creates_machines=True, replacement_settings=("machine",))
+    )
     state = state_after(plan(State(), machine="small", tag="a"))
     larger = change_of(plan(state, machine="large", tag="a"), "cluster.lab")
     tagged = change_of(plan(state, machine="small", tag="b"), "cluster.lab")
@@ -294,12 +300,7 @@ def test_sources_without_a_pin_and_useless_patterns_are_warnings() -> None:
 
 
 def test_machines_that_cost_money_are_noted() -> None:
-    def change(state: State, destroy: bool = False, **settings: Any) -> Plan:
-        lab = resource("cluster.lab", {"provider": "cloud", **settings}, provider="cloud")
-        priced = {"cloud": Capabilities(costs_money=True)}
-        options = PlanOptions(destroy=destroy)
-        return make_plan(PlanInputs(desired(lab), state, options=options, capabilities=priced))
-
+    change = partial(cloud_plan, Capabilities(costs_money=True))
     created = change(State())
     state = state_after(created)
     for plan, note in (

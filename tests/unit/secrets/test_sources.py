@@ -23,6 +23,7 @@ from trainctl.secrets.resolver import SecretResolver
 from trainctl.secrets.sources import MAX_BYTES, SECRET_STORES, SecretSources, run_secret_command
 
 VALUE = "Kd4mP9sL1yB6-value"
+RUNS = AllowEntry("one", commands=True)
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def command(*words: str) -> SecretSpec:
 
 
 def said_by(home: Path, *words: str) -> str:
-    return secrets(home, command(*words), AllowEntry("one", commands=True)).value("one")
+    return secrets(home, command(*words), RUNS).value("one")
 
 
 def failure(home: Path, spec: SecretSpec, *allowed: AllowEntry) -> TrainctlError:
@@ -96,7 +97,7 @@ def test_a_file_outside_may_be_allowed(home: Path, source: str) -> None:
     spec = SecretSpec("one", "file", source.format(top=home.parent))
     item, other = (AllowEntry(name, allow_paths_outside_project=True) for name in ("one", "other"))
     assert secrets(home, spec, item).value("one") == VALUE
-    for allowed in ((), (other,), (AllowEntry("one", commands=True),)):
+    for allowed in ((), (other,), (RUNS,)):
         error = failure(home, spec, *allowed)
         assert isinstance(error, PermissionDenied)
         assert error.code == "secret-outside-project"
@@ -119,9 +120,7 @@ def test_what_a_command_prints(home: Path) -> None:
 
 def test_a_command_is_run_once(home: Path) -> None:
     """However many use its value, and from however many threads."""
-    result = secrets(
-        home, command("sh", "-c", f"echo x >> ran; echo {VALUE}"), AllowEntry("one", commands=True)
-    )
+    result = secrets(home, command("sh", "-c", f"echo x >> ran; echo {VALUE}"), RUNS)
     threads = [threading.Thread(target=result.value, args=("one",)) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -132,7 +131,7 @@ def test_a_command_is_run_once(home: Path) -> None:
 
 def test_a_command_is_not_run_to_know_what_to_mask(home: Path) -> None:
     """What has to be run or asked for is known when it is used."""
-    result = secrets(home, command("touch", "ran"), AllowEntry("one", commands=True))
+    result = secrets(home, command("touch", "ran"), RUNS)
     result.register_known()
     result.check_allowed("one")
     assert not (home / "ran").exists()
@@ -153,16 +152,14 @@ def test_a_command_that_gives_no_value_is_told(
     home: Path, words: tuple[str, ...], says: str
 ) -> None:
     """With the secret's name and what the command did."""
-    assert says in failure(home, command(*words), AllowEntry("one", commands=True)).summary
+    assert says in failure(home, command(*words), RUNS).summary
 
 
 def test_what_a_command_complains_of_is_shown_without_its_output(home: Path) -> None:
     """Its last words say why it failed; what it had printed is masked in them."""
     redactor = Redactor()
     text = f"echo {VALUE}; echo 'first' >&2; echo 'locked: {VALUE}' >&2; exit 1"
-    result = secrets(
-        home, command("sh", "-c", text), AllowEntry("one", commands=True), redactor=redactor
-    )
+    result = secrets(home, command("sh", "-c", text), RUNS, redactor=redactor)
     with pytest.raises(TrainctlError) as caught:
         result.value("one")
     assert redactor.redact(caught.value.detail) == f"locked: {MASK}"
@@ -217,7 +214,7 @@ def test_a_program_of_the_manifest_is_not_what_was_written_out(
     spec = command(name.replace("ABSOLUTE", str(home / "give")))
     with pytest.raises(PermissionDenied, match="its command is not run"):
         secrets(home, spec, AllowEntry("one", commands=(spec.command,))).value("one")
-    assert secrets(home, spec, AllowEntry("one", commands=True)).value("one") == VALUE
+    assert secrets(home, spec, RUNS).value("one") == VALUE
 
 
 # Keyrings
@@ -262,25 +259,12 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def aws_secrets(spec: SecretSpec) -> SecretResolver:
-    return SecretResolver(
-        {spec.name: spec}, Path(), os.environ, Redactor(), lambda: Trust("trust.toml")
-    )
-
-
-def aws_failure(spec: SecretSpec) -> TrainctlError:
-    with pytest.raises(TrainctlError) as caught:
-        aws_secrets(spec).value(spec.name)
-    assert VALUE not in f"{caught.value}"
-    return caught.value
-
-
 def in_aws(name: str, key: str | None = None, region: str | None = None) -> SecretSpec:
     return SecretSpec("one", "aws-secrets-manager", name, key=key, region=region)
 
 
 @pytest.mark.integration
-def test_secrets_of_aws(aws: None) -> None:
+def test_secrets_of_aws(home: Path, aws: None) -> None:
     """All of one, or a member; in the region that is named, else in the environment's."""
     client = boto3.client("secretsmanager", region_name="us-east-1")
     client.create_secret(Name="prod/plain", SecretString=VALUE)
@@ -289,28 +273,30 @@ def test_secrets_of_aws(aws: None) -> None:
     there = boto3.client("secretsmanager", region_name="eu-west-1")
     there.create_secret(Name="there", SecretString=VALUE)
 
-    assert aws_secrets(in_aws("prod/plain")).value("one") == VALUE
-    assert aws_secrets(in_aws("prod/json", "token")).value("one") == VALUE
-    assert aws_secrets(in_aws("there", region="eu-west-1")).value("one") == VALUE
-    assert "'there' not found in AWS Secrets Manager" in aws_failure(in_aws("there")).summary
-    assert "not a JSON object with text under 'n'" in aws_failure(in_aws("prod/json", "n")).summary
-    assert "not a JSON object" in aws_failure(in_aws("prod/plain", "token")).summary
-    assert "is not text" in aws_failure(in_aws("prod/bytes")).summary
+    assert secrets(home, in_aws("prod/plain")).value("one") == VALUE
+    assert secrets(home, in_aws("prod/json", "token")).value("one") == VALUE
+    assert secrets(home, in_aws("there", region="eu-west-1")).value("one") == VALUE
+    assert "'there' not found in AWS Secrets Manager" in failure(home, in_aws("there")).summary
+    assert (
+        "not a JSON object with text under 'n'" in failure(home, in_aws("prod/json", "n")).summary
+    )
+    assert "not a JSON object" in failure(home, in_aws("prod/plain", "token")).summary
+    assert "is not text" in failure(home, in_aws("prod/bytes")).summary
 
 
 @pytest.mark.integration
 def test_aws_that_does_not_answer_withholds_a_secret(
-    aws: None, monkeypatch: pytest.MonkeyPatch
+    home: Path, aws: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who was asked and doesn't give it is told from what isn't there."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-    error = aws_failure(in_aws("prod/plain", region="us-east-1"))
+    error = failure(home, in_aws("prod/plain", region="us-east-1"))
     assert isinstance(error, SecretUnavailable)
     assert "AWS Secrets Manager is unreachable" in error.summary
 
 
 @pytest.mark.integration
-def test_storing_in_aws(aws: None) -> None:
+def test_storing_in_aws(home: Path, aws: None) -> None:
     """Made where there is none, a new version where there is one; other members of an object stay."""
     store = SECRET_STORES["aws-secrets-manager"]
     plain, part = in_aws("new/plain"), in_aws("new/json", "token")
@@ -324,7 +310,7 @@ def test_storing_in_aws(aws: None) -> None:
 
     boto3.client("secretsmanager").create_secret(Name="new/json", SecretString='{"other": "x"}')
     store.put(part, VALUE)
-    assert aws_secrets(part).value("one") == VALUE
-    assert aws_secrets(SecretSpec("o", "aws-secrets-manager", "new/json", key="other", redact=False)).value("o") == "x"  # fmt: skip
+    assert secrets(home, part).value("one") == VALUE
+    assert secrets(home, SecretSpec("o", "aws-secrets-manager", "new/json", key="other", redact=False)).value("o") == "x"  # fmt: skip
     with pytest.raises(TrainctlError, match="not a JSON object"):
         store.put(in_aws("new/plain", "token"), VALUE)

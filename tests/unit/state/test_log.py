@@ -186,7 +186,6 @@ def test_a_future_format_is_refused(key: str) -> None:
 @pytest.mark.parametrize("fault", [StoreFault.LOSE, StoreFault.FAIL])
 @pytest.mark.parametrize("at", range(1, 30))
 def test_a_fault_at_any_write_loses_nothing(at: int, fault: StoreFault) -> None:
-    """Whatever write fails or loses its answer: what append said is true, and the next ones go on."""
     store = MemoryObjects()
     log = ObjectLog(FaultyStore(store, StoreFaults({at: fault})), "x")
     done: list[object] = []
@@ -208,7 +207,6 @@ def test_a_fault_at_any_write_loses_nothing(at: int, fault: StoreFault) -> None:
 
 @pytest.mark.parametrize("killed_after", range(12))
 def test_emptying_that_was_interrupted_is_finished_later(killed_after: int) -> None:
-    """Wherever pruning stopped, after the next one everything below the older snapshot is empty, and nothing is lost."""
     store = MemoryObjects()
     filled(store, 9)
     ObjectLog(store, "x").snapshot(4, {"at": 4})
@@ -303,14 +301,8 @@ def test_an_address_that_is_not_absolute_is_refused(url: str) -> None:
     assert "file:///" in caught.value.detail
 
 
-@pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SyncedDisk:
-    """A disk that loses what wasn't synced in a power cut."""
-    return SyncedDisk(tmp_path, monkeypatch)
-
-
-def test_objects_survive_a_power_cut(tmp_path: Path, disk: SyncedDisk) -> None:
-    """Bytes and names are synced, and so is the directory; not of objects that need not be durable."""
+def test_objects_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SyncedDisk(tmp_path, monkeypatch)
     store = directory_objects(tmp_path)
     assert store.put_if_absent("log/created", b"1")
     store.put("log/replaced", b"1")

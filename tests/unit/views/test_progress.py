@@ -177,7 +177,6 @@ class Closed(io.StringIO):
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_closed_pipe_does_not_stop_the_work(form: str) -> None:
-    """It silences the printer, which never raises into the work."""
     output = Screen(Closed).output
     with ProgressDisplay(output, Clock(), None) as progress:
         listen = TextEventPrinter(output, progress) if form == "text" else JsonEventPrinter(output)

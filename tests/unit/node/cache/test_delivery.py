@@ -22,7 +22,6 @@ def contents(node: NodeHarness) -> dict[str, bytes]:
 
 
 def test_a_tree_has_the_bytes_of_its_listing_and_is_read_only(node: NodeHarness) -> None:
-    """The cache shares no inode with the mirror, and nothing unfinished is left."""
     node.mirror.add("config.json", b"{}")
     node.mirror.add("deep/er/model.bin", BIG)
     node.mirror.add("deep/empty", b"")

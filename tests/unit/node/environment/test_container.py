@@ -50,11 +50,6 @@ def shell_with(word: str) -> int | None:
     return None
 
 
-def job_lines(node: NodeHarness) -> list[str]:
-    """The job's log, without what a shell prints about children that were ended."""
-    return [line for line in node.log().splitlines() if line not in ("Terminated", "Killed")]
-
-
 def test_a_job_finds_its_directories(held: NodeHarness, engine: EngineHarness) -> None:
     """Weights are read-only, files that it keeps are the host's, and no variable of the host is there."""
     held.variables = {**held.variables, "FROM_HOST": "leaks"}
@@ -153,7 +148,9 @@ def test_a_stopped_job_may_save_first(held: NodeHarness, engine: EngineHarness) 
     done = held.call("stop", {"key": "run-1"})
 
     assert done["status"] == "TRAINING_JOB_STOPPED"
-    assert job_lines(held) == ["up", "asked", "saved"]
+    of_the_shell = ("Terminated", "Killed")  # about children that were ended
+    lines = [line for line in held.log().splitlines() if line not in of_the_shell]
+    assert lines == ["up", "asked", "saved"]
     assert engine.containers() == []
 
 

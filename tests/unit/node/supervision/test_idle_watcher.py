@@ -18,7 +18,7 @@ from tests.support.node_program.gangs import GangHarness, nodes
 from tests.support.node_program.nodes import NodeHarness, run_spec, wait_for
 from tests.support.servers.ec2_metadata import PORT, InstanceMetadata, serve_metadata
 from trainctl.base.filesystem.files import write_json
-from trainctl.base.protocol.host import IdleShutdownSettings, NoticeSource
+from trainctl.base.protocol.host import IdleShutdownSettings
 from trainctl.base.system.processes import process_record
 from trainctl.node.runs.record import RUN_VARIABLE, NodeRun
 from trainctl.node.scheduling.claims import is_held
@@ -89,10 +89,6 @@ def job(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "60"], env={**os.environ, RUN_VARIABLE: mark}) as process:
         yield process
         process.kill()
-
-
-def imds() -> NoticeSource:
-    return {"kind": "imds", "url": f"http://{ADDRESS}:{PORT}"}
 
 
 def test_an_idle_machine_ends(machine: Machine) -> None:
@@ -197,7 +193,7 @@ def watcher_of(node: NodeHarness) -> int:
 def test_a_live_run_is_interrupted_once(
     tmp_path: Path, metadata: InstanceMetadata, job: subprocess.Popen[bytes]
 ) -> None:
-    machine = Machine(tmp_path / "root", notice=imds())
+    machine = Machine(tmp_path / "root", notice={"kind": "imds", "url": f"http://{ADDRESS}:{PORT}"})
     run = machine.run("TRAINING_JOB_RUNNING", grace_seconds=600)
     write_json(run.directory / "claim.1", process_record(job.pid))
     metadata.recommend_rebalance()
