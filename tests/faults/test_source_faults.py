@@ -258,7 +258,6 @@ def test_the_next_attempt_resumes_at_the_last_good_chunk(
 
 @of("hf", "https-strong", "s3")
 def test_errors_amid_a_transfer_pause_it(upstream: Upstream, tmp_path: Path) -> None:
-    """After a cut, a 500 and a 429 the rest is requested until it arrives."""
     upstream.server.faults = [
         HttpFault("cut", "w.bin", at=CUT),
         HttpFault("status", "w.bin", status=500),

@@ -91,7 +91,6 @@ def test_every_row_of_the_table_has_its_module() -> None:
 
 
 def test_help_imports_no_command() -> None:
-    """The list of commands comes from the table."""
     assert not [name for name in loaded("--help") if name.startswith("trainctl.cli.commands.")]
 
 

@@ -81,7 +81,6 @@ def test_the_schema_takes_what_is_right(document: object) -> None:
     ],
 )
 def test_the_schema_refuses_what_is_wrong(document: object) -> None:
-    """As trainctl itself does."""
     assert not valid(document)
 
 

@@ -23,7 +23,7 @@ from trainctl.errors import (
     UserInterrupt,
 )
 from trainctl.ledger.ledger import IntentRequest
-from trainctl.ledger.state import Intent, Lookup
+from trainctl.ledger.state import Intent, Lookup, State
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address
 from trainctl.model.delivery import TransferForecast
@@ -52,14 +52,10 @@ def test_the_outcome_is_what_the_handler_gave(desk: FakeEngine) -> None:
 
 def test_the_intent_is_written_before_the_effect(desk: FakeEngine) -> None:
     """With what whoever comes after a crash needs: the key, the values, the cluster, the plan."""
-    seen: list[Intent] = []
-
-    def look(step: ApplyStep) -> None:
-        seen.append(ledger_on(desk.log).state().open_intents[SFT])
-
-    desk.fake.does[SFT] = look
+    seen: list[State] = []
+    desk.fake.does[SFT] = lambda step: seen.append(ledger_on(desk.log).state())
     desk.run(change(after={"v": 1, "cluster": "lab"}, depends_on=(LAB,)))
-    (intent,) = seen
+    intent = seen[0].open_intents[SFT]
     assert intent.inputs == {
         "cluster": "lab",
         "attributes": {"v": 1, "cluster": "lab"},
@@ -205,11 +201,7 @@ def test_a_live_run_is_left_alone_without_permission(
 
 def test_the_first_interrupt_finishes_what_is_in_flight(desk: FakeEngine) -> None:
     """It has its outcome; what had not begun is named, and the exit code is 130."""
-
-    def interrupt(step: ApplyStep) -> None:
-        desk.interrupt.stopping.set()
-
-    desk.fake.does[LAB] = interrupt
+    desk.fake.does[LAB] = lambda step: desk.interrupt.stopping.set()
     result = desk.run(change(LAB), change(SFT), parallelism=1)
     assert [change.address for change in result.done] == [LAB]
     assert result.not_started == [SFT]

@@ -106,7 +106,6 @@ def free() -> Iterator[range]:
 def test_every_listener_keeps_to_the_range(
     open_one: Callable[[range, ExitStack], int], free: range
 ) -> None:
-    """Each port is used once; after the last the error names the host and the range."""
     with ExitStack() as stack:
         result = [open_one(free, stack) for _ in free]
         with pytest.raises(TrainctlError) as raised:

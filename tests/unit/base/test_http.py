@@ -239,16 +239,14 @@ class TestRedirects:
     def test_secret_headers_stay_with_their_host(self, client: HttpClient) -> None:
         """They are not sent to another port, and not again when that one redirects back."""
         with serve_responses(lambda request: raw_response(b"x")) as home:
-
-            def back(request: RawRequest) -> bytes:
-                return raw_response(status="302 Found", Location=f"{home.url}/back")
+            back = raw_response(status="302 Found", Location=f"{home.url}/back")
 
             def away(request: RawRequest) -> bytes:
                 there = {"/": "/same", "/same": f"{other.url}/"}
                 return raw_response(status="307 Go", Location=there[request.target])
 
             with (
-                serve_responses(back) as other,
+                serve_responses(lambda request: back) as other,
                 serve_responses(away) as first,
                 client.request("GET", first.url + "/", secret_headers={"A": "s"}) as response,
             ):

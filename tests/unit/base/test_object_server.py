@@ -151,7 +151,6 @@ def test_more_connections_than_allowed_are_sent_away(mirror: MirrorFixture) -> N
 
 
 def test_a_server_that_ended_cuts_what_is_under_way(mirror: MirrorFixture) -> None:
-    """Clients that keep their connection get nothing more by it."""
     with serve_mirror(mirror) as server:
         peer = socket.create_connection(("127.0.0.1", server.port), 20)
         peer.sendall(b"GET / HTTP/1.1\r\n")

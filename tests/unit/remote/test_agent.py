@@ -216,7 +216,6 @@ def test_a_crash_shows_its_last_lines_escaped(node: Node) -> None:
 
 @pytest.mark.parametrize("answer", [b"", b"Welcome to gpu-01!\n", b'{"event": {}}\n'])
 def test_no_result_is_an_error(node: Node, answer: bytes) -> None:
-    """Success without a result, and chatter, are not taken for one."""
     with pytest.raises(NodeError):
         respond(node, 0, answer).call(untyped_method("facts"), {})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -74,12 +73,6 @@ def node(tmp_path: Path) -> Node:
     return Node("lab", "lab-0", "local", str(tmp_path / "node"), "", sys.executable)
 
 
-@pytest.fixture
-def transport() -> Iterator[LocalTransport]:
-    with closing(LocalTransport()) as transport:
-        yield transport
-
-
 def installed(node: Node) -> bytes:
     name = f"{node_archive().sha256}-{sys.implementation.cache_tag}.pyz"
     return (Path(node.root) / "agent" / name).read_bytes()
@@ -90,17 +83,18 @@ def installed(node: Node) -> bytes:
     [(False, True, True), (True, True, True), (True, False, True), (False, False, False)],
 )
 def test_a_node_uses_bytecode_of_its_own_python_only(
-    node: Node, transport: LocalTransport, tmp_path: Path, remote: bool, valid: bool, visits: bool
+    node: Node, tmp_path: Path, remote: bool, valid: bool, visits: bool
 ) -> None:
     """A visit and an installation get it with the program; other bytecode is compiled again."""
     data = load_bytecode(node_archive(), tmp_path / "cache")
     given = data if valid else b"0" * 64 + data[64:]
 
     for ephemeral in (True, False) if visits else (False,):
-        agent = NodeAgent(
-            node, transport, ephemeral=ephemeral, bytecode=lambda: given, remote=remote
-        )
-        assert agent.call(STATUS, StatusRequest(root=node.root, keys=[])) == {"runs": {}}
+        with closing(LocalTransport()) as transport:
+            agent = NodeAgent(
+                node, transport, ephemeral=ephemeral, bytecode=lambda: given, remote=remote
+            )
+            assert agent.call(STATUS, StatusRequest(root=node.root, keys=[])) == {"runs": {}}
         assert Path(node.root).exists() is not ephemeral
 
     assert is_valid_bytecode(installed(node), node_archive().sha256)

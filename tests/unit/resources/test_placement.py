@@ -114,10 +114,9 @@ class Lab:
         job = JobSpec.from_attributes({"cluster": "lab", "compute": {"node_count": 3}})
         step = SimpleNamespace(job_spec=job, notify=self.notes.append)
 
-        def quarantine(_: Address, node: str, reason: str) -> None:
-            self.quarantined.append((node, reason))
-
-        preflight = PreflightChecker(cast(Agents, agents), quarantine)
+        preflight = PreflightChecker(
+            cast(Agents, agents), lambda _, *entry: self.quarantined.append(entry)
+        )
         errors = preflight.check(cast(ApplyStep, step), "key", self.cluster, CHECKED_NODES, [])
         return {node: str(error) for node, error in errors.items()}
 

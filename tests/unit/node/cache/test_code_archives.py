@@ -33,6 +33,10 @@ def _member(
     return info
 
 
+def _of_case(name: str, kind: str = "REG", link: str = "") -> tarfile.TarInfo:
+    return _member(name, getattr(tarfile, f"{kind}TYPE"), link)
+
+
 def test_files_links_and_the_executable_bit_arrive(tmp_path: Path) -> None:
     stream = _tar(
         (_member("deep/run.sh", mode=0o755), b"#!/bin/sh\n"),

@@ -48,15 +48,6 @@ def _save(run: SavedRun, files: Mapping[str, Mapping[str, str]], at: float | Non
             os.utime(run.directory / "rank-0" / name / path, (at or 0, at or 0))
 
 
-def _change(run: SavedRun, step: Mapping[str, Any]) -> None:
-    _save(run, step.get("save", {}), step.get("at"))
-    place = run.directory / "rank-0"
-    for path in step.get("remove", ()):
-        (place / path).unlink()
-    if "rename" in step:
-        (place / step["rename"][0]).rename(place / step["rename"][1])
-
-
 def _stored(store: DirectoryCheckpointStore, expected: Any) -> Any:
     """The complete checkpoints, or their content, as ``expected`` has them."""
     if isinstance(expected, list):
@@ -78,10 +69,14 @@ def test_finished_files_and_complete_checkpoints_are_stored(
     run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock, case: Any
 ) -> None:
     top, settings = f"{PREFIX}/rank-0/", case[0].get("settings", {})
-    uploader = run.uploader(**settings)
+    place, uploader = run.directory / "rank-0", run.uploader(**settings)
     for step in case:
         clock.now += step.get("after", 0)
-        _change(run, step)
+        _save(run, step.get("save", {}), step.get("at"))
+        for path in step.get("remove", ()):
+            (place / path).unlink()
+        if "rename" in step:
+            (place / step["rename"][0]).rename(place / step["rename"][1])
         if step.get("restarted"):
             uploader = run.uploader(**settings)
         if step.get("end") == "orderly":
@@ -242,8 +237,7 @@ def test_without_a_store_retention_waits_for_the_end(tmp_path: Path) -> None:
 
 
 def test_without_a_store_logs_are_added_at_the_end(tmp_path: Path) -> None:
-    run = SavedRun(tmp_path, {"url": None})
-    store = DirectoryCheckpointStore(run.data / "checkpoints")
+    run, store = in_place(tmp_path)
     run.save("exp", {"last.ckpt": b"1", "train.log": b"1"})
     run.uploader().run_round()
     run.save("exp", {"train.log": b"2"})
