@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from functools import cache
@@ -180,3 +181,15 @@ def test_everyday_commands_load_what_they_use(tmp_path: Path) -> None:
     assert {
         command: count[command] for command in EVERYDAY if count[command] > EVERYDAY[command]
     } == {}
+
+
+def test_modules_compile_nothing_when_they_are_imported() -> None:
+    """Dataclasses, patterns and typed dictionaries are made complete when they are used."""
+    eager = re.compile(
+        r"^from dataclasses import .*\bdataclass\b|^\w+ = re\.compile|^from typing import .*\bTypedDict\b",
+        re.MULTILINE,
+    )
+    files = [
+        path for root in ("trainctl", "providers", "state") for path in (ROOT / root).rglob("*.py")
+    ]
+    assert [str(path) for path in files if eager.search(path.read_text())] == []
