@@ -11,16 +11,14 @@ build of commit f680e143; exits 1 above one of them.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from pathlib import Path
-from typing import NamedTuple
+
+from tests.benchmarks.terraform import Cost, measured
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
 LIMITS = {
@@ -33,18 +31,11 @@ LIMITS = {
     "complete job.": 0.60,
     "apply until RUNNING": 0.70,
 }
-_COMPLETION = {
-    "_TRAINCTL_COMPLETE": "complete_bash",
-    "COMP_WORDS": "trainctl logs job.",
-    "COMP_CWORD": "2",
-}
-
-
-class Taken(NamedTuple):
-    """Seconds of one process: of processors, and by the clock."""
-
-    processor: float
-    wall: float
+_COMPLETION = (
+    "_TRAINCTL_COMPLETE=complete_bash",
+    "COMP_WORDS=trainctl logs job.",
+    "COMP_CWORD=2",
+)
 
 
 class Side:
@@ -52,51 +43,25 @@ class Side:
 
     def __init__(self, program: Path, directory: Path) -> None:
         self._program = program
-        self._project = directory / "project"
-        places = {
-            f"XDG_{name}_HOME": str(directory / name)
-            for name in ("DATA", "CACHE", "STATE", "CONFIG")
-        }
-        inherited = {
-            k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "TRAINCTL"))
-        }
-        self._environment = {**inherited, **places, "HOME": str(directory)}
+        self._directory = directory
         self._rate = 1.0
-        shutil.copytree(QUICKSTART, self._project)
-        self.run(["apply", "--auto-approve", "--wait"])
+        shutil.copytree(QUICKSTART, directory)
+        self.run("apply", "--auto-approve", "--wait")
 
-    def run(self, words: list[str], **variables: str) -> Taken:
+    def run(self, *words: str) -> Cost:
         """Run a command and return what it took."""
-        began = time.perf_counter()
-        process = subprocess.Popen(
-            [str(self._program), *words],
-            cwd=self._project,
-            env={**self._environment, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        assert process.stdout is not None
-        output = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            sys.exit(f"{words} ended with {process.returncode}:\n{output.decode()}")
-        return Taken(usage.ru_utime + usage.ru_stime, wall)
+        return measured([str(self._program), *words], self._directory)
 
-    def measure(self, command: str) -> Taken:
+    def measure(self, command: str) -> Cost:
         """Run a command of the table."""
         if command == "complete job.":
-            return self.run([], **_COMPLETION)
-        if (
-            command == "apply until RUNNING"
-        ):  # the weights are on the node; it returns when the run has begun
-            self._rate /= 2
-            taken = self.run(["apply", "--auto-approve", "--var", f"lr={self._rate}"])
-            self.run(["logs", "job.train", "--follow"])  # to its end
-            return taken
-        return self.run(command.split())
+            return measured(["env", *_COMPLETION, str(self._program)], self._directory)
+        if command != "apply until RUNNING":
+            return self.run(*command.split())
+        self._rate /= 2  # a new run, whose weights are on the node; apply returns when it has begun
+        cost = self.run("apply", "--auto-approve", "--var", f"lr={self._rate}")
+        self.run("logs", "job.train", "--follow")  # to its end
+        return cost
 
 
 def main() -> int:
@@ -106,28 +71,27 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     ours = Path(sys.executable).with_name("trainctl")
-    medians: dict[tuple[str, int], Taken] = {}
     with tempfile.TemporaryDirectory(prefix="trainctl-everyday-") as scratch:
         programs = (options.before.absolute(), ours)
         sides = [Side(program, Path(scratch) / str(n)) for n, program in enumerate(programs)]
-        taken: dict[tuple[str, int], list[Taken]] = defaultdict(list)
-        for _ in range(options.rounds + 1):
+        costs: dict[tuple[str, int], list[Cost]] = defaultdict(list)
+        for round_ in range(options.rounds + 1):
             for command in LIMITS:
                 for number, side in enumerate(sides):
-                    taken[command, number].append(side.measure(command))
-        for key, values in taken.items():
-            counted = values[1:]  # the first run fills caches
-            medians[key] = Taken(
-                *(statistics.median(column) for column in zip(*counted, strict=True))
-            )
+                    cost = side.measure(command)
+                    if round_:  # the first one fills caches
+                        costs[command, number].append(cost)
     kept = True
     print("command                 processor s     ratio   wall s          ratio   limit")
     for command, limit in LIMITS.items():
-        before, now = medians[command, 0], medians[command, 1]
-        ratios = [now[n] / before[n] for n in range(2)]
+        processor, wall = (
+            [statistics.median(map(figure, costs[command, number])) for number in range(2)]
+            for figure in (lambda cost: cost.user + cost.system, lambda cost: cost.wall)
+        )
+        ratios = [now / before for before, now in (processor, wall)]
         print(
-            f"{command:<20}  {before[0]:6.3f} → {now[0]:5.3f}  {ratios[0]:6.2f}"
-            f"  {before[1]:6.3f} → {now[1]:5.3f}  {ratios[1]:6.2f}  {limit:6.2f}"
+            f"{command:<20}  {processor[0]:6.3f} → {processor[1]:5.3f}  {ratios[0]:6.2f}"
+            f"  {wall[0]:6.3f} → {wall[1]:5.3f}  {ratios[1]:6.2f}  {limit:6.2f}"
         )
         kept = kept and max(ratios) <= limit
     return 0 if kept else 1

@@ -38,10 +38,11 @@ PER_FILE = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one process took: seconds of wall and of user CPU, and its peak of memory."""
+    """What one process took: seconds of wall, of user and of system CPU, and its peak of memory."""
 
     wall: float
     user: float
+    system: float
     peak_mb: float
 
 
@@ -68,7 +69,7 @@ def measured(command: list[str], directory: Path) -> Cost:
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{(directory / 'output').read_text()[-2000:]}")
-    return Cost(wall, used.ru_utime, used.ru_maxrss * 1024 / 1e6)
+    return Cost(wall, used.ru_utime, used.ru_stime, used.ru_maxrss * 1024 / 1e6)
 
 
 def _environment(directory: Path) -> dict[str, str]:
@@ -134,6 +135,7 @@ def least(rounds: list[dict[str, Cost]]) -> dict[str, Cost]:
         step: Cost(
             min(item[step].wall for item in rounds),
             min(item[step].user for item in rounds),
+            min(item[step].system for item in rounds),
             min(item[step].peak_mb for item in rounds),
         )
         for step in rounds[0]
