@@ -5,26 +5,16 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.manifest_files import job, write_manifest
 from tests.support.projects.project import ProjectHarness
-from tests.support.servers.hub import HttpFault, Hub, serve
+from tests.support.servers.hub import HttpFault, Hub
 
 APPLY = ("apply", "--auto-approve")
 WAIT = (*APPLY, "--wait")
-CONTENT = {"model.safetensors": bytes(range(256)) * 40, "config.json": b"{}"}
-
-
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    """A hub with one small repository; ``closing.set()`` lets go of what it holds back."""
-    with serve() as running:
-        running.add("acme/model", CONTENT)
-        yield running
 
 
 @pytest.fixture
