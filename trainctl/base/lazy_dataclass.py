@@ -1,7 +1,7 @@
 """``dataclasses.dataclass`` whose methods are compiled when a class is first used.
 
-A command imports some 250 dataclasses and uses a fraction of them; the standard decorator compiles up to seven functions
-for each at import, a third of a command's time. Here a class gets its slots at once; the standard decorator describes
+A command imports some 250 dataclasses and makes instances of a quarter of them; the standard decorator compiles up to seven
+functions for each at import, a quarter of a plan's time. Here a class gets its slots at once; the standard decorator describes
 its fields and compiles its methods when one of them is looked up. What users of the class see is the standard's, but
 ``InitVar`` isn't supported, and all classes of a line of descent are lazy.
 """
@@ -75,7 +75,7 @@ def _complete(cls: type, *, compares: bool) -> None:
 
 
 def _compile_init(cls: type) -> Callable[..., None]:
-    """Return the function that the standard decorator would make, which it makes with what isn't needed."""
+    """Return the ``__init__`` of the standard decorator, which would compile two functions more that aren't used."""
     known: Dict[str, Any] = {"_set": object.__setattr__, "_FACTORY": _FACTORY}
     parameters: List[str] = ["self"]
     keywords: List[str] = []

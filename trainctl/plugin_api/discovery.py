@@ -2,7 +2,7 @@
 
 Entry points are read from ``*.dist-info/entry_points.txt`` on ``sys.path``, as
 https://packaging.python.org/specifications/entry-points describes them: ``importlib.metadata`` parses the metadata of all
-distributions as mail, which takes a tenth of a plan.
+distributions as mail, which takes a twelfth of a plan.
 """
 
 from __future__ import annotations
