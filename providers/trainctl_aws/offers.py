@@ -101,14 +101,14 @@ def make_offers(settings: AwsSettings, facts: MarketFacts) -> list[Offer]:
             if limit is not None and amount is not None and amount > limit and is_known:
                 continue
             offer = Offer(
-                name,
-                known.gpus if known else 0,
-                known.gpu_kind if known else "",
-                zone,
-                price.amount,
-                price.source,
-                price.date,
-                settings.availability,
+                type=name,
+                gpus=known.gpus if known else 0,
+                gpu_kind=known.gpu_kind if known else "",
+                zone=zone,
+                price_per_hour=price.amount,
+                price_source=price.source,
+                price_date=price.date,
+                availability=settings.availability,
                 quota_left=facts.machines_left.get(name),
                 note=facts.note,
             )

@@ -187,15 +187,15 @@ class AwsProvider:
         for instance in found:
             tags = tags_of(instance)
             machine = Machine(
-                instance["InstanceId"],
-                tags.get(CLUSTER, ""),
-                tags.get(NODE, ""),
-                tags.get(LINEAGE, ""),
-                tags.get(KEY, ""),
-                state_of(instance),
-                instance["InstanceType"],
-                instance["Placement"]["AvailabilityZone"],
-                instance["LaunchTime"].timestamp(),
+                id=instance["InstanceId"],
+                cluster=tags.get(CLUSTER, ""),
+                node=tags.get(NODE, ""),
+                lineage=tags.get(LINEAGE, ""),
+                key=tags.get(KEY, ""),
+                state=state_of(instance),
+                type=instance["InstanceType"],
+                zone=instance["Placement"]["AvailabilityZone"],
+                launched_at=instance["LaunchTime"].timestamp(),
                 price_per_hour=_number(tags.get(PRICE, "")),
                 details={"region": region},
             )

@@ -380,7 +380,13 @@ class OpenSshTransport:
         call = shell.ShellCall(argv, master.pid, on_stdout)
         label = f"{connection.node_label}: a program"
         streams = ProgramStreams(
-            call.out.feed, call.err.feed, stdin, call.line, timeout, call.over, label
+            on_stdout=call.out.feed,
+            on_stderr=call.err.feed,
+            stdin=stdin,
+            head=call.line,
+            timeout=timeout,
+            over=call.over,
+            node_label=label,
         )
         try:
             code = self._programs.run(connection.argv(master), streams, connection.environ)

@@ -321,16 +321,16 @@ class ApplyEngine:
             self._emit(Event(EventType.STEP_PROGRESS, phase, change.address, data))
 
         return ApplyStep(
-            change.address,
-            change.action,
-            intent.key,
-            change.after or change.before or {},
-            recorded,
-            change.depends_on,
-            plan.resolved.get(change.address),
-            self._ledger.recorded,
-            progress,
-            lambda address: self._seconds.get(address, 0.0),
+            address=change.address,
+            action=change.action,
+            key=intent.key,
+            attributes=change.after or change.before or {},
+            recorded=recorded,
+            depends_on=change.depends_on,
+            resolved=plan.resolved.get(change.address),
+            lookup=self._ledger.recorded,
+            progress=progress,
+            seconds_of=lambda address: self._seconds.get(address, 0.0),
             cancelled=self._interrupt.cancelled,
             forecasts=self._forecasts.get(change.address, {}),
             identity=change.identity,
@@ -361,21 +361,21 @@ _PAST_VERBS = {
 def _start(change: Change, key: str, plan: Plan) -> IntentRequest:
     attributes = change.after or change.before or {}
     return IntentRequest(
-        change.address,
-        change.action.name.lower(),
-        change.provider,
-        key,
-        {
+        address=change.address,
+        action=change.action.name.lower(),
+        provider=change.provider,
+        key=key,
+        inputs={
             "cluster": attributes.get("cluster"),
             "attributes": change.after,
             "depends_on": list(map(str, change.depends_on)),
             "digest": change.approved_as or change_digest(change),
         },
-        change.approved_in or plan.digest,
-        change.reason or "",
-        change.seen,
+        plan=change.approved_in or plan.digest,
+        reason=change.reason or "",
+        seen=change.seen,
         # Whether to resume an attempt, possibly newer than the plan.
-        lambda attempt: (
+        same=lambda attempt: (
             change.reason is not ActionReason.BY_REQUEST and has_same_effect(attempt, change)
         ),
     )

@@ -120,14 +120,14 @@ def plan_from_flags(
     ``writes_lock`` is whether applying it writes the lock file; None if it isn't applied now.
     """
     plan_options = PlanOptions(
-        flags.destroy,
-        flags.refresh_only,
-        addresses(flags.targets, "--target"),
-        addresses(flags.excludes, "--exclude"),
-        addresses(flags.replaces, "--replace"),
-        flags.upgrade,
-        addresses(flags.runs, "ADDRESS"),
-        flags.delete_checkpoints,
+        destroy=flags.destroy,
+        refresh_only=flags.refresh_only,
+        targets=addresses(flags.targets, "--target"),
+        excludes=addresses(flags.excludes, "--exclude"),
+        replace=addresses(flags.replaces, "--replace"),
+        upgrade=flags.upgrade,
+        run=addresses(flags.runs, "ADDRESS"),
+        delete_checkpoints=flags.delete_checkpoints,
         reuse=not flags.no_reuse,
         overrides=tuple(f"{path}={value}" for path, value in flags.overrides.items()),
     )

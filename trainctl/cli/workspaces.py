@@ -31,18 +31,20 @@ def open_workspace(
 
     names = _UNTRUSTED_VARIABLES if flags.untrusted else os.environ
     settings = WorkspaceSettings(
-        session.directory,
-        {name: os.environ[name] for name in names if name in os.environ},
-        session.redactor,
-        lambda plan: import_module("trainctl.views.plan.json").plan_json(plan),  # slow to import
-        None if flags.untrusted else session.state_url,
-        session.environment,
-        flags.assignments,
-        JobOverrides(
+        directory=session.directory,
+        environ={name: os.environ[name] for name in names if name in os.environ},
+        redactor=session.redactor,
+        plan_json=lambda plan: import_module("trainctl.views.plan.json").plan_json(
+            plan
+        ),  # slow to import
+        state_url=None if flags.untrusted else session.state_url,
+        environment=session.environment,
+        variables=flags.assignments,
+        overrides=JobOverrides(
             flags.overrides,
             tuple(at.name for at in addresses(flags.targets, "--target") if at.kind is Kind.JOB),
         ),
-        tuple(flags.var_files or ()),
+        var_files=tuple(flags.var_files or ()),
         trust_file=flags.trust,
         policy_file=flags.policy,
         offline=flags.offline,

@@ -73,14 +73,14 @@ def build(
     problems += [*documents.problems, *checked.problems]
     only = _only_project(manifest, root, documents.directory)
     names = DeclaredNames(
-        checked.root,
-        root,
-        [only] if only is not None else _keys(root, "projects"),
-        _keys(root, "clusters") or ["local"],
-        _keys(root, "weights"),
-        _keys(root, "secrets"),
-        _keys(documents.root, "jobs"),
-        reported,
+        root=checked.root,
+        text=root,
+        projects=[only] if only is not None else _keys(root, "projects"),
+        clusters=_keys(root, "clusters") or ["local"],
+        weights=_keys(root, "weights"),
+        secrets=_keys(root, "secrets"),
+        jobs=_keys(documents.root, "jobs"),
+        reported=reported,
     )
     settings = ProviderSettings(provider_schema, provider_check, providers, names)
     secrets = make.secrets(manifest, names)
@@ -94,7 +94,13 @@ def build(
         resources[resource.address] = resource
     store = manifest.checkpoints or CheckpointsLocation()
     jobs = JobBuilder(
-        documents.directory, names, secrets, store, resources, expander.instances, manifest.jobs
+        directory=documents.directory,
+        names=names,
+        secrets=secrets,
+        store=store,
+        resources=resources,
+        instances=expander.instances,
+        declared=manifest.jobs,
     )
     for name, cache in manifest.caches.items():
         jobs.cache(name, cache)
@@ -162,14 +168,16 @@ def _desired(
     in_order = sorted(used, key=lambda address: address.rank()[:2])  # matrices keep their order
     ordered = {address: resources[address] for address in in_order}
     return DesiredState(
-        documents.directory,
-        ordered,
-        secrets,
-        tuple(name for name in manifest.clusters if Address(Kind.CLUSTER, name) in ordered),
-        _store(manifest.mirror),
-        store,
-        _store(manifest.state),
-        manifest.reuse_from,
+        directory=documents.directory,
+        resources=ordered,
+        secrets=secrets,
+        clusters=tuple(
+            name for name in manifest.clusters if Address(Kind.CLUSTER, name) in ordered
+        ),
+        mirror=_store(manifest.mirror),
+        checkpoints=store,
+        state=_store(manifest.state),
+        reuse_from=manifest.reuse_from,
         manifest_files=documents.files,
         manifest_digest=_digest(manifest, ordered, secrets, moved),
         moves=moved,

@@ -172,7 +172,13 @@ class Ledger:
         self._end(
             intent,
             lambda header: OutcomeEntry(
-                header, intent.id, intent.address, recorded, intent.action, intent.plan, error
+                header=header,
+                intent=intent.id,
+                address=intent.address,
+                recorded=recorded,
+                action=intent.action,
+                plan=intent.plan,
+                error=error,
             ),
         )
 

@@ -120,17 +120,17 @@ class StateReducer:
         """Return a copy of the state; the same object until something changes."""
         if self._state is None:
             self._state = State(
-                self.lineage,
-                self.serial,
-                self.position,
-                MappingProxyType(dict(self.resources)),
-                MappingProxyType(dict(self.open)),
-                MappingProxyType(dict(self.versions)),
-                MappingProxyType(dict(self.plans)),
-                MappingProxyType(dict(self.orphaned_intents)),
-                MappingProxyType(dict(self.approved)),
-                MappingProxyType(dict(self.forgotten)),
-                self.moved_to,
+                lineage=self.lineage,
+                serial=self.serial,
+                position=self.position,
+                resources=MappingProxyType(dict(self.resources)),
+                open_intents=MappingProxyType(dict(self.open)),
+                versions=MappingProxyType(dict(self.versions)),
+                plans=MappingProxyType(dict(self.plans)),
+                orphaned_intents=MappingProxyType(dict(self.orphaned_intents)),
+                approved=MappingProxyType(dict(self.approved)),
+                forgotten=MappingProxyType(dict(self.forgotten)),
+                moved_to=self.moved_to,
             )
         return self._state
 

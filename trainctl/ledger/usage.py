@@ -128,16 +128,16 @@ def _usage(run: RunRecord, job: RecordedResource, user: str, reducer: StateReduc
     places = zip(run.ranks, gpus, strict=True)
     prices = [_price(reducer, rank.node, count) for rank, count in places]
     return RunUsage(
-        run.id,
-        job.address,
-        spec.project,
-        {**labels, **spec.labels},
-        user.partition("@")[0],
-        run.started_at or 0.0,
-        None,
-        len(run.ranks),
-        sum(gpus),
-        None if None in prices else sum(filter(None, prices)),
+        id=run.id,
+        job=job.address,
+        project=spec.project,
+        labels={**labels, **spec.labels},
+        user=user.partition("@")[0],
+        started=run.started_at or 0.0,
+        ended=None,
+        nodes=len(run.ranks),
+        gpus=sum(gpus),
+        price_per_hour=None if None in prices else sum(filter(None, prices)),
     )
 
 

@@ -93,7 +93,13 @@ def of_error(
     """Convert an exception to an error diagnostic."""
     forbids = isinstance(failure, PermissionDenied)
     return Diagnostic(
-        Severity.ERROR, failure.code, failure.summary, failure.detail, address, where, forbids
+        severity=Severity.ERROR,
+        code=failure.code,
+        summary=failure.summary,
+        detail=failure.detail,
+        address=address,
+        where=where,
+        forbids=forbids,
     )
 
 

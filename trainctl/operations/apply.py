@@ -78,13 +78,15 @@ def apply(
     if not options.lockfile_readonly:
         services = replace(services, lock=_lock_writer(workspace, plan))
     engine = ApplyEngine(
-        workspace.ledger,
-        handlers(services),
-        emit,
-        interrupt,
-        workspace.agents.close,
-        options.parallelism,
-        lambda change: deferral_reason(change, workspace.agents, workspace.ledger.recorded),
+        ledger=workspace.ledger,
+        handlers=handlers(services),
+        emit=emit,
+        interrupt=interrupt,
+        give_up=workspace.agents.close,
+        parallelism=options.parallelism,
+        why_not_yet=lambda change: deferral_reason(
+            change, workspace.agents, workspace.ledger.recorded
+        ),
     )
     # Waiting runs that the plan does not change get their secrets now.
     unchanged = {change.address for change in plan.changes if change.action is Action.NOOP}

@@ -240,15 +240,15 @@ def node_usage(state: State, now: float) -> dict[str, NodeUsage]:
             is_idle = ends and not any(run.status.live for run in on_node)
             entry = quarantined(cluster).get(node.id)
             usage[node.id] = NodeUsage(
-                lost.get(node.id),
-                entry.since if entry else None,
-                entry.by if entry else None,
-                created_at,
-                price,
-                max(0.0, now - created_at) / 3600 * price
+                quarantine=lost.get(node.id),
+                since=entry.since if entry else None,
+                by=entry.by if entry else None,
+                created_at=created_at,
+                price_per_hour=price,
+                cost=max(0.0, now - created_at) / 3600 * price
                 if created_at and price is not None
                 else None,
-                max(ends) if is_idle else None,
+                idle_since=max(ends) if is_idle else None,
             )
     return usage
 

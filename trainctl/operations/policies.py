@@ -102,7 +102,15 @@ def _result(policy: PlanPolicy, form: Form, answer: bool | str, today: str) -> P
     else:
         waiver = None
     where, level, message = policy.where, policy.level, policy.message
-    return PolicyResult(policy.label, where, level, status, violations, message, waiver)
+    return PolicyResult(
+        policy=policy.label,
+        where=where,
+        level=level,
+        status=status,
+        violations=violations,
+        message=message,
+        waiver=waiver,
+    )
 
 
 def _violations(policy: PlanPolicy, form: Form, answer: bool | str) -> Iterator[PolicyViolation]:

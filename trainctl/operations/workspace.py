@@ -367,13 +367,13 @@ class Workspace:
             directory, lineage, self.owner, ", ".join(projects), self.excluded_paths
         )
         return Services(
-            self.agents,
-            self.mirror,
-            self.secrets,
-            context,
-            self.checkpoints,
-            self.mirror_at,
-            delete_checkpoints,
+            agents=self.agents,
+            mirror=self.mirror,
+            secrets=self.secrets,
+            context=context,
+            checkpoints=self.checkpoints,
+            mirror_at=self.mirror_at,
+            delete_checkpoints=delete_checkpoints,
         )
 
     @cached_property

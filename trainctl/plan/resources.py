@@ -134,13 +134,13 @@ def resource_context(inputs: PlanInputs, address: Address) -> ResourceContext:
     provider = resource.provider if resource else ""
     own = declared.lifecycle if declared else recorded.lifecycle if recorded else JobLifecycle()
     return ResourceContext(
-        address,
-        None if options.destroy else declared,
-        recorded,
-        _observed(inputs, address),
-        state.open_intents.get(address),
-        own,
-        state.versions.get(address, 0),
+        address=address,
+        resource=None if options.destroy else declared,
+        recorded=recorded,
+        observed=_observed(inputs, address),
+        intent=state.open_intents.get(address),
+        lifecycle=own,
+        seen=state.versions.get(address, 0),
         attempts=state.attempts(address),
         unrecorded_runs=inputs.unrecorded_runs.get(address, ()),
         replace=address in options.replace or address in options.run,

@@ -91,17 +91,17 @@ def _row(change: Change, facts: WeightsFacts | None, rate: float | None) -> Weig
     relayed_bytes = facts.relayed_bytes if facts else 0
     through_client = relayed_bytes if upstream is None else min(relayed_bytes, upstream)
     return WeightsRow(
-        change.address,
-        str(after.get("source", "")),
-        after.get("revision"),
-        after.get("pin"),
-        after.get("files"),
-        size,
-        mirrored,
-        upstream,
-        None if size is None else through_client,
-        change.outputs_after.get("listing"),
-        _seconds(upstream, rate),
+        address=change.address,
+        source=str(after.get("source", "")),
+        revision=after.get("revision"),
+        pin=after.get("pin"),
+        files=after.get("files"),
+        bytes=size,
+        bytes_mirrored=mirrored,
+        bytes_upstream=upstream,
+        bytes_through_client=None if size is None else through_client,
+        listing=change.outputs_after.get("listing"),
+        forecast_seconds=_seconds(upstream, rate),
     )
 
 

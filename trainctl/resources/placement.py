@@ -181,13 +181,13 @@ class RunPlacer:
             cached = response["cached"] or CacheQueryResponse(trees=[], blobs=[])
             bytes_there, space = _cached_bytes(files, cached)
             offer = NodeOffer(
-                node.id,
-                response["gpus"],
-                len(response["live"]),
-                bytes_there,
-                response["cpus"],
-                response["memory"],
-                space,
+                node=node.id,
+                gpus=response["gpus"],
+                runs=len(response["live"]),
+                bytes_there=bytes_there,
+                cpus=response["cpus"],
+                memory=response["memory"],
+                space=space,
             )
             return offer, response
 

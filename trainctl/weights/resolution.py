@@ -93,7 +93,7 @@ class SourceRequest:
         weights = self.weights
         allow, ignore = weights.allow_patterns or None, weights.ignore_patterns or None
         return LockEntry(
-            weights.source, allow, ignore, revision, pin, files, size,
+            source=weights.source, allow_patterns=allow, ignore_patterns=ignore, revision=revision, pin=pin, files=files, bytes=size,
             endpoint_url=weights.endpoint_url, name=weights.name,
         )  # fmt: skip
 

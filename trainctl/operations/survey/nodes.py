@@ -262,13 +262,13 @@ def _query_node(
     }
     claims = {address: count.claim for address, count in counts.items()}
     return NodeFacts(
-        node.id,
-        facts,
-        target,
-        node.gpus,
-        {address: count.tiers for address, count in counts.items()},
-        claims,
-        query.rates,
+        id=node.id,
+        reported=facts,
+        cache=target,
+        declared_gpus=node.gpus,
+        tiers={address: count.tiers for address, count in counts.items()},
+        claims=claims,
+        rates=query.rates,
         images=dict(zip(images, facts["images"], strict=True)),
         missing_requirements={job: problems for job, problems in missing.items() if problems},
         mirror=_mirror_proximity(workspace, query, node, facts),
