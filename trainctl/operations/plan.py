@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 from trainctl.errors import NodeError, StalePlan, StateError, TrainctlError
 from trainctl.inputs.code import changed_files
@@ -95,27 +96,16 @@ def create_plan(
         planned = {} if options.destroy else nodes.nodes
         offers = survey_offers(workspace, planned, survey.parallelism, online=online)
         observed, caches, unrecorded_runs = refreshing.result()
-    diagnostics = [*desired.warnings, *violations]
-    if not options.destroy:
-        diagnostics += find_problems(workspace, weights.facts, offers)
+    problems = () if options.destroy else find_problems(workspace, weights.facts, offers)
     reported = {violation.summary for violation in violations}  # each violation of trust once
-    diagnostics += (
+    of_weights = (
         item for item in weights.diagnostics if not (item.forbids and item.summary in reported)
     )
-    nodes.facts.prices.update(offered_prices(nodes.nodes, offers))
+    prices = nodes.facts.prices | offered_prices(nodes.nodes, offers)
     inputs = PlanInputs(
-        desired,
-        state,
-        edits=edits,
-        options=options,
-        lock_readonly=survey.writes_lock is False,
-        quarantined=quarantined_nodes(state),
-        policies=workspace.trust.policies,
-        starts=starts or {},
-        **vars(nodes.facts),
-    )
-    inputs = replace(
-        inputs,
+        **vars(replace(nodes.facts, prices=prices)),
+        desired=desired,
+        state=state,
         observed={**observed, **observe_mirrored(state, mirror)},
         unrecorded_runs=unrecorded_runs,
         code=code.trees,
@@ -124,19 +114,34 @@ def create_plan(
         batch_systems=batch_systems.result(),
         missing_requirements=code.missing_requirements,
         caches=caches,
-        diagnostics=(*diagnostics, *code.problems, *nodes.diagnostics),
+        edits=edits,
+        options=options,
+        lock_readonly=survey.writes_lock is False,
+        quarantined=quarantined_nodes(state),
+        policies=workspace.trust.policies,
+        starts=starts or {},
+        diagnostics=(
+            *desired.warnings,
+            *violations,
+            *problems,
+            *of_weights,
+            *code.problems,
+            *nodes.diagnostics,
+        ),
     )
-
-    def make(inputs: PlanInputs) -> Plan:
-        plan = make_plan(inputs)
-        if not plan.images:
-            return plan
-        from trainctl.operations.contents import resolve_images
-
-        return resolve_images(workspace, plan, offline=survey.offline)
-
+    make = partial(_make_plan, workspace, offline=survey.offline)
     plan = with_policies(workspace, plan_with_reuse(workspace, inputs, make, queries=online))
     return _with_contents(workspace, plan, code, offline=survey.offline)
+
+
+def _make_plan(workspace: Workspace, inputs: PlanInputs, *, offline: bool) -> Plan:
+    """Make a plan, with the digests of its images."""
+    plan = make_plan(inputs)
+    if not plan.images:
+        return plan
+    from trainctl.operations.contents import resolve_images  # slow to load
+
+    return resolve_images(workspace, plan, offline=offline)
 
 
 def _with_contents(
