@@ -116,14 +116,7 @@ def launch(
     ids = gpus or (("all",) if variables.get("BT_NUM_GPUS", "0") != "0" else ())
     image = container["image"]
     container_spec = ContainerSpec(
-        image=image,
-        directory=run.directory,
-        name=name,
-        binds=binds,
-        variables=inside,
-        gpus=ids,
-        limits=limits,
-        access=access,
+        image, run.directory, name, binds, inside, gpus=ids, limits=limits, access=access
     )
     argv, engine_variables = engine_command(engine, container_spec, root=os.geteuid() == 0)
     persistent = {str(link["target"]) for link in spec.get("links", [])}
