@@ -57,7 +57,7 @@ class ProjectContext:
 class Agents:
     """Opens each node's transport once and closes all of them at the end; thread-safe.
 
-    ``cache`` is the directory of the node program's bytecode, used by nodes with this Python version.
+    ``cache`` is the directory of the node program's digest, and of its bytecode for nodes with this Python version.
     """
 
     def __init__(self, providers: Providers, cache: Path | None = None) -> None:
