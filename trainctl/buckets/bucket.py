@@ -273,7 +273,8 @@ class Bucket:
             import obstore
 
             access, name = self._settings.access, key
-            if not isinstance(access, SIGNING):
+            is_billed = self.location.scheme == "gs" and self.location.requester_pays
+            if is_billed or not isinstance(access, SIGNING):  # obstore signs no project to bill
                 return None
             if isinstance(access, AzureKey):
                 blob = "/".join(filter(None, (self.location.prefix, key)))

@@ -34,14 +34,16 @@ class ServiceAccount:
     """The JSON key of a Google service account."""
 
     document: str = field(repr=False)
+    project: str | None = None
 
 
 @dataclass(frozen=True)
 class BearerToken:
-    """A bearer token."""
+    """A bearer token; ``project``: to bill, only for Google."""
 
     token: str = field(repr=False)
     expires_at: datetime | None = None
+    project: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,11 +91,11 @@ def parse_credential(scheme: str, text: str, origin: str) -> BucketCredential:
     return _READERS[scheme](text.strip(), _CredentialParser(scheme, origin))
 
 
-def encode_token(token: str, expires_at: datetime | None) -> str:
+def encode_token(token: str, expires_at: datetime | None, project: str | None = None) -> str:
     """Encode an access token as a credential's text."""
-    return json.dumps(
-        {"access_token": token, **({"expires_at": expires_at.isoformat()} if expires_at else {})}
-    )
+    document = {"access_token": token, "project_id": project}
+    document["expires_at"] = expires_at.isoformat() if expires_at else None
+    return json.dumps({name: value for name, value in document.items() if value})
 
 
 def secret_values(access: BucketCredential) -> tuple[str, ...]:
@@ -161,7 +163,8 @@ def _aws(text: str, parser: _CredentialParser) -> AwsKeys:
 
 def _bearer(document: Mapping[str, object], parser: _CredentialParser) -> BearerToken:
     expires_at = _parse_time(parser.text(document, "expires_at"), parser)
-    return BearerToken(parser.require(document, "access_token"), expires_at)
+    project = parser.text(document, "project_id")
+    return BearerToken(parser.require(document, "access_token"), expires_at, project)
 
 
 def _google(text: str, parser: _CredentialParser) -> ServiceAccount | BearerToken:
@@ -174,7 +177,7 @@ def _google(text: str, parser: _CredentialParser) -> ServiceAccount | BearerToke
         parser.require(document, name)
     if not isinstance(document.get("private_key"), str):
         raise parser.error("has no 'private_key'")
-    return ServiceAccount(text)
+    return ServiceAccount(text, parser.text(document, "project_id"))
 
 
 def _azure(

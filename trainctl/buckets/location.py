@@ -30,7 +30,7 @@ class BucketLocation:
     ``prefix``: directory in the bucket, without a ``/`` at either end, or empty. ``endpoint_source``: the environment
     variable that sets the endpoint, None if the caller does, ``PLATFORM`` if the caller sets the platform's default.
     ``encryption`` and ``kms_key``: S3's server-side encryption of new objects, None for the bucket's default.
-    ``requester_pays``: S3 bills this client. ``virtual``: the bucket's name is part of the host name.
+    ``requester_pays``: S3 or Google bills this client. ``virtual``: the bucket's name is part of the host name.
     """
 
     scheme: str

@@ -328,7 +328,8 @@ def _google_token(
         credentials.refresh(partial(request, timeout=SILENCE_SECONDS))
     expires_at = credentials.expiry.replace(tzinfo=UTC) if credentials.expiry else None
     renew = partial(_google_token, make, origin, proxies=proxies)
-    return SourceCredential(encode_token(credentials.token, expires_at), origin, renew=renew)
+    text = encode_token(credentials.token, expires_at, credentials.quota_project_id)
+    return SourceCredential(text, origin, renew=renew)
 
 
 _AZURE_STORAGE = "https://storage.azure.com/.default"

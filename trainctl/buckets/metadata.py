@@ -108,6 +108,8 @@ class MetadataClient:
         text = sigv4.quote_query([*query.items()])
         if location.scheme == "gs" and method == "HEAD":
             headers["Accept-Encoding"] = "gzip"  # otherwise Google decompresses
+        if location.scheme == "gs":
+            headers |= self._settings.billing_headers
         if location.scheme == "azure":
             headers["x-ms-version"] = kinds.SAS_VERSION
         if isinstance(access, kinds.AwsKeys):
@@ -136,8 +138,7 @@ class MetadataClient:
     def _signature(
         self, access: kinds.AwsKeys, method: str, url: str, query: Mapping[str, str]
     ) -> Mapping[str, str]:
-        parts, payer = urlsplit(url), self._settings.location.requester_pays
-        more = {"x-amz-request-payer": "requester"} if payer else {}
+        parts, more = urlsplit(url), dict(self._settings.billing_headers)
         if query and (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn")):
             more["x-amz-optional-object-attributes"] = "RestoreStatus"
         target = sigv4.RequestTarget(method, parts.netloc, unquote(parts.path), [*query.items()])

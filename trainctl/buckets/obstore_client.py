@@ -95,6 +95,23 @@ class BucketSettings:
         )
 
     @property
+    def billing_headers(self) -> Mapping[str, str]:
+        """Headers that say who pays for requests; Google bills a project."""
+        if not self.location.requester_pays:
+            return {}
+        if self.location.scheme == "s3":
+            return {"x-amz-request-payer": "requester"}
+        names = ("GOOGLE_CLOUD_QUOTA_PROJECT", "GOOGLE_CLOUD_PROJECT")
+        own = getattr(self.access, "project", None)
+        project = next(filter(None, (*map(self.environ.get, names), own)), None)
+        if project is None:
+            raise SourceError(
+                f"{self.location.url}: no project to bill for requester_pays",
+                "Set GOOGLE_CLOUD_PROJECT to the project.",
+            )
+        return {"x-goog-user-project": project}
+
+    @property
     def custom_endpoint(self) -> str | None:
         """The server's URL if it is not the platform's own."""
         configured = self._configured_endpoint
@@ -133,7 +150,7 @@ def open_client(settings: BucketSettings, *, long: bool = False, sent: int = 0) 
     }
     if location.scheme == "gs":
         # otherwise Google decompresses objects that are stored with Content-Encoding: gzip
-        options["default_headers"] = {"Accept-Encoding": "gzip"}
+        options["default_headers"] = {"Accept-Encoding": "gzip", **settings.billing_headers}
     certificates = b"\n".join(
         _read(name, environ[name]) for name in _CERTIFICATES if environ.get(name)
     )

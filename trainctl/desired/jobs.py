@@ -288,9 +288,8 @@ class JobBuilder:
 
     def _check_accelerator(self, section: Job, path: ManifestPath) -> None:
         kind = (section.compute.accelerator or "").partition(":")[0]
-        meant = (
-            nearest(kind, KNOWN_ACCELERATORS) if kind and kind not in KNOWN_ACCELERATORS else None
-        )
+        is_unknown = kind[:1].isalpha() and kind not in KNOWN_ACCELERATORS
+        meant = nearest(kind, KNOWN_ACCELERATORS) if is_unknown else None
         if meant is not None:
             self.warnings.append(
                 warning(

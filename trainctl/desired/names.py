@@ -202,7 +202,7 @@ def _resolve(
     project = named or (by.jobs.get(job, by.project) if job else by.project)
     own = project == by.project and run is None and job in (None, by.address)
     return CheckpointSelector(
-        project, str(job) if job else None, run, name, optional=name is None and own
+        project, str(job) if job else None, run, name, name is None and own, reference.force
     )
 
 

@@ -18,7 +18,7 @@ class SourceCredential:
 
     For buckets, ``value`` has the format of ``trainctl.buckets.credentials``, empty for unsigned requests. ``endpoint``
     is the manifest's endpoint URL. ``renew`` returns the next credential after expiry. ``withheld_reason``: why an
-    existing credential is not sent to an untrusted server. ``requester_pays``: S3 may bill its account.
+    existing credential is not sent to an untrusted server. ``requester_pays``: it may be billed.
     """
 
     value: str

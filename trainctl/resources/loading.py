@@ -17,6 +17,7 @@ from trainctl.errors import InsufficientSpace, TrainctlError
 from trainctl.inputs.checkpoints import CheckpointAccess, loadable_runs, reference_of
 from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.run import RunRecord
+from trainctl.model.specs.runtime import CheckpointSelector
 from trainctl.resources.checkpoints import CheckpointClient, Row
 from trainctl.resources.delivery import Delivery, PlacedRank
 from trainctl.resources.mirror_access import MirrorAccess, NodeFilesAccess, NodeServer
@@ -48,7 +49,7 @@ class CheckpointLoader:
             runs = list(loadable_runs(load, self.access.state()))
             reference = reference_of(load, runs, self.step.lookup)
             follows = any(candidate.key in followed for candidate in runs)
-            newest = None if follows else self._choose(runs, load.name)
+            newest = None if follows else self._choose(runs, load)
             if newest is not None:
                 client, rows = newest
                 chosen[client.prefix, rows[0]["name"]] = reference, client, rows
@@ -62,9 +63,9 @@ class CheckpointLoader:
         )
 
     def _choose(
-        self, runs: Sequence[RunRecord], name: str | None
+        self, runs: Sequence[RunRecord], load: CheckpointSelector
     ) -> tuple[CheckpointClient, Sequence[Row]] | None:
-        """Return the newest complete checkpoint of the runs, with this name if given."""
+        """Return the newest complete checkpoint of the runs that is meant."""
         clients = [CheckpointClient(self.control, self.access, run) for run in runs]
 
         def query(client: CheckpointClient) -> list[Row]:
@@ -73,9 +74,10 @@ class CheckpointLoader:
                     client.upload()
             states = ("complete", "unfinished")  # one unfinished rank rules out its checkpoint
             rows = [row for row in client.rows() if row["state"] in states]
-            return [row for row in rows if name in (None, row["name"])]
+            return [row for row in rows if load.name in (None, row["name"])]
 
-        newest = newest_checkpoint(dict(enumerate(each(query, clients, _AT_ONCE))))
+        found = dict(enumerate(each(query, clients, _AT_ONCE)))
+        newest = newest_checkpoint(found, force=load.force)
         return newest and (clients[newest[0]], newest[1])
 
     def _add(

@@ -96,11 +96,11 @@ class BucketSource:
         return self._signed(resolved, file, credential, "GET")
 
     def needs_relay(self, file: SourceFile, credential: SourceCredential | None) -> bool:
-        """Return whether the credential can't sign URLs, as tokens and shared signatures."""
+        """Return whether URLs can't be signed: for tokens, shared signatures and a project to bill."""
         sent = _signing_credential(credential)
-        return sent is not None and not isinstance(
-            parse_credential(self._scheme, sent.value, sent.origin), SIGNING
-        )
+        if sent is None or (self._scheme == "gs" and sent.requester_pays):
+            return sent is not None
+        return not isinstance(parse_credential(self._scheme, sent.value, sent.origin), SIGNING)
 
     def stat(
         self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None

@@ -71,11 +71,16 @@ class SavedRun:
         return RunEnd(True, time.time(), {"status": "TRAINING_JOB_COMPLETED"})
 
     def load(
-        self, name: str | None = None, job: str | None = "sft", runs: Sequence[str] = ()
+        self,
+        name: str | None = None,
+        job: str | None = "sft",
+        runs: Sequence[str] = (),
+        *,
+        force: bool = False,
     ) -> tuple[Path, list[dict[str, Any]]]:
         """Where the project's next run finds the checkpoints that it loads, and their rows."""
         reference = {
-            "project": "demo", "job": job, "run": None, "name": name, "optional": False, "runs": [*runs]
+            "project": "demo", "job": job, "run": None, "name": name, "optional": False, "force": force, "runs": [*runs]
         }  # fmt: skip
         following = NodeRun(self.run.layout, "run-9")
         spec: Any = {**self.spec, "load": [reference]}

@@ -34,7 +34,7 @@ def test_every_form_of_a_secret_is_parsed() -> None:
     assert parse_credential("s3", json.dumps(KEYS), "secret a") == AwsKeys(KEY_ID, SECRET)
     assert parse_credential("r2", json.dumps(more), "secret a") == session
     account = json.dumps(service_account())
-    assert parse_credential("gs", account, "secret g") == ServiceAccount(account)
+    assert parse_credential("gs", account, "secret g") == ServiceAccount(account, "demo")
     assert parse_credential("gs", '{"access_token": "ya29.x"}', "secret g") == BearerToken("ya29.x")
     text = f"AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY};BlobEndpoint=http://127.0.0.1:1/x"
     key = AzureKey(ACCOUNT_KEY, ACCOUNT, "http://127.0.0.1:1/x")

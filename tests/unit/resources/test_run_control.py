@@ -16,6 +16,7 @@ from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import ClusterSpec, DesiredResource
+from trainctl.model.specs.runtime import CheckpointSelector
 from trainctl.plugin_api.provider import Capabilities, Node, Provider, ResourceStatus
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import Agents
@@ -139,7 +140,7 @@ def test_a_removed_cluster_has_no_checkpoints() -> None:
     """And blocks no start of other runs."""
     access: Any = SimpleNamespace(location={})
     loader = CheckpointLoader(access, RunControl(access, lambda _: None), access, access, str)
-    assert loader._choose([run_of(S.COMPLETED, S.COMPLETED)], None) is None
+    assert loader._choose([run_of(S.COMPLETED, S.COMPLETED)], CheckpointSelector("p")) is None
 
 
 def test_a_run_spec_has_no_secret_values() -> None:

@@ -233,6 +233,28 @@ def test_the_requester_pays_for_lists_and_files() -> None:
     assert "x-amz-request-payer=requester" in url
 
 
+def test_google_bills_a_project_for_lists_and_files() -> None:
+    """No URL is signed, as obstore can't sign the project: the client relays the bytes."""
+
+    def respond(request: RawRequest) -> bytes:
+        is_list = "list-type" in request.target
+        return listing({"d/x": 3}) if is_list else raw_response(b"abc", **DATED)
+
+    token = replace(KEYS, value='{"access_token": "t", "project_id": "of-login"}')
+    for environ, project in (({}, "of-login"), ({"GOOGLE_CLOUD_PROJECT": "mine"}, "mine")):
+        with serve_responses(respond) as server:
+            pays = replace(token, endpoint=server.url, requester_pays=True)
+            source = BucketSource("gs", environ=environ)
+            resolved = source.resolve("gs://models/d", None, pays)
+            with source.open(resolved, resolved.files[0], 0, pays) as body:
+                assert b"".join(body) == b"abc"
+        assert {r.headers.get("x-goog-user-project") for r in server.heard} == {project}
+        assert source.needs_relay(resolved.files[0], pays)
+    nameless = replace(pays, value='{"access_token": "t"}')
+    with pytest.raises(SourceError, match="no project to bill"):
+        BucketSource("gs", environ={}).resolve("gs://models/d", None, nameless)
+
+
 def test_many_pages_are_one_source(tmp_path: Path) -> None:
     """More objects than a page holds are all there, once."""
     with rclone(tmp_path / "rclone") as bucket:

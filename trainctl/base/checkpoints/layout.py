@@ -295,14 +295,14 @@ def _finished(rows: Sequence[_RowT]) -> List[_RowT]:
     return [row for row in rows if row["name"] not in unfinished]
 
 
-def newest_checkpoint(runs: Mapping[_RunT, Sequence[_RowT]]) -> Optional[Tuple[_RunT, List[_RowT]]]:
-    """Return the run with the newest finished checkpoint, and its rows; None without any."""
-    finished = {run: _finished(rows) for run, rows in runs.items()}
-    if not any(finished.values()):
+def newest_checkpoint(
+    runs: Mapping[_RunT, Sequence[_RowT]], *, force: bool = False
+) -> Optional[Tuple[_RunT, List[_RowT]]]:
+    """Return the run with the newest finished (``force``: any) checkpoint, and its rows; None without any."""
+    usable = {run: rows if force else _finished(rows) for run, rows in runs.items()}
+    if not any(usable.values()):
         return None
-    newest, rows = max(
-        finished.items(), key=lambda item: max(map(recency_key, item[1]), default=())
-    )
+    newest, rows = max(usable.items(), key=lambda item: max(map(recency_key, item[1]), default=()))
     name = _newest_common(rows) or max(rows, key=recency_key)["name"]
     ranks = [row for row in rows if row["name"] == name]
     return newest, sorted(ranks, key=lambda row: int(row["rank"]))

@@ -80,13 +80,14 @@ class CheckpointQuery(TypedDict, total=False):
 
 
 class CheckpointLoad(CheckpointQuery, total=False):
-    """Checkpoints that a run starts with.
+    """Checkpoints that a run starts with; with ``force`` also unfinished ones.
 
     ``runs``: paths of the job's runs in the store; empty: all that are stored under its name. ``place``: their store if
     it isn't that of the run.
     """
 
     optional: bool
+    force: bool
     runs: List[str]
     place: Mapping[str, Any]
 

@@ -164,7 +164,7 @@ class SourceAuth(CheckedSection):
 
 @dataclass(frozen=True, slots=True)
 class SourceAuthSpec(SourceAuth):
-    """Credential and endpoint of a source. ``requester_pays``: S3 bills its account."""
+    """Credential and endpoint of a source. ``requester_pays``: it is billed."""
 
     auth_method: str | None = field(default=None, metadata=OMIT_EMPTY)  # type: ignore[assignment]  # only an endpoint
     requester_pays: bool = field(default=False, metadata=OMIT_EMPTY)

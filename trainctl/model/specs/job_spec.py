@@ -40,7 +40,8 @@ IN_PLACE = {"in_place": True}
 _OPTIONAL_IN_PLACE = {**OMIT_EMPTY, **IN_PLACE}
 MEMORY = r"[0-9]+(?:\.[0-9]+)?(?:[kMGTPE]|[KMGTPE]i)?"
 NO_ACCELERATOR = "none"
-ACCELERATOR = r"([A-Za-z][A-Za-z0-9_-]*)(?::([0-9]+))?"
+ACCELERATOR = r"(?![0-9]{1,3}(?:[xX:]|$))([A-Za-z0-9][A-Za-z0-9._-]*)(?::([0-9]+))?"
+"""A type may begin with a digit, as 3090 and 1g.10gb do; 8, 8:1 and 8xH100 are mistakes."""
 KNOWN_ACCELERATORS = (
     *("B10", "T4", "L4", "A10G", "V100", "A100", "A100_40GB", "H100", "H200", "H100_40GB", "B200"),
     *("L40S", "RTX_PRO_6000", "B300", "GB300"),

@@ -88,21 +88,24 @@ class CheckpointReference(CheckedSection):
     the name of the sweep means the same combination."""
     project_name: DisplayName | None = None
     """Project; default: that of the job, or of ``job_id``."""
+    force: bool = False
+    """With ``named``: use it even if it is unfinished."""
 
     def check_keys(self, written: Set[str]) -> None:
-        """Require a name and a job for a named checkpoint; refuse a name for the latest."""
+        """Require a name and a job for a named checkpoint; refuse what the latest can't have."""
         if self.typ in _NAMED and not (self.checkpoint_name and self.job_id):
             raise validation_error(
                 "a named checkpoint requires checkpoint_name and job_id",
                 "Use for example {typ: named, job_id: sft, checkpoint_name: checkpoint-120}.",
                 code="missing-key",
             )
-        if self.typ not in _NAMED and self.checkpoint_name:
-            raise validation_error(
-                "checkpoint_name can't be used with the latest checkpoint",
-                "Use typ: named, or remove checkpoint_name.",
-                code="redundant-key",
-            )
+        for key in ("checkpoint_name", "force") if self.typ not in _NAMED else ():
+            if getattr(self, key):
+                raise validation_error(
+                    f"{key} can't be used with the latest checkpoint",
+                    f"Use typ: named, or remove {key}.",
+                    code="redundant-key",
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ class LoadCheckpointConfig(CheckedSection):
 class CheckpointSelector:
     """A checkpoint of a project, job or run; ``name`` None means the newest.
 
-    ``optional``: the run starts also without it.
+    ``optional``: the run starts also without it. ``force``: it may be unfinished.
     """
 
     project: str
@@ -132,6 +135,7 @@ class CheckpointSelector:
     run: str | None = None
     name: str | None = None
     optional: bool = False
+    force: bool = field(default=False, metadata=OMIT_EMPTY)
 
 
 @dataclass(frozen=True, slots=True)

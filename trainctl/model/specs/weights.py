@@ -107,7 +107,8 @@ class InlineWeights(CheckedSection):
     endpoint_url: EndpointUrl | None = None
     """Custom endpoint URL, for example of an S3-compatible server; same as ``auth.endpoint_url``."""
     requester_pays: bool = False
-    """Bill requests to the credential's account, as Requester Pays buckets of ``s3://`` need."""
+    """Bill requests, as Requester Pays buckets need: of ``s3://`` to the credential's account, of
+    ``gs://`` to the project in ``GOOGLE_CLOUD_PROJECT`` or of the credential."""
     allow_patterns: AllowPatterns | None = None
     """Include only files that match a pattern; ``*`` crosses ``/``."""
     ignore_patterns: Texts | None = None
@@ -149,7 +150,7 @@ class InlineWeights(CheckedSection):
                 "Keep 'endpoint_url' next to the source or in 'auth', not both.",
                 code="redundant-key",
             )
-        if self.requester_pays and scheme != "s3":
+        if self.requester_pays and scheme not in ("s3", "gs"):
             raise validation_error(
                 f"requester_pays can't be used with {scheme}: sources",
                 "Remove 'requester_pays'.",

@@ -77,7 +77,9 @@ def _find(
             manifest for manifest in source.manifests() if name in (None, manifest["name"])
         ]
         jobs.setdefault(job, {})[source] = manifests
-    newest = [ranks for ranks in map(newest_checkpoint, jobs.values()) if ranks is not None]
+    force = reference["force"]
+    found = (newest_checkpoint(runs, force=force) for runs in jobs.values())
+    newest = [ranks for ranks in found if ranks is not None]
     if not newest:
         if reference["optional"]:
             return []
@@ -87,7 +89,11 @@ def _find(
         words.append(f"in project {reference['project']}")
         names = [
             f"{run.prefix}: {manifest['name']}"
-            + (f" (unfinished: {manifest['unfinished']})" if manifest.get("unfinished") else "")
+            + (
+                f" (unfinished: {manifest['unfinished']}; force: true uses it)"
+                if manifest.get("unfinished")
+                else ""
+            )
             for run in list_runs(store, reference["project"])
             for manifest in run.manifests()
         ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from socket import gethostname
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from trainctl.base.filesystem.files import make_directory, read_json, remove_tree, write_json
@@ -28,8 +29,8 @@ _CHOWN_SECONDS = 600.0  # datasets of millions of files
 
 
 def record_container(directory: Path, engine: str, image: str, ours: Sequence[str]) -> None:
-    """Record that a container may exist; ``ours``: directories of the user's files."""
-    document = {"engine": engine, "image": image, "ours": list(ours)}
+    """Record that a container may exist on this host; ``ours``: directories of the user's files."""
+    document = {"engine": engine, "image": image, "ours": list(ours), "host": gethostname()}
     write_json(directory / "container.json", document)
     if engine == APPTAINER:
         remove_tree(scratch_directory(directory))  # of an earlier attempt
@@ -49,7 +50,7 @@ def remove_container(directory: Path) -> None:
         is_removed = _remove(str(record["engine"]), directory)
         if is_removed:
             _restore_ownership(record)
-    if is_removed:
+    if is_removed and record["host"] == gethostname():  # those of a batch system have other hosts
         with contextlib.suppress(FileNotFoundError):  # removed by another process
             path.unlink()
 

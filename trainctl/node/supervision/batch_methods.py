@@ -25,6 +25,7 @@ from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import AWAITED_SIGNALS
 from trainctl.node.runs.record import NodeRun, checkpoint_bytes, gpus_of
 from trainctl.node.supervision.preflight import check_allocation
+from trainctl.node.supervision.run_methods import remove_containers
 from trainctl.node.supervision.supervisor import LaunchRequest, run_in_foreground
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout
@@ -70,6 +71,7 @@ def run_rank(request: protocol.RunRankRequest, emit: Emit) -> protocol.RankRespo
         spec = {**spec, "cache": os.path.expandvars(request["node_cache"])}
     run = _rank_run(request["root"], request["key"], rank, spec)
     run.begin_batch_start(restart, os.environ.get(request["host"], ""))
+    remove_containers(run.layout)
     rendezvous = None
     if spec["gang"] and rank:
         leader = _rank_run(request["root"], request["key"], 0)

@@ -16,7 +16,7 @@ from trainctl.base.filesystem.files import (
 from trainctl.base.protocol import runs as protocol
 from trainctl.base.protocol.method import RunRequest
 from trainctl.base.protocol.runs import RunInputs, RunSpec
-from trainctl.base.system.processes import descendants, is_alive
+from trainctl.base.system.processes import Process, descendants, is_alive, is_dead
 from trainctl.errors import LockHeld, NodeError, UnknownOnNode
 from trainctl.node.cache.holds import CacheHolds
 from trainctl.node.containers import cleanup
@@ -92,6 +92,7 @@ def find_run(request: protocol.FindRunRequest, emit: Emit) -> protocol.FindRunRe
 def stop(request: protocol.StopRequest, emit: Emit) -> protocol.RunReport:
     """Stop a run and wait for its end, with an event each second."""
     run = NodeRun(Layout(request["root"]), request["key"])
+    remove_containers(run.layout)
     spec = run.spec
     if spec is None and run.layout.root.is_dir():  # don't recreate a destroyed node
         make_directory(run.directory)
@@ -126,6 +127,14 @@ def stop(request: protocol.StopRequest, emit: Emit) -> protocol.RunReport:
         f"run {run.key} did not stop: PID {pid} is still running",
         "Retry with a longer --grace.",
     )
+
+
+def remove_containers(layout: Layout) -> None:
+    """Remove the containers that ended runs left on this host."""
+    for path in layout.runs.glob("*/container.json"):
+        holder = NodeRun(layout, path.parent.name).supervisor
+        if holder is not None and is_dead(Process(**holder)):
+            cleanup.remove_container(path.parent)
 
 
 def remove(request: protocol.RunCacheRequest, emit: Emit) -> protocol.RemoveResponse:

@@ -13,7 +13,7 @@ from trainctl.base.system.processes import is_alive
 from trainctl.errors import LockHeld, UnknownOnNode
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import NodeRun
-from trainctl.node.supervision.run_methods import status_of
+from trainctl.node.supervision.run_methods import remove_containers, status_of
 from trainctl.node.supervision.supervisor import LaunchRequest, spawn
 from trainctl.node.system import layout as names
 from trainctl.node.system.host import send_signal
@@ -31,6 +31,7 @@ def start(request: StartRequest, emit: Emit) -> StartResponse:
     """
     spec = request["run"]
     run = NodeRun(Layout(request["root"], spec.get("cache")), spec["key"])
+    remove_containers(run.layout)
     # the supervisor of an older attempt writes no record any more
     holder = run.supervisor if run.create(spec) else None
     deadline = time.monotonic() + _END_SECONDS

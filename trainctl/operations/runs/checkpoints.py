@@ -60,10 +60,10 @@ def checkpoints_of(workspace: Workspace, run: JobRun) -> CheckpointClient:
     return CheckpointClient(run_control(workspace, run.state), workspace.checkpoints, run.record)
 
 
-def complete_rows(workspace: Workspace, run: JobRun) -> list[dict[str, Any]]:
-    """Return the complete checkpoints of a run; NodeUnreachable if unknown."""
+def stored_rows(workspace: Workspace, run: JobRun) -> list[dict[str, Any]]:
+    """Return the complete and unfinished checkpoints of a run; NodeUnreachable if unknown."""
     rows = checkpoints_of(workspace, run).rows()
-    return [row for row in rows if row["state"] == "complete"]
+    return [row for row in rows if row["state"] in ("complete", "unfinished")]
 
 
 def known_checkpoints(

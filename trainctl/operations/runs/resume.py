@@ -91,12 +91,12 @@ def plan_with_resumes(
 
 def find_newest_checkpoint(workspace: Workspace, job: RecordedResource) -> Checkpoint:
     """Return the newest complete checkpoint of all of a job's runs."""
-    from trainctl.operations.runs.checkpoints import checkpoint_from, complete_rows  # slow to load
+    from trainctl.operations.runs.checkpoints import checkpoint_from, stored_rows  # slow to load
 
     runs = runs_of(job)
     started = {record.id: JobRun(job, record) for record in runs if record.started_at is not None}
     newest = newest_checkpoint(
-        {run_id: complete_rows(workspace, run) for run_id, run in started.items()}
+        {run_id: stored_rows(workspace, run) for run_id, run in started.items()}
     )
     if newest is None:
         checked = ", ".join(f"{run.number} ({run.id})" for run in runs)

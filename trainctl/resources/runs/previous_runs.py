@@ -239,7 +239,7 @@ def prepare_start(
     for checkpoint in repeated.reported.get("loaded") or ():
         project, _, folder = str(checkpoint["run"]).split("/")
         run_id, name = folder.partition("-")[2], str(checkpoint["name"])
-        loaded.append(CheckpointSelector(project, run=run_id, name=name))
+        loaded.append(CheckpointSelector(project, run=run_id, name=name, force=True))
     if loaded:
         again = _with_checkpoints(again, list(dict.fromkeys(loaded)))
     return RunStart(again, repeated)

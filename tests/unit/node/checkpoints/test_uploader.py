@@ -103,12 +103,13 @@ def test_finished_files_and_complete_checkpoints_are_stored(
             assert loaded(run, name) == [(PREFIX, name)]
 
 
-def test_an_unfinished_checkpoint_is_not_loaded_by_its_name(run: SavedRun) -> None:
+def test_an_unfinished_checkpoint_is_loaded_by_force_only(run: SavedRun) -> None:
     _save(run, {"checkpoint-1": {"model.bin": "1", "checkpoint-is-incomplete.txt": ""}}, None)
     run.finish()
     with pytest.raises(TrainctlError, match="no complete checkpoint 'checkpoint-1'") as caught:
         loaded(run, "checkpoint-1")
-    assert "checkpoint-1 (unfinished: checkpoint-is-incomplete.txt is left)" in caught.value.detail
+    assert "(unfinished: checkpoint-is-incomplete.txt is left; force" in caught.value.detail
+    assert [row["name"] for row in run.load("checkpoint-1", force=True)[1]] == ["checkpoint-1"]
 
 
 def test_a_file_that_is_open_for_writing_is_not_finished(

@@ -14,6 +14,7 @@ import pytest
 from tests.support.machines.containers import EngineHarness, container
 from tests.support.node_program.nodes import NodeHarness, all_text_below, is_alive, wait_for
 from trainctl.base.system.processes import find_by_environment
+from trainctl.node.containers.engines import LABEL
 
 pytestmark = pytest.mark.integration
 
@@ -236,3 +237,25 @@ def test_the_images_working_directory_is_copied_below_the_code(
 
     assert done["status"] == COMPLETED, held.log()
     assert held.log().split() == ["code", "image", "deep", "a", "b", "d", "model.bin", "image"]
+
+
+@pytest.mark.parametrize("method", ["start", "stop"])
+def test_what_an_ended_run_left_is_removed_later(
+    held: NodeHarness, engine: EngineHarness, method: str
+) -> None:
+    """As if the engine had not responded at its end."""
+    if engine.name == "apptainer":
+        pytest.skip("has no containers of its own")
+    start_lasting(held, engine)
+    path = held.directory() / "container.json"
+    record = path.read_text()
+    held.call("stop", {"key": "run-1", "grace_seconds": 0})
+    label = f"{LABEL}={held.directory()}"
+    engine("run", "--detach", "--label", label, engine.small, "sleep", "60")
+    path.write_text(record)
+    assert len(engine.containers()) == 1
+    if method == "start":
+        held.start(held.spec("true", key="run-2"))
+    else:
+        held.call("stop", {"key": "run-1", "grace_seconds": 0})
+    assert (engine.containers(), path.exists()) == ([], False)
