@@ -22,6 +22,7 @@ from urllib.parse import quote, urlsplit
 
 from trainctl.base.http import HttpClient, HttpError
 from trainctl.base.http.refusals import server_message
+from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.network.tls import client_context
 from trainctl.buckets.credentials import encode_token
 from trainctl.errors import (
@@ -49,6 +50,9 @@ _NO_CREDENTIAL_ERRORS = (
     "DefaultCredentialsError",
 )
 """Exceptions of the libraries for a missing credential."""
+_ENTRA_MESSAGE = compile_lazily(r"AADSTS\d+: .*?(?=\.? Trace ID:|[\r\n]|$)")
+_TOKEN = compile_lazily(r"\b(?:eyJ|ya29\.)[\w.~+/=-]+")
+"""Tokens that a server may repeat."""
 
 for _name in ("azure", "google", "msal"):  # keep unredacted warnings off stderr
     logging.getLogger(_name).addHandler(logging.NullHandler())
@@ -56,7 +60,7 @@ for _name in ("azure", "google", "msal"):  # keep unredacted warnings off stderr
 
 @contextmanager
 def token_errors(platform: str, origin: str) -> Iterator[None]:
-    """Translate a library's exceptions without their text, which may hold secrets; repeat the message of AWS."""
+    """Translate a library's exceptions without their text, which may hold secrets; repeat the server's message."""
     package, extra, advice = _PACKAGES[platform]
     try:
         yield
@@ -87,9 +91,13 @@ def _translate(error: Exception, platform: str, origin: str, advice: str) -> Sou
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's
         refusal = response.get("Error", {})
-        name = str(refusal.get("Code", name))
-        message = server_message({}, json.dumps(refusal.get("Message")).encode())
-        said = f": {message}" if message else ""
+        name, said = str(refusal.get("Code", name)), json.dumps(refusal.get("Message"))
+    elif platform == "Google" and len(error.args) > 1:  # the response
+        said = error.args[1] if isinstance(error.args[1], str) else json.dumps(error.args[1])
+    elif match := _ENTRA_MESSAGE.search(str(error)):
+        said = json.dumps(match[0])
+    message = _TOKEN.sub("…", server_message({}, said.encode()))
+    said = f": {message}" if message else ""
     if name in _NO_CREDENTIAL_ERRORS:
         return no_credential_error(platform, origin)
     return SourceDenied(f"{platform} returned no credential for {origin} ({name}){said}", advice)

@@ -46,7 +46,10 @@ def identity_servers(tls: ssl.SSLContext | None = None) -> Iterator[IdentityServ
             body = dict(parse_qsl(text)) if is_form else json.loads(text)
             state.asked.append((self.path, body, self.headers.get("Authorization")))
             if state.refuses:
-                self._answer(state.refuses, {"error": "denied: header.claims.signature"})
+                self._answer(
+                    state.refuses,
+                    {"error": "denied", "error_description": f"not {body.get('subject_token')}"},
+                )
             elif self.path == "/v1/token":
                 known = body["audience"] == AUDIENCE and body["subject_token"].count(".") == 2
                 self._answer(200 if known else 400, {**_FEDERATED, "expires_in": 3600})

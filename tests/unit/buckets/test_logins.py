@@ -149,15 +149,16 @@ def test_google_exchanges_an_identity_token(google: IdentityServers, tmp_path: P
 def test_a_refusal_of_google_is_not_an_unavailable_google(
     google: IdentityServers, tmp_path: Path
 ) -> None:
-    """No error shows a token."""
-    (tmp_path / "token").write_text("header.claims.signature")
+    """The error has the server's message, but no token."""
+    (tmp_path / "token").write_text("eyJhbGci.claims.signature")
     environ = surroundings(google, tmp_path / "token")
     google.refuses = 403
     with pytest.raises(
         SourceDenied, match=f"no credential for service account {MAILBOX}"
     ) as refused:
         federated_token(POOL, MAILBOX, environ)
-    assert "header.claims" not in str(refused.value)
+    assert "claims" not in str(refused.value)
+    assert refused.value.summary.endswith(": not …")
     google.refuses = 503
     with pytest.raises(SourceUnavailable, match="503"):
         federated_token(POOL, MAILBOX, environ)
@@ -253,7 +254,13 @@ class Entra(FaultyHandler):
             granted = {"access_token": "granted", "expires_in": 3599, "token_type": "Bearer"}
             self.reply(200, granted)
         else:
-            self.reply(401, {"error": "invalid_client", "error_description": f"not {sent}"})
+            self.reply(
+                401,
+                {
+                    "error": "invalid_client",
+                    "error_description": f"AADSTS50012: not {sent}. Trace ID: x",
+                },
+            )
 
     def reply(self, status: int, document: dict[str, Any]) -> None:
         self.answer(status, json.dumps(document).encode(), {"Content-Type": "application/json"})
@@ -282,9 +289,10 @@ def test_a_workload_identity_of_azure_becomes_a_token(
         assert default is not None
         assert "granted" in default.value
 
-        identity.write_text("wrong-secret")
+        identity.write_text("eyJ.wrong-secret")
         with pytest.raises(SourceDenied, match="the test") as caught:
             azure_token("the test")
+    assert caught.value.summary.endswith(": AADSTS50012: not ['…']")
     assert "wrong-secret" not in f"{caught.value.summary} {caught.value.detail}"
 
 
