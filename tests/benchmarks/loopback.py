@@ -65,7 +65,7 @@ def main() -> int:
 def _large(base: Path, size: int, rounds: int) -> bool:
     node = NodeHarness(base, sys.executable)
     node.mirror.add("model.bin", os.urandom(size))
-    with _served(node.mirror) as port, _scp(base, node.mirror) as copying:
+    with served(node.mirror) as port, _scp(base, node.mirror) as copying:
         works = {"ours": _ours(node, port), "loop": _minimal(node, port), **copying}
         node.mirror.files.clear()
         seconds = _medians(works, base, rounds)
@@ -139,7 +139,7 @@ def _small(base: Path, count: int, rounds: int) -> bool:
     packed = base / "packed"
     source = MemorySource(node.mirror.files, piece=_PIECE)
     ingest(mirror_at(packed), source.resolve("memory://small", None, None), source)
-    with _served(MirrorFixture(packed)) as port, _served(node.mirror) as alone:
+    with served(MirrorFixture(packed)) as port, served(node.mirror) as alone:
         seconds = _medians({"ours": _ours(node, port), "alone": _ours(node, alone)}, base, rounds)
     rate = count / seconds["ours"]
     print(
@@ -155,7 +155,7 @@ def _disk(base: Path, size: int, rounds: int) -> None:
     node = NodeHarness(base, sys.executable)
     node.mirror.add("model.bin", os.urandom(size))
     content = node.mirror.files["model.bin"]
-    with _served(node.mirror) as port:
+    with served(node.mirror) as port:
         ours = _ours(node, port)
         node.mirror.files.clear()
         works = {"ours": ours, "write": lambda: _write(base / "copy", content)}
@@ -177,7 +177,7 @@ def _write(target: Path, content: bytes) -> float:
 
 
 @contextmanager
-def _served(mirror: MirrorFixture) -> Iterator[int]:
+def served(mirror: MirrorFixture) -> Iterator[int]:
     """The mirror's server in a process of its own, as an operator's is; its port."""
     module = [sys.executable, "-m", "tests.support.servers.serve_mirror"]
     with subprocess.Popen(

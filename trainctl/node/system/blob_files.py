@@ -19,7 +19,7 @@ import stat
 import struct
 import threading
 from pathlib import Path
-from typing import Iterable, Iterator, List, Set, Union
+from typing import Iterable, Iterator, List, Optional, Set, Union
 
 from trainctl.base.filesystem.files import make_directory, make_durable, sync_directory, write_at
 from trainctl.base.listing import CHUNK_BYTES, Chunk, ListedFile
@@ -30,6 +30,8 @@ NOT_FETCHED, VERIFIED = 0, 1
 Data = Union[bytes, bytearray, memoryview]
 _STAMP_BASE = 0x20000000
 _READ_BYTES = 2**20
+_BLOCK_BYTES = 4096
+"""Multiple of the logical blocks of most devices; the others refuse direct writes with EINVAL."""
 _OPEN_ATTEMPTS = 5
 _FICLONERANGE = 0x4020940D
 _CLONE_RANGE = struct.Struct("=qQQQ")
@@ -184,12 +186,16 @@ class BlobFiles:
 
 
 class PartialFile:
-    """A blob in ``partial`` while it is fetched. Chunks may be written concurrently."""
+    """A blob in ``partial`` while it is fetched. Chunks may be written concurrently.
 
-    def __init__(self, files: BlobFiles, file: ListedFile) -> None:
+    ``direct``: write chunks past the page cache if the file system can, as nothing reads them soon.
+    """
+
+    def __init__(self, files: BlobFiles, file: ListedFile, *, direct: bool = False) -> None:
         self._file = file
         self._name = files.part(file.sha256)
         self._descriptor = _open_part(self._name)
+        self._direct = _open_direct(self._descriptor) if direct else None
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._map = os.open(files.map(file.sha256), flags, 0o600)
         self._lock = threading.Lock()
@@ -230,8 +236,10 @@ class PartialFile:
 
     def write(self, number: int, data: Data) -> bool:
         """Write a verified chunk; True if it was the last missing one."""
+        offset = number * CHUNK_BYTES
         with add_path_to_errors(self._name):
-            write_at(self._descriptor, number * CHUNK_BYTES, data)
+            written = 0 if self._direct is None else _write_direct(self._direct, offset, data)
+            write_at(self._descriptor, offset + written, memoryview(data)[written:])
             os.pwrite(self._map, bytes([VERIFIED]), number)
         with self._lock:
             self._missing.discard(number)
@@ -246,6 +254,8 @@ class PartialFile:
         """Close the files."""
         os.close(self._descriptor)
         os.close(self._map)
+        if self._direct is not None:
+            os.close(self._direct)
 
 
 def readable_bytes(marks: bytes, offset: int, length: int) -> int:
@@ -286,3 +296,24 @@ def _open_part(part: str) -> int:
         with contextlib.suppress(FileNotFoundError):
             os.chmod(part, 0o600)  # noqa: PTH101
     return os.open(part, flags, 0o600)
+
+
+def _open_direct(descriptor: int) -> Optional[int]:
+    """Open the same file past the page cache; None if unsupported."""
+    try:
+        return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError:  # EINVAL, or there is no /proc
+        return None
+
+
+def _write_direct(descriptor: int, offset: int, data: Data) -> int:
+    """Write the blocks of page-aligned data; bytes written, fewer if the file system or its device needs more."""
+    blocks = memoryview(data)[: len(data) - len(data) % _BLOCK_BYTES]
+    written = 0
+    try:
+        while written < len(blocks):
+            written += os.pwrite(descriptor, blocks[written:], offset + written)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    return written

@@ -105,8 +105,9 @@ class DeliveryFetch:
                 if self._files.is_intact(file):  # the process that held the lock has fetched it
                     self._progress(file.size, 0)
                 else:
-                    partial = opened.enter_context(closing(PartialFile(self._files, file)))
-                    partials[file.sha256] = partial
+                    # peers read chunks from the page cache
+                    partial = PartialFile(self._files, file, direct=not self._sources.peers)
+                    partials[file.sha256] = opened.enter_context(closing(partial))
                     missing += self._missing_chunks(partial, file)
 
             def store(unit: TransferUnit, data: Data, source: str) -> None:

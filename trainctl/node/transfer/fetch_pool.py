@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import (
     Callable,
     Deque,
@@ -120,12 +122,15 @@ class Fetcher:
 
     def __init__(self, source_name: str) -> None:
         self.source_name = source_name
-        self._buffer = bytearray()
+        self._buffer: Optional[mmap.mmap] = None
 
     def _view(self, length: int) -> memoryview:
-        """View of a buffer that is reused: allocating it takes longer than filling it."""
-        if not self._buffer:
-            self._buffer = bytearray(CHUNK_BYTES)
+        """View of a page-aligned buffer that is reused: allocating it takes longer than filling it."""
+        if self._buffer is None:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            self._buffer = mmap.mmap(-1, CHUNK_BYTES, flags=flags)
+            with suppress(OSError):  # a kernel without huge pages
+                self._buffer.madvise(mmap.MADV_HUGEPAGE)
         return memoryview(self._buffer)[:length]
 
     def fetch(self, units: Sequence[TransferUnit], pass_on: PassOnFn) -> Iterator[FetchResult]:
