@@ -14,11 +14,10 @@ import os
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 from trainctl.base.filesystem.files import create_exclusive
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.provider import Node, Transport
 from trainctl.remote.responses import printable_tail

@@ -8,10 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 from trainctl.base.json import JsonObject
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.parallel import each
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.machines import ListsMachines, Machine, Offer, OffersMachines

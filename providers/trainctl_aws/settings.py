@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping
-from dataclasses import field, fields
 from typing import Any
 
 from trainctl.base.json import JsonObject
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field, fields
 from trainctl.base.units import parse_duration
 from trainctl.plugin_api.provider import (
     ClusterSettings,

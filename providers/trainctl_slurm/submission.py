@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from trainctl.base.json import JsonObject
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.protocol.runs import WAITING_EXIT_CODE
 from trainctl.plugin_api.provider import ClusterSettings, text_schema
 from trainctl.plugin_api.scheduler import BatchRequest, BatchVariables

@@ -6,11 +6,10 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from trainctl.base.json import JsonObject
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import asdict, dataclass
 from trainctl.errors import NodeError
 from trainctl.plugin_api.provider import (
     ClusterSettings,

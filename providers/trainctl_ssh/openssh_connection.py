@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import re
-import secrets
 import select
 import signal
 import subprocess
@@ -209,7 +208,7 @@ class OpenSshConnection(SshConnection):
         options: tuple[str, ...] = ()
         share: tuple[str, ...] = ("-o", "ControlMaster=no")
         if self.login.host_key or self._run("-O", "check").returncode != 0:
-            path = self._directory / secrets.token_hex(4)
+            path = self._directory / os.urandom(4).hex()
             share = ("-S", str(path), *share)
             options = ("-S", str(path), "-o", "ControlMaster=yes")
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the connection
@@ -241,7 +240,7 @@ class OpenSshConnection(SshConnection):
         """Read the remote PID, unless the connection ends first."""
         assert process.stdin is not None  # noqa: S101
         assert process.stdout is not None  # noqa: S101
-        token = secrets.token_hex(16)
+        token = os.urandom(16).hex()
         output = shell.MarkedOutput(token, lambda _: None)
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(shell.keepalive_line(token))

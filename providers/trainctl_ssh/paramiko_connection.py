@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import secrets
+import os
 import select
 import shlex
 import signal
@@ -156,7 +156,7 @@ class ParamikoConnection(SshConnection):
         self.close()
         client = self._client()
         self._clients = [client]
-        token = secrets.token_hex(16)
+        token = os.urandom(16).hex()
         try:
             master = self._open(client)
             master.sendall(shell.keepalive_line(token))

@@ -8,11 +8,11 @@ import shutil
 import threading
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.json import JsonObject
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.parallel import each
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.provider import (

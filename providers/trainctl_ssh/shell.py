@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import os
-import secrets
 import shlex
 from collections.abc import Callable, Sequence
 
@@ -117,7 +116,7 @@ class ShellCall:
     def __init__(
         self, argv: Sequence[str], master: int, on_stdout: Callable[[bytes], object] | None
     ) -> None:
-        token = secrets.token_hex(16)
+        token = os.urandom(16).hex()
         self.line = call_line(token, argv, master)
         self._stdout, self._stderr = bytearray(), bytearray()
         self.out = MarkedOutput(token, on_stdout or self._stdout.extend)

@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.step import (
@@ -21,7 +20,7 @@ from trainctl.apply.step import (
     wait_for_lock,
 )
 from trainctl.apply.walk import ApplyResult, GraphWalk, change_dependencies, effective_changes
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.errors import (
     LockHeld,
     NodeUnreachable,

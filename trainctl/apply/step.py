@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Any, Protocol
 
 from trainctl.apply.interrupt import Interrupt
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.listing import ResolvedSource
 from trainctl.errors import AlreadyApplied, LockHeld, StalePlan, TrainctlError, UserInterrupt
 from trainctl.ledger.state import Intent, Lookup, RecordedResource

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
 
 from trainctl.apply.step import DeferredStep
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.errors import (
     LockHeld,
     PartialApply,

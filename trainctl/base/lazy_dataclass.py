@@ -1,33 +1,64 @@
-"""``dataclasses.dataclass`` whose methods are compiled when a class is first used.
+"""Dataclasses whose methods are compiled when they are first used, and the functions for them.
 
 A command imports some 250 dataclasses and makes instances of a quarter of them; the standard decorator compiles up to seven
-functions for each at import, a quarter of a plan's time. Here a class gets its slots at once; the standard decorator describes
-its fields and compiles its methods when one of them is looked up. What users of the class see is the standard's, but
-``InitVar`` isn't supported, and all classes of a line of descent are lazy.
+functions for each at import, and its module imports ``inspect`` and Python's parser: a third of a plan's time. Here a class gets
+its slots at once, and the rest when one of its methods is looked up. What users of the class see is the standard's, and the
+standard's functions work on it, but ``InitVar`` isn't supported, and all classes of a line of descent are lazy.
 """
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+MISSING: Any = type("MISSING", (), {"__slots__": ()})()
+"""Stands for a default that a field doesn't have."""
 
 _SPEC = "__lazy_spec__"
 """Where a class keeps its fields by name, and its options."""
 _DESCRIPTION = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
-_COMPARISON = ("__eq__", "__hash__", "__repr__")
+_COMPARISON = {"__eq__": "==", "__hash__": "", "__repr__": ""}
+_ORDER = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 _FACTORY = object()
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class _Field:
-    """A field as its class declares it."""
+class LazyField:
+    """A field: its name, its annotation, and what ``field`` was is given."""
 
-    __slots__ = ("annotation", "default", "kw_only")
+    __slots__ = (
+        "compare",
+        "default",
+        "default_factory",
+        "init",
+        "kw_only",
+        "metadata",
+        "name",
+        "repr",
+        "type",
+    )
 
-    def __init__(self, annotation: Any, default: Any, kw_only: bool) -> None:
-        self.annotation = annotation
-        self.default = default
-        self.kw_only = kw_only
+    def __init__(self, **options: Any) -> None:
+        self.name = self.type = ""
+        self.default = self.default_factory = MISSING
+        self.init = self.repr = self.compare = True
+        self.metadata = _NOTHING
+        self.kw_only = False
+        for name, value in options.items():
+            setattr(self, name, value)
+
+    def standard(self) -> Any:
+        """Return it as the standard decorator takes it."""
+        import dataclasses
+
+        options = {name: getattr(self, name) for name in ("init", "repr", "compare", "metadata")}
+        for name in ("default", "default_factory"):
+            if getattr(self, name) is not MISSING:
+                options[name] = getattr(self, name)
+        described: Any = dataclasses.field(**options)
+        if self.kw_only:  # unknown before Python 3.10
+            described.kw_only = True
+        return described
 
 
 class _Compiled:
@@ -39,59 +70,68 @@ class _Compiled:
 
     def __get__(self, instance: Any, owner: type) -> Any:
         if vars(self._class)[self._name] is self:
-            if self._name == "__init__":
-                self._class.__init__ = _compile_init(self._class)
+            if self._name in _DESCRIPTION:
+                _describe(self._class)
             else:
-                _complete(self._class, compares=self._name in _COMPARISON)
+                setattr(self._class, self._name, _compile(self._class, self._name))
         member = vars(self._class)[self._name]
         return member.__get__(instance, owner) if hasattr(member, "__get__") else member
 
 
-def _complete(cls: type, *, compares: bool) -> None:
-    """Replace members of a class by those of a class with the same fields that the standard decorator made."""
-    fields, options = vars(cls)[_SPEC]
+def _describe(cls: type) -> None:
+    """Give a class what the standard decorator says about one with the same fields."""
+    import dataclasses
+
+    own = vars(cls)[_SPEC][0]
     # A class without docstring would get its signature as one.
     body: Dict[str, Any] = {"__module__": cls.__module__, "__doc__": cls.__name__}
-    body["__annotations__"] = {name: field.annotation for name, field in fields.items()}
-    for name, field in fields.items():
-        default = field.default
-        if field.kw_only and not isinstance(default, dataclasses.Field):
-            default = dataclasses.field(default=default)
-        if isinstance(default, dataclasses.Field):
-            default = copy.copy(default)  # the decorator completes the fields that it is given
-            if field.kw_only:
-                default.kw_only = True
-        if default is not dataclasses.MISSING:
-            body[name] = default
-    if not compares:  # to be frozen would cost two functions that aren't used
-        options = {name: value for name, value in options.items() if name != "frozen"}
-    standard = dataclasses.dataclass(init=False, eq=compares, repr=compares, **options)
-    completed: Any = standard(type(cls.__name__, (), body))
-    if not compares:
-        completed.__dataclass_params__.frozen = _is_frozen(cls)
-    for name in _COMPARISON if compares else _DESCRIPTION:
+    body["__annotations__"] = {name: field.type for name, field in own.items()}
+    body.update({name: field.standard() for name, field in own.items()})
+    standard = dataclasses.dataclass(init=False, eq=False, repr=False)
+    described: Any = standard(type(cls.__name__, (), body))
+    described.__dataclass_params__.frozen = _is_frozen(cls)
+    for name in _DESCRIPTION:
         if isinstance(vars(cls).get(name), _Compiled):
-            setattr(cls, name, vars(completed).get(name))
+            setattr(cls, name, vars(described).get(name))
 
 
-def _compile_init(cls: type) -> Callable[..., None]:
-    """Return the ``__init__`` of the standard decorator, which would compile two functions more that aren't used."""
-    known: Dict[str, Any] = {"_set": object.__setattr__, "_FACTORY": _FACTORY}
+def _compile(cls: type, name: str) -> Callable[..., Any]:
+    known: Dict[str, Any] = {}
+    if name == "__init__":
+        code = _init_code(cls, known)
+    elif name == "__repr__":
+        shown = ", ".join(f"{f.name}={{self.{f.name}!r}}" for f in fields(cls) if f.repr)
+        code = f"(self):\n return f'{{type(self).__qualname__}}({shown})'"
+    else:
+        compared = [f.name for f in fields(cls) if f.compare]
+        mine, other = ("".join(f"{owner}.{f}, " for f in compared) for owner in ("self", "other"))
+        code = f"(self):\n return hash(({mine}))"
+        if name != "__hash__":
+            sign = {**_COMPARISON, **_ORDER}[name]
+            code = f"(self, other):\n if other.__class__ is not self.__class__: return NotImplemented\n return ({mine}) {sign} ({other})"
+    exec(f"def {name}{code}", known)  # noqa: S102  # of names of fields
+    made: Callable[..., Any] = known[name]
+    made.__qualname__ = f"{cls.__qualname__}.{name}"
+    return made
+
+
+def _init_code(cls: type, known: Dict[str, Any]) -> str:
+    known.update(_set=object.__setattr__, _FACTORY=_FACTORY)
     parameters: List[str] = ["self"]
     keywords: List[str] = []
     lines: List[str] = []
-    for field in dataclasses.fields(cls):
+    for field in fields(cls):
         name = value = field.name
         default = ""
-        if field.default is not dataclasses.MISSING:
+        if field.default is not MISSING:
             known[f"_default_{name}"] = field.default
             default = value = f"_default_{name}"
-        elif field.default_factory is not dataclasses.MISSING:
+        elif field.default_factory is not MISSING:
             known[f"_make_{name}"] = field.default_factory
             default, value = "_FACTORY", f"_make_{name}()"
         if field.init:
             value = f"{value} if {name} is _FACTORY else {name}" if default == "_FACTORY" else name
-            place = keywords if getattr(field, "kw_only", False) else parameters
+            place = keywords if field.kw_only else parameters
             place.append(f"{name}={default}" if default else name)
         elif not default:
             continue
@@ -100,10 +140,7 @@ def _compile_init(cls: type) -> Callable[..., None]:
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     signature = ", ".join([*parameters, *(["*", *keywords] if keywords else [])])
-    exec("\n ".join([f"def __init__({signature}):", *(lines or ["pass"])]), known)  # noqa: S102  # of names of fields
-    made: Callable[..., None] = known["__init__"]
-    made.__qualname__ = f"{cls.__qualname__}.__init__"
-    return made
+    return "\n ".join([f"({signature}):", *(lines or ["pass"])])
 
 
 def _is_frozen(cls: type) -> bool:
@@ -114,55 +151,60 @@ def _is_frozen(cls: type) -> bool:
 def _lazy_dataclass(cls: Optional[type] = None, **options: bool) -> Any:
     if cls is None:
         return lambda cls: _lazy_dataclass(cls, **options)
-    if not options.keys() <= {"frozen", "slots", "kw_only"}:
-        return dataclasses.dataclass(**options)(cls)
     namespace = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
-    inherited: Dict[str, _Field] = {}
+    inherited: Dict[str, LazyField] = {}
     for base in reversed(cls.__mro__[1:]):
         inherited.update(vars(base)[_SPEC][0] if _SPEC in vars(base) else {})
-    kw_only = options.pop("kw_only", False)
-    own: Dict[str, _Field] = {}
-    for name, annotation in namespace.get("__annotations__", {}).items():
-        if not str(annotation).startswith("ClassVar"):
-            own[name] = _Field(annotation, namespace.pop(name, dataclasses.MISSING), kw_only)
+    own = _own_fields(namespace, options.get("kw_only", False))
     frozen = options.get("frozen", False)
-    members: Dict[str, Any] = {
-        name: _Compiled() for name in ("__init__", *_DESCRIPTION, *_COMPARISON)
-    }
-    if "__eq__" in namespace and namespace["__hash__"] is None:
-        del namespace["__hash__"]  # Python has set it, not the class
-    if not frozen:
-        members["__hash__"] = None
-    else:
+    members: Dict[str, Any] = {"__init__": _Compiled(), "__repr__": _Compiled()}
+    members.update({name: _Compiled() for name in _DESCRIPTION})
+    if options.get("eq", True):
+        if "__eq__" in namespace and namespace["__hash__"] is None:
+            del namespace["__hash__"]  # Python has set it, not the class
+        members.update(__eq__=_Compiled(), __hash__=_Compiled() if frozen else None)
+    if options.get("order"):
+        members.update({name: _Compiled() for name in _ORDER})
+    if frozen:
         members.update(__setattr__=_set, __delattr__=_delete)
-    if options.pop("slots", False):
+    if options.get("slots"):
         namespace["__slots__"] = tuple(name for name in own if name not in inherited)
         if frozen:
             members.update(__getstate__=_get_state, __setstate__=_set_state)
-    else:
-        namespace.update(_class_values(own))
+    else:  # a class without slots has the defaults of its fields
+        namespace.update({k: f.default for k, f in own.items() if f.default is not MISSING})
     spec = ({**inherited, **own}, options)
     namespace = {**members, **namespace, _SPEC: spec, "__qualname__": cls.__qualname__}
     return type(cls)(cls.__name__, cls.__bases__, namespace)
 
 
-def _class_values(fields: Dict[str, _Field]) -> Dict[str, Any]:
-    """Return the attributes of a class without slots: the defaults of its fields."""
-    values = {name: field.default for name, field in fields.items()}
-    values = {k: v.default if isinstance(v, dataclasses.Field) else v for k, v in values.items()}
-    return {name: value for name, value in values.items() if value is not dataclasses.MISSING}
+def _own_fields(namespace: Dict[str, Any], kw_only: bool) -> Dict[str, LazyField]:
+    """Take the fields that a class declares, with their defaults, out of its attributes."""
+    own: Dict[str, LazyField] = {}
+    for name, annotation in namespace.get("__annotations__", {}).items():
+        if not str(annotation).startswith("ClassVar"):
+            default = namespace.pop(name, MISSING)
+            own[name] = default if isinstance(default, LazyField) else LazyField(default=default)
+            own[name].name, own[name].type, own[name].kw_only = name, annotation, kw_only
+    return own
 
 
 def _set(self: Any, name: str, value: Any) -> None:
     if _is_kept(self, name):
-        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+        raise _frozen_error(f"cannot assign to field {name!r}")
     object.__setattr__(self, name, value)
 
 
 def _delete(self: Any, name: str) -> None:
     if _is_kept(self, name):
-        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+        raise _frozen_error(f"cannot delete field {name!r}")
     object.__delattr__(self, name)
+
+
+def _frozen_error(text: str) -> AttributeError:
+    from dataclasses import FrozenInstanceError
+
+    return FrozenInstanceError(text)
 
 
 def _is_kept(self: Any, name: str) -> bool:
@@ -172,15 +214,48 @@ def _is_kept(self: Any, name: str) -> bool:
 
 
 def _get_state(self: Any) -> List[Any]:
-    return [getattr(self, field.name) for field in dataclasses.fields(self)]
+    return [getattr(self, field.name) for field in fields(self)]
 
 
 def _set_state(self: Any, state: List[Any]) -> None:
-    for field, value in zip(dataclasses.fields(self), state):
+    for field, value in zip(fields(self), state):
         object.__setattr__(self, field.name, value)  # it is frozen
 
 
+def _is_lazy(value: Any) -> bool:
+    return hasattr(value if isinstance(value, type) else type(value), _SPEC)
+
+
+def _fields(value: Any) -> Tuple[LazyField, ...]:
+    return tuple(getattr(value, _SPEC)[0].values())
+
+
+def _replace(value: Any, **changes: Any) -> Any:
+    for field in _fields(value):
+        if field.init and field.name not in changes:
+            changes[field.name] = getattr(value, field.name)
+    return type(value)(**changes)
+
+
+def _as_dict(value: Any) -> Any:
+    if _is_lazy(value):
+        return {field.name: _as_dict(getattr(value, field.name)) for field in _fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_as_dict, value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_as_dict, value))
+    if isinstance(value, dict):
+        return {_as_dict(key): _as_dict(member) for key, member in value.items()}
+    return value
+
+
 if TYPE_CHECKING:
+    from dataclasses import asdict as asdict
     from dataclasses import dataclass as dataclass
+    from dataclasses import field as field
+    from dataclasses import fields as fields
+    from dataclasses import is_dataclass as is_dataclass
+    from dataclasses import replace as replace
 else:
-    dataclass = _lazy_dataclass
+    dataclass, field, fields, is_dataclass = _lazy_dataclass, LazyField, _fields, _is_lazy
+    asdict, replace = _as_dict, _replace

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import threading
 import time
 from pathlib import Path
@@ -100,7 +99,7 @@ class FileLease:
                 return False
             if self._renewal_token() == token:  # no other process took it over meanwhile
                 self._unlink()
-        content = f"{holder_name()}.{secrets.token_hex(8)}".encode()
+        content = f"{holder_name()}.{os.urandom(8).hex()}".encode()
         if not create_exclusive(self._path, content):
             return False
         self._content = content

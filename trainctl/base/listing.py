@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import field
 from functools import cached_property
 from typing import Any, Iterable, Iterator, NamedTuple, Sequence
 
 from trainctl.base.json import JsonValue, canonical
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.lazy_pattern import compile_lazily
 
 _MEMBERS = ("path", "size", "sha256", "chunks")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 import threading
-from dataclasses import replace
 from typing import Callable, Protocol, TypeVar
 
 from trainctl.base.clock import elapsed
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.units import format_duration
 from trainctl.errors import (
     SourceThrottled,

@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import quote
 
 from trainctl.base.checkpoints.s3 import is_address
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.pagination import pages
 from trainctl.base.retry import RetryPolicy

@@ -8,11 +8,10 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import field, fields
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field, fields
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.buckets.location import BucketLocation, connection_parts
 from trainctl.errors import SourceDenied

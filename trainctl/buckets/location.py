@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from urllib.parse import urlsplit
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import SourceError
 from trainctl.model.source_uri import BUCKETS, parse_source

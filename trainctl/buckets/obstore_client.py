@@ -6,7 +6,6 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from trainctl.base.checkpoints.s3 import PATH_STYLE_REFUSED
 from trainctl.base.http.refusals import RefusedRequest, request_error, server_message
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.network.http_errors import HttpError
 from trainctl.base.throughput import StalledError

@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import field
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from typer.core import TyperOption
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.cli.app import LazyGroup
 from trainctl.errors import UsageError

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 
 EXIT_CODES: Mapping[int, str] = {
     0: "Success. With `--detailed-exitcode`: no changes.",

@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
@@ -14,7 +13,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from trainctl import __version__
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, fields
 from trainctl.base.units import parse_duration
 from trainctl.cli.session import LogLevel, session_of
 from trainctl.errors import UsageError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from trainctl.base.json import JsonObject, digest
+from trainctl.base.lazy_dataclass import replace
 from trainctl.desired import resources as make
 from trainctl.desired.expand import Expander
 from trainctl.desired.expression import OPEN

@@ -8,12 +8,11 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import trainctl
 from trainctl.base.json import JsonValue, canonical
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.desired.values import DesiredState, desired_to_json
 from trainctl.manifest.files import lines_of
 from trainctl.model.diagnostics import Position

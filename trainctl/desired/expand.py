@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.desired.expression import (
     OPEN,
     PATTERN,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.desired.values import find_cycle
 from trainctl.manifest.check import address_of, key_position, path_text

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import field, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field, replace
 from trainctl.manifest.files import ExtendedFile
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position

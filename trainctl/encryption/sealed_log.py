@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trainctl.base.filesystem.files import make_directory, read_json, write_json
 from trainctl.base.json import JsonObject
+from trainctl.base.lazy_dataclass import replace
 from trainctl.encryption.keys import SEALED, EncryptionKeys
 from trainctl.errors import StateError
 from trainctl.plugin_api.state import LogSlice, StateLog

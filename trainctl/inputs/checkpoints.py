@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any, cast
 
+from trainctl.base.lazy_dataclass import asdict
 from trainctl.base.protocol.runs import CheckpointLoad
 from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.inputs.environment import file_name

@@ -10,13 +10,12 @@ import stat
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainctl.base.json import digest
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field, replace
 from trainctl.base.listing import LFS_POINTER
 from trainctl.errors import TrainctlError
 from trainctl.manifest.checkout import run_git

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.errors import AppendConflict, StateError, UsageError
 from trainctl.ledger.codec import state_from_json, state_to_json
 from trainctl.ledger.commit import moved_error

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, TypeAlias, cast
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.encryption.keys import require_plain
 from trainctl.errors import StateError
 from trainctl.ledger.codec import intent_from_json, intent_to_json, recorded_to_json

@@ -6,11 +6,10 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any, Self
 
 from trainctl.base.clock import Clock
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.lease import STALE_SECONDS
 from trainctl.errors import (
     AlreadyApplied,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.ledger.entries import Entry, EntryHeader, OutcomeEntry, RenamedEntry
 from trainctl.ledger.reducer import reduce_entries
 from trainctl.ledger.state import RecordedResource, State

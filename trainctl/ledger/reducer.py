@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.ledger.codec import state_from_json
 from trainctl.ledger.entries import (
     ApprovalEntry,

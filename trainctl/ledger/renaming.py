@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.errors import StateError, UsageError
 from trainctl.ledger.state import ORIGIN, RecordedResource, State
 from trainctl.model.address import Address, Kind

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Any
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.model.address import Address
 from trainctl.model.json_codec import OMIT_EMPTY
 from trainctl.model.specs.checks import JobLifecycle

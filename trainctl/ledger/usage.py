@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.ledger.entries import Entry, OutcomeEntry, RefreshEntry
 from trainctl.ledger.reducer import StateReducer
 from trainctl.ledger.state import Intent, RecordedResource

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.model.json_codec import JsonSerializable
 
 NODE, CLUSTER, PEERS, MIRROR = "node", "cluster", "peers", "mirror"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.model.json_codec import to_json

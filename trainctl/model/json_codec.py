@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import typing
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Self, TypeVar, Union, cast
 
+from trainctl.base.lazy_dataclass import fields, is_dataclass
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 

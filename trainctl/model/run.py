@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.protocol import INTERRUPTED
 from trainctl.base.protocol.runs import RunDetails, RunMoment
 from trainctl.model.json_codec import OMIT_EMPTY, JsonSerializable

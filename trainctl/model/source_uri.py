@@ -17,12 +17,11 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Callable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.lazy_pattern import compile_lazily
 
 SCHEMES = ("hf", "s3", "gs", "r2", "azure", "https", "file")

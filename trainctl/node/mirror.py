@@ -6,7 +6,6 @@ import threading
 import time
 from base64 import b64encode
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple
 from itertools import islice
 from pathlib import Path
 from typing import (  # fmt: skip
@@ -26,6 +25,7 @@ from typing import (  # fmt: skip
 )
 
 from trainctl.base.filesystem.safe_path import display_path
+from trainctl.base.lazy_dataclass import asdict
 from trainctl.base.listing import ResolvedSource, SourceFile, file_index
 from trainctl.base.network.addresses import ServingAddresses
 from trainctl.base.protocol.method import EmptyResponse
@@ -140,7 +140,7 @@ def mirror_verify(request: MirrorVerifyRequest, emit: Emit) -> MirrorVerifyRespo
         throttle_progress(emit),
         lambda text: emit({"log": text}),
     )
-    for block in row_blocks([map(astuple, report.findings)]):
+    for block in row_blocks([(list(asdict(finding).values()) for finding in report.findings)]):
         emit(block)
     return {"blobs": report.blobs, "bytes": report.bytes}
 

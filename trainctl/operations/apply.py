@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from trainctl.apply.engine import ApplyEngine, ApplyPermissions
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.walk import ApplyResult, effective_changes
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.ledger.edits import edit
 from trainctl.model.action import Action

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.parallel import each
 from trainctl.errors import SourceError, StorageError, TrainctlError
 from trainctl.inputs.code import SUBMODULE, CodeFile, CodeSource

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.parallel import each
 from trainctl.base.protocol.host import INSPECT, InspectNodeRequest
 from trainctl.errors import NodeError, TrainctlError, UsageError

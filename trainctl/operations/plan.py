@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.errors import NodeError, StalePlan, StateError, TrainctlError
 from trainctl.inputs.code import changed_files
 from trainctl.ledger.history import plan_outcomes

@@ -7,12 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.ledger.usage import run_usage, usage_rows
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.trust import PlanPolicy, PolicyResult, PolicyStatus, PolicyViolation

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import field, replace
 
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.walk import ApplyResult
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field, replace
 from trainctl.errors import PartialApply, TrainctlError, UserInterrupt
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind

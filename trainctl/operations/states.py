@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.parallel import each
 from trainctl.desired.values import DesiredState
 from trainctl.errors import StateMoved, TrainctlError, UsageError

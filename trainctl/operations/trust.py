@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.model.trust import PlanPolicy, Trust
 from trainctl.operations.directories import home
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.ledger.state import State

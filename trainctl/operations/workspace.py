@@ -11,13 +11,12 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.desired.cache import open_cache
 from trainctl.desired.values import (
     VARIABLE_PREFIX,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.units import format_bytes, parse_size
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from trainctl.base.json import digest
+from trainctl.base.lazy_dataclass import replace
 from trainctl.desired.values import DesiredState
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import RecordedResource, State

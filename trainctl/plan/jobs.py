@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, fields, replace
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.json_codec import to_json
 from trainctl.model.run import ReusedRun, RunRecord, RunStatus

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord, RunStatus

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
 
 from trainctl.base.json import digest
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.desired.values import DesiredState, desired_to_json
 from trainctl.encryption.keys import SEALED, EncryptionKeys, require_plain
 from trainctl.errors import TrainctlError

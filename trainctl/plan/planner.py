@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, warning

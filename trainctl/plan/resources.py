@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
 from trainctl.base.json import digest
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field, replace
 from trainctl.ledger.reducer import merge_outputs
 from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model.action import Action, ActionReason

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field
 from typing import Any, Protocol, runtime_checkable
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import asdict, dataclass, field
 from trainctl.plugin_api.provider import ClusterSettings
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, field
 from enum import StrEnum
 from threading import Event
 from typing import Any, Protocol, runtime_checkable
 
 from trainctl.base.json import JsonObject
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import asdict, dataclass, field
 
 
 class ResourceStatus(StrEnum):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import field
 from typing import Callable, NamedTuple, Protocol, runtime_checkable
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.retry import RetryFn
 

@@ -166,6 +166,7 @@ MISSING = 97
 """Exit code of ``RUN`` if the node program is missing or has another digest."""
 
 _LOAD = """\
+gc.set_threshold(10_000, 50, 50)  # importing makes no garbage
 descriptor = os.memfd_create("trainctl")
 with os.fdopen(descriptor, "wb", closefd=False) as stream:
     stream.write(data)
@@ -178,7 +179,7 @@ sys.exit(main())
 
 RUN = (
     """\
-import hashlib, os, sys
+import gc, hashlib, os, sys
 path, digest = sys.argv[1:3]
 def read(path):
     try:
@@ -248,7 +249,7 @@ Standard input: program and bytecode, compressed with zlib. Invalid bytecode is 
 
 VISIT = (
     """\
-import hashlib, os, sys, zlib
+import gc, hashlib, os, sys, zlib
 size, digest, length, program = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 data = bytearray()
 while len(data) < size:

@@ -8,11 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.protocol.method import Method
 from trainctl.base.protocol.wire import error_to_json
 from trainctl.errors import TrainctlError

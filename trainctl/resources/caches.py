@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from trainctl.apply.step import ApplyStep, MayStop
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.protocol.method import Method
 from trainctl.base.protocol.training import MAKE_CACHE, REMOVE_CACHE, CacheOwnerRequest
 from trainctl.errors import NodeUnreachable, TrainctlError

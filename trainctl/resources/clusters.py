@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
 from typing import Any
 
 from trainctl.apply.step import ApplyStep, MayStop, StepFailed
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.parallel import each
 from trainctl.base.protocol.host import IDLE_SHUTDOWN, IdleShutdownRequest, IdleShutdownSettings
 from trainctl.base.protocol.method import LineageRequest, NodeCacheRequest, TierConfig

@@ -6,11 +6,10 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainctl.apply.step import ApplyStep
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.runs import RELEASE, RunCacheRequest
 from trainctl.base.protocol.weights import DELIVER

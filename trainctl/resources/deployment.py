@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from trainctl.apply.step import ApplyStep, DeferredStep
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.listing import Listing
 from trainctl.base.parallel import each
 from trainctl.base.protocol.host import ADDRESSES, BUILD_ENVIRONMENT, EnvironmentRequest

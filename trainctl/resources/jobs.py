@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from trainctl.apply.step import (
     MayStop,
     StepFailed,
 )
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.protocol.runs import REMOVE, STOP, RunCacheRequest, StopRequest
 from trainctl.errors import (
     NodeError,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from urllib.parse import quote
 
 from trainctl.apply.step import ApplyStep, DeferredStep
 from trainctl.base.checkpoints.layout import newest_checkpoint
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.parallel import each
 from trainctl.base.protocol.runs import CheckpointLoad, StartRequest
 from trainctl.base.protocol.wire import encode_rows

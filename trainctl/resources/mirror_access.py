@@ -7,13 +7,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import field
 from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.method import Method
 from trainctl.base.protocol.weights import SERVE, SERVE_MIRROR, ServeResponse

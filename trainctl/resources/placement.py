@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import replace
 from ipaddress import ip_address
-from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from trainctl.apply.step import ApplyStep
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.listing import ListedFile
 from trainctl.base.parallel import each
 from trainctl.base.protocol.host import (
@@ -403,7 +403,7 @@ class PreflightChecker:
         findings: Mapping[str, list[Finding]],
     ) -> None:
         """Have each node connect to all others; blame those with the most failed connections."""
-        token, hosts = token_hex(8), []
+        token, hosts = os.urandom(8).hex(), []
         for node, report in zip(nodes, reports, strict=True):
             addresses = leader_addresses(node, report["addresses"])
             hosts.append(PortOfRank(addresses=addresses, port=report["port"] or 0))

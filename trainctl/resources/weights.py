@@ -6,11 +6,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trainctl.apply.step import ApplyStep, MayStop
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.listing import Listing, ResolvedSource
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import (

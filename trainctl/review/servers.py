@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
 from datetime import datetime
 from functools import partial
 from itertools import count
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote, urlsplit
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import SourceDenied, SourceNotFound, TrainctlError

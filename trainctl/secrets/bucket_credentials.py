@@ -6,9 +6,9 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.buckets.location import parse_bucket_location
 from trainctl.errors import PermissionDenied, SourceDenied, TrainctlError
 from trainctl.model.single_flight import SingleFlight

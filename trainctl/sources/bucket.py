@@ -8,13 +8,13 @@ import threading
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 from posixpath import basename, dirname
 from typing import Literal
 
 from trainctl.base.filesystem.safe_path import ARCHIVED, display_path, unusable_file
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile, sort_files
 from trainctl.buckets.bucket import SIGNING, Bucket

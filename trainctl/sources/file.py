@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from trainctl.base.filesystem.files import read_json, write_volatile
 from trainctl.base.filesystem.safe_path import DENIED, display_path, unusable_file
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.listing import ResolvedSource, SourceFile, sort_files
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
 from trainctl.model.source_uri import parse_source

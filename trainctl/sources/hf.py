@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -14,6 +13,7 @@ from urllib.parse import quote, urlsplit
 from trainctl.base.filesystem.safe_path import display_path
 from trainctl.base.http import UnsafeRedirect
 from trainctl.base.http.urls import host_of, resolve_reference
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import ResolvedSource, SourceFile, sort_files
 from trainctl.base.pagination import pages

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import field
 from itertools import islice
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.lease import Liveness
 from trainctl.base.objects import ObjectStat, ObjectStore
 from trainctl.errors import StorageError

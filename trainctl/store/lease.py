@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import secrets
+import os
 import threading
 import time
 from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Optional, Set
@@ -107,7 +107,7 @@ class ObjectLease:
     ) -> None:
         self._objects = objects
         self._key = key
-        self._document = {**document, "holder": holder_name(), "nonce": secrets.token_hex(8)}
+        self._document = {**document, "holder": holder_name(), "nonce": os.urandom(8).hex()}
         self._nonce = str(self._document["nonce"])
         self._clock = clock
         self._renewals = 0

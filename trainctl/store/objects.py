@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import shutil
 import stat as modes
 import threading
@@ -198,7 +197,7 @@ class DirectoryObjects:
     def _written(self, data: Data, *, durable: bool) -> Iterator[str]:
         """Yield a temporary file with these bytes; remove it at the end."""
         self._prepare()
-        path = f"{self.root}/{_TEMPORARY}/{holder_name()}.{secrets.token_hex(8)}"
+        path = f"{self.root}/{_TEMPORARY}/{holder_name()}.{os.urandom(8).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             descriptor = os.open(path, flags, PRIVATE_FILE)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict
 from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import asdict, dataclass
 from trainctl.base.listing import ResolvedSource, is_digest
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import StorageError

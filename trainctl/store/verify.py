@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from enum import Enum
 from typing import Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple, TypeVar
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.base.objects import ObjectStore
 from trainctl.base.parallel import map_ordered

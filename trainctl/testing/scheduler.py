@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.errors import NodeUnreachable
 from trainctl.plugin_api.provider import ClusterSettings, Node, Provider
 from trainctl.plugin_api.scheduler import BatchJob, BatchRequest, BatchState, SchedulesJobs

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 import pytest
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import SourceDenied, SourceError, SourceNotFound
 from trainctl.plugin_api.sources import ByteRange, RangeSource, SourceCredential, WeightSource

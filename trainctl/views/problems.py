@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.errors import ManifestError, TrainctlError, TrustError
 from trainctl.manifest import excerpt as manifest
 from trainctl.model.diagnostics import Diagnostic, Explanation, Position, Severity

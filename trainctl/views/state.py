@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
 
+from trainctl.base.lazy_dataclass import asdict
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.ledger.codec import recorded_to_json
 from trainctl.ledger.history import HistoryRow

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceError, TrainctlError

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Collection, Iterable
-from dataclasses import MISSING, field, fields
-from dataclasses import replace as with_changes
 from heapq import merge
 from itertools import groupby
 from pathlib import Path
@@ -18,7 +15,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainctl.base.filesystem.safe_path import display_path
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import MISSING, dataclass, field, fields, replace
 from trainctl.base.lease import FileLease
 from trainctl.base.listing import ResolvedSource, SourceFile, sort_files
 from trainctl.base.units import format_bytes
@@ -103,7 +100,7 @@ class LockFile:
             ) from None
 
     def _replace(self, text: str) -> None:
-        temporary = self.path.with_name(f".{FILE_NAME}.{secrets.token_hex(8)}")
+        temporary = self.path.with_name(f".{FILE_NAME}.{os.urandom(8).hex()}")
         try:
             with temporary.open("w", encoding="utf-8") as stream:
                 stream.write(text)
@@ -193,7 +190,7 @@ def mirrored_version(
     if listing is None or (len(listing.files), listing.size) != (entry.files, entry.bytes):
         return None
     files = (SourceFile(file.path, file.size, f"sha256:{file.sha256}") for file in listing.files)
-    return with_changes(version, files=sort_files(files))
+    return replace(version, files=sort_files(files))
 
 
 def fall_back_to_locked(
@@ -215,7 +212,7 @@ def fall_back_to_locked(
                 (known,) = store.survey([now]).sources
                 digests = (digest for digest, _, _ in known.files)
                 files = (
-                    with_changes(file, validator=f"sha256:{digest}") if digest else file
+                    replace(file, validator=f"sha256:{digest}") if digest else file
                     for file, digest in zip(now.files, digests, strict=True)
                 )
                 differences = describe_difference(mirrored.files, files)

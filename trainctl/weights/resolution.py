@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from trainctl.base.filesystem.safe_path import check_paths, display_path
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.listing import LFS_POINTER, UNKNOWN_SIZE, ResolvedSource, SourceFile
 from trainctl.base.retry import RetryFn, RetryPolicy, no_retry
 from trainctl.errors import (

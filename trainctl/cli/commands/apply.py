@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace as with_
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
 
 from trainctl.apply.interrupt import Interrupt
+from trainctl.base.lazy_dataclass import replace as with_
 from trainctl.cli import options
 from trainctl.cli.options import (
     NO_FLAGS,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
+from trainctl.base.lazy_dataclass import asdict
 from trainctl.base.units import format_bytes
 from trainctl.cli import options
 from trainctl.cli.options import OutputFormat, TableFormat, argument, duration, option, print_result

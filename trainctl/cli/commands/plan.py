@@ -6,13 +6,13 @@ import json
 import os
 import time
 from contextlib import ExitStack
-from dataclasses import replace as replace_
 from enum import StrEnum
 from io import StringIO
 from pathlib import Path
 from typing import Annotated
 
 from trainctl import __version__
+from trainctl.base.lazy_dataclass import replace as replace_
 from trainctl.cli import options
 from trainctl.cli.options import (
     NO_FLAGS,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import asdict
 
 from trainctl import __version__
+from trainctl.base.lazy_dataclass import asdict
 from trainctl.cli.options import FormatOption, OutputFormat, print_result
 from trainctl.cli.session import CliSession
 

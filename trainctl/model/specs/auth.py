@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
-from dataclasses import field
 from typing import Annotated, Literal
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.model.json_codec import OMIT_EMPTY
 from trainctl.model.specs.checks import (
     CheckedSection,

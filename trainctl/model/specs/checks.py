@@ -6,15 +6,16 @@ pydantic finds the checks in the annotations; it is loaded by the reader of mani
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import Field, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, cast, get_args
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field, fields
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.units import parse_duration, parse_size
 from trainctl.model.address import NAME
 
 if TYPE_CHECKING:
+    from dataclasses import Field
+
     from pydantic_core import CoreSchema, PydanticCustomError
 
 T = TypeVar("T")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import field
 from typing import Annotated, Literal
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.model.address import Address
 from trainctl.model.specs.auth import Region
 from trainctl.model.specs.checks import (

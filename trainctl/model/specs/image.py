@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set
-from dataclasses import fields
 from typing import Annotated, Literal
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, fields
 from trainctl.model.specs.auth import Region, RoleArn, ServiceAccount, WorkloadProvider
 from trainctl.model.specs.checks import (
     CheckedSection,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
-from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.units import parse_accelerator, parse_duration, parse_size
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import field, fields
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field, fields
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Position
 from trainctl.model.json_codec import OMIT_EMPTY, from_json, to_json

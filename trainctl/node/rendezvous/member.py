@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 import signal
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
@@ -64,7 +64,7 @@ class GangMember(RankCoordination):
             "rank": self._rank,
             "host": boot_id(),
             "generation": int(spec["generation"]),
-            "instance": secrets.token_hex(8),
+            "instance": os.urandom(8).hex(),
             "is": "deploying",
         }
         self._helper: Optional[HelperProcess] = None
@@ -82,7 +82,7 @@ class GangMember(RankCoordination):
     def _serve(self) -> HelperProcess:
         spec, addresses = self._spec, self._gang["addresses"]
         ports = parse_port_range(self._gang.get("ports"))
-        token, port_reservation = secrets.token_hex(32), PortReservation(ports)
+        token, port_reservation = os.urandom(32).hex(), PortReservation(ports)
         runtime = spec["job"]["runtime"]
         listeners = listen(addresses, ports)
         policy = GangPolicy(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 from trainctl.apply.interrupt import Interrupt
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.parallel import each
 from trainctl.base.protocol import WAITS_FOR_RESUME, WAITS_FOR_SECRETS
 from trainctl.base.protocol.runs import EnterRequest

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.errors import LockHeld, NodeError, NodeUnreachable, UsageError
 from trainctl.ledger.history import removed_resources
 from trainctl.ledger.leases import is_dead

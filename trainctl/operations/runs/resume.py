@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from trainctl.base.checkpoints.layout import newest_checkpoint
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.parallel import each
 from trainctl.desired.values import DesiredState
 from trainctl.errors import TrainctlError

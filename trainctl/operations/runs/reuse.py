@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from trainctl.base.json import digest
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.parallel import each
 from trainctl.errors import StateMoved, TrainctlError, UsageError
 from trainctl.ledger.state import RecordedResource, State

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.errors import TrainctlError
 from trainctl.inputs.code import CodeSource, scan_code
 from trainctl.inputs.environment import host_requirements

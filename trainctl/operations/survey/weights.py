@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field, replace
 from itertools import repeat
 from typing import NamedTuple
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field, replace
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.parallel import each
 from trainctl.base.protocol.method import NodeCacheRequest

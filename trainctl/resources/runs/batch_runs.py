@@ -6,9 +6,8 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import asdict, dataclass, replace
 from trainctl.base.parallel import each
 from trainctl.base.protocol.runs import (
     CREATE_BATCH_RUN,

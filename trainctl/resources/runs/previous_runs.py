@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainctl.apply.step import ApplyStep
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.parallel import each
 from trainctl.base.protocol.runs import STATUS, RunReport, StatusRequest
 from trainctl.errors import NodeError, TrainctlError, UnknownOnNode

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.parallel import each
 from trainctl.base.protocol import INTERRUPTED
 from trainctl.base.protocol import runs as protocol

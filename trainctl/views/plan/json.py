@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from trainctl import __version__
+from trainctl.base.lazy_dataclass import asdict
 from trainctl.model.action import Action
 from trainctl.model.json_codec import to_json
 from trainctl.plan.planner import is_applyable, is_complete

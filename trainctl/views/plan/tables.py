@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
 from itertools import groupby
 from typing import TypeVar
 
+from trainctl.base.lazy_dataclass import asdict, replace
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.action import Action

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from trainctl.base.lazy_dataclass import asdict
 from trainctl.base.units import format_bytes
 from trainctl.inputs.serving import JOB, PORT, WEIGHTS, ServedCheckpoint
 from trainctl.model.reports import Checkpoint, CheckpointFile, UnreachableNode

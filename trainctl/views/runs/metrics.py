@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
+from trainctl.base.lazy_dataclass import asdict, replace
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
 from trainctl.model.reports import (

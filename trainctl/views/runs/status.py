@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from trainctl.base.checkpoints.layout import recency_key
+from trainctl.base.lazy_dataclass import asdict
 from trainctl.base.protocol.runs import RunDetails
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
