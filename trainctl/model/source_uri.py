@@ -153,6 +153,7 @@ def _hf(text: str, rest: str) -> SourceUri:
         return SourceUri(text, "hf", f"{owner}/{name}", prefix, hub_type="buckets")
     dataset = rest.startswith("datasets/")
     path, at, revision = rest.partition("@")
+    revision = revision.replace("%2F", "/")  # as huggingface_hub writes a branch
     shape = "hf://datasets/OWNER/NAME[@REVISION]" if dataset else "hf://OWNER/REPO[@REVISION]"
     owner, _, name = (path[len("datasets/") :] if dataset else path).partition("/")
     if "/" in name:
@@ -294,5 +295,5 @@ def _split_repository(path: Sequence[str]) -> tuple[list[str], list[str]]:
     if len(words) > 2 and words[0] == "models":
         del words[0]
     size = 3 if words[:1] in (["datasets"], ["buckets"]) else 2
-    is_repository = len(words) >= size and words[0] != "spaces"
+    is_repository = len(words) >= size and words[0] not in ("kernels", "spaces")
     return (words[:size], words[size:]) if is_repository else ([], [])

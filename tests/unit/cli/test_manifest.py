@@ -34,6 +34,8 @@ def test_a_field_shows_its_type_its_meaning_and_the_fields_below() -> None:
     cache = trainctl("explain", "jobs.sft.runtime.cache_config").stdout
     assert cache.startswith("jobs.*.runtime.cache_config: a mapping\n  Training caches.\n")
     assert "\n  enabled                 true or false (default: false)\n" in cache
+    mount = trainctl("explain", "weights.*.mount_location").stdout
+    assert "default: `weights/` and the last part of the source" in mount
     jump = trainctl("explain", "clusters.lab.hosts.jump").stdout
     assert jump.startswith("clusters.*.hosts.jump: text\n  Jump hosts")
     nodes = trainctl("explain", "clusters.lab.nodes").stdout

@@ -91,11 +91,12 @@ def preflight(
 def check_allocation(request: PreflightRequest, host: str, granted: Sequence[str]) -> None:
     """Check a machine of a batch system before a rank's gang starts; TrainctlError if the rank can't run there.
 
-    ``granted``: numbers of its GPUs. GPUs that no tool reports are not checked. Warnings are printed.
+    ``granted``: numbers of its GPUs. GPUs that no tool reports, and parts of GPUs, are not checked. Warnings are printed.
     """
     gpus = request["gpus"]
     has_tool = any(map(shutil.which, ("nvidia-smi", "rocm-smi")))
-    gpus = {"count": gpus["count"] if has_tool else 0, "kind": "", "declared": None}
+    is_listed = has_tool and "MIG-" not in os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    gpus = {"count": gpus["count"] if is_listed else 0, "kind": "", "declared": None}
     visible: ListGpusFn = lambda: visible_gpus(_host_gpus(), os.environ)  # noqa: E731
     findings = _check({**request, "gpus": gpus}, layout_of(request), visible)["findings"]
     wanted = request["gpus"]["count"] or 0

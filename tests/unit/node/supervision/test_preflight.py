@@ -170,6 +170,7 @@ def test_only_granted_gpus_of_a_batch_systems_machine_are_checked(
     gpus.report_health(errors=2)
     big: RunGpus = {"count": 1, "kind": "BIG", "declared": None}
     assert error(big, ["1"]) == ""
+    assert error(big, ["MIG-5f6c"]) == ""  # a part of a GPU, which nvidia-smi doesn't list
     assert error(big, ["0"]) == "node n1: GPU 0 has 2 uncorrectable ECC errors"
     (gpus.tools / "nvidia-smi").unlink()
     assert error(H100, ["1"]) == "node n1: 1 of 2 GPUs that the run needs were granted"
