@@ -59,7 +59,7 @@ class Redactor:
         for value in self._values:
             if value in text:
                 text = text.replace(value, MASK)
-        if links or not any(mark in text for mark in _MARKS):
+        if links or "=" not in text or not any(mark in text for mark in _MARKS):
             return text
         return _SIGNATURE.sub(rf"\1{MASK}", text)
 

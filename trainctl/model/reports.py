@@ -129,14 +129,14 @@ def unreachable_nodes(
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Lines that a rank wrote at one time (Unix seconds), without line ends.
+    """Lines that a rank wrote at one time (Unix seconds), with newlines between them; None for no line.
 
     ``open``: the last line continues in the next batch. ``skipped_bytes``: lost bytes before this batch.
     """
 
     rank: int
     time: float
-    lines: tuple[str, ...] = ()
+    text: str | None = None
     open: bool = False
     skipped_bytes: int = 0
     prepared_by: str = ""

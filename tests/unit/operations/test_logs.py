@@ -34,10 +34,10 @@ def test_frames_are_joined(size: int) -> None:
     for start in range(0, len(STREAM), size):
         batches += frames.take(STREAM[start : start + size])
     assert batches == [
-        LogBatch(2, 1.0, ("one", "zwölf", "")),
+        LogBatch(2, 1.0, "one\nzwölf\n"),
         LogBatch(2, 2.0, skipped_bytes=5000),
-        LogBatch(2, 3.0, ("→ thr",), open=True),
-        LogBatch(2, 4.0, ("ee", "\ufffd")),
+        LogBatch(2, 3.0, "→ thr", open=True),
+        LogBatch(2, 4.0, "ee\n\ufffd"),
     ]
     assert frames.offset == 5024
 
@@ -47,7 +47,7 @@ def test_after_a_broken_connection_the_last_complete_frame_counts() -> None:
     list(frames.take(frame(b"one\n", 1.0, 4) + frame(b"two\nthree\n", 2.0, 14)[:-3]))
     assert frames.offset == 4
     frames.restart()
-    assert list(frames.take(frame(b"two\n", 2.0, 8))) == [LogBatch(0, 2.0, ("two",))]
+    assert list(frames.take(frame(b"two\n", 2.0, 8))) == [LogBatch(0, 2.0, "two")]
     prepared = b'{"prepared_by": "run 1 (abc) of job.a"}\n'
     assert [len(list(frames.take(prepared))) for _ in range(2)] == [1, 0]
 

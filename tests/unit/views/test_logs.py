@@ -40,8 +40,8 @@ def test_lines_are_printed(case: dict[str, Any]) -> None:
         if isinstance(lines, int):
             printer.show(LogBatch(rank, 1.0, skipped_bytes=lines))
         else:
-            texts = tuple(map(with_secret, lines))
-            printer.show(LogBatch(rank, 1.0, texts, open=bool(is_open)))
+            text = with_secret("\n".join(lines))
+            printer.show(LogBatch(rank, 1.0, text, open=bool(is_open)))
     printer.close()
     assert (screen.out, screen.err) == (with_secret(case["out"]), case.get("err", ""))
 
@@ -49,11 +49,11 @@ def test_lines_are_printed(case: dict[str, Any]) -> None:
 def test_events_bear_the_time_of_the_line() -> None:
     """An event a line, when it is complete, and one a gap."""
     rows = events(
-        LogBatch(0, 0.0, ("a", "b")),
-        LogBatch(1, 60.0, ("be",), open=True),
-        LogBatch(1, 61.0, ("gun",)),
+        LogBatch(0, 0.0, "a\nb"),
+        LogBatch(1, 60.0, "be", open=True),
+        LogBatch(1, 61.0, "gun"),
         LogBatch(0, 62.0, skipped_bytes=10),
-        LogBatch(0, 63.0, ("half",), open=True),
+        LogBatch(0, 63.0, "half", open=True),
     )
     assert [(row["type"], row["message"], row["data"].get("rank")) for row in rows] == [
         ("log", "a", 0),

@@ -93,7 +93,7 @@ def test_a_log_keeps_its_bytes_in_a_pipe_and_its_styles_and_bars_on_a_terminal(
 ) -> None:
     """On a terminal a style ends with its line; titles, cursor moves and directions are removed."""
     screen = Screen(stream, secret="a-long-secret", **environment)
-    screen.output.log_lines([LINE], "[rank 1] ", "[rank 1] ")
+    screen.output.log_lines(LINE, "[rank 1] ", "[rank 1] ")
     assert screen.out == f"[rank 1] {shown}\n"
 
 
@@ -101,7 +101,7 @@ def test_a_log_keeps_its_bytes_in_a_pipe_and_its_styles_and_bars_on_a_terminal(
 def test_a_log_line_has_no_effect_beyond_itself(line: str) -> None:
     """A terminal gets no sequence but styles, no control but tab and carriage return, and no direction mark."""
     screen = Screen(Terminal)
-    screen.output.log_lines([line.replace("\n", "")], "", "")
+    screen.output.log_lines(line.replace("\n", ""), "", "")
     shown = re.sub(r"\x1b\[[0-9;:]*m", "", screen.out.removesuffix("\n"))
     assert not [item for item in shown if item not in "\t\r" and unicodedata.category(item) == "Cc"]
     assert not set(shown) & set("\u202a\u202e\u2066\u2069\u200b\u2028")
@@ -114,7 +114,7 @@ def test_a_log_line_has_no_effect_beyond_itself(line: str) -> None:
 def test_no_line_is_a_command_of_a_ci_system(text: str, command: str) -> None:
     """Neither of a log nor ours, as GitHub and Azure read lines."""
     screen = Screen(GITHUB_ACTIONS="true")
-    screen.output.log_lines([text + command + "error::x"], "", "")
+    screen.output.log_lines(text + command + "error::x", "", "")
     screen.output.print(text + command + "error::x")
     for line in re.split(r"[\r\n]", screen.out):
         assert not line.strip().startswith("::")

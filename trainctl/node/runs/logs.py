@@ -267,19 +267,18 @@ class _LogReader:
     def _read_to(self, at: int, end: int) -> int:
         """Read up to an offset, and report holes."""
         while at < end:
-            start = _seek(self._stream, at, os.SEEK_DATA, end)
-            if start > at:
-                self._lines.skip(start - at, self._entry(at).time, start)
-                at = start
-                continue
             entry = self._entry(at)
-            hole = _seek(self._stream, at, os.SEEK_HOLE, end)
-            stop = min(hole, entry.offset, end, at + _BUFFER_BYTES)
+            stop = min(entry.offset, end, at + _BUFFER_BYTES)
             data = os.pread(self._stream, stop - at, at)
             if not data:
                 break
-            if _seek(self._stream, at, os.SEEK_DATA, end) > at:
-                continue  # a hole was punched during the read
+            if b"\0" in data:  # a hole, maybe punched during the read; finding holes is slow
+                start = _seek(self._stream, at, os.SEEK_DATA, end)
+                if start > at:
+                    self._lines.skip(start - at, entry.time, start)
+                    at = start
+                    continue
+                data = data[: _seek(self._stream, at, os.SEEK_HOLE, end) - at]
             at += len(data)
             self._lines.add(data, entry.time, at)
             # A filter may match nothing for long.
@@ -312,10 +311,10 @@ class _LineWriter:
         if not self._rest:
             self._since = time.monotonic()
         self._time, self._at = moment, offset
-        lines, newline, rest = data.rpartition(b"\n")
-        if newline:
-            self._emit(self._rest + lines, offset - len(rest))
-            self._rest = rest
+        end = data.rfind(b"\n") + 1
+        if end:
+            self._emit(self._rest + data[:end], offset - len(data) + end)
+            self._rest = data[end:]
             self._since = time.monotonic()
         else:
             self._rest += data
@@ -337,7 +336,7 @@ class _LineWriter:
     def close_line(self, offset: int) -> None:
         """Write a line that has no newline."""
         if self._rest:
-            self._emit(self._rest, offset)
+            self._emit(self._rest + b"\n", offset)
             self._rest = b""
 
     def flush_tail(self) -> None:
@@ -350,19 +349,19 @@ class _LineWriter:
         rest, self._rest = self._rest, b""
         self._since = time.monotonic()
         if self._pattern is not None:
-            self._emit(rest, self._at)
+            self._emit(rest + b"\n", self._at)
         else:
             self._frame(rest, self._time, self._at, open_=True)
 
     def _emit(self, text: bytes, offset: int) -> None:
-        """Filter and write lines; ``text`` has no newline at the end."""
+        """Filter and write complete lines."""
         if self._follows_hole:  # zeros at the start of a partly freed block
             text, self._follows_hole = text.lstrip(b"\0"), False
         pattern = self._pattern
         if pattern is None:
-            self._frame(text + b"\n", self._time, offset)
+            self._frame(text, self._time, offset)
             return
-        lines = text.split(b"\n")
+        lines = text[:-1].split(b"\n")
         matching = [line for line in lines if pattern.search(line.decode("utf-8", "replace"))]
         if self._tail is not None:
             self._tail.extend((line, self._time, offset) for line in matching)

@@ -209,7 +209,7 @@ class LogFrameParser:
         """Yield the complete frames."""
         self._data += data
         while (batch := self._next()) is not None:
-            if batch.lines or batch.skipped_bytes or batch.prepared_by:
+            if batch.text is not None or batch.skipped_bytes or batch.prepared_by:
                 yield batch
 
     def _next(self) -> LogBatch | None:
@@ -236,7 +236,6 @@ class LogFrameParser:
             by = "" if self._reported else str(head.get("prepared_by", ""))
             self._reported = self._reported or bool(by)  # a retry sends it again
             return LogBatch(self.rank, time, skipped_bytes=skipped_bytes, prepared_by=by)
-        *complete, last = (text if is_open else text.removesuffix("\n")).split("\n")
-        lines = [line.removesuffix("\r") for line in complete]
-        lines.append(last if is_open else last.removesuffix("\r"))
-        return LogBatch(self.rank, time, tuple(lines), is_open)
+        if "\r" in text:
+            text = text.replace("\r\n", "\n")
+        return LogBatch(self.rank, time, text if is_open else text.removesuffix("\n"), is_open)

@@ -34,16 +34,17 @@ class TextLogPrinter:
             self._output.note(warning_text(_gap_text(batch, rank), code="log-truncated"))
         if batch.prepared_by:
             self._output.note(_prepared_elsewhere_text(batch))
-        if not batch.lines:
+        if batch.text is None:
             return
         self._open = batch.rank
-        lines = [self._held + batch.lines[0], *batch.lines[1:]]
+        lines, end, part = self._held + batch.text, "\n", ""
         self._held = ""
-        complete, part = (lines[:-1], lines[-1]) if batch.open else (lines, None)
-        if complete:
-            self._output.log_lines(complete, self._mark, self._first)
+        if batch.open:
+            lines, end, part = lines.rpartition("\n")
+        if end:
+            self._output.log_lines(lines, self._mark, self._first)
             self._begun = False
-        if part is None:
+        if not batch.open:
             self._open = None
         else:
             self._held = self._output.log_part(part, self._first)
@@ -52,7 +53,7 @@ class TextLogPrinter:
     def close(self) -> None:
         """End an unfinished line."""
         if self._begun or self._held:
-            self._output.log_lines((self._held,), self._mark, self._first)
+            self._output.log_lines(self._held, self._mark, self._first)
         self._open, self._begun, self._held = None, False, ""
 
     @property
@@ -87,9 +88,8 @@ class JsonLogPrinter:
             data = {"severity": "note", "rank": batch.rank, "prepared_by": batch.prepared_by}
             text = _prepared_elsewhere_text(batch)
             events.append(Event(EventType.DIAGNOSTIC, text, self._address, data))
-        if batch.lines:
-            first, *rest = batch.lines
-            lines = [self._open.pop(batch.rank, "") + first, *rest]
+        if batch.text is not None:
+            lines = (self._open.pop(batch.rank, "") + batch.text).split("\n")
             if batch.open and "\r" in lines[-1]:
                 lines[-1] = lines[-1].rstrip("\r").rpartition("\r")[2]
             elif batch.open and len(lines[-1]) < _MAX_LINE:

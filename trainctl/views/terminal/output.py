@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
@@ -128,9 +128,9 @@ class TerminalOutput:
         for line in lines:
             _write(self._stdout, _wrap_lines(self._clean(line), self.width) + "\n")
 
-    def log_lines(self, lines: Sequence[str], prefix: str, first: str) -> None:
+    def log_lines(self, lines: str, prefix: str, first: str) -> None:
         """Print lines of a job's log, with prefixes, and flush; ``first`` for the first line."""
-        shown = self._sanitized(self._redactor.redact("\n".join(lines)))
+        shown = self._sanitized(self._redactor.redact(lines))
         text = first + shown.replace("\n", f"\n{prefix}")
         _write(self._stdout, (strip_ci_commands(text) if self._in_ci else text) + "\n")
         self._stdout.flush()
@@ -214,5 +214,7 @@ def _wrap_lines(text: str, width: int | None) -> str:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    encoding = stream.encoding or "utf-8"
-    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    if not text.isascii():
+        encoding = stream.encoding or "utf-8"
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
+    stream.write(text)
