@@ -30,14 +30,6 @@ from trainctl.buckets.bucket import Bucket, BucketObjects
 from trainctl.buckets.location import parse_bucket_location
 from trainctl.buckets.metadata import ObjectInfo
 from trainctl.buckets.obstore_client import WrongRegion
-from trainctl.errors import (
-    SourceDenied,
-    SourceError,
-    SourceNotFound,
-    SourceUnavailable,
-    SourceUnreachable,
-    StorageError,
-)
 from trainctl.model.run import RunRecord
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.resources.checkpoints import CheckpointClient
@@ -115,11 +107,11 @@ def test_an_expired_credential_is_renewed_once(server: RawServer, answers: list[
     answers.append(respond)
     assert list(bucket(server.url, "OLD", "NEW").list()) == []
     assert len(server.heard) == 2
-    with pytest.raises(SourceDenied, match="has expired") as caught:
+    with pytest.raises(errors.SourceDenied, match="has expired") as caught:
         list(bucket(server.url, "OLD", "ALSO-OLD").list())
     assert caught.value.code == "expired-credential"
     assert len(server.heard) == 4
-    with pytest.raises(SourceDenied, match="has expired"):
+    with pytest.raises(errors.SourceDenied, match="has expired"):
         list(bucket(server.url, "OLD").list())
 
 
@@ -159,7 +151,7 @@ def test_a_bucket_in_another_region_is_found(
     assert [list(store.list()), list(store.list())] == [[], []]
     assert ["/eu-north-1/" in signature for signature in signatures(server)] == [False, True, True]
     answers.append(lambda request: refusal(code, more=more.replace("REGION", "")))
-    with pytest.raises(SourceError, match="is in another region") as caught:
+    with pytest.raises(errors.SourceError, match="is in another region") as caught:
         list(bucket(server.url).list())
     assert caught.value.code == "wrong-region"
 
@@ -172,7 +164,8 @@ def test_a_server_that_refuses_path_style_is_asked_at_the_buckets_host(
     refusing = raw_response(f"<Error><{refused}</", "403 Forbidden")
     answers.append(lambda request: raw_response(EMPTY) if request.headers["host"].startswith("models.") else refusing)  # fmt: skip
     with pytest.raises(
-        SourceError, match=r"requires virtual-hosted addresses, BUCKET.HOST \(403(, (?!None)\w+)?\)"
+        errors.SourceError,
+        match=r"requires virtual-hosted addresses, BUCKET.HOST \(403(, (?!None)\w+)?\)",
     ):
         list(bucket(server.url).list())
     place = {"url": "s3://models", "endpoint_url": f"http://store.test:{server.url[17:]}"}
@@ -214,7 +207,7 @@ def test_a_large_upload_may_take_longer_than_the_read_timeout(
     answers.append(slow)
     store = bucket(server.url, read_timeout=0.2)
     store.put("large", bytes(2**20 + 1))
-    with pytest.raises(SourceUnreachable):
+    with pytest.raises(errors.SourceUnreachable):
         store.put("small", b"1")
 
 
@@ -225,7 +218,7 @@ def test_certificates_of_the_environment_are_trusted(monkeypatch: pytest.MonkeyP
 
     certificates = str(authority().certificates)
     with listen(Handler, authority().server) as url:
-        with pytest.raises(SourceError) as caught:
+        with pytest.raises(errors.SourceError) as caught:
             list(unsigned("s3://models/a", url).list())
         assert caught.value.code == "untrusted-certificate"
         for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "AWS_CA_BUNDLE"):
@@ -233,7 +226,7 @@ def test_certificates_of_the_environment_are_trusted(monkeypatch: pytest.MonkeyP
                 patch.setenv(name, certificates)
                 store = unsigned("s3://models/a", url, **{name: certificates})
                 assert (list(store.list()), store.get("a")) == ([], EMPTY.encode())
-        with pytest.raises(SourceError, match="cannot read certificates from /nowhere"):
+        with pytest.raises(errors.SourceError, match="cannot read certificates from /nowhere"):
             unsigned("s3://models/a", url, AWS_CA_BUNDLE="/nowhere.pem")
 
 
@@ -255,7 +248,7 @@ def test_a_missing_bucket_is_not_an_existing_object() -> None:
     with moto() as server:
         missing = parse_bucket_location("s3://missing/a", server.endpoint, {})
         store = Bucket(missing, keys(KEY_ID), {})
-        with pytest.raises(SourceNotFound, match="bucket not found"):
+        with pytest.raises(errors.SourceNotFound, match="bucket not found"):
             store.put_if_absent("lock", b"1")
 
 
@@ -277,7 +270,7 @@ def test_without_a_credential_no_metadata_server_is_asked(
             lambda: store.delete(["x"]),
         ]
         for act in acts:
-            with pytest.raises(SourceError, match="403"):
+            with pytest.raises(errors.SourceError, match="403"):
                 act()
     assert metadata.heard == []
 
@@ -287,7 +280,7 @@ class Faulty:
 
     def __init__(self) -> None:
         self.memory = MemoryStore()
-        self.faults: list[SourceError] = []
+        self.faults: list[errors.SourceError] = []
         self.calls = 0
         self.replaced = b""
 
@@ -336,7 +329,7 @@ def mirror(access: SourceCredential | None = None) -> BucketObjects:
 
 def test_transient_errors_of_a_mirror_are_retried(faulty: Faulty) -> None:
     faulty.memory.put("a", b"x")
-    faulty.faults = [SourceUnavailable("later"), SourceUnavailable("later")]
+    faulty.faults = [errors.SourceUnavailable("later"), errors.SourceUnavailable("later")]
     assert mirror().get("a") == b"x"
     assert faulty.calls == 3
 
@@ -347,22 +340,22 @@ def test_errors_of_a_mirror_name_it_and_not_the_object(
     answers.append(lambda request: refusal("AccessDenied", "403 Forbidden"))
     url, retry = "s3://models/pre", RetryPolicy()
     objects = BucketObjects(url, server.url, lambda: keys(KEY_ID), retry, environ={})
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(errors.StorageError) as caught:
         objects.get("secret/key")
     assert caught.value.summary.startswith(f"mirror {url}: ")
     assert caught.value.code == "source-denied"
     assert "secret" not in caught.value.summary.partition(": secret keys")[0]
     assert len(server.heard) == 1
     malformed = SourceCredential("{", "secret m")
-    with pytest.raises(StorageError, match=f"mirror {url}: secret m"):
+    with pytest.raises(errors.StorageError, match=f"mirror {url}: secret m"):
         BucketObjects(url, server.url, lambda: malformed, retry, environ={}).get("a")
 
 
 def test_a_creation_that_got_no_response_or_was_replaced_is_looked_at(faulty: Faulty) -> None:
     objects = mirror()
-    faulty.faults = [SourceUnavailable("cut")]
+    faulty.faults = [errors.SourceUnavailable("cut")]
     assert objects.put_if_absent("a", b"mine")
-    faulty.faults = [SourceUnavailable("cut")]
+    faulty.faults = [errors.SourceUnavailable("cut")]
     assert not objects.put_if_absent("a", b"other")
     faulty.replaced = b"of a later writer"
     assert not objects.put_if_absent("b", b"mine")
@@ -372,7 +365,7 @@ def test_a_list_repeats_the_request_that_failed_and_deletions_are_batches(faulty
     names = [f"{number:04}" for number in range(2500)]
     for name in names:
         faulty.memory.put(name, b"x")
-    faulty.faults = [SourceUnavailable("cut"), SourceUnavailable("cut")]
+    faulty.faults = [errors.SourceUnavailable("cut"), errors.SourceUnavailable("cut")]
     assert [stat.key for stat in mirror().list("")] == names
     assert not faulty.faults
     faulty.calls = 0
@@ -382,7 +375,7 @@ def test_a_list_repeats_the_request_that_failed_and_deletions_are_batches(faulty
 
 
 def test_a_credential_that_cannot_sign(faulty: Faulty) -> None:
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(errors.StorageError) as caught:
         mirror().presigned(["a"], 60)
     assert caught.value.code == "mirror-cannot-presign"
 

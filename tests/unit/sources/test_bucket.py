@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.cases import cases
 from tests.support.servers.buckets import KEY_ID, SECRET, BucketServer, moto, rclone
-from tests.support.servers.clouds import ACCOUNT, azure
+from tests.support.servers.clouds import ACCOUNT, azure, service_account
 from tests.support.servers.raw_server import RawRequest, raw_response, serve_responses
 from tests.support.storage.weights_data import LFS_POINTER
 from trainctl.base.filesystem.safe_path import is_unusable
@@ -129,10 +129,8 @@ def test_markers_and_the_archive_of_azure(tmp_path: Path) -> None:
 def test_empty_objects_cost_no_request_of_their_own() -> None:
     listed = listing({f"d/{number}.txt": 0 for number in range(900)})
     with serve_responses(lambda request: listed) as server:
-        assert (
-            len(paths(BucketSource(environ={"AWS_ENDPOINT_URL": server.url}), "s3://models/d"))
-            == 900
-        )
+        source = BucketSource(environ={"AWS_ENDPOINT_URL": server.url})
+        assert len(paths(source, "s3://models/d")) == 900
     assert len(server.heard) == 1
 
 
@@ -233,26 +231,23 @@ def test_the_requester_pays_for_lists_and_files() -> None:
     assert "x-amz-request-payer=requester" in url
 
 
-def test_google_bills_a_project_for_lists_and_files() -> None:
+@pytest.mark.parametrize("environ", [{}, {"GOOGLE_CLOUD_PROJECT": "mine"}])
+def test_google_bills_a_project_for_lists_and_files(environ: dict[str, str]) -> None:
     """No URL is signed, as obstore can't sign the project: the client relays the bytes."""
-
-    def respond(request: RawRequest) -> bytes:
-        is_list = "list-type" in request.target
-        return listing({"d/x": 3}) if is_list else raw_response(b"abc", **DATED)
-
-    token = replace(KEYS, value='{"access_token": "t", "project_id": "of-login"}')
-    for environ, project in (({}, "of-login"), ({"GOOGLE_CLOUD_PROJECT": "mine"}, "mine")):
-        with serve_responses(respond) as server:
-            pays = replace(token, endpoint=server.url, requester_pays=True)
-            source = BucketSource("gs", environ=environ)
-            resolved = source.resolve("gs://models/d", None, pays)
+    value = json.dumps({"access_token": "t"} if environ else service_account())
+    answers = [raw_response(b"abc", **DATED), listing({"d/x": 3})]
+    with serve_responses(lambda request: answers.pop()) as server:
+        pays = SourceCredential(value, "a login", server.url, requester_pays=True)
+        source = BucketSource("gs", environ=environ)
+        resolved = source.resolve("gs://models/d", None, pays)
+        assert source.needs_relay(resolved.files[0], pays)
+        if environ:  # obstore would exchange the key
             with source.open(resolved, resolved.files[0], 0, pays) as body:
                 assert b"".join(body) == b"abc"
-        assert {r.headers.get("x-goog-user-project") for r in server.heard} == {project}
-        assert source.needs_relay(resolved.files[0], pays)
-    nameless = replace(pays, value='{"access_token": "t"}')
-    with pytest.raises(SourceError, match="no project to bill"):
-        BucketSource("gs", environ={}).resolve("gs://models/d", None, nameless)
+            with pytest.raises(SourceError, match="no project to bill"):
+                BucketSource("gs", environ={}).resolve("gs://models/d", None, pays)
+    billed = {request.headers["x-goog-user-project"] for request in server.heard}
+    assert billed == {environ.get("GOOGLE_CLOUD_PROJECT", "demo")}
 
 
 def test_many_pages_are_one_source(tmp_path: Path) -> None:

@@ -125,12 +125,11 @@ def bucket_at(url: str) -> Bucket:
 
 
 def hub_page(cursor: str) -> bytes:
-    row = {"type": "file", "path": "x", "size": 4, "oid": COMMIT}
-    return raw_response(json.dumps([row]), Link=f'</api/tree/?cursor={cursor}>; rel="next"')
+    return raw_response(json.dumps([ROW]), Link=f'</api/tree/?cursor={cursor}>; rel="next"')
 
 
 def s3_page(cursor: str) -> bytes:
-    rest = "<Size>4</Size><ETag>e</ETag><LastModified>2024-01-01T00:00:00.000Z</LastModified>"
+    rest = "<Size>4</Size><LastModified>2024-01-01T00:00:00.000Z</LastModified>"
     rows = "".join(f"<Contents><Key>llm/{n:03}</Key>{rest}</Contents>" for n in range(50))
     more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{cursor}</NextContinuationToken>"
     return raw_response(f"<ListBucketResult xmlns='s3'>{rows}{more}</ListBucketResult>")
@@ -285,14 +284,7 @@ def error_of(uri: str, *responses: bytes) -> SourceError:
 
 
 @pytest.mark.parametrize(
-    "link",
-    [
-        "file:///etc/passwd",
-        "ftp://127.0.0.1/x",
-        "http://127.0.0.1:99999/",
-        "http://[zz/",
-        "http://:80/",
-    ],
+    "link", ["file:///etc/passwd", "ftp://h/x", "http://h:99999/", "http://[zz/", "http://:80/"]
 )
 def test_a_next_page_that_is_no_http_url_is_refused(link: str) -> None:
     page = raw_response(json.dumps([ROW]), Link=f'<{link}>; rel="next"')
@@ -320,11 +312,7 @@ def test_an_invalid_response_is_an_error_of_its_source(uri: str, responses: list
 def test_an_invalid_size_is_an_error(size: object) -> None:
     row = raw_response(json.dumps([{**ROW, "size": size}]))
     assert error_of("hf://acme/model", INFO, row).code == "invalid-hub-response"
-
-
-def test_a_size_is_a_number_or_its_digits() -> None:
-    sizes = [parse_size_field(size) for size in (0, "0", 4, "007", 2**63 - 1)]
-    assert sizes == [0, 0, 4, 7, 2**63 - 1]
+    assert [parse_size_field(size) for size in (0, "007", 2**63 - 1)] == [0, 7, 2**63 - 1]
 
 
 def test_an_endless_response_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,7 +253,6 @@ def test_what_an_ended_run_left_is_removed_later(
     label = f"{LABEL}={held.directory()}"
     engine("run", "--detach", "--label", label, engine.small, "sleep", "60")
     path.write_text(record)
-    assert len(engine.containers()) == 1
     if method == "start":
         held.start(held.spec("true", key="run-2"))
     else:
