@@ -54,6 +54,7 @@ _MISSING = _ErrorRow(SourceNotFound, "not found on {host}", f"Check the name. {_
 _NO_BUCKET = _ErrorRow(SourceNotFound, "bucket not found on {host}", "Check the name.")
 _NO_FILE = _ErrorRow(SourceNotFound, "{host} lists the file, but doesn't have it at this revision", "Exclude it with ignore_patterns, or have it restored upstream.")
 _NO_REVISION = _ErrorRow(SourceNotFound, "revision not found on {host}", "Use an existing branch, tag or commit after @.")
+_UNPAID = _ErrorRow(SourceDenied, "the requester pays on {host}", "Set requester_pays: true; only sources can.")
 _LIMITED = _ErrorRow(SourceUnavailable, "rate limited by {host}", "A token may have a higher limit.")
 _PREPARING = _ErrorRow(SourceUnavailable, "{host} is still preparing the file")
 _UNAVAILABLE = _ErrorRow(SourceUnavailable, "{host} is unavailable")
@@ -64,6 +65,7 @@ _BY_CODE = {
     "EntryNotFound": _NO_FILE,
     "GatedRepo": _GATED,
     "RevisionNotFound": _NO_REVISION,
+    "UserProjectMissing": _UNPAID,
     **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), _EXPIRED),
     **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch"), _DENIED),
     **dict.fromkeys(("NoSuchBucket", "ContainerNotFound", "InvalidBucketName"), _NO_BUCKET),
