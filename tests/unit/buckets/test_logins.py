@@ -19,6 +19,7 @@ from tests.support.servers.certificate_authority import authority
 from tests.support.servers.clouds import ACCOUNT, service_account
 from tests.support.servers.hub import FaultyHandler, listen
 from tests.support.servers.identity_servers import AUDIENCE, POOL, IdentityServers, identity_servers
+from trainctl import errors
 from trainctl.buckets.credentials import AwsKeys, BearerToken, parse_credential
 from trainctl.buckets.default_chain import (
     default_credential,
@@ -29,13 +30,6 @@ from trainctl.buckets.logins import (
     assume_role_by_identity,
     azure_token,
     federated_token,
-)
-from trainctl.errors import (
-    SourceDenied,
-    SourceError,
-    SourceUnavailable,
-    SourceUnreachable,
-    TrainctlError,
 )
 from trainctl.plugin_api.sources import SourceCredential
 
@@ -104,7 +98,7 @@ def test_a_role_needs_a_credential_of_the_operator(
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
-    with pytest.raises(SourceDenied, match="no AWS credential") as caught:
+    with pytest.raises(errors.SourceDenied, match="no AWS credential") as caught:
         assume_role(ROLE, "eu-west-1")
     assert caught.value.code == "missing-secret"
     assert ROLE in caught.value.summary
@@ -123,11 +117,11 @@ def test_github_actions_issues_an_identity_token(
 
 
 def test_a_missing_identity_token_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SourceDenied, match="no identity token found") as caught:
+    with pytest.raises(errors.SourceDenied, match="no identity token found") as caught:
         assume_role_by_identity(ROLE, "eu-west-1", {})
     assert "AWS_WEB_IDENTITY_TOKEN_FILE" in caught.value.detail
     gone = {"AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "none")}
-    with pytest.raises(SourceDenied, match="cannot read an identity token"):
+    with pytest.raises(errors.SourceDenied, match="cannot read an identity token"):
         assume_role_by_identity(ROLE, "eu-west-1", gone)
 
 
@@ -154,18 +148,18 @@ def test_a_refusal_of_google_is_not_an_unavailable_google(
     environ = surroundings(google, tmp_path / "token")
     google.refuses = 403
     with pytest.raises(
-        SourceDenied, match=f"no credential for service account {MAILBOX}"
+        errors.SourceDenied, match=f"no credential for service account {MAILBOX}"
     ) as refused:
         federated_token(POOL, MAILBOX, environ)
     assert "claims" not in str(refused.value)
     assert refused.value.summary.endswith(": not …")
     google.refuses = 503
-    with pytest.raises(SourceUnavailable, match="503"):
+    with pytest.raises(errors.SourceUnavailable, match="503"):
         federated_token(POOL, MAILBOX, environ)
     environ["GOOGLE_STS_URL"] = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(SourceUnreachable, match="unreachable"):
+    with pytest.raises(errors.SourceUnreachable, match="unreachable"):
         federated_token(POOL, MAILBOX, environ)
-    with pytest.raises(SourceDenied) as missing:
+    with pytest.raises(errors.SourceDenied) as missing:
         federated_token(POOL, MAILBOX, {})
     assert missing.value.code == "missing-secret"
 
@@ -176,7 +170,7 @@ def test_identity_requests_trust_the_certificates_of_the_environment(
     (tmp_path / "token").write_text("header.claims.signature")
     with identity_servers(authority().server) as google:
         environ = surroundings(google, tmp_path / "token")
-        with pytest.raises(SourceError, match="not trusted") as caught:
+        with pytest.raises(errors.SourceError, match="not trusted") as caught:
             federated_token(POOL, MAILBOX, environ)
         assert (caught.value.code, google.granted) == ("untrusted-certificate", [])
         monkeypatch.setenv("CURL_CA_BUNDLE", str(authority().certificates))
@@ -191,7 +185,7 @@ def test_an_unreachable_aws_is_no_refusal(
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{free_port()}")
     (tmp_path / "token").write_text("header.claims.signature")
     environ = {"AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
-    with pytest.raises(SourceUnreachable, match="AWS is unreachable"):
+    with pytest.raises(errors.SourceUnreachable, match="AWS is unreachable"):
         assume_role_by_identity(ROLE, "eu-west-1", environ)
 
 
@@ -217,17 +211,17 @@ def test_a_profile_is_read_by_boto3(aws: BucketServer, monkeypatch: pytest.Monke
     assert credential is not None
     assert keys_of(credential) == AwsKeys(KEY_ID, SECRET)
     monkeypatch.setenv("AWS_PROFILE", "absent")
-    with pytest.raises(SourceDenied, match="no AWS credential found for AWS_PROFILE"):
+    with pytest.raises(errors.SourceDenied, match="no AWS credential found for AWS_PROFILE"):
         default_credential("s3", "", {"AWS_PROFILE": "absent", "HOME": str(home)})
 
 
 def test_a_credential_file_of_google_is_found_and_validated(tmp_path: Path) -> None:
     path = tmp_path / "key.json"
     environ = {"GOOGLE_APPLICATION_CREDENTIALS": str(path), "HOME": str(tmp_path)}
-    with pytest.raises(SourceDenied, match=r"cannot read .*key\.json"):
+    with pytest.raises(errors.SourceDenied, match=r"cannot read .*key\.json"):
         default_credential("gs", "", environ)
     path.write_text("[]")
-    with pytest.raises(SourceDenied, match="not a Google credential"):
+    with pytest.raises(errors.SourceDenied, match="not a Google credential"):
         default_credential("gs", "", environ)
     path.write_text(json.dumps(service_account()))
     credential = default_credential("gs", "", environ)
@@ -290,7 +284,7 @@ def test_a_workload_identity_of_azure_becomes_a_token(
         assert "granted" in default.value
 
         identity.write_text("eyJ.wrong-secret")
-        with pytest.raises(SourceDenied, match="the test") as caught:
+        with pytest.raises(errors.SourceDenied, match="the test") as caught:
             azure_token("the test")
     assert caught.value.summary.endswith(": AADSTS50012: not ['…']")
     assert "wrong-secret" not in f"{caught.value.summary} {caught.value.detail}"
@@ -298,7 +292,7 @@ def test_a_workload_identity_of_azure_becomes_a_token(
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "azure.identity", None)
-    with pytest.raises(TrainctlError) as caught:
+    with pytest.raises(errors.TrainctlError) as caught:
         azure_token("the test")
     assert caught.value.code == "missing-extra"
     assert "trainctl[azure]" in caught.value.detail

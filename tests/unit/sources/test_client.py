@@ -22,21 +22,13 @@ from tests.support.servers.clouds import service_account
 from tests.support.servers.hub import HttpFault, Hub, serve
 from tests.support.servers.raw_server import RawRequest, RawServer, raw_response, serve_responses
 from tests.support.storage.mirrors import MemorySource, immediate_retry
+from trainctl import errors
 from trainctl.base.checkpoints.stores import open_checkpoint_store
 from trainctl.base.http.limits import LIMITS
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.buckets.bucket import Bucket
 from trainctl.buckets.location import parse_bucket_location
 from trainctl.buckets.logins import azure_token, federated_token, identity_token
-from trainctl.errors import (
-    SourceDenied,
-    SourceError,
-    SourceInterrupted,
-    SourceMismatch,
-    SourceUnavailable,
-    SourceUnreachable,
-    TrainctlError,
-)
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.plugin_api.sources import ByteRange, SourceCredential, WeightSource
 from trainctl.sources import hf, source_for
@@ -80,7 +72,7 @@ def read_range(response: bytes, span: ByteRange) -> bytes | None:
 @pytest.mark.parametrize("response", [part(0, 79), part(10, 89), part(10, 89, "200 OK"), UNNAMED])
 def test_the_rest_of_a_file_begins_at_the_offset(response: bytes) -> None:
     assert rest(part(20, 99), 20) == CONTENT[20:]
-    with pytest.raises(SourceInterrupted, match="a different range"):
+    with pytest.raises(errors.SourceInterrupted, match="a different range"):
         rest(response, 20)
 
 
@@ -94,7 +86,7 @@ def test_a_range_is_the_requested_one(response: bytes) -> None:
 
 def test_a_body_without_a_length_is_not_longer_than_the_file() -> None:
     head = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nTransfer-Encoding: chunked\r\n\r\n'
-    with pytest.raises(SourceMismatch, match="received more than"):
+    with pytest.raises(errors.SourceMismatch, match="received more than"):
         rest(head + b"64\r\n" + CONTENT + b"\r\n1\r\n!\r\n0\r\n\r\n", 0)
 
 
@@ -156,18 +148,18 @@ def test_a_cyclic_listing_is_an_error(cycle: int) -> None:
     """For the Hub, for a source in a bucket, for the bucket itself, and for a node's checkpoints."""
     with (
         cyclic(hub_page, cycle) as server,
-        pytest.raises(SourceError, match=r"^hf://acme/model.*has no end"),
+        pytest.raises(errors.SourceError, match=r"^hf://acme/model.*has no end"),
     ):
         resolved(HubSource(server.url), "hf://acme/model")
     with cyclic(s3_page, cycle) as server:
         nobody = SourceCredential("", "nobody", server.url)
-        with pytest.raises(SourceError, match=r"^s3://box/llm.*has no end"):
+        with pytest.raises(errors.SourceError, match=r"^s3://box/llm.*has no end"):
             resolved(source_for("s3"), "s3://box/llm", nobody)
-    with cyclic(s3_page, cycle) as server, pytest.raises(SourceError, match="has no end"):
+    with cyclic(s3_page, cycle) as server, pytest.raises(errors.SourceError, match="has no end"):
         list(bucket_at(server.url).list())
     with cyclic(s3_page, cycle) as server:
         store = open_checkpoint_store({"url": "s3://box/llm", "endpoint_url": server.url}, {})
-        with closing(store), pytest.raises(TrainctlError, match="has no end"):
+        with closing(store), pytest.raises(errors.TrainctlError, match="has no end"):
             list(store.list(""))
 
 
@@ -211,7 +203,7 @@ def test_a_page_that_always_fails_is_an_error(hub: Hub) -> None:
     """Earlier pages are not requested again for it."""
     requests = failing_pages(hub, {str(PAGE): 1000}, HttpFault("status", "", status=429))
 
-    with pytest.raises(SourceUnavailable):
+    with pytest.raises(errors.SourceUnavailable):
         resolved(HubSource(hub.url), "hf://acme/model")
     assert requests[""] == 1
     assert requests[str(PAGE)] == immediate_retry().attempts
@@ -238,11 +230,11 @@ def trickle(begin: bytes) -> contextlib.AbstractContextManager[RawServer]:
 @pytest.mark.parametrize("begin", [b"HTTP/1.1 200 ", b"HTTP/1.1 200 OK\r\nX-Header: "])
 def test_headers_that_trickle_in_are_a_timeout(begin: bytes) -> None:
     """They must be complete within the read timeout; a plan tries twice."""
-    with trickle(begin) as server, pytest.raises(SourceUnreachable, match="did not respond"):
+    with trickle(begin) as server, pytest.raises(errors.SourceUnreachable, match="did not respond"):
         list(bucket_at(server.url).list())
     with trickle(begin) as server:
         source = BucketSource(read_timeout=TIMEOUT, environ={})
-        with pytest.raises(SourceUnreachable):
+        with pytest.raises(errors.SourceUnreachable):
             resolved(source, "s3://box/llm", SourceCredential("", "nobody", server.url))
         assert len(server.heard) == 2
 
@@ -251,10 +243,10 @@ def test_a_body_that_trickles_in_is_interrupted() -> None:
     with trickle(HEAD) as server:
         with (
             bucket_at(server.url).open("w", size=10**6) as body,
-            pytest.raises(SourceInterrupted, match="is too slow"),
+            pytest.raises(errors.SourceInterrupted, match="is too slow"),
         ):
             list(body)
-        with pytest.raises(SourceInterrupted, match="is too slow"):
+        with pytest.raises(errors.SourceInterrupted, match="is too slow"):
             bucket_at(server.url).get("w")
 
 
@@ -265,7 +257,7 @@ HUGE, DEEP = "9" * 5000, "[" * 200_000
 INVALID_SIZES = [-5, "-5", True, None, 4.5, [], 2**63, 10**30, "9" * 30, HUGE, "²", "0x4", ""]
 
 
-def error_of(uri: str, *responses: bytes) -> SourceError:
+def error_of(uri: str, *responses: bytes) -> errors.SourceError:
     """The error of a source whose server sends these responses, the last one again and again."""
     left = list(responses)
 
@@ -278,7 +270,7 @@ def error_of(uri: str, *responses: bytes) -> SourceError:
         is_hub = uri.startswith("hf:")
         source: WeightSource = HubSource(server.url) if is_hub else source_for("s3")
         nobody = None if is_hub else SourceCredential("", "nobody", server.url)
-        with pytest.raises(SourceError) as caught:
+        with pytest.raises(errors.SourceError) as caught:
             resolved(source, uri, nobody)
     return caught.value
 
@@ -332,7 +324,7 @@ def test_an_unexpected_exception_is_an_error_of_its_source(error: Exception) -> 
         def resolve(self, uri, revision, credential):  # type: ignore[no-untyped-def]
             raise error
 
-    with pytest.raises(SourceError, match="unexpected response") as caught:
+    with pytest.raises(errors.SourceError, match="unexpected response") as caught:
         resolved(Failing({}), "hf://acme/model")
     assert caught.value.__cause__ is error
 
@@ -382,7 +374,7 @@ def test_a_bucket_client_follows_no_redirect(elsewhere: RawServer, uri: str) -> 
         for send in REQUESTS:
             redirecting.heard.clear()
             host = redirecting.url[7:]
-            with pytest.raises(SourceError, match=rf"{host} redirects to another") as caught:
+            with pytest.raises(errors.SourceError, match=rf"{host} redirects to another") as caught:
                 send(bucket)
             assert len(redirecting.heard) == 1
             assert caught.value.code == "unsafe-redirect"
@@ -403,9 +395,11 @@ def test_a_service_principal_gets_its_token_from_another_server(
         monkeypatch.setenv(*there.popitem())
         principal = {"tenant_id": "tenant", "client_id": "client", "client_secret": SECRET}
         bucket = opened("azure://acme/box", blobs.url, principal, os.environ)
-        with pytest.raises(SourceError, match=r"by localhost:\d+ \(401\): The secret is invalid"):
+        with pytest.raises(
+            errors.SourceError, match=r"by localhost:\d+ \(401\): The secret is invalid"
+        ):
             list(bucket.list())
-        with pytest.raises(SourceError):
+        with pytest.raises(errors.SourceError):
             bucket.get("x")
         assert list(bucket.list()) == list(bucket.list()) == []
 
@@ -449,11 +443,11 @@ def test_token_requests_follow_no_redirect(
         }
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(SourceDenied):
+        with pytest.raises(errors.SourceDenied):
             federated_token("projects/1/pool", "me@acme")
-        with pytest.raises(SourceDenied, match="302"):
+        with pytest.raises(errors.SourceDenied, match="302"):
             identity_token("us", "UNSET", environ)
-        with pytest.raises(SourceDenied):
+        with pytest.raises(errors.SourceDenied):
             azure_token("this machine")
         paths = {request.target.partition("?")[0] for request in redirecting.heard}
         assert {"/oidc", "/"} < paths  # the third is Google's
