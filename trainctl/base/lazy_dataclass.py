@@ -24,7 +24,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class LazyField:
-    """A field: its name, its annotation, and what ``field`` was is given."""
+    """A field: its name, its annotation, and what ``field`` is given."""
 
     __slots__ = (
         "compare",
