@@ -23,7 +23,6 @@ from trainctl.plugin_api.provider import (
     Transport,
     integer_schema,
 )
-from trainctl.remote.node_markers import create_marker, marker_name, remove_marker
 from trainctl.remote.processes import ProgramRunner, ProgramStreams
 
 _MAX_NODES = 64  # each is looked for in the file system
@@ -68,6 +67,9 @@ class LocalProvider:
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """Keys share a directory; each has its own marker in it."""
+
+        from trainctl.remote.node_markers import create_marker
+
         node = _node(cluster, name, key)
         text = {"key": key, "cluster": cluster.name, "name": name}
         try:
@@ -103,6 +105,9 @@ class LocalProvider:
 
     def delete(self, node: Node) -> None:
         """The last key removes the directory, if no other lineage uses it."""
+
+        from trainctl.remote.node_markers import remove_marker
+
         try:
             remove_marker(_request(node))
         except OSError as error:
@@ -134,10 +139,14 @@ def _root(name: str) -> Path:
 
 
 def _marker(root: Path, key: str) -> Path:
+    from trainctl.remote.node_markers import marker_name
+
     return root / "made" / marker_name(key)
 
 
 def _request(node: Node) -> dict[str, str]:
+    from trainctl.remote.node_markers import marker_name
+
     return {"root": node.root, "data": node.data, "marker": marker_name(node.key)}
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from trainctl.apply.interrupt import Interrupt
 from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.listing import ResolvedSource
 from trainctl.errors import AlreadyApplied, LockHeld, StalePlan, TrainctlError, UserInterrupt
@@ -19,6 +18,9 @@ from trainctl.model.run import RunRecord
 from trainctl.model.specs.resource import ResourceAttributes
 from trainctl.plan.changes import REMOVES
 from trainctl.plan.values import Change
+
+if TYPE_CHECKING:
+    from trainctl.apply.interrupt import Interrupt
 
 MayStop = Callable[[str], bool]
 """Whether the live run with this id may be stopped."""

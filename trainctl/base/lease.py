@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Callable, Dict, Optional, Tuple
 
 from trainctl.base.clock import elapsed
-from trainctl.base.filesystem.files import create_exclusive, open_file
 from trainctl.base.system.processes import Process, describe_process, is_dead
 
 RENEW_SECONDS = 5.0
@@ -89,6 +88,9 @@ class FileLease:
 
     def try_acquire(self) -> bool:
         """Acquire the lease if it is free or its holder is dead."""
+
+        from trainctl.base.filesystem.files import create_exclusive
+
         token = self._renewal_token()
         if token is not None:
             holder = self._read().decode(errors="replace").rpartition(".")[0]
@@ -135,6 +137,8 @@ class FileLease:
         return None
 
     def _read(self) -> bytes:
+        from trainctl.base.filesystem.files import open_file
+
         with contextlib.suppress(OSError):
             stream = open_file(str(self._path))
             if stream is not None:

@@ -14,7 +14,6 @@ from trainctl.cli.app import build
 from trainctl.cli.arguments import normalize_arguments
 from trainctl.cli.session import CliSession
 from trainctl.errors import TrainctlError, UsageError, UserInterrupt
-from trainctl.views.problems import problem_lines
 
 
 def invoke(arguments: Sequence[str]) -> int:
@@ -63,6 +62,9 @@ def _discard_output() -> None:
 
 def report(error: TrainctlError, session: CliSession) -> int:
     """Print a TrainctlError; return its exit code."""
+
+    from trainctl.views.problems import problem_lines
+
     output = session.output
     output.note(*problem_lines(error, output.error_style, output.error_width))
     if session.debug:

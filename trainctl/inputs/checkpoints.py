@@ -17,8 +17,6 @@ from trainctl.model.run import RunRecord
 from trainctl.model.specs.location import CheckpointsLocation
 from trainctl.model.specs.runtime import CheckpointSelector
 from trainctl.model.trust import SecretDestination
-from trainctl.plugin_api.sources import SourceCredential
-from trainctl.secrets.destinations import bucket_destination
 from trainctl.secrets.resolver import SecretResolver
 
 ENVIRONMENT = "environment variables"
@@ -72,6 +70,9 @@ class CheckpointAccess:
 
     def values(self, place: Mapping[str, Any]) -> dict[str, str]:
         """Return the secrets of a store by name; raise TrainctlError if unavailable."""
+
+        from trainctl.plugin_api.sources import SourceCredential
+
         secret = place.get("secret")
         if secret is None:
             return {}
@@ -98,6 +99,8 @@ class CheckpointAccess:
             self._require_trusted(self.location, self._destination(self.location))
 
     def _destination(self, place: Mapping[str, Any]) -> SecretDestination:
+        from trainctl.secrets.destinations import bucket_destination
+
         return bucket_destination(str(place["url"]), place.get("endpoint_url"), self._environ)
 
     def _require_trusted(self, place: Mapping[str, Any], to: SecretDestination) -> None:

@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from trainctl.base.clock import Clock
 from trainctl.base.lazy_dataclass import dataclass, replace
@@ -34,17 +34,15 @@ from trainctl.ledger.entries import (
     UnlockEntry,
     from_json,
 )
-from trainctl.ledger.history import (
-    HistoryRow,
-    history_rows,
-    open_rows,
-)
 from trainctl.ledger.leases import LeaseMonitor, current_holder, lock_held_error
 from trainctl.ledger.reducer import StateReducer, merge_outputs
 from trainctl.ledger.state import Intent, LeaseHolder, RecordedResource, State
 from trainctl.model.address import Address
 from trainctl.model.specs.checks import converted
 from trainctl.plugin_api.state import StateLog
+
+if TYPE_CHECKING:
+    from trainctl.ledger.history import HistoryRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,11 +320,17 @@ class Ledger:
 
     def history(self, address: Address | None = None) -> list[HistoryRow]:
         """Return the history, oldest first, then changes without outcome; optionally of one address."""
+
+        from trainctl.ledger.history import history_rows, open_rows
+
         rows = history_rows(self.entries(), address)
         return rows + open_rows(self.known(), address)
 
     def last_actor(self, address: Address) -> str:
         """Return who made the newest change of an address."""
+
+        from trainctl.ledger.history import history_rows
+
         rows = history_rows(self.entries(), address)
         return next((row.actor for row in reversed(rows) if row.action != "observe"), "another")
 

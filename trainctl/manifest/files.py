@@ -8,14 +8,16 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import StorageError
-from trainctl.manifest.tree import ManifestNode, mapping_node
 from trainctl.model.credentials import url_has_credential
 from trainctl.model.diagnostics import Diagnostic, Position, error, of_error
+
+if TYPE_CHECKING:
+    from trainctl.manifest.tree import ManifestNode
 
 MAX_FILE_BYTES = 2**20
 
@@ -156,6 +158,9 @@ def merge(
     own: ManifestNode, shared: ManifestNode, problems: list[Diagnostic]
 ) -> tuple[ManifestNode, frozenset[tuple[str, str]]]:
     """Add the sections of an extended file; own names win. Returns also the names it adds."""
+
+    from trainctl.manifest.tree import mapping_node
+
     entries, keys = dict(own.entries), dict(own.keys)
     added: set[tuple[str, str]] = set()
     for section, node in shared.entries.items():

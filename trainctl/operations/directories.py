@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
-from trainctl.base.filesystem.files import make_directory, read_json, write_json
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.desired.values import DesiredState
 from trainctl.errors import UsageError
@@ -101,6 +100,9 @@ def used_states(environ: Mapping[str, str]) -> dict[str, str]:
 
     Leaves out states in directories that no longer exist.
     """
+
+    from trainctl.base.filesystem.files import read_json
+
     used = read_json(data_home(environ) / "states.json") or {}
     return {
         url: str(directory)
@@ -111,6 +113,9 @@ def used_states(environ: Mapping[str, str]) -> dict[str, str]:
 
 def record_used_state(environ: Mapping[str, str], url: str, directory: Path) -> None:
     """Remember a state and its manifest's directory; write errors are ignored."""
+
+    from trainctl.base.filesystem.files import make_directory, write_json
+
     used, where = used_states(environ), str(directory.absolute())
     if used.get(url) != where:
         with contextlib.suppress(OSError):

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from trainctl.base.retry import RetryPolicy
-from trainctl.buckets.location import SCHEMES
 from trainctl.desired.values import DesiredState
 from trainctl.errors import (
     NodeError,
@@ -26,14 +24,13 @@ from trainctl.operations.directories import data_home, directory_of
 from trainctl.plugin_api import discovery
 from trainctl.plugin_api.provider import Provider
 from trainctl.resources.agents import nodes_of, recorded_or_planned
-from trainctl.resources.clusters import provider_cluster
 from trainctl.secrets.bucket_credentials import explain_denial
 from trainctl.secrets.resolver import SecretResolver
-from trainctl.weights.mirrors import HostMirrorLocation
 
 if TYPE_CHECKING:  # slow to import
+    from trainctl.base.retry import RetryPolicy
     from trainctl.plugin_api.sources import SourceCredential
-    from trainctl.weights.mirrors import Mirror
+    from trainctl.weights.mirrors import HostMirrorLocation, Mirror
 
 Providers = Callable[[str], Provider]
 RecordLookup = Callable[[Address], RecordedResource | None]
@@ -68,6 +65,10 @@ def locate_host(
 
     Queries the host if it is not a node yet; with ``asks=False`` raises NodeError instead.
     """
+
+    from trainctl.resources.clusters import provider_cluster
+    from trainctl.weights.mirrors import HostMirrorLocation
+
     name, slash, path = url.removeprefix("node://").partition("/")
     directory = f"{slash}{unquote(path)}".rstrip("/") or None
     address = Address(Kind.CLUSTER, name)
@@ -107,6 +108,9 @@ def is_on_host(url: str) -> bool:
 
 def is_in_bucket(url: str) -> bool:
     """Whether the URL names a bucket."""
+
+    from trainctl.buckets.location import SCHEMES
+
     return url.partition("://")[0] in SCHEMES
 
 

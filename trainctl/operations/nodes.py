@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainctl.base.lazy_dataclass import replace
 from trainctl.base.parallel import each
-from trainctl.base.protocol.host import INSPECT, InspectNodeRequest
 from trainctl.errors import NodeError, TrainctlError, UsageError
 from trainctl.ledger.leases import current_holder
 from trainctl.ledger.ledger import IntentRequest, Ledger
@@ -28,7 +27,6 @@ from trainctl.plan.quarantine import (
     quarantined,
     quarantined_nodes,
 )
-from trainctl.plugin_api.machines import ListsMachines, Machine
 from trainctl.plugin_api.provider import ClusterSettings, Node, ResourceStatus
 from trainctl.resources.agents import node_named, nodes_of, unprovisioned_nodes
 from trainctl.resources.clusters import (
@@ -40,6 +38,9 @@ from trainctl.resources.clusters import (
 )
 from trainctl.resources.runs.batch_runs import BatchCluster
 from trainctl.resources.runs.run_control import QUERY_SECONDS, runs_of
+
+if TYPE_CHECKING:
+    from trainctl.plugin_api.machines import Machine
 
 _AT_ONCE = 16
 """How many nodes or machines are called at the same time."""
@@ -167,6 +168,8 @@ def declared_clusters(workspace: Workspace) -> Mapping[Address, Any]:
 def _inspect(
     workspace: Workspace, provider_name: str, node: Node, cluster: ClusterSpec
 ) -> NodeReport:
+    from trainctl.base.protocol.host import INSPECT, InspectNodeRequest
+
     limit = cache_target(node, cluster)["cache"]["size"]
     report = NodeReport(node.cluster, node.name, node.address, "planned", limit=limit)
     try:
@@ -258,6 +261,9 @@ def find_orphans(workspace: Workspace, lineages: Sequence[str] = ()) -> list[Orp
 
     Those of other states are included, as such a state may be lost. ``lineages`` selects some; '' is this state's.
     """
+
+    from trainctl.plugin_api.machines import ListsMachines
+
     found: dict[tuple[str, str], Machine] = {}
     for name, cluster in _provider_clusters(workspace):
         provider = workspace.provider(name)
@@ -278,6 +284,9 @@ def find_orphans(workspace: Workspace, lineages: Sequence[str] = ()) -> list[Orp
 
 def unlisted_providers(workspace: Workspace) -> list[str]:
     """Return the providers of the state and manifest that create machines and can't list them."""
+
+    from trainctl.plugin_api.machines import ListsMachines
+
     names = {name for name, _ in _provider_clusters(workspace)}
     providers = {name: workspace.provider(name) for name in sorted(names)}
     return [
@@ -289,6 +298,8 @@ def unlisted_providers(workspace: Workspace) -> list[str]:
 
 def end_machines(workspace: Workspace, orphans: Sequence[OrphanedMachine]) -> list[OrphanedMachine]:
     """Delete the machines; return them with the error of each that could not be deleted."""
+
+    from trainctl.plugin_api.machines import ListsMachines
 
     def end(orphan: OrphanedMachine) -> OrphanedMachine:
         provider = workspace.provider(orphan.provider)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TYPE_CHECKING
 
 from trainctl.base.lazy_dataclass import replace
 from trainctl.errors import NodeError, StalePlan, StateError, TrainctlError
 from trainctl.inputs.code import changed_files
-from trainctl.ledger.history import plan_outcomes
 from trainctl.ledger.planned_edits import NO_EDITS, StateEdits, plan_edits
 from trainctl.ledger.renaming import renames
 from trainctl.ledger.state import ORIGIN, RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.model.reports import CacheFacts
 from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.operations.mirrors import is_present
@@ -42,7 +41,6 @@ from trainctl.operations.survey.weights import (
 )
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.changes import planned_addresses, summarize_changes
-from trainctl.plan.plan_file import SavedPlan, remaining, resumed, staleness
 from trainctl.plan.planner import make_plan
 from trainctl.plan.quarantine import quarantined_nodes
 from trainctl.plan.values import (
@@ -57,6 +55,10 @@ from trainctl.resources.handlers import handlers
 from trainctl.resources.jobs import observe_jobs
 from trainctl.resources.runs.run_control import RunControl
 from trainctl.weights.mirrors import is_remote
+
+if TYPE_CHECKING:
+    from trainctl.model.reports import CacheFacts
+    from trainctl.plan.plan_file import SavedPlan
 
 
 def create_plan(
@@ -205,6 +207,9 @@ def _refresh_recorded(
 
 def refuse_stale(workspace: Workspace, saved: SavedPlan) -> Plan:
     """Return a saved plan without finished changes; StalePlan if stale or for another state."""
+
+    from trainctl.plan.plan_file import remaining, staleness
+
     planned_url = saved.desired.state_url
     if planned_url and workspace.state_url.rstrip("/") != planned_url.rstrip("/"):
         raise StalePlan(
@@ -233,6 +238,10 @@ def refuse_stale(workspace: Workspace, saved: SavedPlan) -> Plan:
 
 def approved_plan(workspace: Workspace, plan: Plan, approved: str) -> Plan:
     """Return a new plan as the rest of the approved one, unless it is that one; StalePlan if it is neither."""
+
+    from trainctl.ledger.history import plan_outcomes
+    from trainctl.plan.plan_file import resumed
+
     if plan.digest != approved:
         entries = [*workspace.ledger.entries()]
         edits = plan_edits(entries, approved).addresses

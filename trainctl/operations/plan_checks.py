@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainctl.base.listing import ResolvedSource, SourceFile
-from trainctl.buckets.location import parse_bucket_location
 from trainctl.desired.values import DesiredState
 from trainctl.errors import SourceError
 from trainctl.inputs.environment import weights_variable
@@ -21,9 +21,11 @@ from trainctl.operations.mirrors import mirror_url
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
 from trainctl.plugin_api import discovery
-from trainctl.plugin_api.machines import Offer
 from trainctl.store import keys
 from trainctl.weights.patterns import select
+
+if TYPE_CHECKING:
+    from trainctl.plugin_api.machines import Offer
 
 
 def find_problems(
@@ -179,6 +181,9 @@ def _prefix(
     directory: Path | None, url: str, endpoint: str | None, environ: Mapping[str, str]
 ) -> str | None:
     """Return the prefix of all paths in a directory, or server and key prefix of a bucket; None for other URLs."""
+
+    from trainctl.buckets.location import parse_bucket_location
+
     if directory is not None:
         return os.path.join(os.path.realpath(directory), "")  # noqa: PTH118
     try:

@@ -13,7 +13,6 @@ from itertools import takewhile
 from pathlib import Path
 
 from trainctl.base.lazy_dataclass import replace
-from trainctl.ledger.usage import run_usage, usage_rows
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.trust import PlanPolicy, PolicyResult, PolicyStatus, PolicyViolation
 from trainctl.operations.trust import load_policies
@@ -67,6 +66,9 @@ def check_form(
 
 def _usage(workspace: Workspace) -> dict[str, float]:
     """Return GPU hours and cost (USD) of the last 30 days in the state."""
+
+    from trainctl.ledger.usage import run_usage, usage_rows
+
     now = time.time()
     since = now - _USAGE_DAYS * 86_400
     rows = usage_rows(run_usage(workspace.ledger.entries()), "total", since, now)

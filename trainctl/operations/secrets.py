@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import PermissionDenied, TrainctlError, TrustError, UsageError
 from trainctl.model.diagnostics import Diagnostic, did_you_mean, of_error
 from trainctl.operations.workspace import Workspace
 from trainctl.secrets.destinations import SecretUse, secret_uses
-from trainctl.secrets.sources import SECRET_STORES, SecretCheck, SecretPush, SecretUseCheck
+
+if TYPE_CHECKING:
+    from trainctl.secrets.sources import SecretCheck, SecretPush
 
 
 def check_secrets(workspace: Workspace) -> list[SecretCheck]:
@@ -32,6 +35,9 @@ def exit_code(checks: list[SecretCheck]) -> int:
 
 def _check_secret(workspace: Workspace, spec: SecretSpec, uses: list[SecretUse]) -> SecretCheck:
     """Check one secret; raise TrustError for an invalid trust file."""
+
+    from trainctl.secrets.sources import SecretCheck, SecretUseCheck
+
     problems: dict[Diagnostic, None] = {}
     rows = []
     may_be_read = read_denial(workspace, spec.name) is None
@@ -96,6 +102,9 @@ def read_denial(workspace: Workspace, secret: str) -> PermissionDenied | None:
 
 def require_storable(workspace: Workspace, name: str) -> SecretSpec:
     """Return a declared secret that can be stored; UsageError otherwise."""
+
+    from trainctl.secrets.sources import SECRET_STORES
+
     spec = workspace.desired.secrets.get(name)
     if spec is None:
         raise UsageError(
@@ -119,6 +128,9 @@ def push_secret(
 
     Registers the value for redaction first.
     """
+
+    from trainctl.secrets.sources import SECRET_STORES, SecretPush
+
     workspace.secrets.accept(spec, value)
     store = SECRET_STORES[spec.origin]
     before = store.look(spec)

@@ -27,7 +27,6 @@ from trainctl.desired.values import (
 from trainctl.errors import ManifestError, PermissionDenied, StorageError, TrainctlError, UsageError
 from trainctl.manifest.files import manifest_files, read_all_files
 from trainctl.model.address import Address, Kind
-from trainctl.model.delivery import MirrorSite
 from trainctl.model.redaction import Redactor
 from trainctl.model.specs.location import CheckpointsLocation, StoreLocation
 from trainctl.model.trust import Trust
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from trainctl.inputs.checkpoints import CheckpointAccess
     from trainctl.ledger.ledger import Ledger
     from trainctl.manifest.files import PinnedFile
+    from trainctl.model.delivery import MirrorSite
     from trainctl.plan.values import Plan
     from trainctl.resources.agents import Agents, Services
     from trainctl.secrets.resolver import SecretResolver
@@ -224,6 +224,8 @@ class Workspace:
     @cached_property
     def mirror(self) -> Mirror:
         """The mirror, located by ``mirrors``; the default one if the manifest is invalid."""
+
+        from trainctl.model.delivery import MirrorSite
         from trainctl.operations import mirrors
 
         try:
@@ -236,6 +238,8 @@ class Workspace:
 
     def mirror_site(self) -> MirrorSite:
         """Return the mirror's site, as far as known without a request."""
+
+        from trainctl.model.delivery import MirrorSite
         from trainctl.operations import mirrors
         from trainctl.weights.mirrors import site_of
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from trainctl.base.lazy_dataclass import replace
 from trainctl.base.units import format_bytes, parse_size
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
-from trainctl.model.reports import CacheFacts
 from trainctl.model.specs.resource import CacheSpec
 from trainctl.plan.placement import rank_placements, starting_changes
 from trainctl.plan.resources import ResourceContext
 from trainctl.plan.values import Change, PlanInputs
+
+if TYPE_CHECKING:
+    from trainctl.model.reports import CacheFacts
 
 _REMOVES_DIRECTORY = frozenset({Action.DELETE, Action.REPLACE})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from trainctl.base.lazy_dataclass import replace
 from trainctl.model.action import Action, ActionReason
@@ -35,7 +36,9 @@ from trainctl.plan.resources import (
 from trainctl.plan.values import BatchRow, Change, DeliveryRow, Drift, Plan, PlanInputs, WeightsRow
 from trainctl.plan.weights import desired_weights_attributes, pins, weights_rows
 from trainctl.plugin_api.provider import ResourceStatus
-from trainctl.plugin_api.scheduler import BatchForecast
+
+if TYPE_CHECKING:
+    from trainctl.plugin_api.scheduler import BatchForecast
 
 
 def make_plan(inputs: PlanInputs) -> Plan:
@@ -260,5 +263,7 @@ def batch_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Di
 
 
 def _forecast(inputs: PlanInputs, job: Change) -> BatchForecast:
+    from trainctl.plugin_api.scheduler import BatchForecast
+
     facts = inputs.batch_systems.get(job.job_spec.cluster_address)
     return facts.forecasts.get(job.address, BatchForecast()) if facts else BatchForecast()

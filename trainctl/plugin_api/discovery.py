@@ -7,12 +7,13 @@ distributions as mail, which takes a twelfth of a plan.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache, reduce
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainctl.base.objects import ObjectStore
@@ -108,23 +109,32 @@ def _entry_points(group: str) -> list[EntryPoint]:
 
 @cache
 def _all_entry_points() -> list[EntryPoint]:
-    """Read the entry points of trainctl's groups; of two copies of a distribution, the first on ``sys.path`` counts."""
+    """Read the entry points of trainctl's groups; of two copies of a distribution, the first on ``sys.path`` counts.
+
+    There are hundreds of files, and values of ``Path`` would take longer than reading them.
+    """
     points: list[EntryPoint] = []
     seen = set()
     for folder in sys.path:
-        for path in sorted(Path(folder or ".").glob("*.dist-info")):
-            distribution, _, version = path.stem.partition("-")
+        names: list[str] = []
+        with suppress(OSError):
+            names = sorted(name for name in os.listdir(folder or ".") if name.endswith(_INFO))  # noqa: PTH208
+        for name in names:
+            distribution, _, version = name.removesuffix(_INFO).partition("-")
             if distribution.lower() not in seen:
                 seen.add(distribution.lower())
-                points += _read_points(
-                    path / "entry_points.txt", distribution.replace("_", "-"), version
-                )
+                path = f"{folder or '.'}/{name}/entry_points.txt"
+                points += _read_points(path, distribution.replace("_", "-"), version)
     return points
 
 
-def _read_points(path: Path, distribution: str, version: str) -> Iterator[EntryPoint]:
+_INFO = ".dist-info"
+
+
+def _read_points(path: str, distribution: str, version: str) -> Iterator[EntryPoint]:
     try:
-        text = path.read_text("utf-8")
+        with open(path, encoding="utf-8") as stream:  # noqa: PTH123
+            text = stream.read()
     except OSError:
         return
     group = ""

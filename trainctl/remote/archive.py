@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -15,7 +16,6 @@ from pathlib import Path
 from types import CodeType
 
 import trainctl
-from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.base.system.bytecode import is_valid_bytecode, pack_bytecode
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -79,6 +79,9 @@ class ProgramArchive:
     @cached_property
     def sha256(self) -> str:
         """Its digest in hex."""
+
+        from trainctl.base.filesystem.files import make_directory, write_atomic
+
         kept = self._cache / f"program-{self._version()}" if self._cache else None
         with contextlib.suppress(OSError):
             if kept is not None and len(digest := kept.read_text()) == _DIGITS:
@@ -127,18 +130,25 @@ def program_archive(main: str, names: tuple[str, ...], cache: Path | None = None
         folder = package.replace(".", "/")
         for parent in accumulate(folder.split("/"), "{}/{}".format):
             members.setdefault(f"{parent}/__init__.py", "")
-        below = [f"{folder}/{module}.py"] if module else _modules(_SOURCE_ROOT / folder)
+        below = [f"{folder}/{module}.py"] if module else _modules(folder)
         members.update({path: _SOURCE_ROOT / path for path in below})
     return ProgramArchive(members, cache)
 
 
-def _modules(folder: Path) -> Iterator[str]:
+def _modules(folder: str) -> Iterator[str]:
     """Paths of every module below a package, from the root of the source."""
-    return (path.relative_to(_SOURCE_ROOT).as_posix() for path in folder.rglob("*.py"))
+    for entry in os.scandir(f"{_SOURCE_ROOT}/{folder}"):
+        if entry.is_dir() and entry.name != "__pycache__":
+            yield from _modules(f"{folder}/{entry.name}")
+        elif entry.name.endswith(".py"):
+            yield f"{folder}/{entry.name}"
 
 
 def load_bytecode(archive: ProgramArchive, cache: Path) -> bytes:
     """Read the program's bytecode from ``cache``, or compile and store it there."""
+
+    from trainctl.base.filesystem.files import make_directory, write_atomic
+
     path = cache / f"{sys.implementation.cache_tag}.pyz"
     with contextlib.suppress(OSError):
         data = path.read_bytes()

@@ -17,7 +17,6 @@ from trainctl.base.protocol.wire import error_to_json
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import RecordedResource
 from trainctl.plugin_api.provider import Node, Provider, Transport
-from trainctl.plugin_api.scheduler import SchedulesJobs
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import load_bytecode, node_archive
 from trainctl.remote.processes import InputFeed
@@ -28,6 +27,7 @@ if TYPE_CHECKING:  # what most commands don't need isn't loaded
     from trainctl.model.address import Address
     from trainctl.model.delivery import MirrorSite
     from trainctl.plan.placement import PlannedRun
+    from trainctl.plugin_api.scheduler import SchedulesJobs
     from trainctl.secrets.resolver import SecretResolver
     from trainctl.weights.lock import LockEntry
     from trainctl.weights.mirrors import HostMirrorLocation, Mirror
@@ -118,6 +118,9 @@ class Agents:
 
     def scheduler(self, provider: str) -> SchedulesJobs | None:
         """Return the provider's batch system; None if trainctl places the runs."""
+
+        from trainctl.plugin_api.scheduler import SchedulesJobs
+
         instance = self.providers(provider)
         return instance if isinstance(instance, SchedulesJobs) else None
 

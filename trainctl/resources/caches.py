@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainctl.apply.step import ApplyStep, MayStop
 from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.protocol.method import Method
-from trainctl.base.protocol.training import MAKE_CACHE, REMOVE_CACHE, CacheOwnerRequest
 from trainctl.errors import NodeUnreachable, TrainctlError
 from trainctl.inputs.environment import team_cache
 from trainctl.ledger.state import Intent, Lookup, RecordedResource, origin_of
@@ -19,6 +18,9 @@ from trainctl.model.specs.resource import CacheSpec
 from trainctl.plan.values import Observation
 from trainctl.plugin_api.provider import Node, ResourceStatus
 from trainctl.resources.agents import Agents, nodes_of
+
+if TYPE_CHECKING:
+    from trainctl.base.protocol.training import CacheOwnerRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,9 @@ class CacheHandler:
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
         """Create the directories; a replacement first deletes the old ones."""
+
+        from trainctl.base.protocol.training import MAKE_CACHE
+
         if step.action is Action.REPLACE:
             self.delete(step)
         cache, recorded = step.cache_spec, step.recorded
@@ -64,6 +69,9 @@ class CacheHandler:
 
     def delete(self, step: ApplyStep) -> None:
         """Drop the references to the directories; unreferenced directories are deleted."""
+
+        from trainctl.base.protocol.training import REMOVE_CACHE
+
         recorded = step.recorded
         first = find_cache_location(recorded, step.lookup) if recorded else None
         if recorded is None or first is None:
@@ -84,6 +92,9 @@ class CacheHandler:
         self, method: Method[CacheOwnerRequest, Any], address: Address, location: CacheLocation
     ) -> None:
         """Make or remove the directories on one node for a cache."""
+
+        from trainctl.base.protocol.training import CacheOwnerRequest
+
         for directory in location.directories:
             request = CacheOwnerRequest(
                 root=location.node.root,
@@ -98,6 +109,9 @@ def ensure_cache_on(
     agents: Agents, lineage: str, cache: RecordedResource, provider: str, node: Node
 ) -> None:
     """Create a cache on a node that was unreachable when it was created."""
+
+    from trainctl.base.protocol.training import MAKE_CACHE
+
     names = cache.outputs.get("on")
     if names is not None and node.name not in names:
         directories = _with_team(node, _cache_directory(node, _spec(cache)), cache.cache_spec)

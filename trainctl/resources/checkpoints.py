@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainctl.base.listing import Listing
 from trainctl.base.parallel import each
-from trainctl.base.protocol import training as protocol
 from trainctl.base.protocol.runs import UploadStatus
 from trainctl.errors import (
     NodeError,
@@ -29,6 +28,7 @@ from trainctl.resources.runs.run_control import QUERY_SECONDS, RunControl
 
 if TYPE_CHECKING:
     from trainctl.base.checkpoints.manifests import RunCheckpoints
+    from trainctl.base.protocol import training as protocol
 
 Row = dict[str, Any]
 _AT_ONCE = 16
@@ -161,6 +161,9 @@ class CheckpointClient:
 
     def listing(self, row: Row, on_event: OnEvent) -> tuple[NodeAgent, Node, str, Listing]:
         """Verify a checkpoint on its node; return the node, the store's directory there and the files by key."""
+
+        from trainctl.base.protocol import training as protocol
+
         agent, node = self._control.node_of_rank(self.run, row["rank"])
         request = protocol.CheckpointListingRequest(
             **self._request(node, brief=True), rank=row["rank"], name=row["name"]
@@ -178,6 +181,9 @@ class CheckpointClient:
 
         A directory is read through another rank's node if that of the rank is unreachable.
         """
+
+        from trainctl.base.protocol import training as protocol
+
         if self.in_bucket:
             with _translated_errors(), self._open_store() as run_store:
                 for item in objects:
@@ -238,6 +244,9 @@ class CheckpointClient:
 
     def upload(self) -> UploadStatus:
         """Upload checkpoints that a finished run left on its nodes."""
+
+        from trainctl.base.protocol import training as protocol
+
         sync: UploadStatus = {}
         for rank in self.run.ranks:
             agent, node = self._control.node_of_rank(self.run, rank.rank)
@@ -250,6 +259,9 @@ class CheckpointClient:
 
     def remove(self) -> None:
         """Delete the checkpoints from the store and from the nodes."""
+
+        from trainctl.base.protocol import training as protocol
+
         if self.in_bucket:
             with _translated_errors(), self._open_store() as run_store:
                 run_store.remove_all()
@@ -266,10 +278,15 @@ class CheckpointClient:
         self, agent: NodeAgent, node: Node, *, brief: bool = True
     ) -> protocol.CheckpointsResponse:
         """List the checkpoints that a node sees."""
+
+        from trainctl.base.protocol import training as protocol
+
         request = self._request(node, brief=brief)
         return agent.call(protocol.CHECKPOINTS, request, timeout=QUERY_SECONDS)
 
     def _request(self, node: Node, *, brief: bool) -> protocol.CheckpointsRequest:
+        from trainctl.base.protocol import training as protocol
+
         return protocol.CheckpointsRequest(
             root=node.root,
             data=node.data,

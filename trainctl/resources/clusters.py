@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainctl.apply.step import ApplyStep, MayStop, StepFailed
 from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.parallel import each
-from trainctl.base.protocol.host import IDLE_SHUTDOWN, IdleShutdownRequest, IdleShutdownSettings
 from trainctl.base.protocol.method import LineageRequest, NodeCacheRequest, TierConfig
 from trainctl.base.protocol.runs import STATUS, StatusRequest
-from trainctl.base.protocol.training import REMOVE_CACHE, CacheOwnerRequest
-from trainctl.base.protocol.weights import FORGET, FORGET_CACHE
 from trainctl.base.units import parse_size
 from trainctl.errors import NodeError, NodeUnreachable
-from trainctl.inputs.environment import team_cache
 from trainctl.ledger.state import Intent, Lookup, RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.address import Kind
 from trainctl.model.specs.resource import CacheTier, ClusterSpec
 from trainctl.plan.quarantine import CREATED, OUTPUT
-from trainctl.plan.values import Observation
-from trainctl.plugin_api.machines import Machine
 from trainctl.plugin_api.provider import (
     IDLE_TIMEOUT_SECONDS,
     ClusterSettings,
@@ -32,6 +25,12 @@ from trainctl.plugin_api.provider import (
     ResourceStatus,
 )
 from trainctl.resources.agents import Agents, nodes_of, same_machine, unprovisioned_nodes
+
+if TYPE_CHECKING:
+    from trainctl.apply.step import ApplyStep, MayStop
+    from trainctl.base.protocol.host import IdleShutdownSettings
+    from trainctl.plan.values import Observation
+    from trainctl.plugin_api.machines import Machine
 
 
 def cache_settings(cluster: ClusterSpec) -> TierConfig:
@@ -78,6 +77,9 @@ class NodeProvisioner:
 
         Unreachable nodes with a key may have been created.
         """
+
+        from trainctl.apply.step import StepFailed
+
         before = {node.name: node for node in nodes_of(self.recorded)} if self.recorded else {}
         attempted = (
             {node.name: node for node in unprovisioned_nodes(self.recorded)}
@@ -125,6 +127,8 @@ class NodeProvisioner:
         return self._create(planned, key)
 
     def _create(self, planned: Node, key: str) -> Node | _SkippedNode:
+        from trainctl.base.protocol.host import IDLE_SHUTDOWN, IdleShutdownRequest
+
         try:
             node = self.provider.create(self.cluster, planned.name, key)
             agent = self.agents.of(self.provider.name, node)
@@ -189,6 +193,9 @@ class ClusterHandler:
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
         """Create missing nodes and delete surplus nodes; a replacement first deletes all."""
+
+        from trainctl.base.protocol.weights import FORGET_CACHE
+
         name = step.cluster_spec.provider
         provider = self._agents.providers(name)
         settings = provider_cluster(step.address.name, step.cluster_spec)
@@ -233,6 +240,9 @@ class ClusterHandler:
 
     def read(self, recorded: RecordedResource, lookup: Lookup) -> Observation:
         """Return the worst status of the nodes, and the nodes that became reachable."""
+
+        from trainctl.plan.values import Observation
+
         provider = self._agents.providers(recorded.provider)
         nodes, unreachable = nodes_of(recorded), unprovisioned_nodes(recorded)
         read = each(provider.read, nodes, AT_ONCE)
@@ -301,6 +311,11 @@ class ClusterHandler:
 
     def _remove(self, provider_name: str, node: Node, cluster: ClusterSpec) -> bool:
         """Clean up and delete a node; return False if its machine was deleted without cleanup."""
+
+        from trainctl.base.protocol.training import REMOVE_CACHE, CacheOwnerRequest
+        from trainctl.base.protocol.weights import FORGET
+        from trainctl.inputs.environment import team_cache
+
         provider = self._agents.providers(provider_name)
         status = provider.read(node)
         disposable = provider.capabilities.creates_machines

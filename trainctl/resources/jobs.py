@@ -31,11 +31,7 @@ from trainctl.model.run import RunRecord, RunStatus, run_id
 from trainctl.plan.values import Change, Observation
 from trainctl.plugin_api.provider import ResourceStatus
 from trainctl.resources.agents import Agents, Services, nodes_of
-from trainctl.resources.checkpoints import CheckpointClient
 from trainctl.resources.clusters import cache_target
-from trainctl.resources.placement import taken_back_reason, unreachable_nodes_reason
-from trainctl.resources.runs.batch_runs import BatchCluster
-from trainctl.resources.runs.launch import queue_order
 from trainctl.resources.runs.previous_runs import (
     ReplacedRun,
     find_attempted_runs,
@@ -118,6 +114,10 @@ class JobHandler:
         self, step: ApplyStep, earlier: Sequence[RunRecord]
     ) -> Mapping[str, Any]:
         """Record a reused run, or set the queue order of a live one."""
+
+        from trainctl.resources.runs.batch_runs import BatchCluster
+        from trainctl.resources.runs.launch import queue_order
+
         if step.reuses is not None:
             others = [run for run in earlier if run.id != step.reuses.id]
             owns = step.reuses.reused_from is None
@@ -135,6 +135,9 @@ class JobHandler:
 
     def delete(self, step: ApplyStep) -> None:
         """Stop live runs and delete the directory of every own run; checkpoints only on request."""
+
+        from trainctl.resources.checkpoints import CheckpointClient
+
         control = RunControl(self._agents, step.lookup)
         for run in (run for run in runs_of(step.recorded) if run.reused_from is None):
             try:
@@ -190,6 +193,9 @@ class JobHandler:
 
 def deferral_reason(change: Change, agents: Agents, lookup: Lookup) -> str:
     """Return why a change is left to a later apply; '' if nothing blocks it."""
+
+    from trainctl.resources.placement import taken_back_reason, unreachable_nodes_reason
+
     if change.address.kind is not Kind.JOB or change.action not in _NEW_RUN:
         return ""
     job = change.job_spec

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainctl.apply.step import ApplyStep, MayStop
 from trainctl.base.lazy_dataclass import replace
@@ -28,7 +28,6 @@ from trainctl.model.specs.resource import WeightsSpec
 from trainctl.plan.values import Observation
 from trainctl.plan.weights import content_key
 from trainctl.plugin_api.provider import ResourceStatus
-from trainctl.plugin_api.sources import SourceCredential
 from trainctl.resources.agents import Services
 from trainctl.secrets.bucket_credentials import explaining_denials
 from trainctl.secrets.resolver import SecretResolver
@@ -42,6 +41,9 @@ from trainctl.weights.lock import (
 )
 from trainctl.weights.mirrors import SourceUpstream, is_remote, site_of
 from trainctl.weights.resolution import SourceRequest, resolve, resolve_from_lock
+
+if TYPE_CHECKING:
+    from trainctl.plugin_api.sources import SourceCredential
 
 _POLL_SECONDS = 0.2
 

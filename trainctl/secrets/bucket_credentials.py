@@ -7,15 +7,17 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from trainctl.base.lazy_dataclass import replace
-from trainctl.buckets.location import parse_bucket_location
 from trainctl.errors import PermissionDenied, SourceDenied, TrainctlError
 from trainctl.model.single_flight import SingleFlight
 from trainctl.model.specs.auth import SourceAuthSpec
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.model.trust import SecretDestination
-from trainctl.plugin_api.sources import SourceCredential
+
+if TYPE_CHECKING:
+    from trainctl.plugin_api.sources import SourceCredential
 
 _ANONYMOUS = "nobody"
 """Origin of an empty credential."""
@@ -34,6 +36,10 @@ def bucket_credential(
     ``value`` reads a secret for a host, and checks trust. Credentials of roles and of the chain are not sent to hosts
     that only the manifest names: PermissionDenied, or an empty credential with ``withheld_reason``.
     """
+
+    from trainctl.buckets.location import parse_bucket_location
+    from trainctl.plugin_api.sources import SourceCredential
+
     method = weights.auth.auth_method if weights.auth else None
     if method is None and not default:
         return None
@@ -60,6 +66,9 @@ def bind_and_mask(
     credential: SourceCredential | None, weights: WeightsSpec, mask: Callable[[str], object]
 ) -> SourceCredential | None:
     """Validate and mask a credential, and bind it to the endpoint."""
+
+    from trainctl.plugin_api.sources import SourceCredential
+
     endpoint = weights.endpoint_url
     if credential is None:
         return SourceCredential("", _ANONYMOUS, endpoint) if endpoint else None
@@ -129,6 +138,8 @@ class CredentialCache:
     """Thread-safe cache of credentials, which renews each once for all users."""
 
     def __init__(self) -> None:
+        from trainctl.plugin_api.sources import SourceCredential
+
         self._lock = threading.Lock()
         self._locks: dict[Hashable, threading.Lock] = defaultdict(threading.Lock)
         self._credentials = SingleFlight[SourceCredential | None](forget_errors=True)

@@ -6,14 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.lazy_pattern import compile_lazily
-from trainctl.buckets.location import parse_bucket_location
 from trainctl.desired.values import DesiredState
 from trainctl.errors import SourceError
 from trainctl.model.address import Kind
 from trainctl.model.specs.image import DockerAuth
 from trainctl.model.specs.resource import DesiredResource, WeightsSpec
 from trainctl.model.trust import HostPattern, SecretDestination, host_of_url
-from trainctl.secrets.registries import ECR_REGISTRY, GOOGLE_REGISTRY, registry_host
 
 _HUB = "https://huggingface.co"
 _REGISTRIES = frozenset(
@@ -38,6 +36,9 @@ def bucket_destination(
     url: str, endpoint: str | None, environ: Mapping[str, str]
 ) -> SecretDestination:
     """Return the host that receives the credential of a bucket."""
+
+    from trainctl.buckets.location import parse_bucket_location
+
     try:
         return parse_bucket_location(url, endpoint, environ).destination
     except (SourceError, ValueError):  # reported when the bucket is opened
@@ -46,6 +47,9 @@ def bucket_destination(
 
 def registry_destination(auth: DockerAuth) -> SecretDestination:
     """Return the host that receives the login of ``docker_auth``."""
+
+    from trainctl.secrets.registries import ECR_REGISTRY, GOOGLE_REGISTRY, registry_host
+
     text = registry_host(auth.registry).lower()
     match = _HOST.fullmatch(text)
     if match is None:

@@ -6,9 +6,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trainctl.base.protocol.host import RegistryLogin
-from trainctl.buckets.location import SCHEMES
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import TrainctlError
 from trainctl.model.credentials import is_secret_key
@@ -17,22 +16,15 @@ from trainctl.model.single_flight import SingleFlight
 from trainctl.model.specs.image import Image
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.model.trust import SecretDestination, Trust, default_trust
-from trainctl.plugin_api.sources import SourceCredential
 from trainctl.secrets.bucket_credentials import (
     CredentialCache,
     bind_and_mask,
     bucket_credential,
 )
-from trainctl.secrets.destinations import registry_destination, source_destination
-from trainctl.secrets.registries import registry_login
-from trainctl.secrets.sources import (
-    SecretSources,
-    check_allowed,
-    is_local,
-    missing_error,
-    read,
-    secret_path,
-)
+
+if TYPE_CHECKING:
+    from trainctl.base.protocol.host import RegistryLogin
+    from trainctl.plugin_api.sources import SourceCredential
 
 MIN_MASKED_LENGTH = 8
 """Shorter values can't be masked without masking ordinary words."""
@@ -49,6 +41,8 @@ class SecretResolver:
         redactor: Redactor,
         trust: Callable[[], Trust] = default_trust,
     ) -> None:
+        from trainctl.secrets.sources import SecretSources
+
         self.specs = specs
         self._environ = environ
         self._redactor = redactor
@@ -63,6 +57,9 @@ class SecretResolver:
 
     def value(self, name: str) -> str:
         """Read a declared secret; raise TrainctlError if missing or untrusted."""
+
+        from trainctl.secrets.sources import is_local, read
+
         spec = self.specs.get(name)
         if spec is None:
             raise TrainctlError(
@@ -77,6 +74,9 @@ class SecretResolver:
 
     def accept(self, spec: SecretSpec, value: str) -> str:
         """Validate a value and register it for redaction; raise TrainctlError if invalid."""
+
+        from trainctl.secrets.sources import missing_error
+
         name = spec.name
         if "\0" in value:
             raise TrainctlError(
@@ -109,16 +109,25 @@ class SecretResolver:
 
     def check_allowed(self, name: str) -> None:
         """Raise PermissionDenied if trust does not allow reading a declared secret."""
+
+        from trainctl.secrets.sources import check_allowed
+
         if name in self.specs:
             check_allowed(self.specs[name], self._sources)
 
     def files(self) -> tuple[Path, ...]:
         """Return the files of secrets, which are never part of the code."""
+
+        from trainctl.secrets.sources import secret_path
+
         files = (spec for spec in self.specs.values() if spec.origin == "file")
         return tuple(secret_path(spec, self._sources) for spec in files)
 
     def register_known(self) -> None:
         """Register all values that need no command or request; others when they are used."""
+
+        from trainctl.secrets.sources import is_local
+
         for name, spec in self.specs.items():
             if is_local(spec):
                 with suppress(TrainctlError):  # reported where the value is used
@@ -126,6 +135,11 @@ class SecretResolver:
 
     def declared_credential(self, weights: WeightsSpec) -> SourceCredential | None:
         """Return the credential in ``auth``; raise PermissionDenied if untrusted."""
+
+        from trainctl.buckets.location import SCHEMES
+        from trainctl.plugin_api.sources import SourceCredential
+        from trainctl.secrets.destinations import source_destination
+
         if weights.auth is None:
             return None
         if weights.uri.scheme in SCHEMES:
@@ -152,6 +166,10 @@ class SecretResolver:
 
     def registry_login(self, image: Image) -> RegistryLogin | None:
         """Return the login to an image's registry, None if not declared."""
+
+        from trainctl.secrets.destinations import registry_destination
+        from trainctl.secrets.registries import registry_login
+
         auth = image.docker_auth
         if auth is None:
             return None

@@ -7,9 +7,12 @@ requests, and reads ranges and validators of responses.
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from trainctl.errors import SourceError
-from trainctl.plugin_api.sources import WeightSource
+
+if TYPE_CHECKING:
+    from trainctl.plugin_api.sources import WeightSource
 
 _SOURCES = {
     "azure": ("bucket", "BucketSource"),

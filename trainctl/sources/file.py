@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainctl.base.filesystem.files import read_json, write_volatile
 from trainctl.base.filesystem.safe_path import DENIED, display_path, unusable_file
@@ -18,7 +18,9 @@ from trainctl.base.lazy_dataclass import replace
 from trainctl.base.listing import ResolvedSource, SourceFile, sort_files
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
 from trainctl.model.source_uri import parse_source
-from trainctl.plugin_api.sources import SourceCredential
+
+if TYPE_CHECKING:
+    from trainctl.plugin_api.sources import SourceCredential
 
 _BUFFER_BYTES = 2**20
 _HASHING_THREADS = 4  # hashlib releases the lock; more threads wait for the disk

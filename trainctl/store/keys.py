@@ -6,9 +6,12 @@ Names use only characters that need no escaping in any store or URL.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from trainctl.base.json import hex_digest
-from trainctl.base.listing import ResolvedSource
+
+if TYPE_CHECKING:
+    from trainctl.base.listing import ResolvedSource
 
 BLOBS, CHUNKED, PACK_INDEXES = "blobs/sha256", "chunked/sha256", "slices/sha256"
 LISTINGS, PACKS, RECORDS = "listings", "packs", "records"

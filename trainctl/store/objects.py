@@ -12,17 +12,6 @@ import time
 from pathlib import Path
 from typing import BinaryIO, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Union
 
-from trainctl.base.filesystem.files import (
-    PRIVATE_FILE,
-    SHARED_DIRECTORY,
-    SHARED_FILE,
-    is_group_shared,
-    make_directory,
-    make_durable,
-    sync_directory,
-    write_at,
-)
-from trainctl.base.filesystem.space import SHARING_ADVICE, is_readable
 from trainctl.base.lease import holder_name, is_process_dead
 from trainctl.base.objects import ObjectStat, check_key
 from trainctl.base.units import format_bytes
@@ -130,6 +119,9 @@ class DirectoryObjects:
 
     def _remove_empty(self, directory: str) -> None:
         """Sync a directory after deletions; remove it and its parents if empty."""
+
+        from trainctl.base.filesystem.files import sync_directory
+
         with contextlib.suppress(FileNotFoundError):
             if not directory.startswith(f"{self.root}/{keys.BLOBS}/"):
                 sync_directory(Path(directory))
@@ -196,6 +188,9 @@ class DirectoryObjects:
     @contextlib.contextmanager
     def _written(self, data: Data, *, durable: bool) -> Iterator[str]:
         """Yield a temporary file with these bytes; remove it at the end."""
+
+        from trainctl.base.filesystem.files import PRIVATE_FILE, SHARED_FILE, write_at
+
         self._prepare()
         path = f"{self.root}/{_TEMPORARY}/{holder_name()}.{os.urandom(8).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -234,6 +229,9 @@ class DirectoryObjects:
 
     def _prepare(self) -> None:
         """Create the directories; delete temporary files of dead writers."""
+
+        from trainctl.base.filesystem.files import is_group_shared, make_directory, sync_directory
+
         if f"{self.root}/{_TEMPORARY}" in self._existing:
             return
         missing = [path for path in (self.root, *self.root.parents) if not path.exists()]
@@ -249,6 +247,9 @@ class DirectoryObjects:
 
     def _make(self, directory: str) -> None:
         """Create a directory below the root and its parents; durable with the next sync."""
+
+        from trainctl.base.filesystem.files import SHARED_DIRECTORY
+
         if directory in self._existing or directory == str(self.root):
             return
         parent = os.path.dirname(directory)  # noqa: PTH120
@@ -263,6 +264,9 @@ class DirectoryObjects:
 
     def _sync(self, paths: Sequence[Path]) -> None:
         """Make paths durable, and the directories that this process created before."""
+
+        from trainctl.base.filesystem.files import make_durable
+
         with self._lock:
             unsynced = set(self._unsynced)
         make_durable([*{Path(path).parent for path in unsynced}, *paths], self.root)
@@ -297,6 +301,8 @@ def _read(descriptor: int, offset: int, length: int) -> bytes:
 
 
 def _storage_error(root: Path, error: OSError) -> StorageError:
+    from trainctl.base.filesystem.space import SHARING_ADVICE, is_readable
+
     if error.errno in _DISK_FULL:
         if error.errno == errno.EDQUOT:
             full = "has no space left for this user (disk quota)"

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Optional, Sequence
+from typing import TYPE_CHECKING, Optional, Sequence
 
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import RetryPolicy
 from trainctl.store import coverage, documents, keys, references
-from trainctl.store.file_transfer import ProgressFn, Upstream
-from trainctl.store.gc import GcOptions, GcReport
-from trainctl.store.gc import gc as collect
-from trainctl.store.ingest import SourceIngest
-from trainctl.store.lease import Notify
 from trainctl.store.references import Reference
 from trainctl.store.survey import (
     MirrorInventory,
@@ -23,7 +18,12 @@ from trainctl.store.survey import (
     take_inventory,
     take_survey,
 )
-from trainctl.store.verify import VerifyReport, verify_store
+
+if TYPE_CHECKING:
+    from trainctl.store.file_transfer import ProgressFn, Upstream
+    from trainctl.store.gc import GcOptions, GcReport
+    from trainctl.store.lease import Notify
+    from trainctl.store.verify import VerifyReport
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,9 @@ class MirrorStore:
 
         ``waiting`` is called with the reason of a wait that takes more than a second.
         """
+
+        from trainctl.store.ingest import SourceIngest
+
         ingest = SourceIngest(
             self.objects,
             resolved,
@@ -98,6 +101,9 @@ class MirrorStore:
 
     def gc(self, options: GcOptions, notify: Notify = lambda _: None) -> GcReport:
         """Delete unreferenced blobs; LockHeld if another process deletes."""
+
+        from trainctl.store.gc import gc as collect
+
         return collect(self.objects, options, notify)
 
     def verify(
@@ -107,4 +113,7 @@ class MirrorStore:
         notify: Notify = lambda _: None,
     ) -> VerifyReport:
         """Hash all blobs; with ``repair`` delete corrupt ones."""
+
+        from trainctl.store.verify import verify_store
+
         return verify_store(self.objects, repair, progress, notify)

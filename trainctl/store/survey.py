@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import (
+    TYPE_CHECKING,
     Any,
     Dict,
     FrozenSet,
@@ -16,18 +17,16 @@ from typing import (
     Tuple,
 )
 
-from trainctl.base.filesystem.files import why_unwritable
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.lease import Liveness
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.base.parallel import map_ordered
-from trainctl.store import documents, keys, references
-from trainctl.store.coverage import SourceCoverage, find_listing, group_by_fingerprint
-from trainctl.store.gc import find_garbage
-from trainctl.store.lease import list_writers
+from trainctl.store import keys
 from trainctl.store.objects import DirectoryObjects, MemoryObjects, free_bytes
-from trainctl.store.references import StoredReference
+
+if TYPE_CHECKING:
+    from trainctl.store.references import StoredReference
 
 _AT_ONCE = 8
 FileSurveyRow = Tuple[Optional[str], int, bool]
@@ -84,6 +83,10 @@ def take_survey(
     chunk_bytes: int = CHUNK_BYTES,
 ) -> StoreSurvey:
     """Survey sources, listings, and the references of a ``lineage`` or all."""
+
+    from trainctl.base.filesystem.files import why_unwritable
+    from trainctl.store import references
+
     free, reason = None, ""
     if isinstance(objects, DirectoryObjects):
         free, reason = free_bytes(objects.root), why_unwritable(objects.root)
@@ -111,6 +114,9 @@ def survey_source(
     objects: ObjectStore, resolved: ResolvedSource, chunk_bytes: int = CHUNK_BYTES
 ) -> SourceSurvey:
     """Survey one source."""
+
+    from trainctl.store.coverage import SourceCoverage, find_listing, group_by_fingerprint
+
     listing = find_listing(objects, resolved)
     if listing is not None:
         return SourceSurvey(
@@ -175,6 +181,11 @@ class _SourceVersion(NamedTuple):
 
 def take_inventory(objects: ObjectStore) -> MirrorInventory:
     """Inspect a store. Writes nothing."""
+
+    from trainctl.store import documents, references
+    from trainctl.store.gc import find_garbage
+    from trainctl.store.lease import list_writers
+
     stored, damaged = references.read_references(objects)
     rows = _rows(objects, stored)
     garbage = None
@@ -206,6 +217,8 @@ class _RowSizes:
 
 
 def _rows(objects: ObjectStore, stored: Iterable[StoredReference]) -> List[InventoryRow]:
+    from trainctl.store import documents
+
     versions: Dict[_SourceVersion, List[Tuple[Mapping[str, Any], float]]] = {}
     for reference in stored:
         for record in reference.versions():

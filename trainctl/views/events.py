@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainctl.base.units import format_duration
 from trainctl.errors import ManifestError, TrainctlError, TrustError
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.events import Event, EventType
-from trainctl.views.problems import error_lines
 from trainctl.views.terminal.output import TerminalOutput
-from trainctl.views.terminal.progress import ProgressDisplay
 from trainctl.views.terminal.text import format_timestamp
+
+if TYPE_CHECKING:
+    from trainctl.views.terminal.progress import ProgressDisplay
 
 _PROGRESS_SECONDS = 1.0
 """Seconds between two progress events of one address."""
@@ -126,6 +127,8 @@ class TextEventPrinter:
                 self._closed = True
 
     def _line(self, event: Event) -> None:
+        from trainctl.views.problems import error_lines
+
         data = event.data
         text = f"{event.address}: {event.message}" if event.address else event.message
         if event.type is EventType.STEP_STARTED:

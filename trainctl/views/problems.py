@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from trainctl.base.lazy_dataclass import replace
 from trainctl.errors import ManifestError, TrainctlError, TrustError
-from trainctl.manifest import excerpt as manifest
 from trainctl.model.diagnostics import Diagnostic, Explanation, Position, Severity
 from trainctl.views.terminal.text import Style, display_width, escape, escape_lines, pad, plain
 
@@ -129,6 +128,9 @@ def excerpt_lines(where: Position | None, width: int = WIDTH) -> list[str]:
 
     Long lines are cut around the column.
     """
+
+    from trainctl.manifest import excerpt as manifest
+
     excerpt = manifest.excerpt(where) if where else None
     if excerpt is None or where is None:
         return []

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainctl.base.lazy_dataclass import asdict
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.ledger.codec import recorded_to_json
-from trainctl.ledger.history import HistoryRow
 from trainctl.ledger.leases import OpenLease
 from trainctl.ledger.state import RecordedResource, State
-from trainctl.ledger.usage import UsageRow
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
-from trainctl.plan.quarantine import quarantined
-from trainctl.views.plan.changes import added_rows, brief
-from trainctl.views.plan.tables import short_revision
 from trainctl.views.runs.status import through_client_text
 from trainctl.views.terminal.text import (
     Style,
@@ -31,6 +26,10 @@ from trainctl.views.terminal.text import (
     table,
     wrap,
 )
+
+if TYPE_CHECKING:
+    from trainctl.ledger.history import HistoryRow
+    from trainctl.ledger.usage import UsageRow
 
 _HIDDEN = frozenset({"runs", "nodes", "created", "quarantine"})
 _BELOW = " " * 8
@@ -115,6 +114,10 @@ def state_lines(state: State, leases: Sequence[OpenLease] = ()) -> list[str]:
 
 def resource_lines(recorded: RecordedResource, style: Style = plain) -> list[str]:
     """Return all values of a resource."""
+
+    from trainctl.plan.quarantine import quarantined
+    from trainctl.views.plan.changes import added_rows, brief
+
     values = {**recorded.outputs, **recorded.attributes}
     rows = list(added_rows({key: value for key, value in values.items() if key not in _HIDDEN}))
     size = max((display_width(row.name) for row in rows), default=0)
@@ -208,6 +211,10 @@ def _transfer_text(row: HistoryRow) -> str:
 
 def summary(recorded: RecordedResource) -> str:
     """Return the state of a resource in a few words."""
+
+    from trainctl.plan.quarantine import quarantined
+    from trainctl.views.plan.tables import short_revision
+
     values = {**recorded.attributes, **recorded.outputs}
     kind = recorded.address.kind
     if kind is Kind.JOB:

@@ -11,17 +11,10 @@ from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.model.delivery import SERVES_ALL, MirrorSite, ServingCapability
 from trainctl.plugin_api.provider import Node
-from trainctl.plugin_api.sources import (
-    ByteRange,
-    Fill,
-    HeadSource,
-    RangeSource,
-    SourceCredential,
-    WeightSource,
-)
 from trainctl.store.objects import DirectoryObjects
 
 if TYPE_CHECKING:
+    from trainctl.plugin_api.sources import Fill, SourceCredential, WeightSource
     from trainctl.store.store import MirrorStore
 
 
@@ -154,6 +147,8 @@ class SourceUpstream:
 
     @contextmanager
     def read_range(self, file: SourceFile, offset: int, length: int) -> Iterator[Fill | None]:
+        from trainctl.plugin_api.sources import ByteRange, RangeSource
+
         if not isinstance(self._weights, RangeSource):
             yield None
             return
@@ -168,6 +163,8 @@ class SourceUpstream:
             yield counted if fill else None
 
     def checksum(self, file: SourceFile) -> str:
+        from trainctl.plugin_api.sources import HeadSource
+
         if isinstance(self._weights, HeadSource):
             return self._weights.stat(self._resolved, file, self._credential)
         return file.checksum

@@ -27,7 +27,6 @@ from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.single_flight import SingleFlight
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.model.specs.resource import WeightsSpec
-from trainctl.plugin_api.sources import PagedSource, SourceCredential, WeightSource
 from trainctl.sources import source_for
 from trainctl.sources.file import by_content
 from trainctl.weights.lock import (
@@ -40,6 +39,7 @@ from trainctl.weights.lock import (
 from trainctl.weights.patterns import nearest_pattern, select
 
 if TYPE_CHECKING:
+    from trainctl.plugin_api.sources import SourceCredential, WeightSource
     from trainctl.store.store import MirrorStore
 
 _PLUGIN_ERRORS = (
@@ -128,6 +128,9 @@ def query_source(
     each: RetryFn = no_retry,
 ) -> ResolvedSource:
     """Return every file of a source, and its endpoint."""
+
+    from trainctl.plugin_api.sources import PagedSource
+
     endpoint = source.custom_endpoint(uri, credential)
     with plugin_errors(uri):
         if isinstance(source, PagedSource):
@@ -226,6 +229,9 @@ def resolve_from_lock(
     open_source: Callable[[str], WeightSource] = source_for,
 ) -> Resolution:
     """Resolve without querying upstream because of ``error``."""
+
+    from trainctl.plugin_api.sources import SourceCredential
+
     if not _is_unavailable(error):
         raise error
     uri, custom_endpoint = request.uri, request.weights.endpoint_url

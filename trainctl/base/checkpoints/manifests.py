@@ -6,12 +6,13 @@ import json
 import os
 import re
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, cast
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, cast
 
-from trainctl.base.checkpoints.layout import age_key, folder_of, number_series
-from trainctl.base.checkpoints.stores import CheckpointStore
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import NodeError
+
+if TYPE_CHECKING:
+    from trainctl.base.checkpoints.stores import CheckpointStore
 
 COMPLETE = ".complete"
 VERSIONS = ".versions"
@@ -42,6 +43,9 @@ class RunCheckpoints:
 
     def manifests(self) -> List[CheckpointManifest]:
         """Return the valid manifests of complete checkpoints, the oldest first."""
+
+        from trainctl.base.checkpoints.layout import age_key, number_series
+
         manifests = []
         for stored in self.store.list(f"{self.prefix}/{COMPLETE}/"):
             manifest = parse_manifest(self.store.get(stored.key), self.prefix)
@@ -104,6 +108,9 @@ def list_runs(store: CheckpointStore, project: str) -> Iterator[RunCheckpoints]:
 
 def parse_manifest(data: Optional[bytes], prefix: str) -> Optional[CheckpointManifest]:
     """Parse an untrusted manifest; None unless paths and keys are safe."""
+
+    from trainctl.base.checkpoints.layout import age_key, folder_of
+
     try:
         manifest = json.loads(data or b"")
         valid = (

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import CodeType
 from typing import Callable, Dict, List, Optional
 
-from trainctl.base.filesystem.files import modified_at
 from trainctl.base.lazy_pattern import compile_lazily
 
 _IDLE_SECONDS = 86_400.0
@@ -56,6 +55,9 @@ def _bytecode_header(digest: str, body: bytes) -> bytes:
 
 def remove_unused(folder: Path, mine: str) -> None:
     """Remove programs other than ``mine`` that were not called (touched) within a day."""
+
+    from trainctl.base.filesystem.files import modified_at
+
     others: Dict[str, List[Path]] = defaultdict(list)
     for path in folder.iterdir():
         match = _PROGRAM_NAME.match(path.name)

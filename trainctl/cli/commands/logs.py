@@ -5,23 +5,24 @@ from __future__ import annotations
 import shutil
 import time
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from trainctl.cli import options
 from trainctl.cli.options import OutputFormat, TableFormat, duration, option, print_result
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace, report_unreachable
 from trainctl.errors import NodeError, UsageError
-from trainctl.model.reports import RankSample, UnreachableNode
 from trainctl.operations.runs import lookup
 from trainctl.operations.runs.control import mask_secrets
 from trainctl.operations.runs.logs import LogSelection, LogTime, read_log
 from trainctl.operations.runs.lookup import JobRun
-from trainctl.operations.runs.status import samples_of, watch_samples
 from trainctl.operations.workspace import Workspace
 from trainctl.views.events import JsonEventPrinter
 from trainctl.views.runs.logs import JsonLogPrinter, TextLogPrinter
 from trainctl.views.terminal.text import warning_text
+
+if TYPE_CHECKING:
+    from trainctl.model.reports import RankSample, UnreachableNode
 
 
 def print_logs(
@@ -37,6 +38,9 @@ def print_logs(
 
     With ``closes`` a summary is the last event. Return the run as it is now, and the exit code.
     """
+
+    from trainctl.model.reports import UnreachableNode
+
     emit = JsonEventPrinter(session.output)
     view: TextLogPrinter | JsonLogPrinter
     if format_ is OutputFormat.JSON:
@@ -135,6 +139,8 @@ def metrics_command(
     format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Show GPU, CPU, memory and disk usage of a run; in JSON and CSV, its complete history."""
+
+    from trainctl.operations.runs.status import samples_of
     from trainctl.views.runs.metrics import metrics_csv, metrics_json, plot_lines
 
     if follow and format_ is TableFormat.CSV:
@@ -179,6 +185,8 @@ def _follow(
     session: CliSession, workspace: Workspace, run: JobRun, rank: int | None, *, as_json: bool
 ) -> None:
     """Print new samples: as JSON lines, a redrawn table, or repeated tables."""
+
+    from trainctl.operations.runs.status import watch_samples
     from trainctl.views.runs.metrics import sample_json
     from trainctl.views.terminal.progress import LiveDisplay
 

@@ -38,12 +38,10 @@ from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import PermissionDenied, UsageError
 from trainctl.model.json_codec import to_json
-from trainctl.operations.confinement import confined
 from trainctl.operations.plan import approved_plan
 from trainctl.operations.policies import check_form, policy_problems
 from trainctl.operations.states import location_at
 from trainctl.plan.values import OUTPUT_MARK
-from trainctl.views.plan.json import plan_json
 from trainctl.views.plan.tables import policy_lines
 from trainctl.views.problems import diagnostic_lines
 
@@ -78,6 +76,9 @@ def plan_command(
 
     Shows resources to create, replace or destroy, weights to transfer, estimated time and cost.
     """
+
+    from trainctl.operations.confinement import confined
+
     if sign is not None and out is None:
         raise UsageError("--sign needs --out FILE", "Only saved plans are signed.")
     if flags.untrusted and (
@@ -240,6 +241,9 @@ def test_command(
     format_: options.FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Check a saved plan against policies, also those of a file in the checkout."""
+
+    from trainctl.views.plan.json import plan_json
+
     with open_workspace(session, PlanningFlags(trust=flags.trust)) as workspace:
         try:
             form = json.loads(plan.read_bytes())

@@ -18,7 +18,6 @@ from trainctl.model.address import Address
 from trainctl.model.reports import JobStatus
 from trainctl.operations.runs import lookup
 from trainctl.operations.runs.checkpoints import download_code
-from trainctl.operations.runs.control import stop_run, stop_runs
 from trainctl.operations.runs.lookup import JobRun
 from trainctl.operations.runs.status import (
     is_matrix,
@@ -38,7 +37,6 @@ from trainctl.views.runs.status import (
     sweep_lines,
 )
 from trainctl.views.state import lease_rows, unfinished_lines
-from trainctl.views.terminal.progress import ProgressDisplay, show_updates
 from trainctl.views.terminal.text import escape, pluralize, warning_text
 
 
@@ -53,6 +51,9 @@ def status_command(
     format_: options.FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Show the status of jobs and their latest runs."""
+
+    from trainctl.views.terminal.progress import show_updates
+
     if every:
         if address is not None:
             raise UsageError("--all can't be used with a job", "Use one of them.")
@@ -152,6 +153,10 @@ def stop_command(
     auto_approve: options.AutoApprove = False,
 ) -> int:
     """Stop a run. Sends SIGTERM, then SIGKILL after the grace period."""
+
+    from trainctl.operations.runs.control import stop_run
+    from trainctl.views.terminal.progress import ProgressDisplay
+
     if every == (address is not None) or (every and run):
         raise UsageError(
             "missing ADDRESS or --all", "Use trainctl stop ADDRESS or trainctl stop --all."
@@ -200,6 +205,9 @@ def _stop_matrix(
 def _stop_many(
     session: CliSession, workspace: Workspace, live: list[JobRun], grace: float, prefix: str = ""
 ) -> int:
+    from trainctl.operations.runs.control import stop_runs
+    from trainctl.views.terminal.progress import ProgressDisplay
+
     if not live:
         session.output.print(f"{prefix}no live runs")
         return 0

@@ -10,15 +10,12 @@ import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote
 
-from trainctl.base.checkpoints.layout import folder_of, recency_key
 from trainctl.base.checkpoints.manifests import is_checkpoint_name
-from trainctl.base.filesystem.archives import UnsafeArchive, unpack
 from trainctl.base.json import digest
 from trainctl.base.parallel import each
-from trainctl.base.protocol.training import CheckpointObjectRange
 from trainctl.errors import (
     NodeError,
     NodeUnreachable,
@@ -27,7 +24,6 @@ from trainctl.errors import (
     UnknownOnNode,
     UsageError,
 )
-from trainctl.inputs.code import DOWNLOAD_MARK
 from trainctl.inputs.environment import checkpoint_directory, file_name
 from trainctl.model.address import Address, Kind
 from trainctl.model.reports import (
@@ -38,13 +34,13 @@ from trainctl.model.reports import (
     unreachable_nodes,
 )
 from trainctl.operations.runs.lookup import JobRun, run_control, with_unrecorded_runs
-from trainctl.operations.streams import iterate_callbacks
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.values import OUTPUT_MARK
 from trainctl.resources.agents import node_named
 from trainctl.resources.checkpoints import CheckpointClient
 from trainctl.resources.runs.run_control import runs_of
-from trainctl.weights.mirrors import is_remote
+
+if TYPE_CHECKING:
+    from trainctl.base.protocol.training import CheckpointObjectRange
 
 _CHECKPOINT_FIELDS = (
     "name", "rank", "step", "bytes", "files", "created_at", "state", "url", "type", "base_model", "lora_rank",
@@ -102,6 +98,9 @@ def select_checkpoint(
     rows: list[dict[str, Any]], run: JobRun, name: str | None, rank: int, *, force: bool = False
 ) -> dict[str, Any]:
     """Select a rank's newest complete checkpoint, or the one of that name; with ``force`` also an unfinished one."""
+
+    from trainctl.base.checkpoints.layout import recency_key
+
     states = ("complete", "unfinished") if force and name else ("complete",)
     usable = [row for row in rows if row["rank"] == rank and row["state"] in states]
     candidates = [row for row in usable if name in (None, row["name"])]
@@ -127,6 +126,9 @@ def artifacts(
     workspace: Workspace, run: JobRun, name: str | None, expires_seconds: int
 ) -> list[CheckpointFile]:
     """List the files of complete checkpoints, with URLs."""
+
+    from trainctl.base.checkpoints.layout import folder_of
+
     client = checkpoints_of(workspace, run)
     rows = client.rows(brief=False)
     complete = [row for row in rows if row["state"] == "complete" and name in (None, row["name"])]
@@ -204,6 +206,10 @@ def download_checkpoint(
 
 def exclude_from_code(workspace: Workspace, place: Path) -> str | None:
     """Mark a downloaded directory if it is in the code of a job; return a warning."""
+
+    from trainctl.inputs.code import DOWNLOAD_MARK
+    from trainctl.plan.values import OUTPUT_MARK
+
     with suppress(TrainctlError):  # the manifest may be invalid
         for job in workspace.desired.jobs():
             code = (workspace.settings.directory / job.job_spec.code.path).resolve()
@@ -291,6 +297,9 @@ def _sha256(path: Path) -> str:
 
 def find_retained_data(workspace: Workspace) -> list[RetainedData]:
     """List data that destroy keeps, as far as nodes are reachable."""
+
+    from trainctl.weights.mirrors import is_remote
+
     state = with_unrecorded_runs(workspace)
     checkpoints = [
         retained
@@ -339,6 +348,9 @@ def require_absent(place: Path, option: str = "--output-dir") -> None:
 
 def _unpack(data: Iterator[bytes], place: Path, label: str, check: Callable[[], None]) -> None:
     """Unpack a tar into ``place``, which exists once it is complete."""
+
+    from trainctl.base.filesystem.archives import UnsafeArchive, unpack
+
     target = place.parent
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -398,6 +410,9 @@ def download_code(
     workspace: Workspace, run: JobRun, target: Path, *, archive: bool = False
 ) -> Path:
     """Download the code to ``target/<project>_<job>_<run id>``, verified; as ``.tar`` if ``archive``."""
+
+    from trainctl.operations.streams import iterate_callbacks
+
     record = run.record
     label = f"the code of run {record.number} ({record.id})"
     name = f"{run.project}_{file_name(run.job.address)}_{record.id}"

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainctl.apply.interrupt import Interrupt
 from trainctl.base.lazy_dataclass import replace
 from trainctl.base.parallel import each
 from trainctl.base.protocol import WAITS_FOR_RESUME, WAITS_FOR_SECRETS
 from trainctl.base.protocol.runs import EnterRequest
 from trainctl.errors import LockHeld, NodeError, NodeUnreachable, TrainctlError
-from trainctl.inputs.environment import work_directory
 from trainctl.model.address import Address
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.model.run import RankRecord, RunRecord
@@ -30,7 +28,9 @@ from trainctl.operations.runs.lookup import (
 from trainctl.operations.workspace import Workspace
 from trainctl.plugin_api.provider import Node
 from trainctl.remote.agent import NodeAgent
-from trainctl.secrets.sources import is_local
+
+if TYPE_CHECKING:
+    from trainctl.apply.interrupt import Interrupt
 
 _AT_ONCE = 16
 """How many runs are stopped at the same time."""
@@ -140,6 +140,9 @@ def extend_session(workspace: Workspace, run: JobRun, minutes: float) -> float |
 
 def ssh_config(workspace: Workspace, runs: Iterable[JobRun]) -> Iterator[str]:
     """Yield a block of ``~/.ssh/config`` for each rank on a host that ssh reaches; see ssh_config(5)."""
+
+    from trainctl.inputs.environment import work_directory
+
     for run in runs:
         for record in run.record.ranks:
             try:
@@ -274,6 +277,9 @@ def send_secrets(workspace: Workspace, runs: Sequence[JobRun], emit: Emit) -> li
 
 def mask_secrets(workspace: Workspace, run: JobRun) -> Iterator[str]:
     """Read secrets that need a command or request, to mask the log; yield which can't be masked."""
+
+    from trainctl.secrets.sources import is_local
+
     try:
         specs = workspace.desired.secrets
     except TrainctlError:  # an invalid manifest declares no secrets

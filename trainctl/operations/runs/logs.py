@@ -8,16 +8,18 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.protocol.runs import LogLinesQuery, LogStreamQuery
 from trainctl.errors import NodeError, NodeTimeout, NodeUnreachable, UnknownOnNode, UsageError
-from trainctl.model.reports import LogBatch, UnreachableNode, unreachable_nodes
 from trainctl.operations.runs.lookup import JobRun, check_rank, run_control
 from trainctl.operations.streams import iterate_callbacks, merge_by_arrival, prefetch_first
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.runs.run_control import RunControl
+
+if TYPE_CHECKING:
+    from trainctl.model.reports import LogBatch, UnreachableNode
 
 RETRY_SECONDS = 2.0
 """Delay before a retry of an unreachable node."""
@@ -84,6 +86,9 @@ def read_log(
 
     Yields unreachable nodes at the end; NodeUnreachable if all are. With ``follow``, retries them.
     """
+
+    from trainctl.model.reports import unreachable_nodes
+
     check_rank(run, selection.rank)
     cancelled = threading.Event()
 
@@ -213,6 +218,8 @@ class LogFrameParser:
                 yield batch
 
     def _next(self) -> LogBatch | None:
+        from trainctl.model.reports import LogBatch
+
         if self._head is None:
             end = self._data.find(b"\n")
             if end < 0:

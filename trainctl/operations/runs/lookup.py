@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.errors import LockHeld, NodeError, NodeUnreachable, UsageError
-from trainctl.ledger.history import removed_resources
 from trainctl.ledger.leases import is_dead
 from trainctl.ledger.reducer import merge_outputs
 from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import nearest
-from trainctl.model.reports import PendingApply
 from trainctl.model.run import RunRecord, RunStatus, run_id
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.runs.previous_runs import (
@@ -23,6 +21,9 @@ from trainctl.resources.runs.previous_runs import (
     unrecorded_attempts,
 )
 from trainctl.resources.runs.run_control import ObservedRun, RunControl, runs_of
+
+if TYPE_CHECKING:
+    from trainctl.model.reports import PendingApply
 
 
 def unrecorded_runs(workspace: Workspace, state: State) -> dict[Address, tuple[RunRecord, ...]]:
@@ -53,6 +54,9 @@ def with_unrecorded_runs(workspace: Workspace) -> State:
 
 def find_starting_apply(state: State, job: Address, key: str) -> PendingApply | None:
     """Return the apply that starts an unrecorded run; None if recorded."""
+
+    from trainctl.model.reports import PendingApply
+
     attempt = next((attempt for attempt in state.attempts(job) if attempt.key == key), None)
     if attempt is None:
         return None
@@ -237,6 +241,9 @@ def select_runs(state: State, address: Address, run: str | None = None) -> list[
 
 def kept_state(workspace: Workspace) -> State:
     """Return destroyed jobs, whose checkpoints may have been kept, with all clusters there were."""
+
+    from trainctl.ledger.history import removed_resources
+
     return removed_resources(workspace.ledger.entries())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from trainctl.base.checkpoints.layout import newest_checkpoint
 from trainctl.base.lazy_dataclass import replace
@@ -13,7 +14,6 @@ from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.action import ActionReason
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, warning
-from trainctl.model.reports import Checkpoint
 from trainctl.model.run import RunRecord
 from trainctl.model.specs.resource import DesiredResource
 from trainctl.operations.plan import create_plan, observe, observe_mirrored
@@ -26,6 +26,9 @@ from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Plan, PlanInputs, PlanOptions, RerunRequest
 from trainctl.resources.runs.previous_runs import RERUN, RESUME, load_previous_run, require_inputs
 from trainctl.resources.runs.run_control import runs_of
+
+if TYPE_CHECKING:
+    from trainctl.model.reports import Checkpoint
 
 _AT_ONCE = 8
 """How many jobs are queried at the same time."""

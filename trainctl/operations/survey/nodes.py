@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from trainctl.base.lazy_dataclass import dataclass, field, replace
 from trainctl.base.parallel import each
-from trainctl.base.protocol.host import (
-    FACTS,
-    Facts,
-    FactsRequest,
-    FreeResourcesRequest,
-    JobNeeds,
-)
 from trainctl.errors import NodeError, TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
@@ -34,14 +28,16 @@ from trainctl.plan.values import (
 )
 from trainctl.plan.weights import mirroring_rate, transfer_rate
 from trainctl.plugin_api import discovery
-from trainctl.plugin_api.machines import Offer, OffersMachines
 from trainctl.plugin_api.provider import Node, Provider, ResourceStatus
-from trainctl.plugin_api.scheduler import BatchForecast, BatchRequest, SchedulesJobs
 from trainctl.resources.agents import recorded_or_planned
 from trainctl.resources.clusters import cache_target, provider_cluster
-from trainctl.resources.runs.batch_runs import batch_request
 from trainctl.resources.runs.run_control import QUERY_SECONDS, runs_of
 from trainctl.store.survey import SourceSurvey
+
+if TYPE_CHECKING:
+    from trainctl.base.protocol.host import Facts, JobNeeds
+    from trainctl.plugin_api.machines import Offer
+    from trainctl.plugin_api.scheduler import BatchForecast, BatchRequest
 
 
 @dataclass(slots=True)
@@ -211,6 +207,9 @@ def _query_node(
     workspace: Workspace, query: _ClusterQuery, node: Node
 ) -> NodeFacts | TrainctlError | None:
     """Return facts of a node, or why it can't be queried; None if its machine is gone."""
+
+    from trainctl.base.protocol.host import FACTS, FactsRequest, FreeResourcesRequest
+
     name, spec = query.cluster.provider, query.cluster.cluster_spec
     provider = workspace.provider(name)
     try:
@@ -318,6 +317,9 @@ def survey_batch_systems(
 
 
 def _query(workspace: Workspace, state: State, cluster: DesiredResource) -> BatchFacts:
+    from trainctl.plugin_api.scheduler import SchedulesJobs
+    from trainctl.resources.runs.batch_runs import batch_request
+
     provider = workspace.provider(cluster.provider)
     assert isinstance(provider, SchedulesJobs)  # noqa: S101 - see survey_batch_systems
     settings = provider_cluster(cluster.address.name, cluster.cluster_spec)
@@ -348,6 +350,9 @@ def survey_offers(
     online: bool,
 ) -> dict[Address, tuple[Offer, ...]]:
     """Return the offers of each cluster of ``nodes`` that has nodes without a machine."""
+
+    from trainctl.plugin_api.machines import OffersMachines
+
     missing = [
         address for address, of_cluster in nodes.items() if any(not node.key for node in of_cluster)
     ]

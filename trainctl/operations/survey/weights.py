@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainctl.base.lazy_dataclass import dataclass, field, replace
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.parallel import each
 from trainctl.base.protocol.method import NodeCacheRequest
-from trainctl.base.protocol.training import CACHE_STATE, CacheStatesRequest
-from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
 from trainctl.base.units import format_bytes
 from trainctl.errors import (
     NodeError,
@@ -26,25 +24,23 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import SERVES_ALL, MirrorSite, ServingCapability
 from trainctl.model.diagnostics import Diagnostic, error, of_error, warning
 from trainctl.model.json_codec import from_json
-from trainctl.model.reports import CacheFacts
 from trainctl.model.single_flight import SingleFlight
 from trainctl.model.specs.resource import DesiredResource
 from trainctl.operations.directories import cache_home
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.caches import cache_full_warning
-from trainctl.plan.resources import PLANNED_WEIGHTS_ATTRIBUTES
-from trainctl.plan.values import TierFacts, WeightsFacts
-from trainctl.resources.caches import find_cache_location
 from trainctl.resources.runs.run_control import QUERY_SECONDS
-from trainctl.resources.weights import credential_of
 from trainctl.secrets.bucket_credentials import explaining_denials
 from trainctl.sources import source_for
 from trainctl.store.objects import SPARE_BYTES
 from trainctl.store.survey import SourceSurvey, StoreSurvey
-from trainctl.weights.lock import LockEntry, LockFile
-from trainctl.weights.mirrors import is_remote, site_of
-from trainctl.weights.resolution import Resolution, SourceRequest, resolve, resolve_from_lock
+
+if TYPE_CHECKING:
+    from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
+    from trainctl.model.reports import CacheFacts
+    from trainctl.plan.values import TierFacts, WeightsFacts
+    from trainctl.weights.lock import LockEntry
+    from trainctl.weights.resolution import Resolution, SourceRequest
 
 _TRANSIENT_CODES = (SourceUnavailable.default_code, SourceInterrupted.default_code)
 """Error codes of a temporarily unavailable bucket."""
@@ -69,6 +65,9 @@ def survey_mirror(
     workspace: Workspace, state: State, sources: Sequence[ResolvedSource] = ()
 ) -> MirrorSurveyResult:
     """Survey the sources and recorded listings in the mirror, with one request if any."""
+
+    from trainctl.weights.mirrors import site_of
+
     listings = [
         str(resource.outputs["listing"])
         for resource in state.resources.values()
@@ -95,6 +94,11 @@ def survey_caches(
     workspace: Workspace, state: State, parallelism: int, *, only_sized: bool = False
 ) -> dict[Address, tuple[CacheFacts, ...]]:
     """Query the directories of recorded training caches (``only_sized``: with a size)."""
+
+    from trainctl.base.protocol.training import CACHE_STATE, CacheStatesRequest
+    from trainctl.model.reports import CacheFacts
+    from trainctl.resources.caches import find_cache_location
+
     caches = [
         cache
         for address, cache in state.resources.items()
@@ -124,6 +128,9 @@ def survey_caches(
 
 def full_cache_warnings(workspace: Workspace) -> list[str]:
     """Return a warning for each recorded cache that exceeds its size."""
+
+    from trainctl.plan.caches import cache_full_warning
+
     state = workspace.ledger.state()
     warnings = []
     for address, facts in survey_caches(workspace, state, _AT_ONCE, only_sized=True).items():
@@ -159,6 +166,9 @@ class TierQuery:
 
     def counted(self, response: CacheQueryResponse) -> dict[Address, TierCount]:
         """Count the bytes of each of the weights, each file in its nearest tier."""
+
+        from trainctl.plan.values import TierFacts
+
         present, leased = frozenset(response["blobs"]), frozenset(response.get("leased", ()))
         shared = frozenset(response.get("shared", ()))
         counts: dict[Address, TierCount] = {}
@@ -191,6 +201,13 @@ def survey_weights(
     workspace: Workspace, state: State, options: SurveyOptions, among: Container[Address]
 ) -> WeightsSurveyResult:
     """Resolve the declared sources ``among`` these, and survey the mirror for them."""
+
+    from trainctl.plan.resources import PLANNED_WEIGHTS_ATTRIBUTES
+    from trainctl.plan.values import WeightsFacts
+    from trainctl.weights.lock import LockFile
+    from trainctl.weights.mirrors import is_remote
+    from trainctl.weights.resolution import SourceRequest
+
     result = WeightsSurveyResult()
 
     def is_queried(query: _WeightsQuery) -> bool:
@@ -324,6 +341,10 @@ def _resolve(
     *,
     upgrade: bool,
 ) -> _ResolvedWeights | TrainctlError:
+    from trainctl.resources.weights import credential_of
+    from trainctl.weights.mirrors import is_remote
+    from trainctl.weights.resolution import resolve, resolve_from_lock
+
     store = workspace.mirror.store
     try:
         try:
@@ -358,6 +379,8 @@ def _add_result(
     outcome: _ResolvedWeights | TrainctlError,
     options: SurveyOptions,
 ) -> None:
+    from trainctl.plan.values import WeightsFacts
+
     address = query.resource.address
     if isinstance(outcome, TrainctlError):
         result.diagnostics.append(of_error(outcome, str(address)))

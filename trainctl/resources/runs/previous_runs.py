@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainctl.apply.step import ApplyStep
 from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.parallel import each
 from trainctl.base.protocol.runs import STATUS, RunReport, StatusRequest
 from trainctl.errors import NodeError, TrainctlError, UnknownOnNode
-from trainctl.inputs.image_digests import by_digest
 from trainctl.ledger.state import Intent, Lookup, RecordedResource, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
@@ -19,7 +17,6 @@ from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.runtime import CheckpointSelector, LoadCheckpointSpec
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import Agents, nodes_of
-from trainctl.resources.runs.batch_runs import BatchCluster
 from trainctl.resources.runs.run_control import (
     QUERY_SECONDS,
     ObservedRun,
@@ -30,6 +27,7 @@ from trainctl.resources.runs.run_control import (
 )
 
 if TYPE_CHECKING:
+    from trainctl.apply.step import ApplyStep
     from trainctl.store.store import MirrorStore
 
 _AT_ONCE = 16
@@ -69,6 +67,8 @@ def find_attempted_runs(
     agents: Agents, lookup: Lookup, attempts: Iterable[Intent], place: LocateStore
 ) -> tuple[AttemptedRun, ...]:
     """Query the runs of attempts; each node is queried once."""
+
+    from trainctl.resources.runs.batch_runs import BatchCluster
 
     def query(provider: str, keys: list[str], node: Node) -> RunReports | NodeError:
         request = StatusRequest(root=node.root, keys=keys)
@@ -207,6 +207,9 @@ def prepare_start(
     control: RunControl, store: MirrorStore, step: ApplyStep, earlier: Sequence[RunRecord]
 ) -> RunStart:
     """Return how the step's run starts; TrainctlError if inputs are missing."""
+
+    from trainctl.inputs.image_digests import by_digest
+
     job = step.job_spec
     if job.resume_from:
         newest = CheckpointSelector(job.project, str(step.address))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from trainctl.base.lazy_dataclass import replace
 from trainctl.base.parallel import each
 from trainctl.base.protocol import INTERRUPTED
 from trainctl.base.protocol import runs as protocol
-from trainctl.base.protocol.host import READ_CODE, CodeRequest
 from trainctl.base.protocol.method import RunRequest
 from trainctl.base.protocol.runs import QueueOrder, RootCause, RunDetails, RunMoment, RunReport
 from trainctl.errors import NodeError, UnknownOnNode
@@ -20,7 +19,9 @@ from trainctl.plugin_api.provider import Node, ResourceStatus
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.responses import OnEvent
 from trainctl.resources.agents import Agents, node_named
-from trainctl.resources.runs.batch_runs import BatchCluster, rank_node
+
+if TYPE_CHECKING:
+    from trainctl.resources.runs.batch_runs import BatchCluster
 
 T = TypeVar("T")
 
@@ -136,6 +137,8 @@ class RunControl:
         return {run.key: ObservedRun(with_status(run, reports[run.key]), None) for run in runs}
 
     def _batch_cluster(self, run: RunRecord) -> BatchCluster | None:
+        from trainctl.resources.runs.batch_runs import BatchCluster
+
         name = run.ranks[0].node.partition("/")[0] if run.ranks else ""
         cluster = self._lookup(Address(Kind.CLUSTER, name)) if name else None
         return BatchCluster.of(self._agents, cluster) if cluster else None
@@ -244,6 +247,9 @@ class RunControl:
 
     def read_code(self, run: RunRecord, digest: str, on_bytes: Callable[[bytes], None]) -> None:
         """Pass the archive of a code tree on the run's first node to a callback."""
+
+        from trainctl.base.protocol.host import READ_CODE, CodeRequest
+
         agent, node = self.node_of_rank(run, 0)
         agent.read(READ_CODE, CodeRequest(root=node.root, digest=digest), on_bytes)
 
@@ -307,6 +313,9 @@ class RunControl:
 
     def node_of_rank(self, run: RunRecord, rank: int) -> tuple[NodeAgent, Node]:
         """Return a rank's node and its agent; NodeError if there is no such rank, UnknownOnNode for a removed node."""
+
+        from trainctl.resources.runs.batch_runs import rank_node
+
         node_id = next((record.node for record in run.ranks if record.rank == rank), None)
         if node_id is None:
             raise NodeError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from trainctl.base.lazy_dataclass import asdict, replace
 from trainctl.base.lazy_pattern import compile_lazily
@@ -14,9 +14,11 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
 from trainctl.model.trust import PolicyResult, PolicyStatus
 from trainctl.plan.values import DeliveryRow, ImageRow, Plan, RunForecast, TierFacts, WeightsRow
-from trainctl.plugin_api.machines import Offer
 from trainctl.views.plan.changes import PageStyle, format_path, headline
 from trainctl.views.terminal.text import escape, pluralize, table
+
+if TYPE_CHECKING:
+    from trainctl.plugin_api.machines import Offer
 
 
 def verdict(plan: Plan) -> str:

@@ -23,7 +23,6 @@ from trainctl.views.plan.changes import (
     shown_action,
     similar_lines,
 )
-from trainctl.views.plan.json import counts_text
 from trainctl.views.plan.tables import (
     ItemRow,
     deliveries_table,
@@ -327,6 +326,9 @@ def _batch_lines(rows: Iterable[BatchRow]) -> list[str]:
 
 def heading(plan: Plan, page: PageStyle) -> str:
     """Return the counts, or the reason why nothing changes."""
+
+    from trainctl.views.plan.json import counts_text
+
     if not plan.usable:
         text = f"{counts_text(plan)} The plan has errors and can't be applied."
         return page.style(text, "bold")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trainctl.base.units import format_bytes
 from trainctl.model.address import Address
 from trainctl.model.events import Event, EventType
-from trainctl.model.reports import LogBatch, UnreachableNode
 from trainctl.views.events import JsonEventPrinter
 from trainctl.views.terminal.output import TerminalOutput
 from trainctl.views.terminal.text import escape, unreachable_json, unreachable_text, warning_text
+
+if TYPE_CHECKING:
+    from trainctl.model.reports import LogBatch, UnreachableNode
 
 _MAX_LINE = 2**20
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainctl.base.checkpoints.layout import recency_key
 from trainctl.base.lazy_dataclass import asdict
 from trainctl.base.protocol.runs import RunDetails
 from trainctl.base.units import format_bytes, format_duration
@@ -16,7 +15,6 @@ from trainctl.model.delivery import THROUGH_CLIENT, DeliveryRecord, MirroringRec
 from trainctl.model.json_codec import to_json
 from trainctl.model.reports import JobStatus
 from trainctl.model.run import LIVE_FIRST, RunRecord, RunStatus
-from trainctl.views.runs.checkpoints import checkpoint_json, checkpoint_state_text
 from trainctl.views.terminal.text import (
     display_width,
     escape,
@@ -35,6 +33,9 @@ _RANK_KEYS = ("rank", "node", "status", "exit_code", "error", "workdir")
 
 def status_json(status: JobStatus) -> dict[str, Any]:
     """Return the JSON of ``status``."""
+
+    from trainctl.views.runs.checkpoints import checkpoint_json
+
     run = status.run
     recorded, now = run.to_json(), run.now
     details: dict[str, Any] = {**dict.fromkeys(RunDetails.__annotations__), **run.reported}
@@ -139,6 +140,10 @@ def _remarks(status: JobStatus) -> Iterator[tuple[str, str]]:
 
 def _checkpoints(status: JobStatus, *, named: bool) -> Iterator[tuple[str, str]]:
     """Yield the newest checkpoints, in list order, and the number of others."""
+
+    from trainctl.base.checkpoints.layout import recency_key
+    from trainctl.views.runs.checkpoints import checkpoint_state_text
+
     checkpoints = status.checkpoints
     ordered = sorted(checkpoints, key=lambda checkpoint: recency_key(asdict(checkpoint)))
     shown = ordered[-_CHECKPOINTS:]
@@ -320,6 +325,9 @@ _REASONS = 5
 
 def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = None) -> list[str]:
     """Return a table of a matrix by its varying values, and the counts."""
+
+    from trainctl.base.checkpoints.layout import recency_key
+
     if not statuses:
         return ["No job of the matrix has run yet."]
     values = [dict(status.matrix) for status in statuses]

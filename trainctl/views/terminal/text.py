@@ -8,10 +8,12 @@ import re
 import unicodedata
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainctl.base.lazy_pattern import compile_lazily
-from trainctl.model.reports import UnreachableNode
+
+if TYPE_CHECKING:
+    from trainctl.model.reports import UnreachableNode
 
 Style = Callable[[str, str], str]
 """Style a text: ``bold``, ``dim``, ``red``, ``green``, ``yellow`` or ``cyan``."""
