@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import quote
 
 from trainctl.base.checkpoints.s3 import is_address
+from trainctl.base.http import HttpClient
 from trainctl.base.lazy_dataclass import replace
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.pagination import pages
@@ -34,6 +35,7 @@ from trainctl.buckets.obstore_client import (
     WrongRegion,
     is_expired,
     open_client,
+    read_certificates,
     translate_errors,
 )
 from trainctl.errors import (
@@ -73,7 +75,8 @@ _IS_UNDECIDED = compile_lazily("<Code>(ConditionalRequestConflict|OperationAbort
 class Bucket:
     """The objects below a location; thread-safe. Errors are SourceError, and nothing is retried.
 
-    Without a credential requests are not signed. SourceDenied if the credential is malformed.
+    Without a credential requests are not signed. SourceDenied if the credential is malformed. ``http``: shares
+    connections for lists and metadata.
     """
 
     _reads_back = False
@@ -84,7 +87,10 @@ class Bucket:
         credential: SourceCredential | None = None,
         environ: Mapping[str, str] = os.environ,
         read_timeout: float = SILENCE_SECONDS,
+        http: HttpClient | None = None,
     ) -> None:
+        read_certificates(environ)  # obstore's clients are opened later
+        self._http = http or HttpClient(read_timeout=read_timeout)
         self._settings = BucketSettings(location, None, environ, read_timeout)
         self._origin: str | None = None
         self._renew: Callable[[], SourceCredential] | None = None
@@ -106,10 +112,9 @@ class Bucket:
     def _reset(self, **changes: Any) -> None:
         """Change settings, and open clients with them."""
         self._settings = replace(self._settings, **changes)
-        self._metadata = MetadataClient(self._settings)
+        self._metadata = MetadataClient(self._settings, self._http)
         self._google_signer: ObstoreClient | None = None
         self._clients: dict[tuple[bool, int], ObstoreClient] = {}
-        self._client(long=False, sent=0)
 
     def at(self, prefix: str) -> Bucket:
         """Return the bucket at another prefix."""
@@ -124,7 +129,7 @@ class Bucket:
         """
 
         def page(cursor: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
-            return self._request(prefix, lambda _: self._metadata.list_page(prefix, after, cursor))
+            return self._request(prefix, lambda: self._metadata.list_page(prefix, after, cursor))
 
         endless = SourceError(
             f"{self._named(prefix)}: the server's list has no end (repeated pages)"
@@ -134,7 +139,7 @@ class Bucket:
 
     def stat(self, key: str) -> ObjectInfo | None:
         """Return an object's metadata; None if it doesn't exist."""
-        return self._request(key, lambda _: self._metadata.head(key))
+        return self._request(key, lambda: self._metadata.head(key))
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes | None:
         """Return bytes of a small object from ``offset``; None if it doesn't exist."""
@@ -144,20 +149,20 @@ class Bucket:
         if offset or length is not None:
             options["range"] = {"offset": offset} if length is None else (offset, offset + length)
 
-        def request(store: ObstoreClient) -> bytes | None:
+        def request() -> bytes | None:
             with suppress(FileNotFoundError):
-                result, skip = _open_at(store, key, options, offset)
+                result, skip = self._open_at(key, options, offset)
                 data = b"".join(self._iter_body(result))
                 return data[skip : None if length is None else skip + length]
             return None
 
         def read() -> bytes | None:
             try:
-                return self._once(key, request, long=True)
+                return self._once(key, request)
             except SourceError as error:
                 if not options or error.retryable:
                     raise
-                info = self._once(key, lambda _: self._metadata.head(key))
+                info = self._once(key, lambda: self._metadata.head(key))
                 if info is None or info.size > offset:
                     raise
                 return b""  # servers refuse a range after the end
@@ -167,15 +172,15 @@ class Bucket:
     def fetch(self, key: str, into: BinaryIO) -> bool:
         """Replace a file's content with an object's; return False if missing."""
 
-        def request(store: ObstoreClient) -> bool:
+        def request() -> bool:
             into.seek(0)
             into.truncate()
             with suppress(FileNotFoundError):
-                into.writelines(self._iter_body(store.get(key)))
+                into.writelines(self._iter_body(self._client(long=True).get(key)))
                 return True
             return False
 
-        return self._request(key, request, long=True)
+        return self._request(key, request)
 
     @contextmanager
     def open(
@@ -196,9 +201,7 @@ class Bucket:
         if (offset or end < size) and offset < end:
             options["range"] = (offset, end)
         try:
-            result, skip = self._request(
-                key, lambda store: _open_at(store, key, options, offset), long=True
-            )
+            result, skip = self._request(key, lambda: self._open_at(key, options, offset))
         except SourceMismatch:
             if (now := self.stat(key)) is not None:
                 _check_unchanged(self._named(key), now.size, now.etag, size, etag)
@@ -209,7 +212,11 @@ class Bucket:
 
     def put(self, key: str, data: bytes | bytearray | memoryview, *, durable: bool = True) -> None:
         """Create or replace an object atomically, in one request; objects are always durable."""
-        self._request(key, lambda store: store.put(key, data, use_multipart=False), sent=len(data))
+
+        def request() -> None:
+            self._client(sent=len(data)).put(key, data, use_multipart=False)
+
+        self._request(key, request)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create an object; return False if it exists, by the server's word.
@@ -220,10 +227,11 @@ class Bucket:
 
         attempts = 0
 
-        def request(store: ObstoreClient) -> bool:
+        def request() -> bool:
             nonlocal attempts
             attempts += 1
             try:
+                store = self._client(sent=len(data))
                 store.put(key, data, mode="create", use_multipart=False)
             except (AlreadyExistsError, PreconditionError) as error:
                 if _IS_UNDECIDED.search(str(error)):
@@ -233,7 +241,7 @@ class Bucket:
                 return False
             return True
 
-        is_new = self._request(key, request, sent=len(data))
+        is_new = self._request(key, request)
         if not self._reads_back:
             return is_new
         # some servers replace objects, and an earlier attempt's response may have been lost
@@ -245,8 +253,8 @@ class Bucket:
     def directories(self, path: str = "") -> Sequence[str]:
         """Return the names of the directories in ``path``, sorted."""
 
-        def request(store: ObstoreClient) -> Sequence[str]:
-            listed = store.list_with_delimiter(path or None)["common_prefixes"]
+        def request() -> Sequence[str]:
+            listed = self._client().list_with_delimiter(path or None)["common_prefixes"]
             return sorted(name.rstrip("/").rpartition("/")[2] for name in listed)
 
         return self._request(path, request)
@@ -254,9 +262,9 @@ class Bucket:
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects, by bulk requests if supported; ignore missing ones."""
 
-        def request(store: ObstoreClient) -> None:
+        def request() -> None:
             try:
-                store.delete([*batch])
+                self._client().delete([*batch])
             except FileNotFoundError:  # from servers that delete one by one
                 if len(batch) > 1:
                     for key in batch:
@@ -269,25 +277,25 @@ class Bucket:
     def sign(self, key: str, seconds: int, method: Literal["GET", "HEAD"] = "GET") -> str | None:
         """Return a presigned URL, without a request; None if this credential can't sign."""
 
-        def request(store: ObstoreClient) -> str | None:
-            import obstore
-
-            access, name = self._settings.access, key
-            is_billed = self.location.scheme == "gs" and self.location.requester_pays
-            if is_billed or not isinstance(access, SIGNING):  # obstore signs no project to bill
-                return None
+        def request() -> str | None:
+            access, url = self._settings.access, self.address(key)
+            if isinstance(access, AwsKeys):
+                return f"{url}?{self._metadata.presigned_query(access, method, url, seconds)}"
             if isinstance(access, AzureKey):
                 blob = "/".join(filter(None, (self.location.prefix, key)))
                 query = sign_sas_query(access, self.location, blob, "r", seconds, time.time())
-                return f"{self.address(key)}?{query}"
-            if isinstance(access, ServiceAccount):
-                # obstore doesn't quote names in Google's URLs; an emulator's client can't sign
-                name, prefix = (quote(text, safe=_UNQUOTED) for text in (key, self.location.prefix))
-                if self._google_signer is None:
-                    location = replace(self.location, endpoint_source=None, prefix=prefix)
-                    self._google_signer = open_client(replace(self._settings, location=location))
-                store = self._google_signer
-            return obstore.sign(store, method, name, timedelta(seconds=seconds))
+                return f"{url}?{query}"
+            # obstore signs no project to bill
+            if not isinstance(access, ServiceAccount) or self.location.requester_pays:
+                return None
+            import obstore
+
+            # obstore doesn't quote names in Google's URLs; an emulator's client can't sign
+            name, prefix = (quote(text, safe=_UNQUOTED) for text in (key, self.location.prefix))
+            if self._google_signer is None:
+                location = replace(self.location, endpoint_source=None, prefix=prefix)
+                self._google_signer = open_client(replace(self._settings, location=location))
+            return obstore.sign(self._google_signer, method, name, timedelta(seconds=seconds))
 
         return self._request(key, request)
 
@@ -299,23 +307,16 @@ class Bucket:
         """Call a function that makes requests."""
         return act()
 
-    def _request(
-        self, key: str, act: Callable[[ObstoreClient], T], *, long: bool = False, sent: int = 0
-    ) -> T:
-        return self._guard(lambda: self._once(key, act, long=long, sent=sent))
+    def _request(self, key: str, act: Callable[[], T]) -> T:
+        return self._guard(lambda: self._once(key, act))
 
-    def _once(
-        self, key: str, act: Callable[[ObstoreClient], T], *, long: bool = False, sent: int = 0
-    ) -> T:
-        """Call ``act``, again after a wrong region or address style or an expired credential.
-
-        ``long``: without a limit on the duration. ``sent``: bytes to upload.
-        """
+    def _once(self, key: str, act: Callable[[], T]) -> T:
+        """Call ``act``, again after a wrong region or address style or an expired credential."""
         if self._renew is not None and is_expired(self._settings.access):
             self._log_in(self._renew())
         try:
             with self._error_context(key):
-                return act(self._client(long, sent))
+                return act()
         except SourceError as error:
             if isinstance(error, PathStyleRefused) and not is_address(self.location.host):
                 self._reset(location=replace(self.location, virtual=True))
@@ -330,15 +331,30 @@ class Bucket:
             else:
                 raise
         with self._error_context(key):
-            return act(self._client(long, sent))
+            return act()
 
-    def _client(self, long: bool, sent: int) -> ObstoreClient:
+    def _client(self, *, long: bool = False, sent: int = 0) -> ObstoreClient:
+        """Return a client, opened at its first use.
+
+        ``long``: without a limit on the duration. ``sent``: bytes to upload.
+        """
         steps = -(-sent // _LIMIT_STEP) if sent > BUFFER_BYTES else 0
         kind = (long or steps > 0, steps * _LIMIT_STEP)
         clients = self._clients  # other threads may replace it
         if kind not in clients:
             clients[kind] = open_client(self._settings, long=kind[0], sent=kind[1])
         return clients[kind]
+
+    def _open_at(self, key: str, options: dict[str, Any], offset: int) -> tuple[GetResult, int]:
+        """Return the response and the bytes to skip, if the server ignores ranges."""
+        store = self._client(long=True)
+        try:
+            return store.get(key, options=options), 0  # type: ignore[arg-type]
+        except Exception as error:
+            if "non-partial response" not in str(error):
+                raise
+        del options["range"]
+        return store.get(key, options=options), offset  # type: ignore[arg-type]
 
     def _iter_body(self, result: GetResult) -> Iterator[bytes]:
         """Yield a body in buffers of useful size; StalledError if it is too slow."""
@@ -454,19 +470,6 @@ class BucketObjects(Bucket):
             raise failure(summary, error.detail, code=error.code) from None
         self._retry = self._retry.patient
         return result
-
-
-def _open_at(
-    store: ObstoreClient, key: str, options: dict[str, Any], offset: int
-) -> tuple[GetResult, int]:
-    """Return the response and the bytes to skip, if the server ignores ranges."""
-    try:
-        return store.get(key, options=options), 0  # type: ignore[arg-type]
-    except Exception as error:
-        if "non-partial response" not in str(error):
-            raise
-    del options["range"]
-    return store.get(key, options=options), offset  # type: ignore[arg-type]
 
 
 def _check_unchanged(

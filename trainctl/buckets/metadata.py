@@ -56,9 +56,9 @@ class ObjectInfo(ObjectStat):
 class MetadataClient:
     """Requests of one bucket with one credential; thread-safe. Errors are OSError."""
 
-    def __init__(self, settings: BucketSettings) -> None:
+    def __init__(self, settings: BucketSettings, http: HttpClient) -> None:
         self._settings = settings
-        self._http = HttpClient(read_timeout=settings.read_timeout)
+        self._http = http
         self._token: kinds.BearerToken | None = None
 
     def list_page(
@@ -135,15 +135,23 @@ class MetadataClient:
                 raise UnexpectedResponse(f"non-2xx status code: {response.status}: {error}")
             return response.headers, _read_success(response)
 
+    def presigned_query(self, access: kinds.AwsKeys, method: str, url: str, seconds: int) -> str:
+        """Return the query that signs a URL, for that time."""
+        target = _target(method, url, self._settings.billing_headers)
+        return sigv4.presigned_query(
+            target, _key(access), self._settings.region, seconds, time.time()
+        )
+
     def _signature(
         self, access: kinds.AwsKeys, method: str, url: str, query: Mapping[str, str]
     ) -> Mapping[str, str]:
-        parts, more = urlsplit(url), dict(self._settings.billing_headers)
-        if query and (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn")):
+        more = dict(self._settings.billing_headers)
+        if query and (urlsplit(url).hostname or "").endswith(
+            (".amazonaws.com", ".amazonaws.com.cn")
+        ):
             more["x-amz-optional-object-attributes"] = "RestoreStatus"
-        target = sigv4.RequestTarget(method, parts.netloc, unquote(parts.path), [*query.items()])
-        key = sigv4.S3Credential(access.key_id, access.secret, access.session)
-        return sigv4.signed_headers(target, key, self._settings.region, _NO_BODY, time.time(), more)
+        target, region = _target(method, url, query), self._settings.region
+        return sigv4.signed_headers(target, _key(access), region, _NO_BODY, time.time(), more)
 
     def _bearer_token(self, access: Any) -> str:
         """Return an access token; that of an account or principal is used until it expires."""
@@ -163,6 +171,15 @@ class MetadataClient:
         lifetime = timedelta(seconds=int(document["expires_in"]))
         self._token = kinds.BearerToken(document["access_token"], datetime.now(UTC) + lifetime)
         return self._token.token
+
+
+def _target(method: str, url: str, query: Mapping[str, str]) -> sigv4.RequestTarget:
+    parts = urlsplit(url)
+    return sigv4.RequestTarget(method, parts.netloc, unquote(parts.path), [*query.items()])
+
+
+def _key(access: kinds.AwsKeys) -> sigv4.S3Credential:
+    return sigv4.S3Credential(access.key_id, access.secret, access.session)
 
 
 def _read_success(response: Response) -> bytes:

@@ -150,10 +150,7 @@ def open_client(settings: BucketSettings, *, long: bool = False, sent: int = 0) 
     if location.scheme == "gs":
         # otherwise Google decompresses objects that are stored with Content-Encoding: gzip
         options["default_headers"] = {"Accept-Encoding": "gzip", **settings.billing_headers}
-    certificates = b"\n".join(
-        _read(name, environ[name]) for name in _CERTIFICATES if environ.get(name)
-    )
-    if certificates:
+    if certificates := read_certificates(environ):
         options["root_certificate"] = certificates
     if settings.access is not None:
         also = [entra_authority(environ)] if isinstance(settings.access, AzurePrincipal) else []
@@ -296,6 +293,11 @@ def _block_other_hosts(*servers: str) -> dict[str, str]:
             if not _HOST_NAME.fullmatch(hosts[-1]):
                 return {}
     return {"proxy_url": f"http://{UNREACHABLE_PROXY}", "proxy_excludes": ",".join(hosts)}
+
+
+def read_certificates(environ: Mapping[str, str]) -> bytes:
+    """Return the certificates that variables name; SourceError if one can't be read."""
+    return b"\n".join(_read(name, environ[name]) for name in _CERTIFICATES if environ.get(name))
 
 
 def _read(name: str, location: str) -> bytes:

@@ -14,6 +14,7 @@ from posixpath import basename, dirname
 from typing import Literal
 
 from trainctl.base.filesystem.safe_path import ARCHIVED, display_path, unusable_file
+from trainctl.base.http import HttpClient
 from trainctl.base.lazy_dataclass import replace
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile, sort_files
@@ -59,6 +60,7 @@ class BucketSource:
         self._lock = threading.Lock()
         self._open: dict[tuple[str, SourceCredential | None], Bucket] = {}
         self._http = SourceClient(read_timeout)
+        self._connections = HttpClient(read_timeout=read_timeout)
 
     def resolve(
         self, uri: str, revision: str | None, credential: SourceCredential | None
@@ -218,7 +220,7 @@ class BucketSource:
         The latter needs no permission to list.
         """
         location = _location(uri, credential, self._environ)
-        bucket = Bucket(location, credential, self._environ, self._read_timeout)
+        bucket = Bucket(location, credential, self._environ, self._read_timeout, self._connections)
         listed = bucket.list()
         denied, first = None, None
         try:

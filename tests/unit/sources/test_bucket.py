@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -126,12 +127,19 @@ def test_markers_and_the_archive_of_azure(tmp_path: Path) -> None:
     assert (file.path, is_unusable(file)) == ("old", True)
 
 
-def test_empty_objects_cost_no_request_of_their_own() -> None:
-    listed = listing({f"d/{number}.txt": 0 for number in range(900)})
-    with serve_responses(lambda request: listed) as server:
+def test_lists_share_a_connection_and_need_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty objects cost no request of their own."""
+    monkeypatch.setattr("trainctl.buckets.bucket.open_client", None)
+    listed, connections = listing({f"d/{number}": 0 for number in range(900)}), set[object]()
+
+    def respond(request: RawRequest) -> bytes:
+        connections.add(threading.current_thread())
+        return listed
+
+    with serve_responses(respond) as server:
         source = BucketSource(environ={"AWS_ENDPOINT_URL": server.url})
-        assert len(paths(source, "s3://models/d")) == 900
-    assert len(server.heard) == 1
+        assert [len(paths(source, "s3://models/d" + end)) for end in ("", "/")] == [900, 900]
+    assert (len(server.heard), len(connections)) == (2, 1)
 
 
 def test_an_odd_key_blocks_only_what_selects_it(s3: Any, source: BucketSource) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
     from trainctl.model.reports import CacheFacts
     from trainctl.plan.values import TierFacts, WeightsFacts
+    from trainctl.plugin_api.sources import WeightSource
     from trainctl.weights.lock import LockEntry
     from trainctl.weights.resolution import Resolution, SourceRequest
 
@@ -240,9 +242,11 @@ def survey_weights(
             attributes = {name: getattr(entry, name) for name in PLANNED_WEIGHTS_ATTRIBUTES}
             result.facts[address] = WeightsFacts(None, locked=True, locked_as=attributes)
     once: SingleFlight[ResolvedSource] = SingleFlight()
+    open_source = cache(source_for)  # sources share connections
     with ThreadPoolExecutor(options.parallelism, thread_name_prefix="resolve") as pool:
         resolving = pool.map(
-            lambda query: _resolve(workspace, query, once, upgrade=options.upgrade), queries
+            lambda query: _resolve(workspace, query, once, open_source, upgrade=options.upgrade),
+            queries,
         )
         outcomes = list(zip(queries, resolving, strict=True))
         resolved = {
@@ -338,6 +342,7 @@ def _resolve(
     workspace: Workspace,
     query: _WeightsQuery,
     once: SingleFlight[ResolvedSource],
+    open_source: Callable[[str], WeightSource],
     *,
     upgrade: bool,
 ) -> _ResolvedWeights | TrainctlError:
@@ -351,8 +356,9 @@ def _resolve(
             credential = credential_of(query.resource.weights_spec, workspace.secrets)
         except TrainctlError as failure:  # the mirror may have the locked version
             locked = resolve_from_lock(
-                query.request, failure, locked=query.locked, upgrade=upgrade, store=store
-            )
+                query.request, failure, locked=query.locked, upgrade=upgrade, store=store,
+                open_source=open_source,
+            )  # fmt: skip
             return _ResolvedWeights(locked, lambda file: True)
         with explaining_denials(credential):
             resolution = resolve(
@@ -362,10 +368,11 @@ def _resolve(
                 upgrade=upgrade,
                 store=store,
                 retry=workspace.retry,
+                open_source=open_source,
                 once=once,
                 memory=cache_home(workspace.settings.environ) / "file-digests",
             )
-        source = source_for(query.request.uri.scheme)
+        source = open_source(query.request.uri.scheme)
         if is_remote(workspace.mirror) and not workspace.mirror.on_a_host:  # a bucket
             return _ResolvedWeights(resolution, lambda file: True)
         return _ResolvedWeights(resolution, lambda file: source.needs_relay(file, credential))
