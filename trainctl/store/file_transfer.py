@@ -83,11 +83,15 @@ class FileHash:
             self.upstream = _non_security_hash("sha1") if len(value) == 40 else hashlib.sha256()
             self.upstream.update(b"blob %d\0" % file.size)
 
+    @property
+    def hashes(self) -> List[Any]:
+        """The hashes that need every byte; of large files each has a thread of its own."""
+        return [self._sha256] if self.upstream is None else [self._sha256, self.upstream]
+
     def update(self, data: Union[bytes, bytearray, memoryview]) -> None:
         """Add the next bytes."""
-        self._sha256.update(data)
-        if self.upstream is not None:
-            self.upstream.update(data)
+        for digest in self.hashes:
+            digest.update(data)
 
     def verify(self, upstream: Upstream) -> str:
         """Return the sha256 of all bytes; SourceMismatch if upstream differs."""

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from typing import Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple, Union
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Union
 
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
@@ -24,7 +24,7 @@ from trainctl.store.file_transfer import (
 from trainctl.store.lease import interrupted_error
 
 _UPLOADS = 2
-_MAX_CHUNKS = 5
+_MAX_CHUNKS = 8
 """Chunks in memory, being received or stored."""
 
 
@@ -69,7 +69,8 @@ class ChunkWriter:
         self._pool.shutdown()
 
     def _fetch_chunks(self, file: SourceFile, key: str) -> BlobInfo:
-        with ThreadPoolExecutor(1, thread_name_prefix="hash") as hashing:
+        with ThreadPoolExecutor(1, "hash") as first, ThreadPoolExecutor(1, "hash") as second:
+            hashing = (first, second)  # MD5 takes twice as long as SHA-256
             incoming = _IncomingFile(file, self._pool, hashing, lambda chunk: self._store(file, key, chunk))  # fmt: skip
             try:
                 self._receive(file, key, incoming)
@@ -129,7 +130,7 @@ class _IncomingFile:
         self,
         file: SourceFile,
         storing: ThreadPoolExecutor,
-        hashing: ThreadPoolExecutor,
+        hashing: Sequence[ThreadPoolExecutor],
         store: Callable[[BufferedChunk], str],
     ) -> None:
         self._file = file
@@ -147,7 +148,7 @@ class _IncomingFile:
 
     def add_stored(self, data: bytes, sha256: str) -> None:
         """Add a chunk that is already stored."""
-        self._hashing.submit(self._digest.update, data).result()
+        wait(self._hash(data))
         stored: Future[str] = Future()
         stored.set_result(sha256)
         self._stored.append(stored)
@@ -160,17 +161,21 @@ class _IncomingFile:
         if chunk.number == 0 and self._stored:
             self.wait()
             self._stored, self._hashed, self._digest = [], [], FileHash(self._file)
-        hashed = self._hashing.submit(self._digest.update, chunk.data)
-        self._hashed.append(hashed)
+        hashed = self._hash(chunk.data)
+        self._hashed += hashed
 
         def store() -> str:
             try:
                 return self._store(chunk)
             finally:
-                wait([hashed])  # both threads read the chunk's memory
+                wait(hashed)  # these threads read the chunk's memory
                 chunk.release()
 
         self._stored.append(self._storing.submit(store))
+
+    def _hash(self, data: Union[bytes, memoryview]) -> List[Future[None]]:
+        pairs = zip(self._hashing, self._digest.hashes)
+        return [thread.submit(digest.update, data) for thread, digest in pairs]
 
     def wait(self) -> None:
         """Wait for the other threads."""
