@@ -17,6 +17,7 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Callable
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -103,6 +104,7 @@ class SourceUri:
         return replace(self, text=f"file://{path}", location=path)
 
 
+@lru_cache(maxsize=4096)  # a plan parses each source about ten times
 def parse_source(text: str) -> SourceUri:
     """Parse a source; raise ValueError with the reason and a correction if invalid."""
     if _USER.match(text):
