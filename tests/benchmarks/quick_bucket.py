@@ -27,11 +27,11 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 class _Object(NamedTuple):
     data: bytes
     modified: float
+    tag: str
 
     @property
     def head(self) -> list[str]:
-        tag = hashlib.md5(self.data, usedforsecurity=False).hexdigest()
-        return [f'ETag: "{tag}"', f"Last-Modified: {formatdate(self.modified, usegmt=True)}"]
+        return [f'ETag: "{self.tag}"', f"Last-Modified: {formatdate(self.modified, usegmt=True)}"]
 
 
 class Answer(NamedTuple):
@@ -87,7 +87,8 @@ class QuickBucket:
             return Answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
         if key not in self._objects:
             insort(self._keys, key)
-        self._objects[key] = _Object(body, time.time())
+        tag = hashlib.md5(body, usedforsecurity=False).hexdigest()
+        self._objects[key] = _Object(body, time.time(), tag)
         return Answer(200, b"", tuple(self._objects[key].head))
 
     def _delete(self, key: str) -> None:
@@ -121,7 +122,7 @@ class QuickBucket:
         return (
             f"<Contents><Key>{escape(key)}</Key><Size>{len(result.data)}</Size>"
             f"<LastModified>{at}.{int(result.modified % 1 * 1000):03}Z</LastModified>"
-            f'<ETag>"0"</ETag></Contents>'
+            f'<ETag>"{result.tag}"</ETag></Contents>'
         )
 
 

@@ -1,6 +1,6 @@
 """A Hub that costs little, so that what is measured against it is the client: one thread a connection, answers made beforehand.
 
-It keeps one model repository, either real files or as many made-up ones as are asked for, and counts what it is asked.
+It keeps one model repository, under its name and as many numbered ones as are asked for (``bench/model-7``), either real files or as many made-up ones as are asked for, and counts what it is asked.
 As a program: ``python -m tests.benchmarks.quick_hub DIRECTORY`` or ``… FILES [MOST_BYTES]``; prints its URL, ends with its input.
 """
 
@@ -14,6 +14,7 @@ import re
 import socket
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,8 +105,9 @@ def _git_row(path: str, content: bytes) -> dict[str, object]:
 class QuickHub:
     """Answers on one connection after another's bytes; ``asked`` counts requests by what they are for."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: Shelf, seconds: float = 0.0) -> None:
         self._shelf = shelf
+        self._seconds = seconds
         self._server = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.url = f"http://127.0.0.1:{self._server.getsockname()[1]}"
         self.asked: Counter[str] = Counter()
@@ -144,8 +146,9 @@ class QuickHub:
                     return
 
     def _answer(self, connection: socket.socket, head: str) -> None:
+        time.sleep(self._seconds)
         method, target, _ = head.split(" ", 2)
-        path, _, query = target.partition("?")
+        path, _, query = re.sub(rf"{REPO}-\d+/", f"{REPO}/", target).partition("?")
         if path == "/asked":
             self._send(connection, method, json.dumps(self.asked).encode())
         elif path == f"/api/models/{REPO}/revision/main":
@@ -212,9 +215,9 @@ class QuickHub:
 
 
 @contextmanager
-def quick_hub(shelf: Shelf) -> Iterator[QuickHub]:
-    """One that runs in this process."""
-    hub = QuickHub(shelf)
+def quick_hub(shelf: Shelf, seconds: float = 0.0) -> Iterator[QuickHub]:
+    """One that runs in this process, and takes so long for each answer."""
+    hub = QuickHub(shelf, seconds)
     thread = threading.Thread(target=hub.run, daemon=True)
     thread.start()
     try:
