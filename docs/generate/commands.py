@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-from typer.core import TyperArgument, TyperOption
+from collections.abc import Iterable, Iterator
+from inspect import cleandoc
 
 from docs.generate.markdown import code, fence, prose, table, text_of
-from trainctl.cli.app import COMMANDS, CommandGroup, LazyGroup, build
+from trainctl.cli.app import GLOBAL, CliCommand, load, named_commands
 from trainctl.cli.command_notes import COMMON_EXIT_CODES, NOTES
 from trainctl.cli.help import argument_name, option_row
+from trainctl.cli.options import CommandParameter
 
 _CODES = ", ".join(f"`{one}`" for one in COMMON_EXIT_CODES)
 _INTRODUCTION = f"""\
@@ -24,43 +23,28 @@ are common to all commands; the sections below list the others.
 
 def page() -> str:
     """Return the text of the page."""
-    root = build()
-    lines = [_INTRODUCTION, *_index(), "## Global options", "", *_options(root)]
-    for name, command in _commands(root):
-        lines += _section(name, command)
+    lines = [_INTRODUCTION, *_index(), "## Global options", "", *_options(GLOBAL)]
+    for name, row in named_commands().items():
+        lines += _section(name, load(row))
     return text_of(lines)
 
 
 def _index() -> list[str]:
-    cells = []
-    for row in COMMANDS:
-        for below in row.commands if isinstance(row, CommandGroup) else (None,):
-            name, summary = (
-                (f"{row.name} {below.name}", below.help) if below else (row.name, row.help)
-            )
-            cells.append((f"[`{name}`](#trainctl-{name.replace(' ', '-')})", summary))
+    cells = [
+        (f"[`{name}`](#trainctl-{name.replace(' ', '-')})", row.help)
+        for name, row in named_commands().items()
+    ]
     return table(("command", "description"), cells)
 
 
-def _commands(root: LazyGroup) -> Iterator[tuple[str, Any]]:
-    for row in root.rows:
-        command: Any = root.get_command(None, row.name)
-        if isinstance(row, CommandGroup):
-            for below in row.commands:
-                yield f"{row.name} {below.name}", command.get_command(None, below.name)
-        else:
-            yield row.name, command
-
-
-def _section(name: str, command: Any) -> Iterator[str]:
-    arguments = [one for one in command.params if isinstance(one, TyperArgument)]
-    yield from (f"## trainctl {name}", "", prose(command.help), "")
-    usage = ["trainctl", name, "[OPTIONS]", *map(argument_name, arguments)]
+def _section(name: str, command: CliCommand) -> Iterator[str]:
+    yield from (f"## trainctl {name}", "", prose(cleandoc(command.help)), "")
+    usage = ["trainctl", name, "[OPTIONS]", *map(argument_name, command.arguments)]
     yield from fence("text", " ".join(usage))
-    if arguments:
-        rows = ((code(argument_name(one)), one.help or "") for one in arguments)
+    if command.arguments:
+        rows = ((code(argument_name(one)), one.usage.help) for one in command.arguments)
         yield from table(("argument", "description"), rows)
-    yield from _options(command)
+    yield from _options(command.options)
     notes = NOTES[name]
     if notes.exit_codes:
         rows = ((code(str(one)), notes.exit_codes[one]) for one in sorted(notes.exit_codes))
@@ -68,6 +52,6 @@ def _section(name: str, command: Any) -> Iterator[str]:
     yield from fence("text", "\n".join(notes.examples))
 
 
-def _options(command: Any) -> list[str]:
-    rows = map(option_row, (one for one in command.params if isinstance(one, TyperOption)))
+def _options(options: Iterable[CommandParameter]) -> list[str]:
+    rows = map(option_row, options)
     return table(("option", "description"), ((code(name.strip()), text) for name, text in rows))

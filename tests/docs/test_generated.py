@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,9 +12,8 @@ from docs.generate import environment, stale_files
 from docs.generate.manifest import examples
 from tests.support.projects.program import ROOT
 from trainctl import errors
-from trainctl.cli.app import COMMANDS, CommandGroup
-from trainctl.cli.app import build as build_commands
-from trainctl.cli.arguments import normalize_arguments
+from trainctl.cli import app
+from trainctl.cli.arguments import read_arguments, values_of
 from trainctl.cli.command_notes import EXIT_CODES, NOTES
 from trainctl.cli.commands.plan import CHANGES
 from trainctl.desired.build import build
@@ -44,28 +42,14 @@ def test_examples_of_the_manifest_are_valid(tmp_path: Path, section: str) -> Non
 
 def test_every_command_has_examples_that_can_be_parsed() -> None:
     """The notes name each command, and options in examples exist."""
-    names = [
-        f"{row.name} {below.name}" if below else row.name
-        for row in COMMANDS
-        for below in (row.commands if isinstance(row, CommandGroup) else (None,))
-    ]
-    assert sorted(NOTES) == sorted(names)
+    assert NOTES.keys() == app.named_commands().keys()
     for name, notes in NOTES.items():
         for example in notes.examples:
             words = shlex.split(example.partition(" > ")[0])
             assert words[: 1 + len(name.split())] == ["trainctl", *name.split()]
-            _parse(normalize_arguments(words[1:], build_commands()))
-
-
-def _parse(words: list[str]) -> None:
-    """Read the words as the program does; typer raises an error for a wrong one."""
-    command: Any = build_commands()
-    context = command.make_context("trainctl", words)
-    while rest := [*context._protected_args, *context.args]:
-        name, command, rest = command.resolve_command(context, rest)
-        context = command.make_context(name, rest, parent=context)
-        if not hasattr(command, "resolve_command"):
-            return
+            line = read_arguments(words[1:], app.ROOT)
+            assert isinstance(line.target, app.CliCommand)
+            values_of(line.target.parameters, line.options, line.arguments, line.path)
 
 
 def test_every_exit_code_is_explained() -> None:

@@ -1,32 +1,23 @@
-"""The table of commands, and a typer group that imports only the invoked one."""
+"""The table of commands, and a command by its function, which is imported when it is invoked."""
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Sequence
-from enum import StrEnum
-from functools import partial
+from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_type_hints
 
-import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
-from typer.main import get_command, get_group
-
-from trainctl.base.lazy_dataclass import dataclass
-from trainctl.cli.options import OptionSelection, global_options
-from trainctl.cli.session import CliSession, session_of
-
-if TYPE_CHECKING:
-    from typer._click import Command as ClickCommand
-    from typer._click import Context, HelpFormatter
-    from typer._click.shell_completion import CompletionItem
+from trainctl.cli.options import (
+    CommandParameter,
+    GlobalOptions,
+    OptionSelection,
+    option,
+    parameter,
+)
+from trainctl.cli.session import CliSession
 
 
-@dataclass(frozen=True, slots=True)
-class CommandRow:
+class CommandRow(NamedTuple):
     """A row of the table; ``module``, of ``trainctl.cli.commands``, has a function ``NAME_command``."""
 
     name: str
@@ -34,13 +25,12 @@ class CommandRow:
     help: str
 
 
-@dataclass(frozen=True, slots=True)
-class CommandGroup:
+class CommandGroup(NamedTuple):
     """Commands with a common first word; ``default`` is run if that word stands alone."""
 
     name: str
     help: str
-    commands: tuple[CommandRow, ...]
+    commands: tuple[CommandRow | CommandGroup, ...]
     default: str | None = None
 
 
@@ -167,164 +157,77 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
 """Every command by the sections of the program's help page."""
 COMMANDS = tuple(row for rows in COMMAND_SECTIONS.values() for row in rows)
 
-_SETTINGS = {"help_option_names": ["-h", "--help"]}
+ROOT = CommandGroup(
+    "trainctl",
+    "Run training jobs on your own machines, planned and reviewed like infrastructure",
+    COMMANDS,
+)
+"""The program."""
+HELP = CommandParameter("help", option("-h, --help", "Show help"), bool, False, False, False)
+GLOBAL = tuple(
+    OptionSelection(
+        "chdir state env log_level no_color install_completion version", GlobalOptions
+    ).parameters()
+)
+"""Options of every command."""
 
 
-class LazyGroup(TyperGroup):
-    """A group whose commands are rows of a table until one is asked for."""
+class CliCommand(NamedTuple):
+    """A command: the text of its help page, its parameters, and the function that runs it."""
 
-    rows: Sequence[CommandRow | CommandGroup] = ()
-    default: str | None = None
+    help: str
+    parameters: tuple[CommandParameter, ...]
+    run: Callable[[CliSession, dict[str, Any]], int]
 
-    def list_commands(self, ctx: Context) -> list[str]:
-        """The names, in the table's order."""
-        return [row.name for row in self.rows]
+    @property
+    def arguments(self) -> list[CommandParameter]:
+        """The parameters without a name, in their order."""
+        return [item for item in self.parameters if not item.usage.names]
 
-    def get_command(self, ctx: Context | None, cmd_name: str) -> ClickCommand | None:
-        """Import the command of that name; None if there is none."""
-        if cmd_name not in self.commands:
-            row = next((row for row in self.rows if row.name == cmd_name), None)
-            if row is None:
-                return None
-            self.commands[cmd_name] = _load(row)
-        return self.commands[cmd_name]
+    @property
+    def options(self) -> list[CommandParameter]:
+        """The parameters with a name."""
+        return [item for item in self.parameters if item.usage.names]
 
-    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
-        """Complete commands from the table, without importing them, and options."""
-        from typer._click.shell_completion import CompletionItem
 
-        if incomplete.startswith("-"):
-            return TyperCommand.shell_complete(self, ctx, incomplete)
-        return [
-            CompletionItem(row.name, help=row.help)
-            for row in self.rows
-            if row.name.startswith(incomplete) and " " not in row.name
-        ]
-
-    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write the help page from the table, without importing any command."""
-        from trainctl.cli.help import group_help, root_help
-
-        def summaries(rows: Sequence[CommandRow | CommandGroup]) -> list[tuple[str, str]]:
-            return [(row.name, row.help) for row in rows]
-
-        if ctx.parent is None:
-            sections = {title: summaries(rows) for title, rows in COMMAND_SECTIONS.items()}
-            text = root_help(self, list(sections.items()), formatter.width)
+def named_commands(group: CommandGroup = ROOT) -> dict[str, CommandRow]:
+    """Return every command by its complete name, such as ``state list``."""
+    rows: dict[str, CommandRow] = {}
+    for row in group.commands:
+        if isinstance(row, CommandRow):
+            rows[row.name] = row
         else:
-            path, rows = ctx.command_path, summaries(self.rows)
-            text = group_help(f"{self.help}.", path, rows, self.default, formatter.width)
-        formatter.write(text)
+            rows |= {f"{row.name} {name}": below for name, below in named_commands(row).items()}
+    return rows
 
 
-class HelpPageCommand(TyperCommand):
-    """A command with grouped options, exit codes and examples on its help page."""
-
-    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write the help page."""
-        from trainctl.cli.help import command_help
-
-        formatter.write(command_help(self, ctx.command_path, formatter.width))
-
-
-def build() -> LazyGroup:
-    """The whole program as one group."""
-    return _group(COMMANDS, callback=global_options, invoke_without_command=True)
-
-
-def _load(row: CommandRow | CommandGroup) -> ClickCommand:
-    if isinstance(row, CommandGroup):
-        group = _group(row.commands, name=row.name, help=row.help, callback=lambda: None)
-        group.default = row.default
-        return group
-    app = _typer()
+def load(row: CommandRow) -> CliCommand:
+    """Import a command."""
     module = import_module(f"trainctl.cli.commands.{row.module}")
-    function = getattr(module, f"{re.sub('[- ]', '_', row.name)}_command")
-    app.command(name=row.name, cls=HelpPageCommand)(_for_typer(function))
-    command = get_command(app)
-    replace_parameter_parsers(command)
-    return command
+    return command_of(getattr(module, f"{re.sub('[- ]', '_', row.name)}_command"))
 
 
-def _group(rows: Sequence[CommandRow | CommandGroup], **settings: Any) -> LazyGroup:
-    group = get_group(_typer(cls=LazyGroup, **settings))
-    assert isinstance(group, LazyGroup)  # noqa: S101 (made with cls=LazyGroup)
-    group.rows = rows
-    replace_parameter_parsers(group)
-    return group
-
-
-def _typer(**settings: Any) -> typer.Typer:
-    return typer.Typer(
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings=dict(_SETTINGS),
-        **settings,
-    )
-
-
-def _for_typer(function: Callable[..., int]) -> Callable[..., int]:
-    """Return a command for typer: it gets its session, and the flags of its groups are options of their own."""
-    signature = inspect.signature(function, eval_str=True)
-    shown = [inspect.Parameter("ctx", _POSITIONAL, annotation=typer.Context)]
+def command_of(function: Callable[..., int]) -> CliCommand:
+    """Return the command of a function: its annotations say what it takes."""
+    hints = get_type_hints(function, include_extras=True)
+    names = [name for name in hints if name != "return"]
+    own = function.__defaults__ or ()
+    defaults = dict(zip(names[len(names) - len(own) :], own, strict=True))
+    parameters: list[CommandParameter] = []
     groups: dict[str, OptionSelection] = {}
-    for name, parameter in signature.parameters.items():
-        *_, selection = get_args(parameter.annotation) or (None,)
-        if isinstance(selection, OptionSelection):
-            groups[name] = selection
-            shown += selection.parameters()
-        elif parameter.annotation is not CliSession:
-            shown.append(parameter)
+    for name in names:
+        *_, usage = get_args(hints[name]) or (None,)
+        if isinstance(usage, OptionSelection):
+            groups[name] = usage
+            parameters += usage.parameters()
+        elif hints[name] is not CliSession:
+            parameters.append(parameter(name, hints[name], defaults))
 
-    def command(ctx: typer.Context, **values: Any) -> int:
-        for name, selection in groups.items():
-            values[name] = selection.group(
-                **{field: values.pop(field) for field in selection.names}
-            )
-        if "session" in signature.parameters:
-            values["session"] = session_of(ctx)
+    def run(session: CliSession, values: dict[str, Any]) -> int:
+        for name, group in groups.items():
+            values[name] = group.group(**{field: values.pop(field) for field in group.names})
+        if "session" in names:
+            values["session"] = session
         return function(**values)
 
-    command.__doc__ = function.__doc__
-    command.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
-    return command
-
-
-_POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
-_Parameter: TypeAlias = TyperArgument | TyperOption
-_KINDS = {str: "text", int: "an integer", float: "a number", Path: "a path"}
-
-
-def replace_parameter_parsers(command: ClickCommand) -> None:
-    """Read the command's plain parameters here instead of with pydantic."""
-    help_option = command.get_help_option(typer.Context(command, **command.context_settings))
-    if help_option is not None:
-        help_option.default = False  # None would go through pydantic to become None
-    for parameter in command.params:
-        if isinstance(parameter, _Parameter) and parameter.min is None:
-            kind: Any = parameter.type_descriptor.annotation
-            kind = get_args(kind)[0] if get_origin(kind) is list else kind
-            if kind in _KINDS or (isinstance(kind, type) and issubclass(kind, StrEnum)):
-                parameter.get_runtime_param = partial(_PlainParser, kind)  # type: ignore[method-assign, assignment]
-
-
-@dataclass(frozen=True, slots=True)
-class _PlainParser:
-    """Makes words to values of a type, in place of typer's ``RuntimeParam``."""
-
-    kind: Callable[[Any], Any]
-
-    def coerce(self, value: Any, param: _Parameter, ctx: typer.Context) -> Any:
-        """Return the value of a word, or the list of those of several."""
-        several = param.multiple or param.nargs == -1
-        words = (value or ()) if several else () if value is None else (value,)
-        values = []
-        for word in words:
-            try:
-                values.append(self.kind(word))
-            except ValueError:
-                wanted = _KINDS.get(self.kind) or "one of " + ", ".join(self.kind)  # type: ignore[call-overload, arg-type]
-                text = f"{word!r} is not {wanted}"
-                raise typer.BadParameter(text, ctx=ctx, param=param) from None
-        return values if several else next(iter(values), None)
+    return CliCommand(function.__doc__ or "", tuple(parameters), run)

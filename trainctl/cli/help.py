@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from enum import Enum
 from textwrap import wrap
-from typing import Any
 
-from typer.core import TyperArgument, TyperOption
-
-from trainctl.cli.command_notes import help_lines
+from trainctl.cli.app import COMMAND_SECTIONS, GLOBAL, HELP, CliCommand, CommandGroup
+from trainctl.cli.options import CommandParameter
 
 Row = tuple[str, str]
 """A name and its description."""
@@ -21,6 +18,7 @@ _SECTIONS = ("Options", "Output", "Scope", "Variables and policy")
 _MIN_GROUPED = 10
 """A command with fewer options lists them in one section."""
 _MAX_NAME_COLUMNS = 24
+_MAX_COLUMNS, _MIN_WIDTH = 80, 50
 _ROOT_EXAMPLES = (
     "trainctl plan",
     "trainctl apply --wait",
@@ -28,10 +26,20 @@ _ROOT_EXAMPLES = (
 )
 
 
-def command_help(command: Any, path: str, width: int) -> str:
+def help_page(target: CliCommand | CommandGroup, path: Sequence[str], columns: int) -> str:
+    """Return the help page of a command or a group, ``path``, for a terminal of so many columns."""
+    width = max(min(columns, _MAX_COLUMNS) - 2, _MIN_WIDTH)
+    words = " ".join(["trainctl", *path])
+    if isinstance(target, CliCommand):
+        return command_help(target, words, width)
+    return group_help(target, words, width) if path else _root_help(target, width)
+
+
+def command_help(command: CliCommand, path: str, width: int) -> str:
     """Return the help page of a command; ``path`` is ``trainctl`` and the words that name it."""
-    arguments = [parameter for parameter in command.params if isinstance(parameter, TyperArgument)]
-    rows = [(argument_name(argument), argument.help or "") for argument in arguments]
+    from trainctl.cli.command_notes import help_lines
+
+    rows = [(argument_name(item), item.usage.help) for item in command.arguments]
     usage = " ".join([path, "[OPTIONS]", *(name for name, _ in rows)])
     notes = help_lines(path.partition(" ")[2])
     ending = ["", 'Global options: -C, --state, --env, --log-level (see "trainctl --help")']
@@ -39,80 +47,75 @@ def command_help(command: Any, path: str, width: int) -> str:
     return _page(command.help, usage, [("Arguments", rows), *_options(command)], ending, width)
 
 
-def group_help(
-    summary: str, path: str, rows: Sequence[Row], default: str | None, width: int
-) -> str:
+def group_help(group: CommandGroup, path: str, width: int) -> str:
     """Return the help page of a group of commands."""
-    commands = [(name, f"{text} (default)" if name == default else text) for name, text in rows]
-    usage = f"{path} {'[COMMAND]' if default else 'COMMAND'} [OPTIONS]"
+    rows = [
+        (row.name, f"{row.help} (default)" if row.name == group.default else row.help)
+        for row in group.commands
+    ]
+    usage = f"{path} {'[COMMAND]' if group.default else 'COMMAND'} [OPTIONS]"
     ending = ("", f'Run "{path} COMMAND --help" for more information about a command.')
-    return _page(summary, usage, [("Commands", commands)], ending, width)
+    return _page(f"{group.help}.", usage, [("Commands", rows)], ending, width)
 
 
-def root_help(root: Any, commands: Sequence[Section], width: int) -> str:
-    """Return the help page of the program."""
-    global_options = ("Global options", [*_option_rows(root.params), _HELP_ROW])
+def _root_help(root: CommandGroup, width: int) -> str:
+    global_options = ("Global options", [*_option_rows(GLOBAL), option_row(HELP)])
+    sections = [
+        (title, [(row.name, row.help) for row in rows]) for title, rows in COMMAND_SECTIONS.items()
+    ]
     ending = [
         *_section_lines([global_options], width),
         *("", "Examples:", *(f"  {line}" for line in _ROOT_EXAMPLES)),
         *("", 'Run "trainctl help COMMAND" for more information about a command.'),
     ]
-    return _page(root.help, "trainctl [OPTIONS] COMMAND [ARGS]...", commands, ending, width)
+    return _page(f"{root.help}.", "trainctl [OPTIONS] COMMAND [ARGS]...", sections, ending, width)
 
 
 def _page(
-    text: str | None, usage: str, sections: Sequence[Section], ending: Iterable[str], width: int
+    text: str, usage: str, sections: Sequence[Section], ending: Iterable[str], width: int
 ) -> str:
     lines: list[str] = []
-    for paragraph in (text or "").split("\n\n"):
+    for paragraph in text.split("\n\n"):
         lines += ["", *wrap(" ".join(paragraph.split()), width)]
     body = [*lines[1:], "", f"Usage: {usage}", *_section_lines(sections, width)]
-    return "\n".join([*body, *ending, ""])
+    return "\n".join([*body, *ending])
 
 
-_HELP_ROW = ("-h, --help", "Show help")
-
-
-def argument_name(argument: TyperArgument) -> str:
+def argument_name(item: CommandParameter) -> str:
     """Return an argument as usage lines show it: ``ADDRESS``, ``[PLANFILE]``, ``ADDRESS...``."""
-    name = argument.display_name_raw
-    return (name if argument.required else f"[{name}]") + ("..." if argument.nargs != 1 else "")
+    name = item.usage.metavar
+    return (name if item.required else f"[{name}]") + ("..." if item.repeatable else "")
 
 
-def option_row(option: TyperOption) -> Row:
+def option_row(item: CommandParameter) -> Row:
     """Return an option as help pages list it: its name with the metavar, its text with the default.
 
     A switch that is on by default is listed by the name that turns it off.
     """
-    names = option.opts
-    if option.secondary_opts and option.default:
-        names = option.secondary_opts
+    usage, value = item.usage, item.default
+    names = (usage.negative,) if usage.negative and value else usage.names
     short = next((f"{name}, " for name in names if not name.startswith("--")), "")
     long = next(name for name in names if name.startswith("--"))
-    metavar = "" if option.is_flag else f" {option.metavar or (option.name or '').upper()}"
-    value = option.default.value if isinstance(option.default, Enum) else option.default
-    is_shown = option.show_default and value is not None and not isinstance(value, bool)
+    metavar = f" {usage.metavar}" if usage.metavar else ""
+    is_shown = usage.show_default and value is not None and item.kind is not bool
     default = f" [default: {value}]" if is_shown else ""
-    return f"{short}{long}{metavar}", f"{option.help or ''}{default}"
+    return f"{short}{long}{metavar}", f"{usage.help}{default}"
 
 
-def _option_rows(parameters: Iterable[Any]) -> list[Row]:
-    """Rows of the options; long names are aligned if some have a short name, too."""
-    rows = [option_row(parameter) for parameter in parameters if isinstance(parameter, TyperOption)]
+def _option_rows(options: Iterable[CommandParameter]) -> list[Row]:
+    """Rows of options; long names are aligned if some have a short name, too."""
+    rows = [option_row(item) for item in options]
     if all(name.startswith("--") for name, _ in rows):
         return rows
     return [(name if name[1] != "-" else f"    {name}", text) for name, text in rows]
 
 
-def _options(command: Any) -> Iterator[Section]:
-    options = [parameter for parameter in command.params if isinstance(parameter, TyperOption)]
-    if len(options) < _MIN_GROUPED:
-        yield _SECTIONS[0], _option_rows(options)
+def _options(command: CliCommand) -> Iterator[Section]:
+    if len(command.options) < _MIN_GROUPED:
+        yield _SECTIONS[0], _option_rows(command.options)
         return
     for title in _SECTIONS:
-        section = [
-            option for option in options if (option.rich_help_panel or _SECTIONS[0]) == title
-        ]
+        section = [item for item in command.options if (item.usage.panel or _SECTIONS[0]) == title]
         yield title, _option_rows(section)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
-from typer import Abort, Exit, TyperException
-
-from trainctl.cli.app import build
-from trainctl.cli.arguments import normalize_arguments
-from trainctl.cli.session import CliSession
+from trainctl import __version__
+from trainctl.cli.app import GLOBAL, ROOT, CliCommand
+from trainctl.cli.arguments import CommandLine, read_arguments, values_of
+from trainctl.cli.options import GlobalOptions
+from trainctl.cli.session import CliSession, CommandExit
 from trainctl.errors import TrainctlError, UsageError, UserInterrupt
 
 
@@ -34,23 +36,60 @@ def invoke(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str], session: CliSession) -> int:
     try:
-        root = build()
-        words = normalize_arguments(arguments, root)
-        with root.make_context("trainctl", words, obj=session) as ctx:
-            code: int = root.invoke(ctx)
-            return code
-    except Exit as done:
-        return done.exit_code
+        line = read_arguments(arguments, ROOT)
+        with contextlib.ExitStack() as stack:
+            return _run_command(line, session, stack)
+    except CommandExit as done:
+        return done.code
     except TrainctlError as error:
         return report(error, session)
-    except TyperException as error:
-        return report_usage(error, session)
-    except (KeyboardInterrupt, Abort):
+    except KeyboardInterrupt:
         return report_interrupt(session)
     except BrokenPipeError:
         raise
     except OSError as error:
         return report_system(error, session)
+
+
+def _run_command(line: CommandLine, session: CliSession, stack: contextlib.ExitStack) -> int:
+    if line.help is None or line.help[0] is not ROOT:
+        options = GlobalOptions(**values_of(GLOBAL, line.global_options, (), ()))
+        _use_options(options, session, stack)
+        if options.install_completion:
+            from trainctl.cli.install_completion import install
+
+            shell, path = install()
+            session.output.print(f"Wrote {path}. Start a new {shell} to use it.")
+            return 0
+        if options.version:
+            session.output.print(f"trainctl {__version__}")
+            return 0
+        if line.help is None and isinstance(line.target, CliCommand):
+            values = values_of(line.target.parameters, line.options, line.arguments, line.path)
+            return line.target.run(session, values)
+    from trainctl.cli.help import help_page
+
+    session.output.print(help_page(*(line.help or (ROOT, [])), session.output.columns))
+    return 0
+
+
+def _use_options(options: GlobalOptions, session: CliSession, stack: contextlib.ExitStack) -> None:
+    """Apply the global options to the session; the directory is left with the stack."""
+    session.set_log_level(options.log_level)
+    session.state_url = options.state or os.environ.get("TRAINCTL_STATE") or None
+    session.environment = options.env
+    if options.no_color:
+        session.output.color = False
+    try:
+        if options.chdir is not None:
+            if not options.chdir.is_dir():
+                raise UsageError(f"-C {options.chdir}: no such directory")
+            stack.enter_context(contextlib.chdir(options.chdir))
+        session.directory = Path.cwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the working directory no longer exists", "Change to a directory that exists."
+        ) from None
 
 
 def _discard_output() -> None:
@@ -70,17 +109,6 @@ def report(error: TrainctlError, session: CliSession) -> int:
     if session.debug:
         output.note(_trace(error))
     return error.exit_code
-
-
-def report_usage(error: TyperException, session: CliSession) -> int:
-    """Print an error of the parser."""
-    ctx = getattr(error, "ctx", None)
-    path = ctx.command_path if ctx else "trainctl"
-    text = " ".join(error.format_message().split()).rstrip(".")
-    name = path.partition(" ")[2]
-    summary = (f"{name}: " if name else "") + text[:1].lower() + text[1:]
-    report(UsageError(summary, f"Run {path} --help for its arguments."), session)
-    return UsageError.exit_code
 
 
 def report_system(error: OSError, session: CliSession) -> int:
@@ -103,7 +131,7 @@ def hide_tracebacks(session: CliSession) -> None:
     """Print unexpected exceptions as short, redacted messages."""
 
     def crash(_: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, KeyboardInterrupt | Abort):
+        if isinstance(error, KeyboardInterrupt):
             report_interrupt(session)
         elif session.debug and error is not None:
             session.output.note(_trace(error))

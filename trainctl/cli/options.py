@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
-import typer
-
-from trainctl import __version__
 from trainctl.base.lazy_dataclass import dataclass, fields
 from trainctl.base.units import parse_duration
-from trainctl.cli.session import LogLevel, session_of
+from trainctl.cli.session import LogLevel
 from trainctl.errors import UsageError
-from trainctl.views.terminal.output import TerminalOutput
+
+if TYPE_CHECKING:
+    from trainctl.views.terminal.output import TerminalOutput
 
 
 class OutputFormat(StrEnum):
@@ -51,19 +48,54 @@ class SortOrder(StrEnum):
     DESC = "desc"
 
 
-def option(usage: str, text: str, panel: str | None = None, *, show_default: bool = True) -> Any:
-    """Declare an option; ``usage`` is as in help pages: ``-C, --chdir DIR``."""
+class ParameterUsage(NamedTuple):
+    """An option as help pages show it, or an argument, which has no names.
+
+    ``negative`` is the spelling of a switch's no; ``panel`` the section of the page.
+    """
+
+    names: tuple[str, ...]
+    metavar: str
+    help: str
+    negative: str | None = None
+    panel: str | None = None
+    show_default: bool = True
+
+
+class CommandParameter(NamedTuple):
+    """A parameter of a function: its name there, how it is typed, and the type of each word."""
+
+    name: str
+    usage: ParameterUsage
+    kind: Any
+    repeatable: bool
+    required: bool
+    default: Any
+
+
+def option(
+    usage: str, text: str, panel: str | None = None, *, show_default: bool = True
+) -> ParameterUsage:
+    """Declare an option; ``usage`` is as in help pages: ``-C, --chdir DIR``, or ``--yes/--no``."""
     words = usage.replace(",", "").split()
-    names = [word for word in words if word.startswith("-")]
-    metavar = words[-1] if words[-1] not in names else None
-    return typer.Option(
-        *names, metavar=metavar, help=text, rich_help_panel=panel, show_default=show_default
-    )
+    metavar = "" if words[-1].startswith("-") else words.pop()
+    words[-1], _, negative = words[-1].partition("/")
+    return ParameterUsage(tuple(words), metavar, text, negative or None, panel, show_default)
 
 
-def argument(metavar: str, text: str) -> Any:
+def argument(metavar: str, text: str) -> ParameterUsage:
     """Declare an argument."""
-    return typer.Argument(metavar=metavar, help=text)
+    return ParameterUsage((), metavar, text)
+
+
+def parameter(name: str, annotation: Any, defaults: Mapping[str, Any]) -> CommandParameter:
+    """Return a parameter by its annotation, for example ``Annotated[list[str] | None, option(…)]``."""
+    declared, usage = get_args(annotation)
+    if isinstance(declared, UnionType):
+        declared = next(kind for kind in get_args(declared) if kind is not NoneType)
+    repeatable = get_origin(declared) is list
+    kind = get_args(declared)[0] if repeatable else declared
+    return CommandParameter(name, usage, kind, repeatable, name not in defaults, defaults.get(name))
 
 
 OUTPUT, SCOPE, POLICY = "Output", "Scope", "Variables and policy"
@@ -201,22 +233,12 @@ class OptionSelection:
         self.group = group
         self._texts = texts
 
-    def parameters(self) -> list[inspect.Parameter]:
-        """Return a parameter for each option, for typer."""
+    def parameters(self) -> list[CommandParameter]:
+        """Return the options."""
         hints = get_type_hints(self.group, include_extras=True)
         defaults = {field.name: field.default for field in fields(self.group)}
-        texts = {
-            name: Annotated[get_args(hints[name])[0], self._texts[name]] for name in self._texts
-        }
-        return [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                default=defaults[name],
-                annotation={**hints, **texts}[name],
-            )
-            for name in self.names
-        ]
+        found = [parameter(name, hints[name], defaults) for name in self.names]
+        return [item._replace(usage=self._texts.get(item.name, item.usage)) for item in found]
 
 
 TrustFlags = Annotated[PlanningFlags, OptionSelection("trust")]
@@ -268,50 +290,25 @@ def print_result(
         output.prose(*lines)
 
 
-def global_options(
-    ctx: typer.Context,
-    chdir: Annotated[Path | None, option("-C, --chdir DIR", "Run as if started in DIR")] = None,
+@dataclass(frozen=True, slots=True)
+class GlobalOptions:
+    """Options of all commands, before or after the command's name."""
+
+    chdir: Annotated[Path | None, option("-C, --chdir DIR", "Run as if started in DIR")] = None
     state: Annotated[
         str | None,
         option(
             "--state URL", "Location of the state [default: TRAINCTL_STATE, or as in the manifest]"
         ),
-    ] = None,
+    ] = None
     env: Annotated[
         str | None, option("--env NAME", "Use a state next to that one, for example pr-12")
-    ] = None,
-    log_level: Annotated[
-        LogLevel, option("--log-level LEVEL", "error, warning, info or debug")
-    ] = LogLevel.WARNING,
-    no_color: Annotated[bool, option("--no-color", "Disable colored output")] = False,
+    ] = None
+    log_level: Annotated[LogLevel, option("--log-level LEVEL", "error, warning, info or debug")] = (
+        LogLevel.WARNING
+    )
+    no_color: Annotated[bool, option("--no-color", "Disable colored output")] = False
     install_completion: Annotated[
         bool, option("--install-completion", "Install completion for the current shell")
-    ] = False,
-    version: Annotated[bool, option("--version", "Print the version")] = False,
-) -> None:
-    """Run training jobs on your own machines, planned and reviewed like infrastructure."""
-    session = session_of(ctx)
-    session.set_log_level(log_level)
-    session.state_url = state or os.environ.get("TRAINCTL_STATE") or None
-    session.environment = env
-    if no_color:
-        session.output.color = False
-    if chdir is not None:
-        if not chdir.is_dir():
-            raise UsageError(f"-C {chdir}: no such directory")
-        ctx.with_resource(contextlib.chdir(chdir))
-    try:
-        session.directory = Path.cwd()
-    except FileNotFoundError:
-        raise UsageError(
-            "the working directory no longer exists", "Change to a directory that exists."
-        ) from None
-    if install_completion:
-        from typer.completion import install  # type: ignore[attr-defined]
-
-        shell, path = install()
-        session.output.print(f"Wrote {path}. Start a new {shell} to use it.")
-        raise typer.Exit
-    if version or ctx.invoked_subcommand is None:
-        session.output.print(f"trainctl {__version__}" if version else ctx.get_help())
-        raise typer.Exit
+    ] = False
+    version: Annotated[bool, option("--version", "Print the version")] = False

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from typer import Exit
-
 from trainctl.apply.engine import ApplyPermissions
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.walk import ApplyResult
 from trainctl.cli.options import OutputFormat, PlanFormat, PlanningFlags
 from trainctl.cli.plans import ApplyFlags, plan_from_flags, show_plan
-from trainctl.cli.session import CliSession
+from trainctl.cli.session import CliSession, CommandExit
 from trainctl.cli.workspaces import approve
 from trainctl.errors import TrainctlError
 from trainctl.model.events import Emit, Event, EventType
@@ -42,7 +40,7 @@ def errors_as_events(session: CliSession, format_: OutputFormat) -> Iterator[Non
         if format_ is not OutputFormat.JSON:
             raise
         JsonEventPrinter(session.output).fail(error)
-        raise Exit(error.exit_code) from None
+        raise CommandExit(error.exit_code) from None
 
 
 def execute_plan(

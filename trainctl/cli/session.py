@@ -9,8 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TextIO
 
-import typer
-
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.model.redaction import Redactor
 from trainctl.views.terminal.output import TerminalOutput
@@ -67,11 +65,12 @@ class CliSession:
             root.setLevel(level.upper())
 
 
-def session_of(ctx: typer.Context) -> CliSession:
-    """Return the session of a command."""
-    session = ctx.find_object(CliSession)
-    assert session is not None  # noqa: S101 (invoke sets it)
-    return session
+class CommandExit(Exception):
+    """Ends a command that has reported its error itself, with an exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 def _or_devnull(stream: TextIO | None, mode: str) -> TextIO:

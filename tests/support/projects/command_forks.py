@@ -37,10 +37,10 @@ from tests.support.node_program.node_forks import (
 )
 
 _AT_START = (
-    "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHOME", "LANG", "LC_", "TYPER", "_TYPER", "TERMINAL_WIDTH", "GITHUB_ACTIONS",
+    "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHOME", "LANG", "LC_", "GITHUB_ACTIONS",
     "FORCE_COLOR", "PY_COLORS",
 )  # fmt: skip
-"""What Python and typer read while they start, by the beginnings of the variables' names."""
+"""What Python reads while it starts, by the beginnings of the variables' names."""
 _STARTED_WITH = dict(os.environ)
 _MESSAGE_BYTES = 2**20
 _CLONE_NEWNET, _CLONE_NEWNS = 0x40000000, 0x00020000

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from trainctl.cli import app
-from trainctl.cli.app import CommandRow
+from trainctl.cli import invoke
+from trainctl.cli.app import CommandGroup, CommandRow
 
 Declare = Callable[[str, Callable[..., Any]], CommandRow]
 
@@ -26,7 +26,7 @@ def declare(monkeypatch: pytest.MonkeyPatch) -> Declare:
         setattr(module, f"{name}_command", command)
         monkeypatch.setitem(sys.modules, module.__name__, module)
         row = CommandRow(name, f"made_up_{name}", f"{name.title()}.")
-        monkeypatch.setattr(app, "COMMANDS", (row,))
+        monkeypatch.setattr(invoke, "ROOT", CommandGroup("", "", (row,)))
         return row
 
     return declared

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-import typer
 
 from tests.unit.cli.conftest import Declare
 from trainctl.cli import invoke
+from trainctl.cli.options import argument, option
 
 
 class Size(StrEnum):
@@ -24,13 +24,13 @@ def values(declare: Declare) -> dict[str, Any]:
     given: dict[str, Any] = {}
 
     def command(
-        addresses: Annotated[list[str], typer.Argument(metavar="ADDRESS")],
-        rank: Annotated[int | None, typer.Option("--rank")] = None,
-        seconds: Annotated[float, typer.Option("--seconds")] = 1.5,
-        file: Annotated[Path | None, typer.Option("--file")] = None,
-        size: Annotated[Size, typer.Option("--size")] = Size.SMALL,
-        var: Annotated[list[str] | None, typer.Option("--var")] = None,
-        wait: Annotated[bool, typer.Option("--wait")] = False,
+        addresses: Annotated[list[str], argument("ADDRESS", "")],
+        rank: Annotated[int | None, option("--rank X", "")] = None,
+        seconds: Annotated[float, option("--seconds X", "")] = 1.5,
+        file: Annotated[Path | None, option("--file X", "")] = None,
+        size: Annotated[Size, option("--size X", "")] = Size.SMALL,
+        var: Annotated[list[str] | None, option("--var X", "")] = None,
+        wait: Annotated[bool, option("--wait", "")] = False,
     ) -> int:
         given.update(rank=rank, seconds=seconds, file=file, size=size, var=var, wait=wait)
         given["addresses"] = addresses

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from typer.core import TyperArgument
 
 from tests.support.projects.program import trainctl
-from trainctl.cli.app import LazyGroup, build
+from trainctl.cli.app import load, named_commands
 from trainctl.cli.completion import ADDRESS_COMMANDS
 
 MANIFEST = """\
@@ -42,22 +43,12 @@ def completed(places: dict[str, str], line: str) -> list[str]:
     return done.stdout.split()
 
 
-def first_arguments(group: LazyGroup, path: str = "") -> Iterator[tuple[str, str | None]]:
-    """The first argument of every command."""
-    for row in group.rows:
-        command = group.get_command(None, row.name)
-        name = f"{path}{row.name}"
-        if isinstance(command, LazyGroup):
-            yield from first_arguments(command, f"{name} ")
-        elif command is not None:
-            arguments = [item for item in command.params if isinstance(item, TyperArgument)]
-            yield name, arguments[0].metavar if arguments else None
-
-
 def test_commands_with_addresses_are_known() -> None:
     """Completion reads a list of them, because loading a command takes too long."""
-    metavars = dict(first_arguments(build()))
-    named = {name for name, metavar in metavars.items() if str(metavar).startswith("ADDRESS")}
+    first = {name: load(row).arguments[:1] for name, row in named_commands().items()}
+    named = {
+        name for name, items in first.items() if [1 for i in items if i.usage.metavar == "ADDRESS"]
+    }
     assert named | {"state mv"} == set(ADDRESS_COMMANDS)
 
 
@@ -80,3 +71,28 @@ def test_commands_and_options_are_completed(places: dict[str, str]) -> None:
     assert completed(places, "state m") == ["mv", "migrate"]
     assert completed(places, "logs --fo") == ["--follow", "--format"]
     assert completed(places, "--ins") == ["--install-completion"]
+
+
+def test_a_script_is_installed_once_and_asks_the_program(places: dict[str, str]) -> None:
+    """The line that loads it is appended to what the user has; addresses with brackets arrive as they are."""
+    settings = Path(places["HOME"], ".bashrc")
+    settings.write_text("alias a=b")
+    for shell, place in (("bash", ".bash_completions/trainctl.sh"), ("zsh", ".zfunc/_trainctl")):
+        for _ in range(2):
+            done = trainctl("--install-completion", environment=places | {"SHELL": f"/bin/{shell}"})
+            script = Path(places["HOME"], place)
+            assert done.stdout == f"Wrote {script}. Start a new {shell} to use it.\n"
+    assert settings.read_text() == "alias a=b\nsource ~/.bash_completions/trainctl.sh\n"
+    line = 'COMP_WORDS=(trainctl run "job.fit["); COMP_CWORD=2; _trainctl_completion trainctl'
+    words = [
+        "bash",
+        "-c",
+        f'source ~/.bash_completions/trainctl.sh; {line}; echo "${{COMPREPLY[*]}}"',
+    ]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    asked = subprocess.run(
+        words, cwd=Path(places["HOME"], "project"), env=places | {"PATH": path}, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert asked.stdout == 'job.fit["lr=1"] job.fit["lr=2"]\n'
+    refused = trainctl("--install-completion", environment=places | {"SHELL": "/bin/tcsh"})
+    assert refused.returncode == 64

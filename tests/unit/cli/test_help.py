@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-from trainctl.cli.app import COMMANDS, CommandGroup, build
+from trainctl.cli.app import COMMANDS, load, named_commands
 from trainctl.cli.help import command_help
 
 WIDTH = 78
-
-
-def summaries() -> Iterator[tuple[str, str]]:
-    for row in COMMANDS:
-        yield row.name, row.help
-        if isinstance(row, CommandGroup):
-            yield from ((f"{row.name} {below.name}", below.help) for below in row.commands)
-
-
-def commands() -> Iterator[tuple[str, Any]]:
-    root = build()
-    for row in COMMANDS:
-        command: Any = root.get_command(None, row.name)
-        if isinstance(row, CommandGroup):
-            for below in row.commands:
-                yield f"{row.name} {below.name}", command.get_command(None, below.name)
-        else:
-            yield row.name, command
-
-
-PAGES = {name: command_help(command, f"trainctl {name}", WIDTH) for name, command in commands()}
+PAGES = {
+    name: command_help(load(row), f"trainctl {name}", WIDTH)
+    for name, row in named_commands().items()
+}
 
 
 def test_summaries_are_short() -> None:
+    rows = {row.name: row for row in COMMANDS} | named_commands()
     assert [
         name
-        for name, summary in summaries()
+        for name, summary in ((name, row.help) for name, row in rows.items())
         if not (len(summary) <= 60 and 3 <= len(summary.split()) <= 10 and summary[0].isupper())
         or summary.endswith(".")
     ] == []

@@ -190,7 +190,7 @@ def mv_command(
 
 def rm_command(
     session: CliSession,
-    address: Annotated[list[str], argument("ADDRESS...", "Resources to remove")],
+    address: Annotated[list[str], argument("ADDRESS", "Resources to remove")],
     dry_run: options.DryRun = False,
 ) -> int:
     """Remove resources from the state, without touching what they stand for."""

@@ -38,6 +38,8 @@ def visible(text: str, *, styles: bool = False) -> str:
 
     A carriage return becomes a newline. ``styles`` keeps the styles of this module.
     """
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _HIDDEN.sub(lambda match: _escape_match(match[0], styles), text)
 
@@ -99,7 +101,12 @@ class TerminalOutput:
     @property
     def width(self) -> int | None:
         """Columns of stdout's terminal; None if it is not a terminal."""
-        return _columns_of(self._stdout) if self._is_terminal else None
+        return self.columns if self._is_terminal else None
+
+    @property
+    def columns(self) -> int:
+        """Columns for text that is wrapped in a pipe, too."""
+        return _columns_of(self._stdout)
 
     @property
     def error_width(self) -> int | None:
