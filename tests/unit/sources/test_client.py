@@ -192,9 +192,7 @@ def test_a_listing_resumes_at_the_page_that_failed(hub: Hub, status: int) -> Non
     cursors = [str(number * PAGE) for number in range(1, PAGES)]
     fault = HttpFault("status", "", status=status, headers={"Retry-After": "1"})
     requests = failing_pages(hub, dict.fromkeys(cursors, 2), fault)
-
     result = resolved(HubSource(hub.url), "hf://acme/model").resolved
-
     assert [file.path for file in result.files] == NAMES
     assert requests == {"": 1, **dict.fromkeys(cursors, 3)}
 
@@ -202,7 +200,6 @@ def test_a_listing_resumes_at_the_page_that_failed(hub: Hub, status: int) -> Non
 def test_a_page_that_always_fails_is_an_error(hub: Hub) -> None:
     """Earlier pages are not requested again for it."""
     requests = failing_pages(hub, {str(PAGE): 1000}, HttpFault("status", "", status=429))
-
     with pytest.raises(errors.SourceUnavailable):
         resolved(HubSource(hub.url), "hf://acme/model")
     assert requests[""] == 1
@@ -342,7 +339,7 @@ OPENED = {
     "s3://box/llm": {
         "aws_access_key_id": KEY_ID,
         "aws_secret_access_key": SECRET,
-        "aws_session_token": "the-session-token",
+        "aws_session_token": "a-session",
     },
     "azure://acme/box/llm": {"sas_token": "sv=2021-08-06&sig=the-signature"},
 }
@@ -402,7 +399,6 @@ def test_a_service_principal_gets_its_token_from_another_server(
         with pytest.raises(errors.SourceError):
             bucket.get("x")
         assert list(bucket.list()) == list(bucket.list()) == []
-
     # one is obstore's
     assert [request.target for request in entra.heard] == ["/tenant/oauth2/v2.0/token"] * 3
     assert [request.headers["authorization"] for request in blobs.heard] == ["Bearer the-token"] * 3
@@ -451,5 +447,4 @@ def test_token_requests_follow_no_redirect(
             azure_token("this machine")
         paths = {request.target.partition("?")[0] for request in redirecting.heard}
         assert {"/oidc", "/"} < paths  # the third is Google's
-
     assert elsewhere.heard == []
