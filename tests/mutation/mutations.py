@@ -35,7 +35,11 @@ MUTATIONS = [
             "if facts is not None and facts.is_complete and not",
             "if facts is not None and not",
         ),
-        ("changes.py", "waits[needed].add(address)", "waits[address].add(needed)"),
+        (
+            "changes.py",
+            "waits.setdefault(needed, set()).add(address)",
+            "waits.setdefault(address, set()).add(needed)",
+        ),
         (
             "changes.py",
             "closure(options.excludes, reverse(dependencies))",

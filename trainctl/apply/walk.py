@@ -32,15 +32,16 @@ def effective_changes(changes: Iterable[Change]) -> dict[Address, Change]:
 def change_dependencies(
     changes: Mapping[Address, Change], state: State
 ) -> dict[Address, set[Address]]:
-    """Return the dependencies of each change that precede it in the plan.
+    """Return the dependencies of each change that precede it in the plan, if any.
 
     The plan's order breaks cycles of recorded dependencies.
     """
     waits = planned.change_dependencies(changes, state.resources)
     positions = {address: index for index, address in enumerate(changes)}
     return {
-        address: {other for other in needed if positions[other] < positions[address]}
+        address: before
         for address, needed in waits.items()
+        if (before := {other for other in needed if positions[other] < positions[address]})
     }
 
 
@@ -117,14 +118,11 @@ class GraphWalk:
     ) -> None:
         self._waiting = dict(changes)
         self._waits = {address: set(needed) for address, needed in waits.items()}
-        self._dependants: dict[Address, list[Address]] = {address: [] for address in changes}
-        for address, needed in self._waits.items():
-            for other in needed:
-                self._dependants[other].append(address)
+        self._dependants = planned.reverse(self._waits)
         self._ready: deque[Address] = deque()
         self._ready_records: deque[Address] = deque()
         for address in changes:
-            if not self._waits[address]:
+            if address not in self._waits:
                 self._make_ready(address)
         self._result = result
         self._running: set[Address] = set()
@@ -167,7 +165,7 @@ class GraphWalk:
             self._skip_dependants(change.address)
             return
         self._result.done.append(change)
-        for address in self._dependants[change.address]:
+        for address in self._dependants.get(change.address, ()):
             self._waits[address].discard(change.address)
             if not self._waits[address] and address in self._waiting:
                 self._make_ready(address)
@@ -200,7 +198,7 @@ class GraphWalk:
     def _skip_dependants(self, cause: Address) -> None:
         pending = [cause]
         while pending:
-            for dependant in self._dependants[pending.pop()]:
+            for dependant in self._dependants.get(pending.pop(), ()):
                 if self._waiting.pop(dependant, None) is not None:
                     self._result.skipped[dependant] = cause
                     pending.append(dependant)

@@ -9,14 +9,18 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import trainctl
 from trainctl.base.json import JsonValue, canonical
 from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.desired.values import DesiredState, desired_to_json
-from trainctl.manifest.files import lines_of
+from trainctl.manifest.files import FileLines
+from trainctl.model.address import Address
 from trainctl.model.diagnostics import Position
-from trainctl.model.json_codec import from_json
+from trainctl.model.json_codec import from_json, to_json
+from trainctl.model.specs.checks import DEFAULT_LIFECYCLE, JobLifecycle
+from trainctl.model.specs.resource import DesiredResource
 
 _PACKAGES = ("manifest", "desired", "model")
 """Packages of trainctl that determine how a manifest is read."""
@@ -36,28 +40,23 @@ class ManifestCache:
     def load(self, files: Mapping[str, bytes]) -> DesiredState | None:
         """Return the cached state; None if the inputs changed or code is missing."""
         try:
-            entry = json.loads(self.path.read_bytes())
+            entry = json.loads(self.path.read_text("utf-8"))
             if entry["key"] != self.key:
                 return None
             cached = replace(from_json(DesiredState, entry["desired"]), directory=self.directory)
             if cached.extended is not None:
                 files = {**files, cached.extended.name: cached.extended.read()}
-            lines = {name: lines_of(data.decode(), name) for name, data in files.items()}
+            lines = {name: FileLines(data.decode(), name) for name, data in files.items()}
 
-            def at(name: str) -> Position | None:
-                if entry["places"][name] is None:
-                    return None
-                file, line, column, key_path = entry["places"][name]
-                return Position(file, line, column, key_path, lines.get(file))
+            def at(place: list[Any] | None) -> Position | None:
+                return Position(*place, lines.get(place[0])) if place else None
 
+            resources = (_resource(*row[:-1], at(row[-1])) for row in entry["resources"])
             desired = replace(
                 cached,
-                resources={
-                    address: replace(resource, where=at(str(address)))
-                    for address, resource in cached.resources.items()
-                },
+                resources={resource.address: resource for resource in resources},
                 secrets={
-                    name: replace(secret, where=at(f"secret.{name}"))
+                    name: replace(secret, where=at(entry["secrets"][name]))
                     for name, secret in cached.secrets.items()
                 },
             )
@@ -70,17 +69,16 @@ class ManifestCache:
         """Store the desired state, unless it has warnings."""
         if desired.warnings:
             return
-        values = desired_to_json(desired, desired.resources)
-        items = {
-            **{str(address): resource.where for address, resource in desired.resources.items()},
-            **{f"secret.{name}": secret.where for name, secret in desired.secrets.items()},
+        rows = map(_row, desired.resources.values())
+        entry = {
+            "key": self.key,
+            "desired": desired_to_json(desired, ()),
+            "secrets": {name: _place(secret.where) for name, secret in desired.secrets.items()},
+            "resources": [],
         }
-        positions = {
-            name: [where.file, where.line, where.column, where.key_path] if where else None
-            for name, where in items.items()
-        }
-        entry = {"key": self.key, "desired": values, "places": positions}
-        text = json.dumps(entry, separators=(",", ":")).encode()  # keeps the order of attributes
+        # Each row is encoded by itself, as all parts of all of them would take much memory; the order of attributes stays.
+        encode = json.JSONEncoder(separators=(",", ":")).encode
+        text = f"{encode(entry).removesuffix(']}')}{','.join(map(encode, rows))}]}}".encode()
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(0o700, parents=True, exist_ok=True)
@@ -92,6 +90,41 @@ class ManifestCache:
                 temporary.replace(self.path)
             finally:
                 temporary.unlink(missing_ok=True)
+
+
+def _row(resource: DesiredResource) -> list[Any]:
+    """Return the form of a resource in the cache, in the order of the arguments of ``_resource``."""
+    default = resource.lifecycle == DEFAULT_LIFECYCLE
+    return [
+        str(resource.address),
+        resource.provider,
+        resource.attributes,
+        [str(address) for address in resource.depends_on],
+        None if default else to_json(resource.lifecycle),
+        _place(resource.where),
+    ]
+
+
+def _resource(
+    address: str,
+    provider: str,
+    attributes: Mapping[str, Any],
+    depends_on: list[str],
+    lifecycle: Mapping[str, Any] | None,
+    where: Position | None,
+) -> DesiredResource:
+    return DesiredResource(
+        Address.parse(address),
+        provider,
+        attributes,
+        tuple(map(Address.parse, depends_on)),
+        DEFAULT_LIFECYCLE if lifecycle is None else from_json(JobLifecycle, lifecycle),
+        where,
+    )
+
+
+def _place(where: Position | None) -> list[Any] | None:
+    return [where.file, where.line, where.column, where.key_path] if where else None
 
 
 def open_cache(

@@ -10,6 +10,7 @@ from trainctl.errors import StateError
 from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.address import Address
 from trainctl.model.json_codec import from_json, to_json
+from trainctl.model.specs.checks import DEFAULT_LIFECYCLE, JobLifecycle
 
 VERSION = 1
 
@@ -66,17 +67,43 @@ def state_from_json(raw: Json) -> State:
             "not a state document: it has no version", "Use the output of trainctl state pull."
         )
     try:
-        # Records and intents are listed in JSON, and by address in a state.
-        by_address: dict[str, dict[str, Any]] = {
-            name: {record["address"]: record for record in raw.get(name, ())}
-            for name in ("resources", "open_intents", "forgotten")
-        }
-        orphans: dict[str, list[Json]] = {}
-        for intent in raw.get("orphaned_intents", ()):
-            orphans.setdefault(intent["address"], []).append(intent)
-        by_address["orphaned_intents"] = orphans
-        required = {name: raw[name] for name in ("lineage", "serial", "resources")}
-        return from_json(State, {**raw, **required, **by_address})
+        # Most of a large state are records: their addresses, versions and plans are shared.
+        addresses: dict[str, Address] = {}
+        plans: dict[tuple[str, int], tuple[str, int]] = {}
+
+        def at(text: str) -> Address:
+            return addresses.get(text) or addresses.setdefault(text, Address.parse(text))
+
+        open_intents = [intent_from_json(intent) for intent in raw.get("open_intents", ())]
+        orphans: dict[Address, tuple[Intent, ...]] = {}
+        for each in raw.get("orphaned_intents", ()):
+            orphan = intent_from_json(each)
+            orphans[orphan.address] = (*orphans.get(orphan.address, ()), orphan)
+        return State(
+            lineage=raw["lineage"],
+            serial=raw["serial"],
+            position=raw.get("position", 0),
+            resources={
+                (address := at(record["address"])): recorded_from_json(record, address)
+                for record in raw["resources"]
+            },
+            open_intents={intent.address: intent for intent in open_intents},
+            versions={at(text): count for text, count in raw.get("versions", {}).items()},
+            plans={
+                at(text): plans.setdefault(plan, plan)
+                for text, (digest, before) in raw.get("plans", {}).items()
+                for plan in [(digest, before)]
+            },
+            orphaned_intents=orphans,
+            approved={
+                at(text): (values, plan) for text, (values, plan) in raw.get("approved", {}).items()
+            },
+            forgotten={
+                (address := at(record["address"])): recorded_from_json(record, address)
+                for record in raw.get("forgotten", ())
+            },
+            moved_to=raw.get("moved_to", ""),
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(
             f"the state is corrupt: {error!r}",
@@ -110,3 +137,22 @@ def recorded_to_json(recorded: RecordedResource) -> dict[str, Any]:
         "lifecycle": to_json(recorded.lifecycle),
         "key": recorded.key,
     }
+
+
+_DEFAULT_LIFECYCLE = to_json(DEFAULT_LIFECYCLE)
+
+
+def recorded_from_json(raw: Json, address: Address) -> RecordedResource:
+    """Convert the JSON form back."""
+    lifecycle = raw.get("lifecycle", _DEFAULT_LIFECYCLE)
+    default = lifecycle == _DEFAULT_LIFECYCLE
+    return RecordedResource(
+        address,
+        raw["provider"],
+        raw["attributes"],
+        raw["outputs"],
+        tuple(map(Address.parse, raw.get("depends_on", ()))),
+        DEFAULT_LIFECYCLE if default else from_json(JobLifecycle, lifecycle),
+        raw.get("version", 1),
+        raw.get("key", ""),
+    )

@@ -6,9 +6,10 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, overload
 
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.lazy_pattern import compile_lazily
@@ -90,9 +91,27 @@ def read_all_files(directory: Path) -> dict[str, bytes]:
         return {}
 
 
-def lines_of(text: str, name: str) -> list[str]:
-    """Split a file into lines as the parser of its format does."""
-    return text.split("\n") if name.endswith(".toml") else _YAML_LINE_END.split(text)
+class FileLines(Sequence[str]):
+    """The lines of a file as the parser of its format counts them, split when a position is shown."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self._text = text
+        self._name = name
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        is_toml = self._name.endswith(".toml")
+        return self._text.split("\n") if is_toml else _YAML_LINE_END.split(self._text)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self._lines[index]
 
 
 NAMED_SECTIONS = frozenset({"vars", "secrets", "clusters", "weights", "caches"})

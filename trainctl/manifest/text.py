@@ -9,7 +9,7 @@ from typing import Any
 import tomli
 import yaml
 
-from trainctl.manifest.files import UnreadableManifest, lines_of, unreadable
+from trainctl.manifest.files import FileLines, UnreadableManifest, unreadable
 from trainctl.manifest.tree import (
     MAX_DEPTH,
     MAX_NODES,
@@ -36,7 +36,7 @@ def parse_yaml(text: str, file: str, problems: list[Diagnostic]) -> ManifestNode
 
     Repeated keys are added to ``problems``.
     """
-    lines = lines_of(text, file)
+    lines = FileLines(text, file)
     builder = _YamlTreeBuilder(file, lines, problems)
     loader = _LOADER(text)
     try:
@@ -268,7 +268,7 @@ def parse_toml(text: str, file: str, problems: list[Diagnostic]) -> ManifestNode
     except RecursionError:
         raise UnreadableManifest(too_deep_error(Position(file))) from None
     except tomli.TOMLDecodeError as problem:
-        raise UnreadableManifest(_toml_problem(problem, file, lines_of(text, file))) from None
+        raise UnreadableManifest(_toml_problem(problem, file, FileLines(text, file))) from None
     except ValueError as problem:
         raise unreadable(f"invalid TOML: {problem}", where=Position(file), code="syntax") from None
     if not document:

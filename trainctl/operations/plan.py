@@ -14,7 +14,7 @@ from trainctl.ledger.planned_edits import NO_EDITS, StateEdits, plan_edits
 from trainctl.ledger.renaming import renames
 from trainctl.ledger.state import ORIGIN, RecordedResource, State
 from trainctl.model.action import Action
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import STATE_ONLY_KINDS, Address, Kind
 from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.operations.mirrors import is_present
@@ -264,7 +264,7 @@ def require_digest(plan: Plan, expected: str) -> None:
 
 
 def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Address, Observation]:
-    """Observe all recorded resources except weights."""
+    """Observe all recorded resources except weights and those that exist only in the state."""
     kinds = handlers(workspace.services())
 
     def read(recorded: RecordedResource) -> Observation:
@@ -275,7 +275,8 @@ def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Addres
 
     resources = state.resources.values()
     jobs = [resource for resource in resources if resource.address.kind is Kind.JOB]
-    others = [item for item in resources if item.address.kind not in (Kind.JOB, Kind.WEIGHTS)]
+    apart = {Kind.JOB, Kind.WEIGHTS, *STATE_ONLY_KINDS}
+    others = [item for item in resources if item.address.kind not in apart]
     with ThreadPoolExecutor(parallelism, thread_name_prefix="read") as pool:
         runs = pool.submit(observe_jobs, RunControl(workspace.agents, state.resources.get), jobs)
         observed = dict(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from trainctl.inputs.environment import weights_variable
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error
 from trainctl.model.specs.job_spec import JobSpec
+from trainctl.model.specs.resource import DesiredResource
 from trainctl.operations.directories import directory_of
 from trainctl.operations.mirrors import mirror_url
 from trainctl.operations.workspace import Workspace
@@ -105,18 +106,16 @@ def secret_leaks(
     State, plan files and listings contain both, and cannot redact them.
     """
     redact = workspace.settings.redactor.redact
-    for address, resource in workspace.desired.resources.items():
-        text = json.dumps([str(address), dict(resource.attributes)], ensure_ascii=False)
-        if redact(text) != text:
-            yield error(
-                "the manifest contains the value of a secret",
-                "Refer to the secret instead: `environment_variables: {NAME: {secret: …}}`, or `auth` of a source. If the text only looks like it, change the secret.",
-                address=redact(str(address)),
-                where=resource.where,
-                code="secret-in-manifest",
-            )
-        facts = weights.get(address)
-        resolved = facts.resolved if facts else None
+    for resource in _with_secrets(workspace.desired.resources.values(), redact):
+        yield error(
+            "the manifest contains the value of a secret",
+            "Refer to the secret instead: `environment_variables: {NAME: {secret: …}}`, or `auth` of a source. If the text only looks like it, change the secret.",
+            address=redact(str(resource.address)),
+            where=resource.where,
+            code="secret-in-manifest",
+        )
+    for address, facts in weights.items():
+        resolved = facts.resolved if address in workspace.desired.resources else None
         if resolved and any(redact(text) != text for text in _file_names(resolved)):
             yield error(
                 "a file name upstream contains the value of a secret",
@@ -124,6 +123,27 @@ def secret_leaks(
                 address=str(address),
                 code="secret-in-file-name",
             )
+
+
+_CHECKED_AT_ONCE = 1000
+"""Resources whose texts are searched together, which is faster."""
+
+
+def _with_secrets(
+    resources: Iterable[DesiredResource], redact: Callable[[str], str]
+) -> Iterator[DesiredResource]:
+    """Yield the resources that contain the value of a secret."""
+    remaining = iter(resources)
+    while batch := list(islice(remaining, _CHECKED_AT_ONCE)):
+        texts = [[str(item.address), item.attributes] for item in batch]
+        text = json.dumps(texts, ensure_ascii=False, default=dict)
+        if redact(text) == text:
+            continue
+        if len(batch) == 1:
+            yield batch[0]
+            continue
+        for resource in batch:
+            yield from _with_secrets([resource], redact)
 
 
 def _file_names(resolved: ResolvedSource) -> Iterator[str]:

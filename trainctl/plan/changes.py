@@ -51,13 +51,15 @@ def order_changes(
     """Sort changes by dependencies, else in the given order, with removals last."""
     by_address = {change.address: change for change in changes}
     waits = change_dependencies(by_address, recorded)
+    if not waits:
+        return tuple(sorted(by_address.values(), key=lambda change: change.action in REMOVES))
     ranks = {
         address: (change.action in REMOVES, place, address)
         for place, (address, change) in enumerate(by_address.items())
     }
     followers = reverse(waits)
     counts = {address: len(needed) for address, needed in waits.items()}
-    ready = [ranks[address] for address, count in counts.items() if not count]
+    ready = [rank for address, rank in ranks.items() if address not in counts]
     heapq.heapify(ready)
     waiting = iter(sorted(ranks.values()))
     order: dict[Address, Change] = {}
@@ -77,23 +79,20 @@ def order_changes(
 def change_dependencies(
     changes: Mapping[Address, Change], recorded: Mapping[Address, RecordedResource]
 ) -> dict[Address, set[Address]]:
-    """Return the changes to apply before each change.
+    """Return the changes to apply before each change, if any.
 
     Dependencies come before a change, dependants before a removal.
     """
-    waits: dict[Address, set[Address]] = {address: set() for address in changes}
+    waits: dict[Address, set[Address]] = {}
     for address, change in changes.items():
-        if change.action not in REMOVES:
-            waits[address] |= {
-                needed
-                for needed in (*change.depends_on, *change.waits_for)
-                if needed in changes and changes[needed].action not in REMOVES
-            }
+        removes = change.action in REMOVES
+        for needed in () if removes else (*change.depends_on, *change.waits_for):
+            if needed in changes and changes[needed].action not in REMOVES:
+                waits.setdefault(address, set()).add(needed)
         record = recorded.get(address)
-        never_recorded = change.depends_on if change.action in REMOVES else ()
-        for needed in record.depends_on if record else never_recorded:
+        for needed in record.depends_on if record else change.depends_on if removes else ():
             if needed in changes and changes[needed].action in REMOVES and needed != address:
-                waits[needed].add(address)
+                waits.setdefault(needed, set()).add(address)
     return waits
 
 
@@ -102,7 +101,7 @@ def planned_addresses(
 ) -> frozenset[Address]:
     """Return the addresses that a plan includes, and so need to be refreshed."""
     inputs = PlanInputs(desired=desired, state=state, options=options)
-    return frozenset(select_addresses(replace(inputs, options=expand_matrix_names(inputs))))
+    return frozenset(_selected(replace(inputs, options=expand_matrix_names(inputs))))
 
 
 def expand_matrix_names(inputs: PlanInputs) -> PlanOptions:
@@ -130,13 +129,23 @@ def expand_matrix_names(inputs: PlanInputs) -> PlanOptions:
 
 def select_addresses(inputs: PlanInputs) -> list[Address]:
     """Return the sorted addresses to plan; jobs of a matrix in their declared order."""
+    positions = {address: place for place, address in enumerate(inputs.desired.resources)}
+
+    def rank(address: Address) -> tuple[int, str, int, str]:
+        kind, name, key = address.rank()
+        return kind, name, positions.get(address, len(positions)), key
+
+    return sorted(_selected(inputs), key=rank)
+
+
+def _selected(inputs: PlanInputs) -> set[Address]:
     options, state = inputs.options, inputs.state
     desired = {} if options.destroy else dict(inputs.desired.resources)
     everything = {*desired, *state.resources, *state.open_intents, *state.orphaned_intents}
     if options.refresh_only:
         everything = set(state.resources)
     if not options.targets and not options.excludes:
-        return _sorted(everything, inputs.desired)
+        return everything
     dependencies = {address: resource.depends_on for address, resource in desired.items()}
     removed = {
         address: recorded.depends_on
@@ -151,17 +160,7 @@ def select_addresses(inputs: PlanInputs) -> list[Address]:
     if options.excludes:
         selected -= closure(options.excludes, reverse(dependencies))
         selected -= closure(options.excludes, removed)
-    return _sorted(selected & everything, inputs.desired)
-
-
-def _sorted(addresses: Iterable[Address], desired: DesiredState) -> list[Address]:
-    positions = {address: position for position, address in enumerate(desired.resources)}
-
-    def rank(address: Address) -> tuple[int, str, int, str]:
-        kind, name, key = address.rank()
-        return kind, name, positions.get(address, len(positions)), key
-
-    return sorted(addresses, key=rank)
+    return selected & everything
 
 
 Path = tuple[str | int, ...]

@@ -189,7 +189,7 @@ def with_note(inputs: PlanInputs, change: Change) -> Change:
         facts = (placement.facts for placement in rank_placements(inputs, change))
         count = max((node.usable_gpus() for node in facts if node), default=0)
         note = f"claims all GPUs of its node: {count}" if count else ""
-    return replace(change, note="; ".join(filter(None, (change.note, note))))
+    return replace(change, note="; ".join(filter(None, (change.note, note)))) if note else change
 
 
 def likely_nodes(inputs: PlanInputs, changes: Iterable[Change]) -> dict[Address, tuple[str, ...]]:

@@ -29,6 +29,7 @@ from trainctl.plan.resources import (
     live_run,
     plan_cleanup,
     plan_resource,
+    plan_unchanged,
     resource_context,
     unrecorded_run,
     with_resumed_attempt,
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
 def make_plan(inputs: PlanInputs) -> Plan:
     """Plan all changes. Problems are in the plan's diagnostics and never raised."""
     inputs = replace(inputs, options=expand_matrix_names(inputs))
-    contexts = [resource_context(inputs, address) for address in select_addresses(inputs)]
+    addresses = select_addresses(inputs)
+    unchanged = plan_unchanged(inputs, addresses)
+    contexts = [resource_context(inputs, each) for each in addresses if each not in unchanged]
     if inputs.options.refresh_only:
         changes = [
             context.remove(Action.NOOP, after=context.before, outputs_after=context.outputs)
@@ -62,10 +65,14 @@ def make_plan(inputs: PlanInputs) -> Plan:
         for each in changes
     ]
     changes = [placement.create_after_mirroring(inputs, change) for change in changes]
-    changes = list(order_changes(changes, inputs.state.resources))
+    planned = unchanged | {change.address: change for change in changes}
+    sorted_changes = (planned[address] for address in addresses if address in planned)
+    order = [each.address for each in order_changes(sorted_changes, inputs.state.resources)]
+    changes = [planned[address] for address in order if address not in unchanged]
     inputs = replace(inputs, rank_placements=likely_nodes(inputs, changes))
     changes = [placement.with_note(inputs, change) for change in changes]
     changes = [with_coverage(inputs.desired, inputs.state.versions, change) for change in changes]
+    planned |= {change.address: change for change in changes}
     weights = weights_rows(inputs, changes)
     deliveries = delivery_rows(inputs, changes, weights)
     policies = policies_digest(inputs.policies)
@@ -74,7 +81,7 @@ def make_plan(inputs: PlanInputs) -> Plan:
         lineage=inputs.state.lineage,
         serial=inputs.state.serial,
         manifest_digest=inputs.desired.manifest_digest,
-        changes=tuple(changes),
+        changes=tuple(planned[address] for address in order),
         drift=tuple(find_drift(contexts)),
         weights=weights,
         deliveries=deliveries,
@@ -195,7 +202,12 @@ def _diagnostics(
         problems += checks.image_problems(inputs, changes)
         problems += checks.spot_warnings(inputs, changes)
         problems += caches.cache_problems(inputs, changes)
-    positions = {str(item.address): item.where for item in inputs.desired.resources.values()}
+    addresses = {problem.address for problem in problems if not problem.where}
+    positions = {
+        text: item.where
+        for address, item in (inputs.desired.resources.items() if addresses else ())
+        if (text := str(address)) in addresses
+    }
     placed = (
         problem if problem.where else replace(problem, where=positions.get(problem.address or ""))
         for problem in problems

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ from trainctl.base.lazy_dataclass import dataclass, field, replace
 from trainctl.ledger.reducer import merge_outputs
 from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model.action import Action, ActionReason
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import STATE_ONLY_KINDS, Address, Kind
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.specs.checks import JobLifecycle
 from trainctl.model.specs.job_spec import JobSpec
@@ -337,6 +337,40 @@ def plan_noop(context: ResourceContext, after: dict[str, Any], **more: Any) -> C
     action = Action.UPDATE if note else Action.NOOP
     more["note"] = ", ".join(part for part in (more.get("note"), note) if part)
     return context.make(action, after, outputs_after=context.outputs, **more)
+
+
+def plan_unchanged(inputs: PlanInputs, addresses: Iterable[Address]) -> dict[Address, Change]:
+    """Plan no-ops for resources that exist only in the state as they are declared; others need a context."""
+    options, state, declared = inputs.options, inputs.state, inputs.desired.resources
+    if options.destroy or options.refresh_only:
+        return {}
+    others = {*state.open_intents, *state.orphaned_intents, *options.replace, *options.run}
+    others.update(inputs.edits.addresses)
+    changes = {}
+    for address in addresses:
+        recorded, resource = state.resources.get(address), declared.get(address)
+        if (
+            recorded is not None
+            and resource is not None
+            and address.kind in STATE_ONLY_KINDS
+            and address not in others
+            and recorded.attributes == resource.attributes
+            and recorded.lifecycle == resource.lifecycle
+            and recorded.depends_on == resource.depends_on
+        ):
+            changes[address] = Change(
+                address,
+                Action.NOOP,
+                resource.provider,
+                before=recorded.attributes,
+                after=resource.attributes,
+                depends_on=resource.depends_on,
+                lifecycle=resource.lifecycle,
+                seen=state.versions.get(address, 0),
+                outputs=recorded.outputs,
+                outputs_after=recorded.outputs,
+            )
+    return changes
 
 
 def _without_nulls(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -348,3 +348,7 @@ class JobLifecycle(Lifecycle):
         default_factory=lambda: ("config",)
     )
     """Changes that make a job run again; by default ``config``."""
+
+
+DEFAULT_LIFECYCLE = JobLifecycle()
+"""Shared by the resources that set nothing else, which are most."""
