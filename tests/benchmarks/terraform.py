@@ -1,6 +1,6 @@
 """Applying and planning N resources without side effects, beside Terraform doing the same where it is installed.
 
-    python -m tests.benchmarks.terraform [SIZE …] [--rounds 1] [--terraform-up-to 1000]
+    python -m tests.benchmarks.terraform [SIZE …] [--rounds 1] [--terraform-up-to 1000] [--before TRAINCTL]
 
 Each resource has ten attributes: here a project with a name, a description and eight labels, there a ``terraform_data`` with an
 object of ten. Both sides keep their state in a local file and run in turn, each command in a process of its own; the least wall time
@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SIZES = (10, 100, 1_000, 10_000)
-RATIOS = {"apply": 20.0, "no-op plan": 5.0}
+RATIOS = {"apply": 50.0, "no-op plan": 5.0}
 """How many times as fast as Terraform, at 1,000 resources."""
-SECONDS = {"apply": 15.0, "no-op plan": 5.0}
+SECONDS = {"apply": 5.0, "no-op plan": 5.0}
 PEAK_MB = 500.0
 """Of a no-op plan; both at 10,000 resources."""
 FLAT = 1.25
@@ -100,14 +100,13 @@ def declare_data(directory: Path, size: int) -> None:
     (directory / "main.tf").write_text("\n".join(lines) + "\n")
 
 
-TRAINCTL = Side(
-    "trainctl",
-    declare_projects,
-    {
-        "apply": [str(Path(sys.executable).with_name("trainctl")), "apply", "--auto-approve"],
-        "no-op plan": [str(Path(sys.executable).with_name("trainctl")), "plan"],
-    },
-)
+def trainctl(name: str, program: str) -> Side:
+    """A build of trainctl."""
+    steps = {"apply": [program, "apply", "--auto-approve"], "no-op plan": [program, "plan"]}
+    return Side(name, declare_projects, steps)
+
+
+TRAINCTL = trainctl("trainctl", str(Path(sys.executable).with_name("trainctl")))
 TERRAFORM = Side(
     "terraform",
     declare_data,
@@ -174,6 +173,13 @@ def beside_terraform(size: int, costs: dict[str, dict[str, Cost]]) -> Iterator[V
         yield f"{size:6,}  {step}: {ratio:.1f} times as fast {text}{where}", ratio >= (limit or 0)
 
 
+def beside_before(size: int, costs: dict[str, dict[str, Cost]]) -> Iterator[Verdict]:
+    """The processor time of an earlier build, if there is one; no step may take more."""
+    for step, cost in costs.get("before", {}).items():
+        now, before = (each.user + each.system for each in (costs["trainctl"][step], cost))
+        yield f"{size:6,}  {step}: {now / before:.2f} of before (limit 1.05)", now <= before * 1.05
+
+
 def by_itself(costs: dict[str, Cost]) -> Iterator[Verdict]:
     """What has an absolute limit at 10,000."""
     for step, limit in SECONDS.items():
@@ -198,18 +204,21 @@ def main() -> int:
     parser.add_argument("sizes", type=int, nargs="*", default=list(SIZES))
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--terraform-up-to", type=int, default=1_000)
+    parser.add_argument("--before", help="another build's trainctl, in turn with this one")
     options = parser.parse_args()
     installed = shutil.which("terraform") is not None
     if not installed:
         print("terraform is not installed: only trainctl is measured here")
-    once(TRAINCTL, 1)  # leaves its bytecode behind, as an installation does
+    builds = [TRAINCTL, *([trainctl("before", options.before)] if options.before else [])]
+    for build in builds:
+        once(build, 1)  # leaves its bytecode behind, as an installation does
     ours: dict[int, dict[str, Cost]] = {}
     verdicts: list[Verdict] = []
     for size in options.sizes:
         both = installed and size <= options.terraform_up_to
-        costs = compare(size, [TRAINCTL, TERRAFORM] if both else [TRAINCTL], options.rounds)
+        costs = compare(size, [*builds, TERRAFORM] if both else builds, options.rounds)
         ours[size] = costs["trainctl"]
-        verdicts += beside_terraform(size, costs)
+        verdicts += [*beside_terraform(size, costs), *beside_before(size, costs)]
     if 10_000 in ours:
         verdicts += by_itself(ours[10_000])
     if {100, 1_000, 10_000} <= ours.keys():

@@ -19,6 +19,7 @@ from trainctl.manifest.files import FileLines
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Position
 from trainctl.model.json_codec import from_json, to_json
+from trainctl.model.json_text import JsonText, json_text
 from trainctl.model.specs.checks import DEFAULT_LIFECYCLE, JobLifecycle
 from trainctl.model.specs.resource import DesiredResource
 
@@ -40,8 +41,10 @@ class ManifestCache:
     def load(self, files: Mapping[str, bytes]) -> DesiredState | None:
         """Return the cached state; None if the inputs changed or code is missing."""
         try:
-            entry = json.loads(self.path.read_text("utf-8"))
-            if entry["key"] != self.key:
+            text = self.path.read_text("utf-8")
+            first, *attributes, end = text.split("\n")
+            entry = json.loads(first)
+            if entry["key"] != self.key or end or "\0" in text:  # or cut by a loss of power
                 return None
             cached = replace(from_json(DesiredState, entry["desired"]), directory=self.directory)
             if cached.extended is not None:
@@ -49,9 +52,15 @@ class ManifestCache:
             lines = {name: FileLines(data.decode(), name) for name, data in files.items()}
 
             def at(place: list[Any] | None) -> Position | None:
-                return Position(*place, lines.get(place[0])) if place else None
+                if place is None:
+                    return None
+                file, line, column, key_path = place
+                return Position(sys.intern(file), line, column, key_path, lines.get(file))
 
-            resources = (_resource(*row[:-1], at(row[-1])) for row in entry["resources"])
+            resources = (
+                _resource(row, JsonText(values), at(row[-1]))
+                for row, values in zip(entry["resources"], attributes, strict=True)
+            )
             desired = replace(
                 cached,
                 resources={resource.address: resource for resource in resources},
@@ -69,16 +78,14 @@ class ManifestCache:
         """Store the desired state, unless it has warnings."""
         if desired.warnings:
             return
-        rows = map(_row, desired.resources.values())
         entry = {
             "key": self.key,
             "desired": desired_to_json(desired, ()),
             "secrets": {name: _place(secret.where) for name, secret in desired.secrets.items()},
-            "resources": [],
+            "resources": [*map(_row, desired.resources.values())],
         }
-        # Each row is encoded by itself, as all parts of all of them would take much memory; the order of attributes stays.
-        encode = json.JSONEncoder(separators=(",", ":")).encode
-        text = f"{encode(entry).removesuffix(']}')}{','.join(map(encode, rows))}]}}".encode()
+        attributes = (json_text(item.attributes) for item in desired.resources.values())
+        text = "\n".join([json.dumps(entry, separators=(",", ":")), *attributes, ""]).encode()
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(0o700, parents=True, exist_ok=True)
@@ -93,29 +100,22 @@ class ManifestCache:
 
 
 def _row(resource: DesiredResource) -> list[Any]:
-    """Return the form of a resource in the cache, in the order of the arguments of ``_resource``."""
+    """Return a resource without its attributes, as ``_resource`` reads it."""
     default = resource.lifecycle == DEFAULT_LIFECYCLE
     return [
         str(resource.address),
         resource.provider,
-        resource.attributes,
         [str(address) for address in resource.depends_on],
         None if default else to_json(resource.lifecycle),
         _place(resource.where),
     ]
 
 
-def _resource(
-    address: str,
-    provider: str,
-    attributes: Mapping[str, Any],
-    depends_on: list[str],
-    lifecycle: Mapping[str, Any] | None,
-    where: Position | None,
-) -> DesiredResource:
+def _resource(row: list[Any], attributes: JsonText, where: Position | None) -> DesiredResource:
+    address, provider, depends_on, lifecycle, _ = row
     return DesiredResource(
         Address.parse(address),
-        provider,
+        sys.intern(provider),
         attributes,
         tuple(map(Address.parse, depends_on)),
         DEFAULT_LIFECYCLE if lifecycle is None else from_json(JobLifecycle, lifecycle),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.encryption.keys import require_plain
 from trainctl.errors import StateError
 from trainctl.ledger.state import Intent, RecordedResource, State
@@ -119,7 +120,10 @@ _REPLAYED_FIELDS = ("renewals", "released", "renewed")
 
 def intent_to_json(intent: Intent) -> dict[str, Any]:
     """Convert an intent for the log, without fields that only replaying sets."""
-    return {name: value for name, value in to_json(intent).items() if name not in _REPLAYED_FIELDS}
+    form = to_json(replace(intent, inputs={}))
+    for name in _REPLAYED_FIELDS:
+        del form[name]
+    return {**form, "inputs": intent.inputs}  # JSON, which has nothing to convert
 
 
 def intent_from_json(raw: Json) -> Intent:
@@ -134,7 +138,9 @@ def recorded_to_json(recorded: RecordedResource) -> dict[str, Any]:
         "attributes": recorded.attributes,
         "outputs": recorded.outputs,
         "depends_on": [str(address) for address in recorded.depends_on],
-        "lifecycle": to_json(recorded.lifecycle),
+        "lifecycle": _DEFAULT_LIFECYCLE
+        if recorded.lifecycle == DEFAULT_LIFECYCLE
+        else to_json(recorded.lifecycle),
         "key": recorded.key,
     }
 

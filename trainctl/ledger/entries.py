@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
-from trainctl.base.lazy_dataclass import dataclass, field
+from trainctl.base.lazy_dataclass import dataclass, field, replace
 from trainctl.encryption.keys import require_plain
 from trainctl.errors import StateError
-from trainctl.ledger.codec import intent_from_json, intent_to_json, recorded_to_json
+from trainctl.ledger.codec import (
+    intent_from_json,
+    intent_to_json,
+    recorded_from_json,
+    recorded_to_json,
+)
 from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model import json_codec
 from trainctl.model.address import Address
@@ -173,10 +178,15 @@ def to_json(entry: Entry) -> dict[str, Any]:
     """Convert an entry to JSON."""
     if isinstance(entry, Intent):
         return {"type": "intent", "actor": entry.holder.actor, **intent_to_json(entry)}
-    form = json_codec.to_json(entry)
+    kind = _NAMES[type(entry)]
+    recorded = None
     if isinstance(entry, OutcomeEntry) and entry.recorded is not None:
-        form["recorded"] = recorded_to_json(entry.recorded)
-    return {"type": _NAMES[type(entry)], **form.pop("header"), **form}
+        recorded = recorded_to_json(entry.recorded)
+        entry = replace(entry, recorded=None)
+    form = json_codec.to_json(entry)
+    if recorded is not None:
+        form["recorded"] = recorded
+    return {"type": kind, **form.pop("header"), **form}
 
 
 def from_json(raw: Json) -> Entry:
@@ -192,13 +202,16 @@ def from_json(raw: Json) -> Entry:
     try:
         if kind == "intent":
             return intent_from_json(raw)
-        recorded = raw.get("recorded")
+        form, recorded = {**raw, "header": raw}, raw.get("recorded")
         if recorded is not None:
-            raw = {**raw, "recorded": {**recorded, "address": raw["address"]}}
-        return cast(Entry, json_codec.from_json(_KINDS[kind], {**raw, "header": raw}))
+            form["recorded"] = None
+        entry: Entry = json_codec.from_json(_KINDS[kind], form)
+        if isinstance(entry, OutcomeEntry) and recorded is not None:
+            entry = replace(entry, recorded=recorded_from_json(recorded, entry.address))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(
             f"the state is corrupt: cannot read entry {raw.get('id')} ({kind}): {error!r}",
             "Restore the state from a backup. Nothing was changed.",
             code="state-corrupt",
         ) from error
+    return entry

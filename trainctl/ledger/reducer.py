@@ -72,7 +72,7 @@ FORGET = "forget"
 
 
 class StateReducer:
-    """Mutable state of one thread; ``state()`` returns an immutable copy.
+    """Mutable state of one thread; ``state()`` returns it as an immutable value, and the next change copies.
 
     ``position`` is that of the next append; ``entries`` counts entries since the start or the last snapshot.
     """
@@ -101,15 +101,20 @@ class StateReducer:
         self.entries += 1
         if self.moved_to and not isinstance(entry, MovedEntry):
             return False
+        self._leave_state()
         changed: bool = _RULES[type(entry)](self, entry)
-        if changed:
-            self._state = None
         return changed
 
     def move_to(self, position: int) -> None:
         """Set the position of the next append."""
         if position != self.position:
-            self.position, self._state = position, None
+            self._leave_state()
+            self.position = position
+
+    def _leave_state(self) -> None:
+        """Continue on copies of the mappings, if a state has them."""
+        if self._state is not None:
+            self._load(self._state)
 
     def open_by_id(self, intent: str) -> Intent | None:
         """Return the open intent with this id."""
@@ -117,19 +122,19 @@ class StateReducer:
         return None if address is None else self.open[address]
 
     def state(self) -> State:
-        """Return a copy of the state; the same object until something changes."""
+        """Return the state, which never changes; the same object until an entry is applied."""
         if self._state is None:
             self._state = State(
                 lineage=self.lineage,
                 serial=self.serial,
                 position=self.position,
-                resources=MappingProxyType(dict(self.resources)),
-                open_intents=MappingProxyType(dict(self.open)),
-                versions=MappingProxyType(dict(self.versions)),
-                plans=MappingProxyType(dict(self.plans)),
-                orphaned_intents=MappingProxyType(dict(self.orphaned_intents)),
-                approved=MappingProxyType(dict(self.approved)),
-                forgotten=MappingProxyType(dict(self.forgotten)),
+                resources=MappingProxyType(self.resources),
+                open_intents=MappingProxyType(self.open),
+                versions=MappingProxyType(self.versions),
+                plans=MappingProxyType(self.plans),
+                orphaned_intents=MappingProxyType(self.orphaned_intents),
+                approved=MappingProxyType(self.approved),
+                forgotten=MappingProxyType(self.forgotten),
                 moved_to=self.moved_to,
             )
         return self._state
@@ -182,7 +187,10 @@ class StateReducer:
         if entry.recorded is None:
             self._remove(entry)
         else:
-            self.resources[entry.address] = replace(entry.recorded, version=version)
+            recorded = entry.recorded
+            self.resources[entry.address] = (
+                recorded if recorded.version == version else replace(recorded, version=version)
+            )
             self.forgotten.pop(entry.address, None)
         return True
 

@@ -15,6 +15,7 @@ from trainctl.errors import SourceError
 from trainctl.inputs.environment import weights_variable
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error
+from trainctl.model.json_text import json_text
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.specs.resource import DesiredResource
 from trainctl.operations.directories import directory_of
@@ -135,8 +136,7 @@ def _with_secrets(
     """Yield the resources that contain the value of a secret."""
     remaining = iter(resources)
     while batch := list(islice(remaining, _CHECKED_AT_ONCE)):
-        texts = [[str(item.address), item.attributes] for item in batch]
-        text = json.dumps(texts, ensure_ascii=False, default=dict)
+        text = "\n".join(f"{item.address} {json_text(item.attributes)}" for item in batch)
         if redact(text) == text:
             continue
         if len(batch) == 1:

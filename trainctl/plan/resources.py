@@ -226,7 +226,7 @@ def with_resumed_attempt(context: ResourceContext, change: Change) -> Change:
         return change
     same = next((attempt for attempt in context.attempts if has_same_effect(attempt, change)), None)
     undone = unrecorded_run(context, same.key if same else "")
-    change = replace(change, stops=undone or change.stops)
+    change = replace(change, stops=undone) if undone else change
     if same is None:
         return _with_note(change, UNDOES_ATTEMPT) if context.intent else change
     reason = ActionReason.INTERRUPTED if change.action is Action.CREATE else None

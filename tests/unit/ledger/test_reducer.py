@@ -49,6 +49,16 @@ def test_an_intent_is_open_until_its_outcome() -> None:
     assert (state.serial, state.versions[SFT]) == (1, 1)
 
 
+def test_a_state_stays_as_it_was_taken() -> None:
+    reducer = StateReducer(after(intent()))
+    taken = reducer.state()
+    reducer.move_to(5)
+    reducer.apply(outcome())
+    assert SFT in taken.open_intents
+    assert taken.resources == {}
+    assert reducer.state() == replace(after(intent(), outcome()), position=5)
+
+
 def test_a_removal_leaves_its_count() -> None:
     state = after(intent(), outcome(), intent("i2"), outcome("i2", gone=True))
     assert SFT not in state.resources
