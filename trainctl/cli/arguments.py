@@ -105,7 +105,7 @@ def _value(item: CommandParameter, words: Sequence[Any] | None, path: Sequence[s
         if item.required:
             kind = "option" if item.usage.names else "argument"
             raise _refusal(path, f"missing {kind} {_quoted(item)}")
-        return [] if item.repeatable else item.default
+        return item.default
     values = []
     for word in words if item.repeatable else words[-1:]:
         try:

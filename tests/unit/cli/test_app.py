@@ -50,6 +50,8 @@ def test_each_type_arrives(values: dict[str, Any]) -> None:
         "var": ["a=1", "b=2"], "wait": True,
     }  # fmt: skip
     assert type(values["seconds"]) is float
+    assert invoke.invoke(["take", "job.a"]) == 0
+    assert (values["var"], values["size"], values["wait"]) == (None, Size.SMALL, False)
 
 
 @pytest.mark.parametrize(
