@@ -11,6 +11,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote, unquote_plus, urlencode, urlsplit
 
@@ -87,7 +88,7 @@ class MetadataClient:
             found = _FIELD.findall(entry.decode(errors="surrogateescape"))
             fields = [(name, html.unescape(value)) for name, _, value in found]
             key = next((value for name, value in fields if name in ("Key", "Name")), "")
-            if is_quoted or any(encoded for _, encoded, _ in found):
+            if is_quoted or (is_azure and any(encoded for _, encoded, _ in found)):
                 key = unquote_plus(key) if is_quoted else unquote(key)
             if key.startswith(root) and key[len(root) :] > after:
                 listed.append(_object_info(key[len(root) :], fields))
@@ -211,11 +212,16 @@ def _self_signed_token(access: kinds.ServiceAccount) -> kinds.BearerToken:
     return kinds.BearerToken(f"{text}.{encode(signature)}", datetime.fromtimestamp(now + 3600, UTC))
 
 
+@lru_cache(maxsize=256)
+def _plain_name(name: str) -> str:
+    return _PREFIX.sub("", name.lower())
+
+
 def _object_info(key: str, fields: Iterable[tuple[str, str]]) -> ObjectInfo:
     """Return the metadata in an object's headers or in its elements of a list."""
     found: dict[str, str] = {}
     for name, value in fields:  # the first, as others may be the user's metadata
-        found.setdefault(_PREFIX.sub("", name.lower()), value)
+        found.setdefault(_plain_name(name), value)
     tiers = {found.get(name, "") for name in ("archivestatus", "storageclass", "accesstier")}
     is_restored = "restoreexpirydate" in found or '="false"' in found.get("restore", "")
     try:
