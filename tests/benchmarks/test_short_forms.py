@@ -26,6 +26,7 @@ SHORT = [
         ["--files", "50", "--mib", "8", "--rounds", "1"],
         "ratio to the directory",
     ),
+    ("far_sources", ["--sources", "8", "--rounds", "1"], "requests a source"),
     ("warm_delivery", [], "tree to mount"),
     ("fanout", ["--nodes", "2", "--mib", "64", "--mbit", "400"], "ratio to the lower bound"),
     ("loopback", ["--mib", "32", "--small", "100", "--rounds", "1"], "ratio to a minimal loop"),
