@@ -70,6 +70,8 @@ S3: Mapping[str, str] = {
 }
 GOOGLE: Mapping[str, str] = {
     "GOOGLE_APPLICATION_CREDENTIALS": "File of a service account or user credential",
+    "GOOGLE_CLOUD_PROJECT": "Project that requests with `requester_pays` are billed to",
+    "GOOGLE_CLOUD_QUOTA_PROJECT": "The same, and goes before it",
     "GOOGLE_OIDC_TOKEN_FILE": "Identity token for `GCP_OIDC`",
     "GOOGLE_STS_URL": "URL of the token service",
     "GOOGLE_IAM_CREDENTIALS_URL": "URL of the IAM credentials service",

@@ -192,7 +192,7 @@ def schema() -> JsonObject:
 def read_settings(cluster: ClusterSettings) -> AwsSettings:
     """Return the settings of a cluster that the schema accepts."""
     own: Mapping[str, Any] = cluster.settings
-    values = {name: own[name] for name in AwsSettings.__dataclass_fields__ if own.get(name)}
+    values = {each.name: own[each.name] for each in fields(AwsSettings) if own.get(each.name)}
     values.setdefault("ami", DEFAULT_IMAGE)
     for name, value in values.items():
         if name.endswith("_timeout"):

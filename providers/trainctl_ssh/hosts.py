@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainctl.base.json import JsonObject
-from trainctl.base.lazy_dataclass import asdict, dataclass
+from trainctl.base.lazy_dataclass import asdict, dataclass, fields
 from trainctl.errors import NodeError
 from trainctl.plugin_api.provider import (
     ClusterSettings,
@@ -221,9 +221,8 @@ def cluster_hosts(cluster: ClusterSettings) -> Iterator[tuple[Node, str]]:
 
 def node_login(node: Node) -> SshLogin:
     """Return a node's login from its state."""
-    known = {
-        name: node.details[name] for name in SshLogin.__dataclass_fields__ if name in node.details
-    }
+    names = [each.name for each in fields(SshLogin)]
+    known = {name: node.details[name] for name in names if name in node.details}
     return SshLogin(address=node.address, **known)
 
 

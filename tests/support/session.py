@@ -48,6 +48,7 @@ class TestSession:
         config.option.basetemp = self.directory / "p"
         os.environ[_MARK] = str(self.directory)
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.directory / "t")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(self.directory / "torch")
         NodeManager.EXIT_TIMEOUT = (
             300  # a busy machine needs more than ten seconds to end what workers started
         )

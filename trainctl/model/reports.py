@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainctl.base.lazy_dataclass import dataclass, field
+from trainctl.base.lazy_dataclass import dataclass, field, fields
 from trainctl.errors import NodeUnreachable
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
@@ -332,7 +332,7 @@ class RankSample:
     def of(cls, rank: int, node: str, row: Mapping[str, Any]) -> RankSample:
         """Parse a sample from a node, ignoring unknown fields."""
         names = row.get("gpu_names", {})
-        host = {name: row["host"].get(name) for name in HostMetrics.__dataclass_fields__}
+        host = {each.name: row["host"].get(each.name) for each in fields(HostMetrics)}
         return cls(
             rank,
             node,
@@ -351,9 +351,7 @@ class RankSample:
                 for number, busy in sorted(row.get("gpu_utilization", {}).items())
             },
             {
-                name: VolumeMetrics(
-                    *(row[name].get(part) for part in VolumeMetrics.__dataclass_fields__)
-                )
+                name: VolumeMetrics(*(row[name].get(part.name) for part in fields(VolumeMetrics)))
                 for name in VOLUMES
                 if name in row
             },

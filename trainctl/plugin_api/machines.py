@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from trainctl.base.lazy_dataclass import asdict, dataclass, field
+from trainctl.base.lazy_dataclass import asdict, dataclass, field, fields
 from trainctl.plugin_api.provider import ClusterSettings
 
 
@@ -75,7 +75,7 @@ class Offer:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offer:
         """Convert the JSON form back."""
-        return cls(**{name: value[name] for name in cls.__dataclass_fields__ if name in value})
+        return cls(**{each.name: value[each.name] for each in fields(cls) if each.name in value})
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from threading import Event
 from typing import Any, Protocol, runtime_checkable
 
 from trainctl.base.json import JsonObject
-from trainctl.base.lazy_dataclass import asdict, dataclass, field
+from trainctl.base.lazy_dataclass import asdict, dataclass, field, fields
 
 
 class ResourceStatus(StrEnum):
@@ -87,10 +87,10 @@ class Node:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Node:
         """Convert the JSON form back."""
-        fields = {name: value[name] for name in cls.__dataclass_fields__ if name in value}
-        for name in fields.keys() & {"shutdown", "stop"}:  # lists in JSON
-            fields[name] = tuple(fields[name])
-        return cls(**fields)
+        known = {each.name: value[each.name] for each in fields(cls) if each.name in value}
+        for name in known.keys() & {"shutdown", "stop"}:  # lists in JSON
+            known[name] = tuple(known[name])
+        return cls(**known)
 
 
 def _ignore(text: str) -> None:
