@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from trainctl.base.json import JsonObject
@@ -102,6 +101,8 @@ class BucketLog(ObjectLog):
         if len(positions) <= 1:
             yield from super()._load(positions)
             return
+        from concurrent.futures import ThreadPoolExecutor  # slow to import
+
         with ThreadPoolExecutor(min(READ_AT_ONCE, len(positions))) as pool:
             yield from pool.map(self._store.get, (key_of(LOG, number) for number in positions))
 

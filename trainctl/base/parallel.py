@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Callable, Deque, Iterable, Iterator, List, Tuple, TypeVar
+from typing import TYPE_CHECKING, Callable, Deque, Iterable, Iterator, List, Tuple, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -15,12 +17,16 @@ def each(act: Callable[[T], R], values: Iterable[T], at_once: int) -> List[R]:
     values = list(values)
     if len(values) < 2:  # in this thread, which Ctrl-C interrupts
         return [act(value) for value in values]
+    from concurrent.futures import ThreadPoolExecutor  # slow to import
+
     with ThreadPoolExecutor(at_once, thread_name_prefix="each") as pool:
         return list(pool.map(act, values))
 
 
 def map_ordered(act: Callable[[T], R], values: Iterable[T], at_once: int) -> Iterator[Tuple[T, R]]:
     """Yield each value with its result, in order, ``at_once`` ahead at most."""
+    from concurrent.futures import ThreadPoolExecutor
+
     pending: Deque[Tuple[T, Future[R]]] = deque()
     with ThreadPoolExecutor(at_once, thread_name_prefix="parallel") as pool:
         for value in values:

@@ -34,10 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             from trainctl.cli.completion import complete
 
             return complete(instruction)
-        from trainctl.base.system.syscalls import limit_malloc_arenas
         from trainctl.cli.invoke import invoke
 
-        limit_malloc_arenas()  # otherwise memory grows with the number of threads of mirroring
         return invoke(arguments)
     except KeyboardInterrupt:  # while importing
         return 130

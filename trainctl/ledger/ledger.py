@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
@@ -136,7 +135,7 @@ class Ledger:
     def header(self) -> EntryHeader:
         """Create the header of a new entry."""
         by = self._holder
-        return EntryHeader(str(uuid.uuid4()), self.clock.now(), by.actor, by.commit, by.pipeline)
+        return EntryHeader(_new_id(), self.clock.now(), by.actor, by.commit, by.pipeline)
 
     def begin(self, start: IntentRequest) -> Intent:
         """Lock an address and record an intent before a change.
@@ -376,7 +375,7 @@ class Ledger:
         return converted(
             start,
             Intent,
-            id=str(uuid.uuid4()),
+            id=_new_id(),
             holder=self._holder,
             time=self.clock.now(),
             lease_seconds=STALE_SECONDS,
@@ -451,3 +450,9 @@ class LeaseRenewer:
     def _watch(self) -> None:
         while not self._stopped.wait(min(TICK_SECONDS, self._interval)):
             self.check()
+
+
+def _new_id() -> str:
+    import uuid  # slow to import, and reading needs none
+
+    return str(uuid.uuid4())

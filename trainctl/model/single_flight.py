@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -23,6 +25,8 @@ class SingleFlight(Generic[T]):
 
     def get(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return the result for the key; the first thread computes it, the others wait."""
+        from concurrent.futures import Future  # slow to import
+
         with self._lock:
             is_first = key not in self._futures
             future = self._futures.setdefault(key, Future())
@@ -38,6 +42,8 @@ class SingleFlight(Generic[T]):
 
     def put(self, key: Hashable, value: T) -> None:
         """Set the result for the key."""
+        from concurrent.futures import Future
+
         future: Future[T] = Future()
         future.set_result(value)
         with self._lock:

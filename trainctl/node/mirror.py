@@ -61,7 +61,6 @@ from trainctl.base.protocol.wire import (
     row_blocks,
 )
 from trainctl.base.retry import RetryPolicy
-from trainctl.base.system.syscalls import limit_malloc_arenas
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, TrainctlError, UserInterrupt
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
 from trainctl.sources.client import (
@@ -91,7 +90,6 @@ def mirror_ingest(
 ) -> MirrorIngestResponse:
     """Copy a source into the mirror, by URLs from the client; stops with the client."""
     resolved = source_from_json(request["source"], next(decode_rows(caller)))
-    limit_malloc_arenas()  # threads are short-lived, and each would keep its own arena
     callbacks = CallbackClient(caller, emit)
     store = MirrorStore(
         open_objects(request), RetryPolicy(notify=lambda text: callbacks.send({"log": text}))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import socket
+import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -393,7 +393,7 @@ class Workspace:
     @property
     def owner(self) -> str:
         """``user@host``, for display."""
-        return f"{getpass.getuser()}@{socket.gethostname()}"
+        return f"{getpass.getuser()}@{os.uname().nodename}"
 
     def provider(self, name: str) -> Provider:
         """Load the provider of a name, once."""

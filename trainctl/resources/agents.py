@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +22,8 @@ from trainctl.remote.processes import InputFeed
 from trainctl.remote.session import NodeSessions
 
 if TYPE_CHECKING:  # what most commands don't need isn't loaded
+    from concurrent.futures import Future
+
     from trainctl.inputs.checkpoints import CheckpointAccess
     from trainctl.model.address import Address
     from trainctl.model.delivery import MirrorSite
@@ -221,6 +222,8 @@ class NodeCall:
         on_event: Callable[[Mapping[str, Any]], None],
         stop: threading.Event | None = None,
     ) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # slow to import
+
         self._agent = agent
         self._respond_to = respond
         self._on_other_event = on_event

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from trainctl.secrets.bucket_credentials import (
 if TYPE_CHECKING:
     from trainctl.base.protocol.host import RegistryLogin
     from trainctl.plugin_api.sources import SourceCredential
+    from trainctl.secrets.sources import SecretSources
 
 MIN_MASKED_LENGTH = 8
 """Shorter values can't be masked without masking ordinary words."""
@@ -41,15 +43,20 @@ class SecretResolver:
         redactor: Redactor,
         trust: Callable[[], Trust] = default_trust,
     ) -> None:
-        from trainctl.secrets.sources import SecretSources
-
         self.specs = specs
+        self._directory = directory
         self._environ = environ
         self._redactor = redactor
         self._trust = trust
-        self._sources = SecretSources(directory, environ, trust, redactor.register)
         self._values = SingleFlight[str](forget_errors=True)
         self._credentials = CredentialCache()
+
+    @cached_property
+    def _sources(self) -> SecretSources:
+        from trainctl.secrets.sources import SecretSources  # slow to import
+
+        register = self._redactor.register
+        return SecretSources(self._directory, self._environ, self._trust, register)
 
     def register(self, value: str) -> str:
         """Register a credential created by this process for redaction."""

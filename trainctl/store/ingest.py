@@ -11,6 +11,7 @@ from typing import Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
 from trainctl.base.retry import RetryPolicy
+from trainctl.base.system.syscalls import limit_malloc_arenas
 from trainctl.base.units import format_bytes
 from trainctl.errors import StorageError
 from trainctl.store import documents, keys, references
@@ -153,6 +154,7 @@ class SourceIngest:
         at_once: int,
     ) -> Dict[str, BlobInfo]:
         """Fetch files with ``at_once`` threads; the first error stops all, and is raised."""
+        limit_malloc_arenas()  # threads are short-lived, and each would keep its own arena
         queue = _FetchQueue(fetch, transfer.stop, missing, self._counter)
         threads = [
             threading.Thread(target=queue.run, daemon=True, name="fetch")

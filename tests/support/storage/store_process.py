@@ -22,7 +22,6 @@ from tests.support.projects.kill_at_effect import kill_at_effect
 from tests.support.storage.mirrors import REFERENCE, immediate_retry, ingest
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
-from trainctl.base.system.syscalls import limit_malloc_arenas
 from trainctl.errors import LockHeld, TrainctlError
 from trainctl.store.gc import GcOptions
 from trainctl.store.objects import DirectoryObjects
@@ -106,7 +105,6 @@ class GeneratedUpstream:
 
 
 def measure(place: str, count: str, size: str, how: str) -> None:
-    limit_malloc_arenas()  # as commands do
     files = [
         SourceFile(f"{number:08}", int(size), f"etag:{number}") for number in range(int(count))
     ]

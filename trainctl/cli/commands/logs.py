@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -173,11 +172,13 @@ def _print(session: CliSession, run: JobRun, samples: list[RankSample]) -> None:
 def _metrics_lines(
     session: CliSession, run: JobRun, samples: list[RankSample], *, live: bool
 ) -> list[str]:
+    from shutil import get_terminal_size  # slow to import
+
     from trainctl.views.runs.metrics import metrics_lines
 
     output = session.output
     style = output.error_style if live else output.style
-    width = shutil.get_terminal_size().columns if live else output.width
+    width = get_terminal_size().columns if live else output.width
     return metrics_lines(run.job.address, run.record, samples, style, time.time(), width)
 
 

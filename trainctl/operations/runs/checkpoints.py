@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -348,6 +346,8 @@ def require_absent(place: Path, option: str = "--output-dir") -> None:
 
 def _unpack(data: Iterator[bytes], place: Path, label: str, check: Callable[[], None]) -> None:
     """Unpack a tar into ``place``, which exists once it is complete."""
+    import shutil  # slow to import
+    import tempfile
 
     from trainctl.base.filesystem.archives import UnsafeArchive, unpack
 
@@ -372,6 +372,8 @@ def _unpack(data: Iterator[bytes], place: Path, label: str, check: Callable[[], 
 
 def _save(data: Iterator[bytes], place: Path, label: str, check: Callable[[], None]) -> None:
     """Write a file, which is there only once it is complete."""
+    import tempfile  # slow to import
+
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(prefix=".download-", dir=place.parent) as unfinished:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
@@ -241,6 +240,8 @@ def survey_weights(
         elif entry is not None:
             attributes = {name: getattr(entry, name) for name in PLANNED_WEIGHTS_ATTRIBUTES}
             result.facts[address] = WeightsFacts(None, locked=True, locked_as=attributes)
+    from concurrent.futures import ThreadPoolExecutor  # slow to import
+
     once: SingleFlight[ResolvedSource] = SingleFlight()
     open_source = cache(source_for)  # sources share connections
     with ThreadPoolExecutor(options.parallelism, thread_name_prefix="resolve") as pool:
