@@ -39,6 +39,7 @@ from trainctl.resources.runs.launch import (
     build_run_spec,
     fetch_code,
     pull_image,
+    queue_order,
     send_code,
     start_together,
 )
@@ -248,13 +249,13 @@ class Deployment:
 
     def slot(self, step: ApplyStep) -> str | None:
         """Return the name of the sweep's slot for the run of a batch system; None without a limit."""
-        count = step.job_spec.max_parallel
-        if count is None:
+        slots = queue_order(step.address, step.job_spec, self._context.lineage)["slots"]
+        if slots is None:
             return None
         number = self._queue_positions.get(step.address)
         if number is None:  # it was submitted by an earlier apply
             number = next(self._reordered[step.address.name])
-        return f"{self._context.lineage[:8]}-{step.address.name}-{number % count}"
+        return f"{self._context.lineage[:8]}-{step.address.name}-{number % slots['count']}"
 
     def _check(
         self,

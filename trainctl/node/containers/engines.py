@@ -148,7 +148,7 @@ class BindMount(NamedTuple):
 class ContainerLimits(NamedTuple):
     """Sizes in bytes; ``None``: no limit."""
 
-    shm_size: int
+    shared_memory: int
     memory: Optional[int] = None
     cpus: Optional[int] = None
 
@@ -220,7 +220,7 @@ def engine_command(
         *("--name", spec.name, "--label", f"{LABEL}={spec.directory}"),
         *("--network", "host", "--userns", "host", "--user", "0:0"),
         *("--security-opt", "label=disable", "--stop-timeout", "0"),
-        *("--shm-size", str(limits.shm_size)),
+        *("--shm-size", str(limits.shared_memory)),
         *shared,
         *gpus,
         *(word for device in access.devices for word in ("--device", device)),
