@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -102,6 +103,24 @@ GREETING_SECONDS = 30
 """Time of an account's shell start-up files, in addition to that of the connection."""
 CLOSE_SECONDS = 2
 """Longest wait for an attempt or a process of the connection to end."""
+_BY_JUMP_HOST = threading.BoundedSemaphore(8)
+"""Logins at once that may lead over a jump host: sshd drops more than ten that aren't authenticated (MaxStartups)."""
+_CONFIGURATIONS = ("~/.ssh/config", "/etc/ssh/ssh_config", "/etc/ssh/ssh_config.d")
+_PROXY = compile_lazily(r"(?im)^\s*(?:proxyjump|proxycommand)\b")
+_INCLUDE = compile_lazily(r"(?im)^\s*include\b")
+
+
+@functools.cache
+def has_proxy() -> bool:
+    """Return whether the ssh configuration may lead to hosts over others; what the user's own includes isn't read."""
+    for place in (Path(name).expanduser() for name in _CONFIGURATIONS):
+        for path in place.glob("*.conf") if place.is_dir() else (place,):
+            with contextlib.suppress(OSError):
+                text = path.read_text(errors="replace")
+                own = place.name == "config"
+                if _PROXY.search(text) or (own and _INCLUDE.search(text)):
+                    return True
+    return False
 
 
 class SshConnection:
@@ -130,8 +149,10 @@ class SshConnection:
             if self._error is not None and began < self._failed_at + _FAILURE_TTL_SECONDS:
                 error = self._error
                 raise NodeUnreachable(error.summary, error.detail, code=error.code) from error
+            proxied = self.login.jump or has_proxy()
             try:
-                connect()
+                with _BY_JUMP_HOST if proxied else contextlib.nullcontext():
+                    connect()
             except NodeUnreachable as error:
                 self._failed_at, self._error = time.monotonic(), error
                 raise

@@ -42,7 +42,7 @@ from trainctl.resources.runs.run_control import QUERY_SECONDS, runs_of
 if TYPE_CHECKING:
     from trainctl.plugin_api.machines import Machine
 
-_AT_ONCE = 16
+_AT_ONCE = 64
 """How many nodes or machines are called at the same time."""
 _STATUS_DETAILS = {
     ResourceStatus.MISSING: "It was deleted. Apply creates it again.",

@@ -46,10 +46,6 @@ def declare(module: Any) -> tuple[type, type, type]:
         class Order:
             x: int
 
-        @decorator(slots=True, eq=False)
-        class Identity:
-            x: int = 1
-
         values: list[int] = field(default_factory=list)
         limit: int = 3
 
@@ -63,9 +59,6 @@ def declare(module: Any) -> tuple[type, type, type]:
 
 
 CASES: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "positional": lambda p, k, o: p(1, ("a",)),
-    "missing": lambda p, k, o: p(),
-    "factory": lambda p, k, o: (p(1).names, p(1).names is p(1).names, o().values),
     "keyword": lambda p, k, o: k(size=2),
     "equal": lambda p, k, o: (p(1) == p(1), p(1) == p(2), p(1) == p(1, secret="t"), p(1) == 1),
     "own equality": lambda p, k, o: (o([1]) == o([2]), o(limit=1) == o(limit=2), hash(o(limit=9))),
@@ -74,13 +67,8 @@ CASES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "slots": lambda p, k, o: (p.__slots__, hasattr(p(1), "__dict__"), hasattr(o(), "__dict__")),
     "open": lambda p, k, o: setattr(o(), "new", 2),
     "replace": lambda p, k, o: dataclasses.replace(p(1), x=4),
-    "asdict": lambda p, k, o: dataclasses.asdict(k(size=2)),
-    "fields": lambda p, k, o: [(f.name, f.type, f.repr, f.kw_only) for f in dataclasses.fields(p)],
     "order": lambda p, k, o: (o.Order(1) < o.Order(2), o.Order(1) <= o.Order(1), o.Order(1) > 3),
-    "identity": lambda p, k, o: (o.Identity() == o.Identity(), len({o.Identity(), o.Identity()})),
-    "is one": lambda p, k, o: (dataclasses.is_dataclass(p), p.__dataclass_params__.frozen),
     "deep copy": lambda p, k, o: copy.deepcopy(k(size=3)),
-    "name": lambda p, k, o: (p.__name__, p.__qualname__, p.__module__, p.__init__.__qualname__),
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.cases import cases
 from trainctl.errors import NodeUnreachable
+from trainctl_ssh import connection
 from trainctl_ssh.hosts import SshLogin
 from trainctl_ssh.ssh_config import proxy_of, read_ssh_config
 
@@ -36,3 +37,13 @@ def test_settings_are_those_of_ssh(case: dict[str, Any], tmp_path: Path) -> None
     for key in ("hostname", "port", "user", "identityfile"):
         default = [expected[key]] if key == "identityfile" else expected[key]
         assert config.get(key, default) == default, key
+
+
+@pytest.mark.parametrize("line", ["Host x", " ProxyJump gate", "proxycommand none", "Include a"])
+def test_a_host_may_be_behind_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """By any proxy of the configuration, and by what isn't read: then few log in at once."""
+    (tmp_path / "config").write_text(f"# ProxyJump\n{line}\n")
+    monkeypatch.setattr(connection, "_CONFIGURATIONS", (str(tmp_path / "config"),))
+    assert connection.has_proxy.__wrapped__() == (line != "Host x")

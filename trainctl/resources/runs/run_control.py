@@ -31,7 +31,7 @@ STOP_GRACE_SECONDS = 30.0
 QUERY_SECONDS = 60.0
 """Timeout of requests that only query a node."""
 
-_AT_ONCE = 16
+_AT_ONCE = 64
 """How many nodes are queried at the same time."""
 
 RunReports = Mapping[str, protocol.RunReport | None]
