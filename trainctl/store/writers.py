@@ -24,7 +24,7 @@ from trainctl.store.file_transfer import (
 from trainctl.store.lease import interrupted_error
 
 _UPLOADS = 2
-_MAX_CHUNKS = 8
+_MAX_CHUNKS = 6
 """Chunks in memory, being received or stored."""
 
 
