@@ -41,15 +41,16 @@ class ManifestCache:
     def load(self, files: Mapping[str, bytes]) -> DesiredState | None:
         """Return the cached state; None if the inputs changed or code is missing."""
         try:
-            text = self.path.read_text("utf-8")
-            first, *attributes, end = text.split("\n")
+            first, *attributes, end = self.path.read_text("utf-8").split("\n")
             entry = json.loads(first)
-            if entry["key"] != self.key or end or "\0" in text:  # or cut by a loss of power
-                return None
+            if entry["key"] != self.key or end or any("\0" in text for text in attributes):
+                return None  # or cut by a loss of power
+            del first  # memory peaks below
+            rows = entry.pop("resources")
             cached = replace(from_json(DesiredState, entry["desired"]), directory=self.directory)
             if cached.extended is not None:
                 files = {**files, cached.extended.name: cached.extended.read()}
-            lines = {name: FileLines(data.decode(), name) for name, data in files.items()}
+            lines = {name: FileLines(data, name) for name, data in files.items()}
 
             def at(place: list[Any] | None) -> Position | None:
                 if place is None:
@@ -59,7 +60,7 @@ class ManifestCache:
 
             resources = (
                 _resource(row, JsonText(values), at(row[-1]))
-                for row, values in zip(entry["resources"], attributes, strict=True)
+                for row, values in zip(rows, attributes, strict=True)
             )
             desired = replace(
                 cached,

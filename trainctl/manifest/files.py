@@ -94,14 +94,14 @@ def read_all_files(directory: Path) -> dict[str, bytes]:
 class FileLines(Sequence[str]):
     """The lines of a file as the parser of its format counts them, split when a position is shown."""
 
-    def __init__(self, text: str, name: str) -> None:
+    def __init__(self, text: str | bytes, name: str) -> None:
         self._text = text
         self._name = name
 
     @cached_property
     def _lines(self) -> list[str]:
-        is_toml = self._name.endswith(".toml")
-        return self._text.split("\n") if is_toml else _YAML_LINE_END.split(self._text)
+        text = self._text.decode() if isinstance(self._text, bytes) else self._text
+        return text.split("\n") if self._name.endswith(".toml") else _YAML_LINE_END.split(text)
 
     def __len__(self) -> int:
         return len(self._lines)
