@@ -67,7 +67,6 @@ class LocalProvider:
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """Keys share a directory; each has its own marker in it."""
-
         from trainctl.remote.node_markers import create_marker
 
         node = _node(cluster, name, key)
@@ -105,7 +104,6 @@ class LocalProvider:
 
     def delete(self, node: Node) -> None:
         """The last key removes the directory, if no other lineage uses it."""
-
         from trainctl.remote.node_markers import remove_marker
 
         try:

@@ -61,6 +61,9 @@ class Side:
         self._rate /= 2  # a new run, whose weights are on the node; apply returns when it has begun
         cost = self.run("apply", "--auto-approve", "--var", f"lr={self._rate}")
         self.run("logs", "job.train", "--follow")  # to its end
+        self.run(
+            "apply", "--auto-approve"
+        )  # takes the first run again, so that the next plan has no changes
         return cost
 
 

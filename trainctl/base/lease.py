@@ -88,7 +88,6 @@ class FileLease:
 
     def try_acquire(self) -> bool:
         """Acquire the lease if it is free or its holder is dead."""
-
         from trainctl.base.filesystem.files import create_exclusive
 
         token = self._renewal_token()

@@ -101,7 +101,6 @@ def _discard_output() -> None:
 
 def report(error: TrainctlError, session: CliSession) -> int:
     """Print a TrainctlError; return its exit code."""
-
     from trainctl.views.problems import problem_lines
 
     output = session.output

@@ -70,7 +70,6 @@ class CheckpointAccess:
 
     def values(self, place: Mapping[str, Any]) -> dict[str, str]:
         """Return the secrets of a store by name; raise TrainctlError if unavailable."""
-
         from trainctl.plugin_api.sources import SourceCredential
 
         secret = place.get("secret")

@@ -319,7 +319,6 @@ class Ledger:
 
     def history(self, address: Address | None = None) -> list[HistoryRow]:
         """Return the history, oldest first, then changes without outcome; optionally of one address."""
-
         from trainctl.ledger.history import history_rows, open_rows
 
         rows = history_rows(self.entries(), address)
@@ -327,7 +326,6 @@ class Ledger:
 
     def last_actor(self, address: Address) -> str:
         """Return who made the newest change of an address."""
-
         from trainctl.ledger.history import history_rows
 
         rows = history_rows(self.entries(), address)

@@ -177,7 +177,6 @@ def merge(
     own: ManifestNode, shared: ManifestNode, problems: list[Diagnostic]
 ) -> tuple[ManifestNode, frozenset[tuple[str, str]]]:
     """Add the sections of an extended file; own names win. Returns also the names it adds."""
-
     from trainctl.manifest.tree import mapping_node
 
     entries, keys = dict(own.entries), dict(own.keys)

@@ -100,7 +100,6 @@ def used_states(environ: Mapping[str, str]) -> dict[str, str]:
 
     Leaves out states in directories that no longer exist.
     """
-
     from trainctl.base.filesystem.files import read_json
 
     used = read_json(data_home(environ) / "states.json") or {}
@@ -113,7 +112,6 @@ def used_states(environ: Mapping[str, str]) -> dict[str, str]:
 
 def record_used_state(environ: Mapping[str, str], url: str, directory: Path) -> None:
     """Remember a state and its manifest's directory; write errors are ignored."""
-
     from trainctl.base.filesystem.files import make_directory, write_json
 
     used, where = used_states(environ), str(directory.absolute())

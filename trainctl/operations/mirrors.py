@@ -65,7 +65,6 @@ def locate_host(
 
     Queries the host if it is not a node yet; with ``asks=False`` raises NodeError instead.
     """
-
     from trainctl.resources.clusters import provider_cluster
     from trainctl.weights.mirrors import HostMirrorLocation
 
@@ -108,7 +107,6 @@ def is_on_host(url: str) -> bool:
 
 def is_in_bucket(url: str) -> bool:
     """Whether the URL names a bucket."""
-
     from trainctl.buckets.location import SCHEMES
 
     return url.partition("://")[0] in SCHEMES

@@ -261,7 +261,6 @@ def find_orphans(workspace: Workspace, lineages: Sequence[str] = ()) -> list[Orp
 
     Those of other states are included, as such a state may be lost. ``lineages`` selects some; '' is this state's.
     """
-
     from trainctl.plugin_api.machines import ListsMachines
 
     found: dict[tuple[str, str], Machine] = {}
@@ -284,7 +283,6 @@ def find_orphans(workspace: Workspace, lineages: Sequence[str] = ()) -> list[Orp
 
 def unlisted_providers(workspace: Workspace) -> list[str]:
     """Return the providers of the state and manifest that create machines and can't list them."""
-
     from trainctl.plugin_api.machines import ListsMachines
 
     names = {name for name, _ in _provider_clusters(workspace)}
@@ -298,7 +296,6 @@ def unlisted_providers(workspace: Workspace) -> list[str]:
 
 def end_machines(workspace: Workspace, orphans: Sequence[OrphanedMachine]) -> list[OrphanedMachine]:
     """Delete the machines; return them with the error of each that could not be deleted."""
-
     from trainctl.plugin_api.machines import ListsMachines
 
     def end(orphan: OrphanedMachine) -> OrphanedMachine:

@@ -207,7 +207,6 @@ def _refresh_recorded(
 
 def refuse_stale(workspace: Workspace, saved: SavedPlan) -> Plan:
     """Return a saved plan without finished changes; StalePlan if stale or for another state."""
-
     from trainctl.plan.plan_file import remaining, staleness
 
     planned_url = saved.desired.state_url
@@ -238,7 +237,6 @@ def refuse_stale(workspace: Workspace, saved: SavedPlan) -> Plan:
 
 def approved_plan(workspace: Workspace, plan: Plan, approved: str) -> Plan:
     """Return a new plan as the rest of the approved one, unless it is that one; StalePlan if it is neither."""
-
     from trainctl.ledger.history import plan_outcomes
     from trainctl.plan.plan_file import resumed
 

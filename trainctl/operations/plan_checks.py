@@ -201,7 +201,6 @@ def _prefix(
     directory: Path | None, url: str, endpoint: str | None, environ: Mapping[str, str]
 ) -> str | None:
     """Return the prefix of all paths in a directory, or server and key prefix of a bucket; None for other URLs."""
-
     from trainctl.buckets.location import parse_bucket_location
 
     if directory is not None:

@@ -66,7 +66,6 @@ def check_form(
 
 def _usage(workspace: Workspace) -> dict[str, float]:
     """Return GPU hours and cost (USD) of the last 30 days in the state."""
-
     from trainctl.ledger.usage import run_usage, usage_rows
 
     now = time.time()

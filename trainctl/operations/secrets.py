@@ -35,7 +35,6 @@ def exit_code(checks: list[SecretCheck]) -> int:
 
 def _check_secret(workspace: Workspace, spec: SecretSpec, uses: list[SecretUse]) -> SecretCheck:
     """Check one secret; raise TrustError for an invalid trust file."""
-
     from trainctl.secrets.sources import SecretCheck, SecretUseCheck
 
     problems: dict[Diagnostic, None] = {}
@@ -102,7 +101,6 @@ def read_denial(workspace: Workspace, secret: str) -> PermissionDenied | None:
 
 def require_storable(workspace: Workspace, name: str) -> SecretSpec:
     """Return a declared secret that can be stored; UsageError otherwise."""
-
     from trainctl.secrets.sources import SECRET_STORES
 
     spec = workspace.desired.secrets.get(name)
@@ -128,7 +126,6 @@ def push_secret(
 
     Registers the value for redaction first.
     """
-
     from trainctl.secrets.sources import SECRET_STORES, SecretPush
 
     workspace.secrets.accept(spec, value)

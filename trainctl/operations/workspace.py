@@ -224,7 +224,6 @@ class Workspace:
     @cached_property
     def mirror(self) -> Mirror:
         """The mirror, located by ``mirrors``; the default one if the manifest is invalid."""
-
         from trainctl.model.delivery import MirrorSite
         from trainctl.operations import mirrors
 
@@ -238,7 +237,6 @@ class Workspace:
 
     def mirror_site(self) -> MirrorSite:
         """Return the mirror's site, as far as known without a request."""
-
         from trainctl.model.delivery import MirrorSite
         from trainctl.operations import mirrors
         from trainctl.weights.mirrors import site_of

@@ -79,7 +79,6 @@ class ProgramArchive:
     @cached_property
     def sha256(self) -> str:
         """Its digest in hex."""
-
         from trainctl.base.filesystem.files import make_directory, write_atomic
 
         kept = self._cache / f"program-{self._version()}" if self._cache else None
@@ -146,7 +145,6 @@ def _modules(folder: str) -> Iterator[str]:
 
 def load_bytecode(archive: ProgramArchive, cache: Path) -> bytes:
     """Read the program's bytecode from ``cache``, or compile and store it there."""
-
     from trainctl.base.filesystem.files import make_directory, write_atomic
 
     path = cache / f"{sys.implementation.cache_tag}.pyz"

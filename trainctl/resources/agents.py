@@ -119,7 +119,6 @@ class Agents:
 
     def scheduler(self, provider: str) -> SchedulesJobs | None:
         """Return the provider's batch system; None if trainctl places the runs."""
-
         from trainctl.plugin_api.scheduler import SchedulesJobs
 
         instance = self.providers(provider)

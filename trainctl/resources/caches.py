@@ -45,7 +45,6 @@ class CacheHandler:
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
         """Create the directories; a replacement first deletes the old ones."""
-
         from trainctl.base.protocol.training import MAKE_CACHE
 
         if step.action is Action.REPLACE:
@@ -69,7 +68,6 @@ class CacheHandler:
 
     def delete(self, step: ApplyStep) -> None:
         """Drop the references to the directories; unreferenced directories are deleted."""
-
         from trainctl.base.protocol.training import REMOVE_CACHE
 
         recorded = step.recorded
@@ -92,7 +90,6 @@ class CacheHandler:
         self, method: Method[CacheOwnerRequest, Any], address: Address, location: CacheLocation
     ) -> None:
         """Make or remove the directories on one node for a cache."""
-
         from trainctl.base.protocol.training import CacheOwnerRequest
 
         for directory in location.directories:
@@ -109,7 +106,6 @@ def ensure_cache_on(
     agents: Agents, lineage: str, cache: RecordedResource, provider: str, node: Node
 ) -> None:
     """Create a cache on a node that was unreachable when it was created."""
-
     from trainctl.base.protocol.training import MAKE_CACHE
 
     names = cache.outputs.get("on")

@@ -161,7 +161,6 @@ class CheckpointClient:
 
     def listing(self, row: Row, on_event: OnEvent) -> tuple[NodeAgent, Node, str, Listing]:
         """Verify a checkpoint on its node; return the node, the store's directory there and the files by key."""
-
         from trainctl.base.protocol import training as protocol
 
         agent, node = self._control.node_of_rank(self.run, row["rank"])
@@ -181,7 +180,6 @@ class CheckpointClient:
 
         A directory is read through another rank's node if that of the rank is unreachable.
         """
-
         from trainctl.base.protocol import training as protocol
 
         if self.in_bucket:
@@ -244,7 +242,6 @@ class CheckpointClient:
 
     def upload(self) -> UploadStatus:
         """Upload checkpoints that a finished run left on its nodes."""
-
         from trainctl.base.protocol import training as protocol
 
         sync: UploadStatus = {}
@@ -259,7 +256,6 @@ class CheckpointClient:
 
     def remove(self) -> None:
         """Delete the checkpoints from the store and from the nodes."""
-
         from trainctl.base.protocol import training as protocol
 
         if self.in_bucket:
@@ -278,7 +274,6 @@ class CheckpointClient:
         self, agent: NodeAgent, node: Node, *, brief: bool = True
     ) -> protocol.CheckpointsResponse:
         """List the checkpoints that a node sees."""
-
         from trainctl.base.protocol import training as protocol
 
         request = self._request(node, brief=brief)

@@ -77,7 +77,6 @@ class NodeProvisioner:
 
         Unreachable nodes with a key may have been created.
         """
-
         from trainctl.apply.step import StepFailed
 
         before = {node.name: node for node in nodes_of(self.recorded)} if self.recorded else {}
@@ -193,7 +192,6 @@ class ClusterHandler:
 
     def apply(self, step: ApplyStep) -> Mapping[str, Any]:
         """Create missing nodes and delete surplus nodes; a replacement first deletes all."""
-
         from trainctl.base.protocol.weights import FORGET_CACHE
 
         name = step.cluster_spec.provider
@@ -240,7 +238,6 @@ class ClusterHandler:
 
     def read(self, recorded: RecordedResource, lookup: Lookup) -> Observation:
         """Return the worst status of the nodes, and the nodes that became reachable."""
-
         from trainctl.plan.values import Observation
 
         provider = self._agents.providers(recorded.provider)
@@ -311,7 +308,6 @@ class ClusterHandler:
 
     def _remove(self, provider_name: str, node: Node, cluster: ClusterSpec) -> bool:
         """Clean up and delete a node; return False if its machine was deleted without cleanup."""
-
         from trainctl.base.protocol.training import REMOVE_CACHE, CacheOwnerRequest
         from trainctl.base.protocol.weights import FORGET
         from trainctl.inputs.environment import team_cache

@@ -114,7 +114,6 @@ class JobHandler:
         self, step: ApplyStep, earlier: Sequence[RunRecord]
     ) -> Mapping[str, Any]:
         """Record a reused run, or set the queue order of a live one."""
-
         from trainctl.resources.runs.batch_runs import BatchCluster
         from trainctl.resources.runs.launch import queue_order
 
@@ -135,7 +134,6 @@ class JobHandler:
 
     def delete(self, step: ApplyStep) -> None:
         """Stop live runs and delete the directory of every own run; checkpoints only on request."""
-
         from trainctl.resources.checkpoints import CheckpointClient
 
         control = RunControl(self._agents, step.lookup)
@@ -193,7 +191,6 @@ class JobHandler:
 
 def deferral_reason(change: Change, agents: Agents, lookup: Lookup) -> str:
     """Return why a change is left to a later apply; '' if nothing blocks it."""
-
     from trainctl.resources.placement import taken_back_reason, unreachable_nodes_reason
 
     if change.address.kind is not Kind.JOB or change.action not in _NEW_RUN:

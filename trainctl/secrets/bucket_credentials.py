@@ -36,7 +36,6 @@ def bucket_credential(
     ``value`` reads a secret for a host, and checks trust. Credentials of roles and of the chain are not sent to hosts
     that only the manifest names: PermissionDenied, or an empty credential with ``withheld_reason``.
     """
-
     from trainctl.buckets.location import parse_bucket_location
     from trainctl.plugin_api.sources import SourceCredential
 
@@ -66,7 +65,6 @@ def bind_and_mask(
     credential: SourceCredential | None, weights: WeightsSpec, mask: Callable[[str], object]
 ) -> SourceCredential | None:
     """Validate and mask a credential, and bind it to the endpoint."""
-
     from trainctl.plugin_api.sources import SourceCredential
 
     endpoint = weights.endpoint_url

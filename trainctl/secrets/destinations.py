@@ -36,7 +36,6 @@ def bucket_destination(
     url: str, endpoint: str | None, environ: Mapping[str, str]
 ) -> SecretDestination:
     """Return the host that receives the credential of a bucket."""
-
     from trainctl.buckets.location import parse_bucket_location
 
     try:
@@ -47,7 +46,6 @@ def bucket_destination(
 
 def registry_destination(auth: DockerAuth) -> SecretDestination:
     """Return the host that receives the login of ``docker_auth``."""
-
     from trainctl.secrets.registries import ECR_REGISTRY, GOOGLE_REGISTRY, registry_host
 
     text = registry_host(auth.registry).lower()

@@ -64,7 +64,6 @@ class SecretResolver:
 
     def value(self, name: str) -> str:
         """Read a declared secret; raise TrainctlError if missing or untrusted."""
-
         from trainctl.secrets.sources import is_local, read
 
         spec = self.specs.get(name)
@@ -81,7 +80,6 @@ class SecretResolver:
 
     def accept(self, spec: SecretSpec, value: str) -> str:
         """Validate a value and register it for redaction; raise TrainctlError if invalid."""
-
         from trainctl.secrets.sources import missing_error
 
         name = spec.name
@@ -116,7 +114,6 @@ class SecretResolver:
 
     def check_allowed(self, name: str) -> None:
         """Raise PermissionDenied if trust does not allow reading a declared secret."""
-
         from trainctl.secrets.sources import check_allowed
 
         if name in self.specs:
@@ -124,25 +121,24 @@ class SecretResolver:
 
     def files(self) -> tuple[Path, ...]:
         """Return the files of secrets, which are never part of the code."""
-
+        files = [spec for spec in self.specs.values() if spec.origin == "file"]
+        if not files:
+            return ()
         from trainctl.secrets.sources import secret_path
 
-        files = (spec for spec in self.specs.values() if spec.origin == "file")
         return tuple(secret_path(spec, self._sources) for spec in files)
 
     def register_known(self) -> None:
         """Register all values that need no command or request; others when they are used."""
-
-        from trainctl.secrets.sources import is_local
-
         for name, spec in self.specs.items():
+            from trainctl.secrets.sources import is_local
+
             if is_local(spec):
                 with suppress(TrainctlError):  # reported where the value is used
                     self.value(name)
 
     def declared_credential(self, weights: WeightsSpec) -> SourceCredential | None:
         """Return the credential in ``auth``; raise PermissionDenied if untrusted."""
-
         from trainctl.buckets.location import SCHEMES
         from trainctl.plugin_api.sources import SourceCredential
         from trainctl.secrets.destinations import source_destination
@@ -173,7 +169,6 @@ class SecretResolver:
 
     def registry_login(self, image: Image) -> RegistryLogin | None:
         """Return the login to an image's registry, None if not declared."""
-
         from trainctl.secrets.destinations import registry_destination
         from trainctl.secrets.registries import registry_login
 

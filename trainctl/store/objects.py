@@ -119,7 +119,6 @@ class DirectoryObjects:
 
     def _remove_empty(self, directory: str) -> None:
         """Sync a directory after deletions; remove it and its parents if empty."""
-
         from trainctl.base.filesystem.files import sync_directory
 
         with contextlib.suppress(FileNotFoundError):
@@ -188,7 +187,6 @@ class DirectoryObjects:
     @contextlib.contextmanager
     def _written(self, data: Data, *, durable: bool) -> Iterator[str]:
         """Yield a temporary file with these bytes; remove it at the end."""
-
         from trainctl.base.filesystem.files import PRIVATE_FILE, SHARED_FILE, write_at
 
         self._prepare()
@@ -229,7 +227,6 @@ class DirectoryObjects:
 
     def _prepare(self) -> None:
         """Create the directories; delete temporary files of dead writers."""
-
         from trainctl.base.filesystem.files import is_group_shared, make_directory, sync_directory
 
         if f"{self.root}/{_TEMPORARY}" in self._existing:
@@ -247,7 +244,6 @@ class DirectoryObjects:
 
     def _make(self, directory: str) -> None:
         """Create a directory below the root and its parents; durable with the next sync."""
-
         from trainctl.base.filesystem.files import SHARED_DIRECTORY
 
         if directory in self._existing or directory == str(self.root):
@@ -264,7 +260,6 @@ class DirectoryObjects:
 
     def _sync(self, paths: Sequence[Path]) -> None:
         """Make paths durable, and the directories that this process created before."""
-
         from trainctl.base.filesystem.files import make_durable
 
         with self._lock:

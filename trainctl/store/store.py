@@ -58,7 +58,6 @@ class MirrorStore:
 
         ``waiting`` is called with the reason of a wait that takes more than a second.
         """
-
         from trainctl.store.ingest import SourceIngest
 
         ingest = SourceIngest(
@@ -101,7 +100,6 @@ class MirrorStore:
 
     def gc(self, options: GcOptions, notify: Notify = lambda _: None) -> GcReport:
         """Delete unreferenced blobs; LockHeld if another process deletes."""
-
         from trainctl.store.gc import gc as collect
 
         return collect(self.objects, options, notify)
@@ -113,7 +111,6 @@ class MirrorStore:
         notify: Notify = lambda _: None,
     ) -> VerifyReport:
         """Hash all blobs; with ``repair`` delete corrupt ones."""
-
         from trainctl.store.verify import verify_store
 
         return verify_store(self.objects, repair, progress, notify)

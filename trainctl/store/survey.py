@@ -83,7 +83,6 @@ def take_survey(
     chunk_bytes: int = CHUNK_BYTES,
 ) -> StoreSurvey:
     """Survey sources, listings, and the references of a ``lineage`` or all."""
-
     from trainctl.base.filesystem.files import why_unwritable
     from trainctl.store import references
 
@@ -114,7 +113,6 @@ def survey_source(
     objects: ObjectStore, resolved: ResolvedSource, chunk_bytes: int = CHUNK_BYTES
 ) -> SourceSurvey:
     """Survey one source."""
-
     from trainctl.store.coverage import SourceCoverage, find_listing, group_by_fingerprint
 
     listing = find_listing(objects, resolved)
@@ -181,7 +179,6 @@ class _SourceVersion(NamedTuple):
 
 def take_inventory(objects: ObjectStore) -> MirrorInventory:
     """Inspect a store. Writes nothing."""
-
     from trainctl.store import documents, references
     from trainctl.store.gc import find_garbage
     from trainctl.store.lease import list_writers

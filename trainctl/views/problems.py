@@ -128,7 +128,6 @@ def excerpt_lines(where: Position | None, width: int = WIDTH) -> list[str]:
 
     Long lines are cut around the column.
     """
-
     from trainctl.manifest import excerpt as manifest
 
     excerpt = manifest.excerpt(where) if where else None

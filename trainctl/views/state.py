@@ -114,7 +114,6 @@ def state_lines(state: State, leases: Sequence[OpenLease] = ()) -> list[str]:
 
 def resource_lines(recorded: RecordedResource, style: Style = plain) -> list[str]:
     """Return all values of a resource."""
-
     from trainctl.plan.quarantine import quarantined
     from trainctl.views.plan.changes import added_rows, brief
 
@@ -211,7 +210,6 @@ def _transfer_text(row: HistoryRow) -> str:
 
 def summary(recorded: RecordedResource) -> str:
     """Return the state of a resource in a few words."""
-
     from trainctl.plan.quarantine import quarantined
     from trainctl.views.plan.tables import short_revision
 

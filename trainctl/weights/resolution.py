@@ -128,7 +128,6 @@ def query_source(
     each: RetryFn = no_retry,
 ) -> ResolvedSource:
     """Return every file of a source, and its endpoint."""
-
     from trainctl.plugin_api.sources import PagedSource
 
     endpoint = source.custom_endpoint(uri, credential)
@@ -229,7 +228,6 @@ def resolve_from_lock(
     open_source: Callable[[str], WeightSource] = source_for,
 ) -> Resolution:
     """Resolve without querying upstream because of ``error``."""
-
     from trainctl.plugin_api.sources import SourceCredential
 
     if not _is_unavailable(error):

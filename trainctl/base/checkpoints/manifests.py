@@ -43,7 +43,6 @@ class RunCheckpoints:
 
     def manifests(self) -> List[CheckpointManifest]:
         """Return the valid manifests of complete checkpoints, the oldest first."""
-
         from trainctl.base.checkpoints.layout import age_key, number_series
 
         manifests = []
@@ -108,7 +107,6 @@ def list_runs(store: CheckpointStore, project: str) -> Iterator[RunCheckpoints]:
 
 def parse_manifest(data: Optional[bytes], prefix: str) -> Optional[CheckpointManifest]:
     """Parse an untrusted manifest; None unless paths and keys are safe."""
-
     from trainctl.base.checkpoints.layout import age_key, folder_of
 
     try:

@@ -55,7 +55,6 @@ def _bytecode_header(digest: str, body: bytes) -> bytes:
 
 def remove_unused(folder: Path, mine: str) -> None:
     """Remove programs other than ``mine`` that were not called (touched) within a day."""
-
     from trainctl.base.filesystem.files import modified_at
 
     others: Dict[str, List[Path]] = defaultdict(list)

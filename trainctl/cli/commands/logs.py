@@ -37,7 +37,6 @@ def print_logs(
 
     With ``closes`` a summary is the last event. Return the run as it is now, and the exit code.
     """
-
     from trainctl.model.reports import UnreachableNode
 
     emit = JsonEventPrinter(session.output)
@@ -138,7 +137,6 @@ def metrics_command(
     format_: options.TableFormatOption = TableFormat.TEXT,
 ) -> int:
     """Show GPU, CPU, memory and disk usage of a run; in JSON and CSV, its complete history."""
-
     from trainctl.operations.runs.status import samples_of
     from trainctl.views.runs.metrics import metrics_csv, metrics_json, plot_lines
 
@@ -186,7 +184,6 @@ def _follow(
     session: CliSession, workspace: Workspace, run: JobRun, rank: int | None, *, as_json: bool
 ) -> None:
     """Print new samples: as JSON lines, a redrawn table, or repeated tables."""
-
     from trainctl.operations.runs.status import watch_samples
     from trainctl.views.runs.metrics import sample_json
     from trainctl.views.terminal.progress import LiveDisplay

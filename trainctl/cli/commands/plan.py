@@ -76,7 +76,6 @@ def plan_command(
 
     Shows resources to create, replace or destroy, weights to transfer, estimated time and cost.
     """
-
     from trainctl.operations.confinement import confined
 
     if sign is not None and out is None:
@@ -241,7 +240,6 @@ def test_command(
     format_: options.FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Check a saved plan against policies, also those of a file in the checkout."""
-
     from trainctl.views.plan.json import plan_json
 
     with open_workspace(session, PlanningFlags(trust=flags.trust)) as workspace:

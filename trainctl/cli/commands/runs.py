@@ -51,9 +51,6 @@ def status_command(
     format_: options.FormatOption = OutputFormat.TEXT,
 ) -> int:
     """Show the status of jobs and their latest runs."""
-
-    from trainctl.views.terminal.progress import show_updates
-
     if every:
         if address is not None:
             raise UsageError("--all can't be used with a job", "Use one of them.")
@@ -67,6 +64,7 @@ def status_command(
     job = lookup.job_address(address) if address is not None else None
     with open_workspace(session) as workspace:
         if watch:
+            from trainctl.views.terminal.progress import show_updates
 
             def view(statuses: Sequence[JobStatus], width: int | None) -> list[str]:
                 if job is not None and len(statuses) == 1:
@@ -153,7 +151,6 @@ def stop_command(
     auto_approve: options.AutoApprove = False,
 ) -> int:
     """Stop a run. Sends SIGTERM, then SIGKILL after the grace period."""
-
     from trainctl.operations.runs.control import stop_run
     from trainctl.views.terminal.progress import ProgressDisplay
 

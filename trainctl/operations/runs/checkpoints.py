@@ -96,7 +96,6 @@ def select_checkpoint(
     rows: list[dict[str, Any]], run: JobRun, name: str | None, rank: int, *, force: bool = False
 ) -> dict[str, Any]:
     """Select a rank's newest complete checkpoint, or the one of that name; with ``force`` also an unfinished one."""
-
     from trainctl.base.checkpoints.layout import recency_key
 
     states = ("complete", "unfinished") if force and name else ("complete",)
@@ -124,7 +123,6 @@ def artifacts(
     workspace: Workspace, run: JobRun, name: str | None, expires_seconds: int
 ) -> list[CheckpointFile]:
     """List the files of complete checkpoints, with URLs."""
-
     from trainctl.base.checkpoints.layout import folder_of
 
     client = checkpoints_of(workspace, run)
@@ -204,7 +202,6 @@ def download_checkpoint(
 
 def exclude_from_code(workspace: Workspace, place: Path) -> str | None:
     """Mark a downloaded directory if it is in the code of a job; return a warning."""
-
     from trainctl.inputs.code import DOWNLOAD_MARK
     from trainctl.plan.values import OUTPUT_MARK
 
@@ -295,7 +292,6 @@ def _sha256(path: Path) -> str:
 
 def find_retained_data(workspace: Workspace) -> list[RetainedData]:
     """List data that destroy keeps, as far as nodes are reachable."""
-
     from trainctl.weights.mirrors import is_remote
 
     state = with_unrecorded_runs(workspace)
@@ -412,7 +408,6 @@ def download_code(
     workspace: Workspace, run: JobRun, target: Path, *, archive: bool = False
 ) -> Path:
     """Download the code to ``target/<project>_<job>_<run id>``, verified; as ``.tar`` if ``archive``."""
-
     from trainctl.operations.streams import iterate_callbacks
 
     record = run.record

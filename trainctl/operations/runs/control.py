@@ -140,7 +140,6 @@ def extend_session(workspace: Workspace, run: JobRun, minutes: float) -> float |
 
 def ssh_config(workspace: Workspace, runs: Iterable[JobRun]) -> Iterator[str]:
     """Yield a block of ``~/.ssh/config`` for each rank on a host that ssh reaches; see ssh_config(5)."""
-
     from trainctl.inputs.environment import work_directory
 
     for run in runs:
@@ -277,7 +276,6 @@ def send_secrets(workspace: Workspace, runs: Sequence[JobRun], emit: Emit) -> li
 
 def mask_secrets(workspace: Workspace, run: JobRun) -> Iterator[str]:
     """Read secrets that need a command or request, to mask the log; yield which can't be masked."""
-
     from trainctl.secrets.sources import is_local
 
     try:

@@ -86,7 +86,6 @@ def read_log(
 
     Yields unreachable nodes at the end; NodeUnreachable if all are. With ``follow``, retries them.
     """
-
     from trainctl.model.reports import unreachable_nodes
 
     check_rank(run, selection.rank)

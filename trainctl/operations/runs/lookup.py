@@ -54,7 +54,6 @@ def with_unrecorded_runs(workspace: Workspace) -> State:
 
 def find_starting_apply(state: State, job: Address, key: str) -> PendingApply | None:
     """Return the apply that starts an unrecorded run; None if recorded."""
-
     from trainctl.model.reports import PendingApply
 
     attempt = next((attempt for attempt in state.attempts(job) if attempt.key == key), None)
@@ -241,7 +240,6 @@ def select_runs(state: State, address: Address, run: str | None = None) -> list[
 
 def kept_state(workspace: Workspace) -> State:
     """Return destroyed jobs, whose checkpoints may have been kept, with all clusters there were."""
-
     from trainctl.ledger.history import removed_resources
 
     return removed_resources(workspace.ledger.entries())

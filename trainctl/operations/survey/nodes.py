@@ -207,7 +207,6 @@ def _query_node(
     workspace: Workspace, query: _ClusterQuery, node: Node
 ) -> NodeFacts | TrainctlError | None:
     """Return facts of a node, or why it can't be queried; None if its machine is gone."""
-
     from trainctl.base.protocol.host import FACTS, FactsRequest, FreeResourcesRequest
 
     name, spec = query.cluster.provider, query.cluster.cluster_spec
@@ -350,7 +349,6 @@ def survey_offers(
     online: bool,
 ) -> dict[Address, tuple[Offer, ...]]:
     """Return the offers of each cluster of ``nodes`` that has nodes without a machine."""
-
     from trainctl.plugin_api.machines import OffersMachines
 
     missing = [

@@ -66,7 +66,6 @@ def survey_mirror(
     workspace: Workspace, state: State, sources: Sequence[ResolvedSource] = ()
 ) -> MirrorSurveyResult:
     """Survey the sources and recorded listings in the mirror, with one request if any."""
-
     from trainctl.weights.mirrors import site_of
 
     listings = [
@@ -95,11 +94,6 @@ def survey_caches(
     workspace: Workspace, state: State, parallelism: int, *, only_sized: bool = False
 ) -> dict[Address, tuple[CacheFacts, ...]]:
     """Query the directories of recorded training caches (``only_sized``: with a size)."""
-
-    from trainctl.base.protocol.training import CACHE_STATE, CacheStatesRequest
-    from trainctl.model.reports import CacheFacts
-    from trainctl.resources.caches import find_cache_location
-
     caches = [
         cache
         for address, cache in state.resources.items()
@@ -107,6 +101,10 @@ def survey_caches(
     ]
 
     def query(cache: RecordedResource) -> tuple[CacheFacts, ...]:
+        from trainctl.base.protocol.training import CACHE_STATE, CacheStatesRequest
+        from trainctl.model.reports import CacheFacts
+        from trainctl.resources.caches import find_cache_location
+
         location = find_cache_location(cache, state.resources.get)
         if location is None:
             return ()
@@ -129,12 +127,11 @@ def survey_caches(
 
 def full_cache_warnings(workspace: Workspace) -> list[str]:
     """Return a warning for each recorded cache that exceeds its size."""
-
-    from trainctl.plan.caches import cache_full_warning
-
     state = workspace.ledger.state()
     warnings = []
     for address, facts in survey_caches(workspace, state, _AT_ONCE, only_sized=True).items():
+        from trainctl.plan.caches import cache_full_warning
+
         size = state.resources[address].cache_spec.size
         warnings.append(cache_full_warning(address, size, facts[0]))
     return [text for text in warnings if text]
@@ -167,7 +164,6 @@ class TierQuery:
 
     def counted(self, response: CacheQueryResponse) -> dict[Address, TierCount]:
         """Count the bytes of each of the weights, each file in its nearest tier."""
-
         from trainctl.plan.values import TierFacts
 
         present, leased = frozenset(response["blobs"]), frozenset(response.get("leased", ()))
@@ -202,7 +198,6 @@ def survey_weights(
     workspace: Workspace, state: State, options: SurveyOptions, among: Container[Address]
 ) -> WeightsSurveyResult:
     """Resolve the declared sources ``among`` these, and survey the mirror for them."""
-
     from trainctl.plan.resources import PLANNED_WEIGHTS_ATTRIBUTES
     from trainctl.plan.values import WeightsFacts
     from trainctl.weights.lock import LockFile

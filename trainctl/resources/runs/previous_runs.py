@@ -67,7 +67,6 @@ def find_attempted_runs(
     agents: Agents, lookup: Lookup, attempts: Iterable[Intent], place: LocateStore
 ) -> tuple[AttemptedRun, ...]:
     """Query the runs of attempts; each node is queried once."""
-
     from trainctl.resources.runs.batch_runs import BatchCluster
 
     def query(provider: str, keys: list[str], node: Node) -> RunReports | NodeError:
@@ -207,7 +206,6 @@ def prepare_start(
     control: RunControl, store: MirrorStore, step: ApplyStep, earlier: Sequence[RunRecord]
 ) -> RunStart:
     """Return how the step's run starts; TrainctlError if inputs are missing."""
-
     from trainctl.inputs.image_digests import by_digest
 
     job = step.job_spec

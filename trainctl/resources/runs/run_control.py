@@ -247,7 +247,6 @@ class RunControl:
 
     def read_code(self, run: RunRecord, digest: str, on_bytes: Callable[[bytes], None]) -> None:
         """Pass the archive of a code tree on the run's first node to a callback."""
-
         from trainctl.base.protocol.host import READ_CODE, CodeRequest
 
         agent, node = self.node_of_rank(run, 0)
@@ -313,9 +312,6 @@ class RunControl:
 
     def node_of_rank(self, run: RunRecord, rank: int) -> tuple[NodeAgent, Node]:
         """Return a rank's node and its agent; NodeError if there is no such rank, UnknownOnNode for a removed node."""
-
-        from trainctl.resources.runs.batch_runs import rank_node
-
         node_id = next((record.node for record in run.ranks if record.rank == rank), None)
         if node_id is None:
             raise NodeError(
@@ -325,6 +321,8 @@ class RunControl:
             )
         agent, node = self._find_node(node_id)
         if rank and self._batch_cluster(run) is not None:
+            from trainctl.resources.runs.batch_runs import rank_node
+
             node = rank_node(node, rank)
         return agent, node
 

@@ -326,7 +326,6 @@ def _batch_lines(rows: Iterable[BatchRow]) -> list[str]:
 
 def heading(plan: Plan, page: PageStyle) -> str:
     """Return the counts, or the reason why nothing changes."""
-
     from trainctl.views.plan.json import counts_text
 
     if not plan.usable:

@@ -33,7 +33,6 @@ _RANK_KEYS = ("rank", "node", "status", "exit_code", "error", "workdir")
 
 def status_json(status: JobStatus) -> dict[str, Any]:
     """Return the JSON of ``status``."""
-
     from trainctl.views.runs.checkpoints import checkpoint_json
 
     run = status.run
@@ -140,7 +139,6 @@ def _remarks(status: JobStatus) -> Iterator[tuple[str, str]]:
 
 def _checkpoints(status: JobStatus, *, named: bool) -> Iterator[tuple[str, str]]:
     """Yield the newest checkpoints, in list order, and the number of others."""
-
     from trainctl.base.checkpoints.layout import recency_key
     from trainctl.views.runs.checkpoints import checkpoint_state_text
 
@@ -325,7 +323,6 @@ _REASONS = 5
 
 def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = None) -> list[str]:
     """Return a table of a matrix by its varying values, and the counts."""
-
     from trainctl.base.checkpoints.layout import recency_key
 
     if not statuses:
