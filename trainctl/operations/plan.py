@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
@@ -57,6 +57,7 @@ from trainctl.resources.runs.run_control import RunControl
 from trainctl.weights.mirrors import is_remote
 
 if TYPE_CHECKING:
+    from trainctl.model.diagnostics import Diagnostic
     from trainctl.model.reports import CacheFacts
     from trainctl.plan.plan_file import SavedPlan
 
@@ -71,7 +72,6 @@ def create_plan(
     state = workspace.ledger.state()
     edits = planned_edits(workspace, state, options)
     state = edits.applied_to(state)
-    desired = workspace.desired
     # An unreadable trust file fails here, before the first request.
     violations = [] if options.destroy else trust_violations(workspace)
     online = survey.refresh and not survey.offline
@@ -99,14 +99,10 @@ def create_plan(
         offers = survey_offers(workspace, planned, survey.parallelism, online=online)
         observed, caches, unrecorded_runs = refreshing.result()
     problems = () if options.destroy else find_problems(workspace, weights.facts, offers)
-    reported = {violation.summary for violation in violations}  # each violation of trust once
-    of_weights = (
-        item for item in weights.diagnostics if not (item.forbids and item.summary in reported)
-    )
     prices = nodes.facts.prices | offered_prices(nodes.nodes, offers)
     inputs = PlanInputs(
         **vars(replace(nodes.facts, prices=prices)),
-        desired=desired,
+        desired=workspace.desired,
         state=state,
         observed={**observed, **observe_mirrored(state, mirror)},
         unrecorded_runs=unrecorded_runs,
@@ -123,10 +119,10 @@ def create_plan(
         policies=workspace.trust.policies,
         starts=starts or {},
         diagnostics=(
-            *desired.warnings,
+            *workspace.desired.warnings,
             *violations,
             *problems,
-            *of_weights,
+            *_without_reported(weights.diagnostics, violations),
             *code.problems,
             *nodes.diagnostics,
         ),
@@ -134,6 +130,14 @@ def create_plan(
     make = partial(_make_plan, workspace, offline=survey.offline)
     plan = with_policies(workspace, plan_with_reuse(workspace, inputs, make, queries=online))
     return _with_contents(workspace, plan, code, offline=survey.offline)
+
+
+def _without_reported(
+    found: Iterable[Diagnostic], violations: Iterable[Diagnostic]
+) -> Iterator[Diagnostic]:
+    """Yield what was found of weights, without the violations of trust that are reported already."""
+    reported = {violation.summary for violation in violations}
+    return (item for item in found if not (item.forbids and item.summary in reported))
 
 
 def _make_plan(workspace: Workspace, inputs: PlanInputs, *, offline: bool) -> Plan:

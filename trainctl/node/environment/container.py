@@ -128,20 +128,21 @@ def launch(
     }
     environment = {**os.environ, **visible, **engine_variables}
     environment.update({RUN_VARIABLE: str(run.directory), _SECRETS: exports})
-
-    def refused() -> str:
-        if started_commands(run.step):
-            return ""
-        cause = complaint(log.read_text(errors="replace")) or "it ended before the first command"
-        return f"cannot start the container: {cause[:_MAX_ERROR]}"
-
     return Launch(
         ("/bin/sh", "-c", _WRAPPER, str(log), *argv),
         environment,
         finish=lambda: cleanup.remove_container(run.directory),
-        refused=refused,
+        refused=lambda: _refusal(run, log),
         lifeline=True,
     )
+
+
+def _refusal(run: NodeRun, log: Path) -> str:
+    """Return why the engine started no command, or nothing."""
+    if started_commands(run.step):
+        return ""
+    cause = complaint(log.read_text(errors="replace")) or "it ended before the first command"
+    return f"cannot start the container: {cause[:_MAX_ERROR]}"
 
 
 RDMA = Path("/dev/infiniband")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -194,35 +194,33 @@ class WeightsSurveyResult:
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
+def _is_queried(query: _WeightsQuery, state: State, options: SurveyOptions) -> bool:
+    """Return whether to query upstream: without refresh only for new sources."""
+    from trainctl.weights.resolution import SourceRequest
+
+    request, recorded = query.request, state.resources.get(query.resource.address)
+    if options.offline:
+        return request.source.startswith("file:")
+    if options.refresh or options.upgrade:
+        return True
+    if query.locked is not None or recorded is None:
+        return query.locked is None
+    before = SourceRequest(recorded.weights_spec, request.directory).key
+    return (request.key, request.weights.sha256) != (before, recorded.weights_spec.sha256)
+
+
 def survey_weights(
     workspace: Workspace, state: State, options: SurveyOptions, among: Container[Address]
 ) -> WeightsSurveyResult:
     """Resolve the declared sources ``among`` these, and survey the mirror for them."""
+    from concurrent.futures import ThreadPoolExecutor  # slow to import
+
     from trainctl.plan.resources import PLANNED_WEIGHTS_ATTRIBUTES
     from trainctl.plan.values import WeightsFacts
     from trainctl.weights.lock import LockFile
     from trainctl.weights.mirrors import is_remote
-    from trainctl.weights.resolution import SourceRequest
 
     result = WeightsSurveyResult()
-
-    def is_queried(query: _WeightsQuery) -> bool:
-        """Whether to query upstream: without refresh only for new sources."""
-        request, recorded = query.request, state.resources.get(query.resource.address)
-        if options.offline:
-            return request.source.startswith("file:")
-        return (options.refresh or options.upgrade) or (
-            query.locked is None
-            and (
-                recorded is None
-                or (request.key, request.weights.sha256)
-                != (
-                    SourceRequest(recorded.weights_spec, request.directory).key,
-                    recorded.weights_spec.sha256,
-                )
-            )
-        )
-
     locked = LockFile(workspace.settings.directory).entries()
     queries = []
     for address, request in workspace.source_requests.items():
@@ -230,21 +228,18 @@ def survey_weights(
             continue
         entry = locked.get(request.key)
         query = _WeightsQuery(workspace.desired.resources[address], request, entry)
-        if is_queried(query):
+        if _is_queried(query, state, options):
             queries.append(query)
         elif entry is not None:
             attributes = {name: getattr(entry, name) for name in PLANNED_WEIGHTS_ATTRIBUTES}
             result.facts[address] = WeightsFacts(None, locked=True, locked_as=attributes)
-    from concurrent.futures import ThreadPoolExecutor  # slow to import
-
     once: SingleFlight[ResolvedSource] = SingleFlight()
     open_source = cache(source_for)  # sources share connections
+    resolve = partial(
+        _resolve, workspace, once=once, open_source=open_source, upgrade=options.upgrade
+    )
     with ThreadPoolExecutor(options.parallelism, thread_name_prefix="resolve") as pool:
-        resolving = pool.map(
-            lambda query: _resolve(workspace, query, once, open_source, upgrade=options.upgrade),
-            queries,
-        )
-        outcomes = list(zip(queries, resolving, strict=True))
+        outcomes = list(zip(queries, pool.map(resolve, queries), strict=True))
         resolved = {
             query.resource.address: outcome.resolution.resolved
             for query, outcome in outcomes
