@@ -27,6 +27,8 @@ SHORT = [
         "ratio to the directory",
     ),
     ("far_sources", ["--sources", "8", "--rounds", "1"], "requests a source"),
+    ("log_follow", ["--seconds", "2", "--rounds", "1"], "limit"),
+    ("status_hosts", ["--hosts", "3", "--runs", "2", "--login", "0", "--rounds", "1"], "limit"),
     ("warm_delivery", [], "tree to mount"),
     ("fanout", ["--nodes", "2", "--mib", "64", "--mbit", "400"], "ratio to the lower bound"),
     ("loopback", ["--mib", "32", "--small", "100", "--rounds", "1"], "ratio to a minimal loop"),
