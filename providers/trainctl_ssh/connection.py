@@ -107,18 +107,17 @@ _BY_JUMP_HOST = threading.BoundedSemaphore(8)
 """Logins at once that may lead over a jump host: sshd drops more than ten that aren't authenticated (MaxStartups)."""
 _CONFIGURATIONS = ("~/.ssh/config", "/etc/ssh/ssh_config", "/etc/ssh/ssh_config.d")
 _PROXY = compile_lazily(r"(?im)^\s*(?:proxyjump|proxycommand)\b")
-_INCLUDE = compile_lazily(r"(?im)^\s*include\b")
+_OWN_PROXY = compile_lazily(r"(?im)^\s*(?:proxyjump|proxycommand|include)\b")
 
 
 @functools.cache
 def has_proxy() -> bool:
-    """Return whether the ssh configuration may lead to hosts over others; what the user's own includes isn't read."""
+    """Return whether the ssh configuration may lead to a host over another: by a proxy, or by a file that the user's includes."""
     for place in (Path(name).expanduser() for name in _CONFIGURATIONS):
         for path in place.glob("*.conf") if place.is_dir() else (place,):
             with contextlib.suppress(OSError):
-                text = path.read_text(errors="replace")
-                own = place.name == "config"
-                if _PROXY.search(text) or (own and _INCLUDE.search(text)):
+                pattern = _OWN_PROXY if place.name == "config" else _PROXY
+                if pattern.search(path.read_text(errors="replace")):
                     return True
     return False
 

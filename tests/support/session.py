@@ -49,9 +49,7 @@ class TestSession:
         os.environ[_MARK] = str(self.directory)
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.directory / "t")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(self.directory / "torch")
-        NodeManager.EXIT_TIMEOUT = (
-            300  # a busy machine needs more than ten seconds to end what workers started
-        )
+        NodeManager.EXIT_TIMEOUT = 300  # a busy machine needs long to end what workers started
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Write what a failed test said to a file of its own."""

@@ -17,7 +17,6 @@ MISSING: Any = type("MISSING", (), {"__slots__": ()})()
 _SPEC = "__lazy_spec__"
 """Where a class keeps its fields by name, and its options."""
 _DESCRIPTION = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
-_COMPARISON = {"__eq__": "==", "__hash__": "", "__repr__": ""}
 _ORDER = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 _FACTORY = object()
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -107,7 +106,7 @@ def _compile(cls: type, name: str) -> Callable[..., Any]:
         mine, other = ("".join(f"{owner}.{f}, " for f in compared) for owner in ("self", "other"))
         code = f"(self):\n return hash(({mine}))"
         if name != "__hash__":
-            sign = {**_COMPARISON, **_ORDER}[name]
+            sign = _ORDER.get(name, "==")
             code = f"(self, other):\n if other.__class__ is not self.__class__: return NotImplemented\n return ({mine}) {sign} ({other})"
     exec(f"def {name}{code}", known)  # noqa: S102  # of names of fields
     made: Callable[..., Any] = known[name]

@@ -59,6 +59,21 @@ def declare(module: Any) -> tuple[type, type, type]:
 
 
 CASES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "values": lambda p, k, o: (p(1, ("a",)), p(1).absent is NOTHING, p(1).names, o().values),
+    "factory": lambda p, k, o: p(1).names is p(1).names,
+    "missing": lambda p, k, o: p(),
+    "unknown": lambda p, k, o: p(1, y=2),
+    "validated": lambda p, k, o: p(-1),
+    "keyword only": lambda p, k, o: k(2),
+    "hash of a mutable field": lambda p, k, o: hash(p(1)),
+    "frozen, deleted": lambda p, k, o: delattr(p(1), "x"),
+    "class": lambda p, k, o: (p.count, o.limit, p.__match_args__, k.__match_args__, p.__name__),
+    "fields": lambda p, k, o: [(f.name, f.type, f.repr, f.kw_only) for f in dataclasses.fields(p)],
+    "others": lambda p, k, o: (
+        p.__dataclass_params__.frozen,
+        p.__init__.__qualname__,
+        copy.copy(p(1)),
+    ),
     "keyword": lambda p, k, o: k(size=2),
     "equal": lambda p, k, o: (p(1) == p(1), p(1) == p(2), p(1) == p(1, secret="t"), p(1) == 1),
     "own equality": lambda p, k, o: (o([1]) == o([2]), o(limit=1) == o(limit=2), hash(o(limit=9))),
@@ -85,16 +100,12 @@ def test_behaviour_is_the_standard_decorators(case: str) -> None:
 
 @lazy(frozen=True, slots=True)
 class Base:
-    """A class to derive from."""
-
     first: int
     second: int = 2
 
 
 @lazy(frozen=True, slots=True)
 class Derived(Base):
-    """Overrides a default, and adds a field."""
-
     second: int = 4
     third: int = 3
 
@@ -104,8 +115,6 @@ class Derived(Base):
 
 @lazy(frozen=True, slots=True, kw_only=True)
 class Named(Base):
-    """Has fields that are given by name beside some that needn't be."""
-
     fourth: int
 
 

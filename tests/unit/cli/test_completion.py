@@ -84,14 +84,10 @@ def test_a_script_is_installed_once_and_asks_the_program(places: dict[str, str])
             assert done.stdout == f"Wrote {script}. Start a new {shell} to use it.\n"
     assert settings.read_text() == "alias a=b\nsource ~/.bash_completions/trainctl.sh\n"
     line = 'COMP_WORDS=(trainctl run "job.fit["); COMP_CWORD=2; _trainctl_completion trainctl'
-    words = [
-        "bash",
-        "-c",
-        f'source ~/.bash_completions/trainctl.sh; {line}; echo "${{COMPREPLY[*]}}"',
-    ]
+    shown = f'source ~/.bash_completions/trainctl.sh; {line}; echo "${{COMPREPLY[*]}}"'
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     asked = subprocess.run(
-        words, cwd=Path(places["HOME"], "project"), env=places | {"PATH": path}, capture_output=True, text=True, check=True
+        ["bash", "-c", shown], cwd=Path(places["HOME"], "project"), env=places | {"PATH": path}, capture_output=True, text=True, check=True
     )  # fmt: skip
     assert asked.stdout == 'job.fit["lr=1"] job.fit["lr=2"]\n'
     refused = trainctl("--install-completion", environment=places | {"SHELL": "/bin/tcsh"})

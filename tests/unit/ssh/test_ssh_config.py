@@ -40,9 +40,7 @@ def test_settings_are_those_of_ssh(case: dict[str, Any], tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("line", ["Host x", " ProxyJump gate", "proxycommand none", "Include a"])
-def test_a_host_may_be_behind_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
+def test_hosts_behind_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     """By any proxy of the configuration, and by what isn't read: then few log in at once."""
     (tmp_path / "config").write_text(f"# ProxyJump\n{line}\n")
     monkeypatch.setattr(connection, "_CONFIGURATIONS", (str(tmp_path / "config"),))
