@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from trainctl.base.filesystem.files import write_json
-from trainctl.errors import NodeError, NodeUnreachable, UserInterrupt
+from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.machines import Offer
-from trainctl.plugin_api.provider import ClusterSettings
 from trainctl_aws.account import (
     LIVE,
     AwsAccount,
@@ -23,8 +22,9 @@ from trainctl_aws.account import (
     tag_filters,
 )
 from trainctl_aws.catalog import quota_of, quota_page
-from trainctl_aws.keys import data_directory
 from trainctl_aws.request import MachineRequest
+from trainctl_ssh.keys import data_directory
+from trainctl_ssh.machines import wait
 
 _CAPACITY = frozenset(
     [
@@ -50,12 +50,6 @@ _MAX_ENDED = 20
 """How many earlier instances of a key may have ended."""
 LAG_SECONDS = 60.0
 """How long a new instance may be missing from answers of EC2."""
-
-
-def wait(cluster: ClusterSettings, seconds: float) -> None:
-    """Sleep; UserInterrupt if the user stops the apply."""
-    if cluster.cancelled.wait(seconds):
-        raise UserInterrupt("stopped while waiting for a machine", "The next apply continues.")
 
 
 class InstanceLauncher:
@@ -199,7 +193,7 @@ class LaunchRecord:
 
     def __init__(self, environ: Mapping[str, str], key: str) -> None:
         name = hashlib.sha256(key.encode()).hexdigest()[:32]
-        self._path = data_directory(environ) / "launches" / f"{name}.json"
+        self._path = data_directory(environ, "aws") / "launches" / f"{name}.json"
 
     def write(self, offer: Offer, token: str) -> None:
         """Record the request that follows."""

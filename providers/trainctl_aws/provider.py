@@ -7,11 +7,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from trainctl.base.json import JsonObject
-from trainctl.base.lazy_dataclass import replace
 from trainctl.base.parallel import each
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.machines import ListsMachines, Machine, Offer, OffersMachines
@@ -30,6 +29,7 @@ from trainctl_aws.account import (
     HOST_KEY,
     KEY,
     LINEAGE,
+    NEXT_HOST_KEY,
     NODE,
     PRICE,
     AwsAccount,
@@ -38,20 +38,20 @@ from trainctl_aws.account import (
     id_filters,
     state_of,
     tag_filters,
+    tag_list,
     tags_of,
 )
 from trainctl_aws.catalog import TYPES
 from trainctl_aws.cluster_resources import delete_instance, delete_unused
-from trainctl_aws.keys import locate_with_own_key, login_key_path
-from trainctl_aws.launch import InstanceLauncher, LaunchRecord, find_by_key, wait
+from trainctl_aws.launch import InstanceLauncher, LaunchRecord, find_by_key
 from trainctl_aws.offers import NO_FACTS, make_offers, survey_market
-from trainctl_aws.request import BOOT_WAIT, LOGIN_MARKER, MachineRequest
+from trainctl_aws.request import MachineRequest
 from trainctl_aws.settings import AwsSettings, find_problems, read_settings, schema
-from trainctl_ssh import SshProvider
-from trainctl_ssh.hosts import find_host_paths
+from trainctl_ssh.keys import locate_with_own_key
+from trainctl_ssh.machines import SshMachines, await_boot
+from trainctl_ssh.user_data import shutdown_command
 
 _PARALLELISM = 16
-_LONGEST_PAUSE_SECONDS = 4.0
 _SURVEY_SECONDS = 3.0
 _OFFERS_TTL_SECONDS = 60.0
 _FIXED = (
@@ -69,18 +69,17 @@ class AwsProvider:
     )
 
     def __init__(self) -> None:
-        self._ssh = SshProvider()
+        self._machines = SshMachines(self.name)
         self._lock = threading.Lock()
         self._accounts: dict[str, AwsAccount] = {}
-        self._paths: dict[str, dict[str, Any]] = {}
         self._launches: Counter[tuple[str, str]] = Counter()
         self._offers: dict[AwsSettings, tuple[float, list[Offer]]] = {}
 
     def set_confirm(self, confirm: Confirm) -> None:
-        self._ssh.set_confirm(confirm)
+        self._machines.set_confirm(confirm)
 
     def close(self) -> None:
-        self._ssh.close()
+        self._machines.close()
         with self._lock:
             accounts, self._accounts = self._accounts, {}
         for account in accounts.values():
@@ -207,19 +206,7 @@ class AwsProvider:
         delete_instance(account, machine.id, machine.cluster, machine.lineage)
 
     def transport(self, node: Node) -> Transport:
-        path = login_key_path(os.environ, node.cluster, node.details.get("lineage", ""))
-        if not path.exists():
-            raise NodeUnreachable(
-                f"no login key for {node.id}",
-                f"The machine was created on another computer. Copy the key from there to {path}.",
-                code="ssh-permission-denied",
-            )
-        return self._ssh.transport(
-            replace(
-                node,
-                details={**node.details, "identity_file": str(path), "identity_only": True},
-            )
-        )
+        return self._machines.transport(node)
 
     def _account(self, region: str) -> AwsAccount:
         with self._lock:
@@ -246,10 +233,9 @@ class AwsProvider:
                     delete_unused(account, *owner)
 
     def _await_boot(self, account: AwsAccount, cluster: ClusterSettings, instance_id: str) -> Node:
-        """Return the node when its machine has an address and has booted; NodeUnreachable after ``boot_timeout``."""
         settings = read_settings(cluster)
-        end, pause, refusals = time.monotonic() + settings.boot_timeout, 1.0, 0
-        while True:
+
+        def look() -> Instance:
             found = find_instances(account, id_filters(instance_id))
             if found and state_of(found[0]).startswith("stop"):
                 raise NodeUnreachable(
@@ -264,16 +250,18 @@ class AwsProvider:
                     f"{instance_id} has ended while booting",
                     f"{reason.get('Code', '')}: {reason.get('Message', '')}" if reason else "",
                 )
-            node = node_of(settings, found[0])
-            try:
-                return locate_with_own_key(account, found[0], node, self._located, self.transport)
-            except NodeUnreachable as error:
-                # the machine's key may just have been replaced; that of the jump host is unknown
-                refusals += error.code in ("ssh-key-changed", "ssh-unknown-key")
-                if refusals > 2 or time.monotonic() > end:
-                    raise
-            wait(cluster, pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            return found[0]
+
+        def locate(instance: Instance) -> Node:
+            def tag(name: str, value: str) -> None:
+                tags = tag_list({f"trainctl:{name}": value})
+                account.ec2("create_tags", Resources=[instance_id], Tags=tags)
+
+            following = tags_of(instance).get(NEXT_HOST_KEY, "")
+            node = node_of(settings, instance)
+            return locate_with_own_key(node, following, self._located, self.transport, tag)
+
+        return await_boot(cluster, settings.boot_timeout, look, locate)
 
     def _try_to_locate(self, settings: AwsSettings, instance: Instance) -> Node:
         node = node_of(settings, instance)
@@ -283,15 +271,7 @@ class AwsProvider:
             return node
 
     def _located(self, node: Node) -> Node:
-        """Add the paths of a machine that has booted."""
-        name = node.details["instance"]
-        if not node.address:
-            raise NodeUnreachable(f"{node.id} has no address yet")
-        if name not in self._paths:
-            with closing(self.transport(node)) as transport:
-                transport.run(["sh", "-c", BOOT_WAIT, "sh", LOGIN_MARKER], timeout=600)
-                self._paths[name] = find_host_paths(transport, node)
-        return replace(node, **self._paths[name])
+        return self._machines.locate(node, node.details["instance"])
 
 
 def node_of(settings: AwsSettings, instance: Instance) -> Node:
@@ -311,7 +291,6 @@ def node_of(settings: AwsSettings, instance: Instance) -> Node:
         **({"jump": settings.jump} if settings.jump else {}),
         "notice": {"kind": "imds"},
     }
-    shutdown = ("shutdown", "-h", "now")
     known = TYPES.get(instance["InstanceType"])
     return Node(
         tags.get(CLUSTER, ""),
@@ -321,7 +300,7 @@ def node_of(settings: AwsSettings, instance: Instance) -> Node:
         gpus=known.gpus if known else None,
         details=details,
         price_per_hour=_number(tags.get(PRICE, "")),
-        shutdown=shutdown if settings.user == "root" else ("sudo", "-n", *shutdown),
+        shutdown=shutdown_command(settings.user),
         idle_timeout=settings.idle_timeout,
     )
 

@@ -1,14 +1,9 @@
-"""Parameters of RunInstances, and user data.
-
-User data: keys, node cache on local disks, a time limit for the first boot, a start at each boot.
-"""
+"""Parameters of RunInstances, and the node cache on local disks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-
-import yaml
 
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import NodeError
@@ -26,20 +21,13 @@ from trainctl_aws.account import (
 )
 from trainctl_aws.catalog import TYPES
 from trainctl_aws.cluster_resources import ClusterNetwork
-from trainctl_aws.keys import KeyPair, derive_host_key, ensure_login_key, login_key_path
 from trainctl_aws.offers import subnet_zones
 from trainctl_aws.settings import AwsSettings
+from trainctl_ssh.keys import derive_host_key, ensure_login_key, login_key_path
+from trainctl_ssh.user_data import user_data
 
-LOGIN_MARKER = "/var/lib/trainctl/login"
-"""File that the first login creates."""
-_BOOT_TIMER = """\
-mkdir -p /var/lib/trainctl && chmod 1777 /var/lib/trainctl
-[ -e {marker} ] || (setsid sh -c 'sleep {seconds}; [ -e {marker} ] || shutdown -h now' </dev/null >/dev/null 2>&1 &)
-"""
-EACH_BOOT = """\
-#!/bin/sh
-# Mount the local NVMe disks, striped, as the node cache of trainctl. Watch for idle time again.
-root=$(getent passwd {user} | cut -d: -f6)/.cache/trainctl
+LOCAL_DISKS = """\
+# Mount the local NVMe disks, striped, as the node cache of trainctl.
 cache=$root/cache
 set -- $(ls /dev/disk/by-id/nvme-Amazon_EC2_NVMe_Instance_Storage_* 2>/dev/null | grep -v -e -part -e '_1$' -e -ns-)
 if [ $# -gt 0 ]; then
@@ -50,22 +38,16 @@ if [ $# -gt 0 ]; then
         mount --bind /opt/dlami/nvme/trainctl "$cache"
     else
         [ $# = 1 ] || mdadm --assemble --scan
-        mount -o noatime LABEL=trainctl "$cache" 2>/dev/null || {{
+        mount -o noatime LABEL=trainctl "$cache" 2>/dev/null || {
             disk=$1
-            [ $# = 1 ] || {{ disk=/dev/md/trainctl; mdadm --create $disk --run --level=0 --raid-devices=$# "$@"; }}
+            [ $# = 1 ] || { disk=/dev/md/trainctl; mdadm --create $disk --run --level=0 --raid-devices=$# "$@"; }
             mkfs.ext4 -q -L trainctl -E nodiscard -m 0 "$disk" && mount -o noatime "$disk" "$cache" && rmdir "$cache/lost+found"
-        }}
+        }
     fi
-    chown {user}: "${{root%/*}}" "$root" "$cache" && chmod 700 "$root" "$cache"
+    chown $user: "${root%/*}" "$root" "$cache" && chmod 700 "$root" "$cache"
 fi
-[ ! -e "$root/at_boot" ] || su -s /bin/sh -c "sh '$root/at_boot'" {user}
 """
-BOOT_WAIT = """\
-if [ -d /var/lib/cloud ]; then until [ -e /var/lib/cloud/instance/boot-finished ]; do sleep 1; done; fi
-touch "$1" 2>/dev/null
-exit 0
-"""
-"""Script that waits until cloud-init has run, then creates the file in its argument."""
+"""Script at each boot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +64,7 @@ class MachineRequest:
     def parameters(self, offer: Offer, token: str) -> dict[str, Any]:
         """Return the parameters of RunInstances: the same for every attempt with one token."""
         cluster, settings = self.cluster, self.settings
-        login = ensure_login_key(login_key_path(self.environ, cluster.name, cluster.lineage))
+        login = ensure_login_key(login_key_path(self.environ, "aws", cluster.name, cluster.lineage))
         host = derive_host_key(login, token)
         tags = {
             **dict(settings.tags),
@@ -104,7 +86,7 @@ class MachineRequest:
             "InstanceInitiatedShutdownBehavior": "terminate",
             "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required"},
             **self._image(),
-            "UserData": user_data(settings.user, login, host, settings.boot_timeout),
+            "UserData": user_data(settings.user, login, host, settings.boot_timeout, LOCAL_DISKS),
             "NetworkInterfaces": self._interfaces(offer),
             "Placement": {"GroupName": group} if group else {},
             "TagSpecifications": [
@@ -172,22 +154,3 @@ class MachineRequest:
             {**interface, **more, "NetworkCardIndex": card, "DeviceIndex": min(card, 1)}
             for card in range(cards)
         ]
-
-
-def user_data(user: str, login: KeyPair, host: KeyPair, boot_timeout: float) -> str:
-    """Return a cloud-config; equal arguments give equal text."""
-    timer = _BOOT_TIMER.format(marker=LOGIN_MARKER, seconds=int(boot_timeout))
-    config: dict[str, Any] = {
-        "ssh_keys": {"ed25519_private": host.private, "ed25519_public": host.public},
-        "ssh_authorized_keys": [f"{login.public} trainctl"],
-        "disable_root": user != "root",
-        "bootcmd": [["sh", "-c", timer]],
-        "write_files": [
-            {
-                "path": "/var/lib/cloud/scripts/per-boot/trainctl",
-                "permissions": "0755",
-                "content": EACH_BOOT.format(user=user),
-            }
-        ],
-    }
-    return f"#cloud-config\n{yaml.safe_dump(config, sort_keys=False, width=200)}"

@@ -12,10 +12,12 @@ from trainctl.base.units import parse_duration
 from trainctl.plugin_api.provider import (
     ClusterSettings,
     SettingsProblem,
+    duration_schema,
     integer_schema,
     text_schema,
 )
 from trainctl_aws.catalog import ACCELERATORS, TYPES, counts_of, types_with
+from trainctl_ssh.user_data import BOOT_TIMEOUT, IDLE_TIMEOUT
 
 DEFAULT_IMAGE = (
     "ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
@@ -48,10 +50,8 @@ def _list_schema(items: JsonObject, description: str) -> JsonObject:
     return {"type": "array", "items": items, "minItems": 1, "description": description}
 
 
-def _duration(description: str, default: str) -> Any:
-    pattern = r"^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?$(?!\n)"
-    forms = [{"type": "string", "pattern": pattern}, {"type": "integer", "minimum": 0}]
-    return _setting(parse_duration(default), anyOf=forms, description=description, default=default)
+def _duration(schema: JsonObject) -> Any:
+    return _setting(parse_duration(str(schema["default"])), **schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,15 +151,10 @@ class AwsSettings:
         description="Highest price per hour of one machine in USD; offers above it are not tried.",
     )
     capacity_timeout: float = _duration(
-        "How long to try all offers again while there is no capacity.", "0s"
+        duration_schema("How long to try all offers again while there is no capacity.", "0s")
     )
-    boot_timeout: float = _duration(
-        "Time for a machine to boot; it turns itself off if trainctl has not logged in by then.",
-        "15m",
-    )
-    idle_timeout: float = _duration(
-        "Time without runs after which a machine turns itself off.", "30m"
-    )
+    boot_timeout: float = _duration(BOOT_TIMEOUT)
+    idle_timeout: float = _duration(IDLE_TIMEOUT)
 
     @property
     def spot(self) -> bool:

@@ -131,6 +131,16 @@ def integer_schema(description: str, minimum: int = 1, **more: Any) -> JsonObjec
     return {"type": "integer", "minimum": minimum, "description": description, **more}
 
 
+def duration_schema(description: str, default: str) -> JsonObject:
+    """Return the JSON Schema of a duration, as ``parse_duration`` reads it."""
+    pattern = r"^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?$(?!\n)"
+    forms: list[JsonObject] = [
+        {"type": "string", "pattern": pattern},
+        {"type": "integer", "minimum": 0},
+    ]
+    return {"anyOf": forms, "description": description, "default": default}
+
+
 Confirm = Callable[[str], bool]
 """Ask the user a yes-or-no question; return False without a terminal."""
 

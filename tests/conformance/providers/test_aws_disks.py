@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.machines.hosts import require_hosts
-from trainctl_aws.request import EACH_BOOT
+from trainctl_aws.request import LOCAL_DISKS
+from trainctl_ssh.user_data import each_boot
 
 _NAMESPACE = """
 set -e
@@ -47,7 +48,7 @@ def test_local_disks_hold_the_node_cache_also_after_a_reboot(tmp_path: Path) -> 
         for name, text in {"getent": _GETENT, "mdadm": _MDADM, "systemctl": "#!/bin/sh\n"}.items():
             (tmp_path / "bin" / name).write_text(text.format(**values))
             (tmp_path / "bin" / name).chmod(0o755)
-        (tmp_path / "each_boot").write_text(EACH_BOOT.format(user="root"))
+        (tmp_path / "each_boot").write_text(each_boot("root", LOCAL_DISKS))
 
         def boot() -> list[str]:
             words = ["unshare", "--mount", "sh", "-c", _NAMESPACE.format(**values)]

@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 from cryptography.hazmat.primitives import serialization
 
-from trainctl_aws.keys import derive_host_key, ensure_login_key, key_pair
-from trainctl_aws.request import user_data
+from trainctl_ssh.keys import derive_host_key, ensure_login_key, key_pair
+from trainctl_ssh.user_data import user_data
 
 
 def test_a_key_file_is_one_of_openssh() -> None:

@@ -1,8 +1,8 @@
-"""Keys for ssh: the login key of a cluster, kept by the client, and host keys.
+"""Keys of created machines: the login key of a cluster, kept by the client, and host keys.
 
-The first host key is derived from the login key and in the user data. It is replaced by one that is made on the machine and
-never leaves it. Order: the machine makes the key; the tag ``next-host-key`` names it; sshd uses it; the tag ``host-key``
-names it. After a kill in between, the machine has one of the two keys of its tags.
+A machine that gets its host key in user data replaces it at the first login by one that is made there and never leaves it.
+Order: the machine makes the key; ``next-host-key`` of its records names it; sshd uses it; ``host-key`` names it. After a
+kill in between, the machine has one of the two recorded keys.
 """
 
 from __future__ import annotations
@@ -21,15 +21,9 @@ from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.provider import Node, Transport
 from trainctl.remote.responses import printable_tail
-from trainctl_aws.account import (
-    HOST_KEY,
-    NEXT_HOST_KEY,
-    AwsAccount,
-    Instance,
-    tag_list,
-    tags_of,
-)
 
+HOST_KEY, NEXT_HOST_KEY = "host-key", "next-host-key"
+"""Names of records of a machine: its public host key, and the one that it will have."""
 _TYPE = b"ssh-ed25519"
 _MAKE_KEY = """\
 set -e; umask 077; key=/etc/ssh/trainctl_host_key
@@ -61,16 +55,16 @@ class KeyPair:
     public: str
 
 
-def data_directory(environ: Mapping[str, str]) -> Path:
-    """Return the private directory of login keys and of unconfirmed launches."""
+def data_directory(environ: Mapping[str, str], provider: str) -> Path:
+    """Return the private directory of a provider's login keys."""
     home = Path(environ.get("HOME", "~")).expanduser()
-    return Path(environ.get("XDG_DATA_HOME") or home / ".local/share") / "trainctl" / "aws"
+    return Path(environ.get("XDG_DATA_HOME") or home / ".local/share") / "trainctl" / provider
 
 
-def login_key_path(environ: Mapping[str, str], cluster: str, lineage: str) -> Path:
+def login_key_path(environ: Mapping[str, str], provider: str, cluster: str, lineage: str) -> Path:
     """Return the file of a cluster's private login key."""
     name = hashlib.sha256(f"{lineage}/{cluster}".encode()).hexdigest()[:16]
-    return data_directory(environ) / f"{cluster}-{name}.key"
+    return data_directory(environ, provider) / f"{cluster}-{name}.key"
 
 
 def ensure_login_key(path: Path) -> KeyPair:
@@ -82,10 +76,7 @@ def ensure_login_key(path: Path) -> KeyPair:
 
 
 def derive_host_key(login: KeyPair, token: str) -> KeyPair:
-    """Return the host key of one launch.
-
-    Each attempt at the launch derives the same key, as AWS requires equal parameters for one token.
-    """
+    """Return the host key of one launch; each attempt at it derives the same key."""
     seed = hmac.new(_seed_of(login.private), f"host key {token}".encode(), hashlib.sha256)
     return key_pair(seed.digest())
 
@@ -120,32 +111,34 @@ def _string(value: bytes) -> bytes:
 
 
 def locate_with_own_key(
-    account: AwsAccount,
-    instance: Instance,
     node: Node,
+    following: str,
     locate: Locate,
     connect: Callable[[Node], Transport],
+    record: Callable[[str, str], None],
 ) -> Node:
-    """Return the located node with the host key that its machine made."""
-    tags = tags_of(instance)
-    following = tags.get(NEXT_HOST_KEY, "")
-    if following and following != tags.get(HOST_KEY):
+    """Return the located node with the host key that its machine made.
+
+    ``host_key`` of the node and ``following`` are the recorded keys, '' without any; ``record`` stores one by its name.
+    """
+    recorded = node.details.get("host_key")
+    if following and following != recorded:
         try:
             located = locate(_with_key(node, following))
         except NodeUnreachable as error:
             if error.code != "ssh-key-changed":
                 raise
         else:
-            _tag_key(account, instance, HOST_KEY, following)
+            record(HOST_KEY, following)
             return located
     located = locate(node)
-    if following and following == tags.get(HOST_KEY):
+    if following and following == recorded:
         return located
     with closing(connect(node)) as transport:
         following = _run_as_root(transport, node, _MAKE_KEY)
-        _tag_key(account, instance, NEXT_HOST_KEY, following)
+        record(NEXT_HOST_KEY, following)
         _run_as_root(transport, node, _USE_KEY)
-    _tag_key(account, instance, HOST_KEY, following)
+    record(HOST_KEY, following)
     return _with_key(located, following)
 
 
@@ -162,7 +155,3 @@ def _run_as_root(transport: Transport, node: Node, script: str) -> str:
             printable_tail(output.stderr) or "The login user must be allowed to use sudo.",
         )
     return output.stdout.decode().strip()
-
-
-def _tag_key(account: AwsAccount, instance: Instance, name: str, value: str) -> None:
-    account.ec2("create_tags", Resources=[instance["InstanceId"]], Tags=tag_list({name: value}))
