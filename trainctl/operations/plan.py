@@ -98,7 +98,7 @@ def create_plan(
         planned = {} if options.destroy else nodes.nodes
         offers = survey_offers(workspace, planned, survey.parallelism, online=online)
         observed, caches, unrecorded_runs = refreshing.result()
-    problems = () if options.destroy else find_problems(workspace, weights.facts, offers)
+    problems = () if options.destroy else find_problems(workspace, offers)
     prices = nodes.facts.prices | offered_prices(nodes.nodes, offers)
     inputs = PlanInputs(
         **vars(replace(nodes.facts, prices=prices)),

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.cases import cases
-from tests.support.projects.manifests import desired as build_desired
 from tests.support.projects.plans import at, desired, resource
 from trainctl.desired.values import DesiredState
 from trainctl.errors import UsageError
 from trainctl.ledger.state import RecordedResource
-from trainctl.model.redaction import Redactor
 from trainctl.model.specs.location import StoreLocation
 from trainctl.model.specs.resource import ClusterSpec
 from trainctl.operations.mirrors import locate_host, mirror_url
-from trainctl.operations.plan_checks import mirror_overlaps
-from trainctl.operations.workspace import Workspace, WorkspaceSettings
 from trainctl.plugin_api.provider import Node, Provider
 from trainctl.resources.clusters import provider_cluster
 from trainctl_local import LocalProvider
@@ -93,21 +85,3 @@ def test_a_cluster_that_only_the_state_knows_is_found_there() -> None:
     assert locate_host("node://lab/m", wish(), PROVIDERS.__getitem__, known.get).node == host()
     with pytest.raises(UsageError, match="cluster lab not found"):
         locate_host("node://lab/m", wish(), PROVIDERS.__getitem__, lambda address: None)
-
-
-@pytest.mark.parametrize("case", cases("store/mirror_overlaps"))
-def test_a_source_and_the_mirror_must_not_overlap(tmp_path: Path, case: dict[str, Any]) -> None:
-    """Under any name; patterns may leave the mirror's files out."""
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "link").symlink_to("tree")
-    case = json.loads(json.dumps(case).replace("TOP", str(tmp_path)))
-    overlap, mirror = case.pop("overlap"), case.pop("mirror", None)
-    manifest = {"weights": {"g": {**case, "mount_location": "m"}}}
-    text = json.dumps(manifest | ({"mirror": {"url": mirror}} if mirror else {}))
-    environ = {**HOME, "XDG_DATA_HOME": str(tmp_path / "data")}
-    settings = WorkspaceSettings(tmp_path, environ, Redactor(), lambda _: {})
-    overlaps = [*mirror_overlaps(Workspace(settings, build_desired(tmp_path, text)))]
-
-    assert [problem.code for problem in overlaps] == (["mirror-in-source"] if overlap else [])
-    assert all(overlap in problem.summary for problem in overlaps)
-    assert all(problem.where and problem.where.line == 1 for problem in overlaps)

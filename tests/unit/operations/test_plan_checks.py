@@ -31,7 +31,7 @@ def test_each_resource_with_a_secret_is_named(tmp_path: Path) -> None:
         desired=desired(tmp_path, yaml.safe_dump({"projects": text})),
         settings=SimpleNamespace(redactor=(redactor := Redactor())),
     )
-    assert [*secret_leaks(workspace, {})] == []
+    assert [*secret_leaks(workspace)] == []
     redactor.register("hunter2")
-    found = {problem.address for problem in secret_leaks(workspace, {})}
+    found = {problem.address for problem in secret_leaks(workspace)}
     assert found == {f"project.{name}" for name in leaks}

@@ -14,7 +14,6 @@ from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import ManifestError, UsageError
 from trainctl.manifest.fields import fields, find, nearest_path
-from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Diagnostic, Severity, error_reference, explanations, nearest
 from trainctl.plugin_api import discovery
 from trainctl.views.problems import code_lines, counted_lines, field_lines
@@ -60,11 +59,6 @@ def validate_command(session: CliSession, format_: options.FormatOption = Output
     with open_workspace(session, PlanningFlags(offline=True)) as workspace:
         try:
             diagnostics = list(workspace.desired.warnings)
-            if any(address.kind is Kind.WEIGHTS for address in workspace.desired.resources):
-                # imports mirror code on demand
-                from trainctl.operations.plan_checks import mirror_overlaps
-
-                diagnostics += mirror_overlaps(workspace)
         except ManifestError as error:
             diagnostics = [
                 diagnostic for diagnostic in error.diagnostics if isinstance(diagnostic, Diagnostic)
