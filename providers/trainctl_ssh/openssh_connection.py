@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import re
 import select
 import signal
 import subprocess
@@ -45,8 +43,6 @@ _OPTIONS = (
     "ServerAliveCountMax=3",
     "ControlPersist=no",
 )
-_NEWER_OPTIONS = ("StdinNull=no", "ForkAfterAuthentication=no")
-"""Options of OpenSSH 8.7 (https://www.openssh.com/txt/release-8.7), which older versions reject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +298,7 @@ class OpenSshConnection(SshConnection):
     def _ssh(self, *, cleared: bool = True) -> list[str]:
         login = self.login
         words = ["ssh", "-T", "-x", "-a"]
-        for option in (*_OPTIONS, *_newer_options(), f"ConnectTimeout={login.connect_timeout}"):
+        for option in (*_OPTIONS, f"ConnectTimeout={login.connect_timeout}"):
             if cleared or not option.startswith("ClearAllForwardings"):
                 words += ["-o", option]
         if login.host_key:
@@ -326,14 +322,6 @@ class OpenSshConnection(SshConnection):
     @property
     def _destination(self) -> tuple[str, ...]:
         return ("--", self.login.address)
-
-
-@functools.cache
-def _newer_options() -> tuple[str, ...]:
-    stderr = subprocess.run(["ssh", "-V"], capture_output=True, check=False).stderr
-    version = re.match(rb"OpenSSH_(\d+)\.(\d+)", stderr)
-    known = version and tuple(map(int, version.groups())) >= (8, 7)
-    return _NEWER_OPTIONS if known else ()
 
 
 class _UnknownHostKey(Exception):

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import os
 import select
-import shlex
 import signal
 import socket
 import threading
@@ -18,7 +17,6 @@ from typing import Any, cast
 
 import paramiko
 
-from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.provider import CommandOutput, Confirm, Transport
 from trainctl.remote.processes import InputSender
@@ -38,7 +36,7 @@ from trainctl_ssh.connection import (
     known_hosts_files,
 )
 from trainctl_ssh.hosts import SshLogin
-from trainctl_ssh.ssh_config import proxy_of, read_ssh_config
+from trainctl_ssh.ssh_config import read_ssh_config
 
 _End = paramiko.Channel | socket.socket
 _READ_BYTES = 2**16
@@ -49,7 +47,6 @@ _CAUSES = {
     ConnectionRefusedError: CONNECTION_REFUSED,
 }
 _CUT_MILLISECONDS = 15_000  # as its ServerAliveCountMax times the interval
-_JUMP = compile_lazily(r"(?:ssh://)?(?:([^@]+)@)?(\[[^]]+\]|[^:\[\]@/]+)(?::([0-9]+))?/?")
 _USER_TIMEOUT = 18
 """TCP_USER_TIMEOUT of linux/tcp.h: paramiko ignores unanswered keepalives, so the kernel detects them."""
 
@@ -62,7 +59,6 @@ class ParamikoConnection(SshConnection):
     ) -> None:
         super().__init__(login, node_label, environ, confirm)
         self._clients: list[paramiko.SSHClient] = []
-        self._jumps: list[paramiko.SSHClient] = []
         self._master: paramiko.Channel | None = None
         self._pid = 0
         self._ports: dict[int, int] = {}
@@ -109,8 +105,7 @@ class ParamikoConnection(SshConnection):
         if not self._lock.acquire(timeout=CLOSE_SECONDS):
             return  # an active attempt, which can't be cancelled, ends with this process
         try:
-            clients = [*self._clients, *self._jumps]
-            self._clients, self._jumps, self._master = [], [], None
+            clients, self._clients, self._master = self._clients, [], None
         finally:
             self._lock.release()
         for client in clients:
@@ -228,7 +223,7 @@ class ParamikoConnection(SshConnection):
                 timeout=seconds,
                 banner_timeout=seconds,
                 auth_timeout=max(seconds, 30),
-                sock=self._socket(host, port, config),
+                sock=self._socket(host, port),
                 transport_factory=cast("Any", _KeyTransport),
             )
         except BaseException:
@@ -237,44 +232,12 @@ class ParamikoConnection(SshConnection):
         _transport(client).set_keepalive(_ALIVE_SECONDS)
         return client
 
-    def _socket(self, host: str, port: int, config: Mapping[str, Any]) -> Any:
-        proxy, value = proxy_of(config)
-        if proxy == "proxyjump":
-            return self._through(value, host, port)
-        if proxy:
-            return paramiko.ProxyCommand(shlex.join(["sh", "-c", f"exec {value}"]))
+    def _socket(self, host: str, port: int) -> socket.socket:
         sock = socket.create_connection((host, port), self.login.connect_timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(OSError):  # unsupported: losses are detected later
             sock.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, _CUT_MILLISECONDS)
         return sock
-
-    def _through(self, jump: str, host: str, port: int) -> paramiko.Channel:
-        """Return a channel over the last jump host, reached through those before it."""
-        before, _, last = jump.rpartition(",")
-        match = _JUMP.fullmatch(last)
-        user, address, number = match.groups() if match else ("", "", None)
-        own = address in (host, self.login.address) and int(number or 22) == port
-        if own or not address:
-            raise NodeUnreachable(
-                f"{self.node_label}: {last!r} can't be its jump host",
-                "Write ProxyJump [USER@]HOST[:PORT], and exclude jump hosts: Host * !HOST.",
-                code="ssh-config",
-            )
-        seconds = self.login.connect_timeout
-        login = SshLogin(
-            address.strip("[]"),
-            user=user or "",
-            port=int(number) if number else None,
-            jump=before,
-            connect_timeout=seconds,
-        )
-        connection = ParamikoConnection(
-            login, f"{self.node_label} (through {address})", self.environ, self._confirm
-        )
-        client = connection._client()
-        self._jumps += [*connection._jumps, client]
-        return _transport(client).open_channel("direct-tcpip", (host, port), ("127.0.0.1", 0), timeout=seconds)  # fmt: skip
 
 
 class _KeyTransport(paramiko.Transport):

@@ -17,15 +17,18 @@ from trainctl_ssh.hosts import SshLogin
 
 _LINE = compile_lazily(r"(\w+)(?:\s*=\s*|\s+)(.*)")
 _WORD = compile_lazily(r"""\s*(?:#.*|((?:"[^"]*"|'[^']*'|[^\s"'])+))""")
-_SINGLE = {"hostname", "user", "port", "identityfile", "proxyjump", "canonicalizehostname"}
+_SINGLE = {"hostname", "user", "port", "identityfile", "canonicalizehostname"}
 _TOKENS = compile_lazily("%[^hprduLlC]")
 _REFUSED = "refused"
 """Keyword of a line that can't be decided here, in the section where it stands."""
 
 
 def read_ssh_config(path: Path, login: SshLogin) -> dict[str, Any]:
-    """Return the settings of a login, whose own values come first; NodeUnreachable names a line that it can't read."""
-    own = {"User": login.user, "Port": login.port, "ProxyJump": login.jump}
+    """Return the settings of a login, whose own values come first.
+
+    NodeUnreachable names a line that it can't read; a host behind a jump host or proxy needs the ssh program, too.
+    """
+    own = {"User": login.user, "Port": login.port}
     lines = [f"{keyword} {value}" for keyword, value in own.items() if value]
     try:
         lines += _lines(path) if path.exists() else ()
@@ -33,21 +36,23 @@ def read_ssh_config(path: Path, login: SshLogin) -> dict[str, Any]:
         settings: dict[str, Any] = config.lookup(login.address)
     except (OSError, paramiko.ConfigParseError) as error:
         settings = {_REFUSED: f"{path}: {error}"}
+    if login.jump or _has_proxy(settings):
+        settings[_REFUSED] = f"{login.address} is behind a jump host or a proxy"
     if _REFUSED in settings:
         raise NodeUnreachable(
             settings[_REFUSED],
-            "Install the ssh program of OpenSSH, which reads every setting, or change that line.",
+            "Install the ssh program of OpenSSH, or change that setting.",
             code="ssh-config",
         )
     return settings
 
 
-def proxy_of(settings: Mapping[str, Any]) -> tuple[str, str]:
-    """Return ``proxyjump`` or ``proxycommand``, the first that is set, with its value; empty for none."""
+def _has_proxy(settings: Mapping[str, Any]) -> bool:
+    """Return whether the first proxy that is set is one."""
     for keyword, value in settings.items():
         if keyword == "proxycommand" or (keyword == "proxyjump" and value.lower() != "none"):
-            return (keyword, value) if value else ("", "")  # paramiko has None for "none"
-    return "", ""
+            return value is not None  # paramiko has None for "none"
+    return False
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -58,15 +63,13 @@ def _lines(path: Path) -> Iterator[str]:
             continue
         keyword = match[1].lower()
         words = [re.sub("[\"']", "", word) for word in _WORD.findall(match[2]) if word]
-        if keyword == "proxycommand":
-            words = [match[2]]
         if keyword == "match":
             yield "Match all"  # whether it matches is unknown
         is_unsupported = (
             (keyword in _SINGLE and len(words) != 1)
             or (keyword in ("include", "match", "canonicalizehostname") and words != ["no"])
             or (keyword == "port" and not words[0].isdecimal())
-            or (keyword in (*_SINGLE, "proxycommand") and any(map(_TOKENS.search, words)))
+            or (keyword in _SINGLE and any(map(_TOKENS.search, words)))
         )
         if is_unsupported:
             yield f"{_REFUSED} {path}:{number}: {match[0]!r} is not supported"
