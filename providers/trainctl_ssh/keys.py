@@ -135,9 +135,9 @@ def locate_with_own_key(
     if following and following == recorded:
         return located
     with closing(connect(node)) as transport:
-        following = _run_as_root(transport, node, _MAKE_KEY)
+        following = run_as_root(transport, node, _MAKE_KEY, "replace the host key")
         record(NEXT_HOST_KEY, following)
-        _run_as_root(transport, node, _USE_KEY)
+        run_as_root(transport, node, _USE_KEY, "replace the host key")
     record(HOST_KEY, following)
     return _with_key(located, following)
 
@@ -146,12 +146,13 @@ def _with_key(node: Node, key: str) -> Node:
     return replace(node, details={**node.details, "host_key": key})
 
 
-def _run_as_root(transport: Transport, node: Node, script: str) -> str:
+def run_as_root(transport: Transport, node: Node, script: str, purpose: str) -> str:
+    """Run a script as root and return its output; NodeError "cannot ``purpose``" if it fails."""
     sudo = () if node.details.get("user") == "root" else ("sudo", "-n")
     output = transport.run([*sudo, "sh", "-c", script], timeout=60)
     if output.exit_code != 0:
         raise NodeError(
-            f"cannot replace the host key of {node.id}",
+            f"cannot {purpose} on {node.id}",
             printable_tail(output.stderr) or "The login user must be allowed to use sudo.",
         )
     return output.stdout.decode().strip()

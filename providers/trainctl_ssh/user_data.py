@@ -10,27 +10,54 @@ from trainctl.plugin_api.provider import duration_schema
 from trainctl_ssh.keys import KeyPair
 
 BOOT_TIMEOUT = duration_schema(
-    "Time for a machine to boot; it turns itself off if trainctl has not logged in by then.", "15m"
+    "Time for a machine to boot; it turns itself off if it is not set up by then.", "15m"
 )
 IDLE_TIMEOUT = duration_schema("Time without runs after which a machine turns itself off.", "30m")
 LOGIN_MARKER = "/var/lib/trainctl/login"
 """File that the first login creates."""
-_BOOT_TIMER = """\
+LOGIN_USER = f"$(stat -c %U {LOGIN_MARKER} 2>/dev/null)"
+"""A login user that is not known beforehand: the one that has logged in."""
+_ROOT = "user={user}; root=$(getent passwd $user | cut -d: -f6)/.cache/trainctl"
+_BOOT_TIMER = f"""\
 mkdir -p /var/lib/trainctl && chmod 1777 /var/lib/trainctl
-[ -e {marker} ] || (setsid sh -c 'sleep {seconds}; [ -e {marker} ] || shutdown -h now' </dev/null >/dev/null 2>&1 &)
+(setsid sh -c 'sleep {{seconds}}; {_ROOT}; [ -e "$root/at_boot" ] || shutdown -h now' </dev/null >/dev/null 2>&1 &)
 """
-_EACH_BOOT = """\
+"""Ends a machine on which no client has started the idle watch, also one that logged in and was killed then."""
+_EACH_BOOT = f"""\
 #!/bin/sh
-user={user}; root=$(getent passwd $user | cut -d: -f6)/.cache/trainctl
-{script}# Watch for idle time again.
+{_ROOT}
+{{script}}# Watch for idle time again.
 [ ! -e "$root/at_boot" ] || su -s /bin/sh -c "sh '$root/at_boot'" $user
 """
-BOOT_WAIT = """\
-if [ -d /var/lib/cloud ]; then until [ -e /var/lib/cloud/instance/boot-finished ]; do sleep 1; done; fi
-touch "$1" 2>/dev/null
+_HOOK = "/var/lib/cloud/scripts/per-boot/trainctl"
+_UNIT = "/etc/systemd/system/trainctl.service"
+NOT_WATCHED = 3
+FIRST_LOGIN = f"""\
+if [ -d /var/lib/cloud ] && [ ! -e /run/cloud-init/disabled ]; then
+    until [ -e /var/lib/cloud/instance/boot-finished ]; do sleep 1; done
+fi
+touch {LOGIN_MARKER} 2>/dev/null
+[ -e {_HOOK} ] || [ -e {_UNIT} ] || [ ! -d /run/systemd/system ] || exit {NOT_WATCHED}
 exit 0
 """
-"""Script that waits until cloud-init has run, then creates the file in its argument."""
+"""Script that waits until cloud-init has run; exits with ``NOT_WATCHED`` if user data didn't start the watch at boot."""
+WATCH_AT_BOOT = f"""\
+set -e; unit={_UNIT}
+cat >$unit.new <<END
+[Unit]
+Description=Watch of trainctl, which turns an idle machine off
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+User=${{SUDO_USER:-root}}
+ExecStart=/bin/sh -c 'exec sh ~/.cache/trainctl/at_boot'
+END
+mkdir -p ${{unit%/*}}/multi-user.target.wants
+ln -sf ../trainctl.service ${{unit%/*}}/multi-user.target.wants/trainctl.service
+mv $unit.new $unit
+"""
+"""Script by which root starts the watch at each boot, on a machine without user data."""
 
 
 def shutdown_command(user: str) -> tuple[str, ...]:
@@ -46,12 +73,15 @@ def each_boot(user: str, script: str = "") -> str:
 def user_data(
     user: str, login: KeyPair, host: KeyPair, boot_timeout: float, script: str = ""
 ) -> str:
-    """Return a cloud-config; equal arguments give equal text. ``script`` is that of ``each_boot``."""
-    timer = _BOOT_TIMER.format(marker=LOGIN_MARKER, seconds=int(boot_timeout))
+    """Return a cloud-config; equal arguments give equal text. ``script`` is that of ``each_boot``.
+
+    ``user`` may be ``LOGIN_USER``.
+    """
+    timer = _BOOT_TIMER.format(user=user, seconds=int(boot_timeout))
     config: dict[str, Any] = {
         "ssh_keys": {"ed25519_private": host.private, "ed25519_public": host.public},
         "ssh_authorized_keys": [f"{login.public} trainctl"],
-        "disable_root": user != "root",
+        "disable_root": user not in ("root", LOGIN_USER),
         "bootcmd": [["sh", "-c", timer]],
         "write_files": [
             {

@@ -1,15 +1,13 @@
-"""Keys of the aws provider, read by OpenSSH and cryptography."""
+"""Keys of machines, read by OpenSSH and cryptography."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import yaml
 from cryptography.hazmat.primitives import serialization
 
 from trainctl_ssh.keys import derive_host_key, ensure_login_key, key_pair
-from trainctl_ssh.user_data import user_data
 
 
 def test_a_key_file_is_one_of_openssh() -> None:
@@ -39,17 +37,3 @@ def test_host_keys_differ_by_launch_and_login_key(tmp_path: Path) -> None:
     keys = {derive_host_key(first, "1"), derive_host_key(first, "2"), derive_host_key(second, "1")}
     assert len(keys) == 3
     assert derive_host_key(first, "1") in keys
-
-
-def test_user_data_is_a_small_cloud_config_without_the_login_secret() -> None:
-    """EC2 allows 16 KiB."""
-    login, host = key_pair(b"l" * 32), key_pair(b"h" * 32)
-    text = user_data("ubuntu", login, host, 900)
-    config = yaml.safe_load(text)
-
-    assert text.startswith("#cloud-config\n")
-    assert len(text) < 8_000
-    assert config["ssh_keys"]["ed25519_private"] == host.private
-    assert config["ssh_authorized_keys"] == [f"{login.public} trainctl"]
-    assert login.private.splitlines()[2] not in text
-    assert "sleep 900" in config["bootcmd"][0][2]
