@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,12 +102,6 @@ class MirrorSite:
         if self.scheme == "node" and self.url.count("/") == 2:
             return not before.url.startswith(f"{self.url}/")
         return self != before
-
-    @property
-    def options(self) -> str:
-        """Command line options that select this mirror."""
-        endpoint = ("--endpoint-url", self.endpoint) if self.endpoint else ()
-        return shlex.join(["--url", self.url, *endpoint])
 
     @property
     def outputs(self) -> dict[str, str]:

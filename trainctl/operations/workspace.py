@@ -251,7 +251,7 @@ class Workspace:
         return MirrorSite(unquote(url).rstrip("/"))
 
     def mirror_at(self, site: MirrorSite) -> Mirror:
-        """Open a previous mirror; StorageError if it no longer exists."""
+        """Open another mirror; StorageError if it does not exist."""
         from trainctl.operations import mirrors
 
         if not mirrors.is_present(site.url):
@@ -373,7 +373,6 @@ class Workspace:
             secrets=self.secrets,
             context=context,
             checkpoints=self.checkpoints,
-            mirror_at=self.mirror_at,
             delete_checkpoints=delete_checkpoints,
         )
 

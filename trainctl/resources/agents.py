@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # what most commands don't need isn't loaded
 
     from trainctl.inputs.checkpoints import CheckpointAccess
     from trainctl.model.address import Address
-    from trainctl.model.delivery import MirrorSite
     from trainctl.plan.placement import PlannedRun
     from trainctl.plugin_api.scheduler import SchedulesJobs
     from trainctl.secrets.resolver import SecretResolver
@@ -189,8 +188,6 @@ class Services:
     secrets: SecretResolver
     context: ProjectContext
     checkpoints: CheckpointAccess
-    mirror_at: Callable[[MirrorSite], Mirror]
-    """Open a recorded mirror that is no longer the manifest's."""
     delete_checkpoints: bool = False
     planned: Mapping[Address, PlannedRun] = field(default_factory=dict)
     """The planned placement of new runs."""

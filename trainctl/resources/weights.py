@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainctl.apply.step import ApplyStep, MayStop
 from trainctl.base.lazy_dataclass import replace
-from trainctl.base.listing import Listing, ResolvedSource
+from trainctl.base.listing import ResolvedSource
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import (
     SourceError,
@@ -19,10 +19,9 @@ from trainctl.errors import (
     SourceNotFound,
     StalePlan,
     TrainctlError,
-    UnknownOnNode,
 )
 from trainctl.ledger.state import Intent, Lookup, RecordedResource, origin_of
-from trainctl.model.delivery import MirroringRecord, MirrorSite
+from trainctl.model.delivery import MirroringRecord
 from trainctl.model.source_uri import BUCKETS, parse_source
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.plan.values import Observation
@@ -101,9 +100,9 @@ class WeightsHandler:
             step.progress(reason, 0, 0)
             step.spend_on_mirror(reason)
 
-        def ingest() -> Listing:
+        try:
             with explaining_denials(credential):
-                return store.ingest(
+                listing = store.ingest(
                     resolved,
                     upstream,
                     reference,
@@ -111,9 +110,6 @@ class WeightsHandler:
                     cancelled=step.cancelled,
                     waiting=report_wait,
                 )
-
-        try:
-            listing = ingest()
         except (SourceMismatch, SourceNotFound) as error:
             request = SourceRequest(step.weights_spec, self._context.directory)
             if request.uri.has_commits or request.weights.sha256:  # immutable
@@ -123,9 +119,6 @@ class WeightsHandler:
                 if current.pin != resolved.pin:
                     raise self._source_changed(step, resolved, current) from error
             raise
-        if self._drop_old_reference(step):
-            # The old URL may be the same mirror, and the reference the one written above.
-            listing = ingest()
         version: dict[str, Any] = {
             "revision": resolved.revision,
             "pin": resolved.pin,
@@ -198,29 +191,6 @@ class WeightsHandler:
     def delete(self, step: ApplyStep) -> None:
         """Drop the reference; `mirror gc` deletes the files once unreferenced."""
         self._mirror.store.drop_reference(self._context.lineage, _origin(step))
-        self._drop_old_reference(step)
-
-    def _drop_old_reference(self, step: ApplyStep) -> bool:
-        """Drop the reference in the previous mirror, if any; return whether it existed."""
-        outputs = step.recorded.outputs if step.recorded else {}
-        if not outputs.get("mirror"):
-            return False
-        before = MirrorSite("").of(outputs)
-        try:
-            here = site_of(self._mirror)
-            before = here.of(outputs)
-            if before == here:
-                return False
-            return self._services.mirror_at(before).store.drop_reference(
-                self._context.lineage, _origin(step)
-            )
-        except UnknownOnNode:
-            return False
-        except TrainctlError as error:
-            step.notify(
-                f"blobs of this project in the mirror {before} are kept: {error.summary}. To delete them when the mirror is reachable, 30 days after their last use: trainctl mirror gc {before.options} --drop-unused 30d"
-            )
-            return False
 
     def undo(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Do nothing: the bytes stay in the mirror for later copies, until ``mirror gc``."""
