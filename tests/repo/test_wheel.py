@@ -84,7 +84,7 @@ def test_nothing_generic_lands_in_site_packages(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {
-        "trainctl", "trainctl_schemas", "trainctl_state", "trainctl_aws", "trainctl_local", "trainctl_slurm", "trainctl_ssh",
+        "trainctl", "trainctl_schemas", "trainctl_state", "trainctl_aws", "trainctl_local", "trainctl_slurm", "trainctl_ssh", "trainctl_terraform",
     }  # fmt: skip
     assert [name for name in names if name.endswith(".md")] == ["trainctl/errors.md"]
     examples = {

@@ -171,7 +171,8 @@ _POLICY: _Keys = {
 }
 _WAIVER: _Keys = {"policy": _text_of, "until": _day, "reason": _text_of}
 _LABELS = frozenset({"secret", "name", "level", "message"})
-TABLES = {"allow": _ALLOW, "policy": _POLICY, "waiver": _WAIVER}
+_TERRAFORM: _Keys = {"modules": _list_of(_text_of)}
+TABLES = {"allow": _ALLOW, "policy": _POLICY, "waiver": _WAIVER, "terraform": _TERRAFORM}
 """Keys and parsers of each kind of entry."""
 
 
@@ -209,7 +210,12 @@ class _TrustFileReader:
             PlanPolicy(str(node.where), waiver=waivers.get(values.get("name", "")), **values)
             for node, values in policies
         )
-        return Trust(file, tuple(allowed), tuple(limits))
+        modules = [
+            source
+            for _, values in self._entries(root, "terraform", needed=("modules",))
+            for source in values["modules"]
+        ]
+        return Trust(file, tuple(allowed), tuple(limits), tuple(modules))
 
     def _entries(
         self, root: ManifestNode, table: str, needed: Collection[str] = ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 from trainctl.base.lazy_dataclass import dataclass
@@ -193,6 +194,8 @@ class Trust:
     file: str
     allowed: tuple[AllowEntry, ...] = ()
     policies: tuple[PlanPolicy, ...] = ()
+    modules: tuple[str, ...] = ()
+    """Patterns of modules that may be run, as a manifest names them, or of absolute paths."""
 
     def may_send(self, secret: str, to: SecretDestination) -> bool:
         """Whether a secret may be sent to a host."""
@@ -235,6 +238,19 @@ class Trust:
                 f"secret {secret!r} reads a file outside the manifest's directory",
                 f"Store the file next to the manifest (and exclude it from git), or use the environment: {{from: env}}. To allow the file, {self._advice(secret, 'allow_paths_outside_project = true')}",
                 code="secret-outside-project",
+            )
+
+    def require_module(self, source: str, path: str = "") -> None:
+        """Raise PermissionDenied unless a module may be run; ``path`` is its directory relative to the manifest.
+
+        ``./../X`` is no other name of a directory: of local modules only ``path`` counts.
+        """
+        named = path or source
+        if not any(fnmatchcase(named, pattern) for pattern in self.modules):
+            raise PermissionDenied(
+                f"module {named} is not run: it runs programs on this computer",
+                f"If you trust it and its later versions, add to {self.file}:\n\n    [[terraform]]\n    modules = [{json.dumps(named)}]",
+                code="untrusted-module",
             )
 
     def _of(self, secret: str) -> list[AllowEntry]:

@@ -21,6 +21,7 @@ from trainctl.plugin_api import discovery
 from trainctl.plugin_api.state import FIRST_BATCH, StateLog
 
 if TYPE_CHECKING:  # slow to import
+    from trainctl.base.objects import ObjectStore
     from trainctl.buckets.bucket import BucketObjects
     from trainctl.encryption.keys import EncryptionKeys
     from trainctl.encryption.sealed_log import SealedLog
@@ -40,6 +41,17 @@ def open_state(
     """Open the state of a URL; ``declared`` is the manifest's, with credentials for its scheme."""
     objects = _objects(url, declared, secrets, environ) if is_in_bucket(url) else None
     return discovery.open_state(url, objects)
+
+
+def open_objects(
+    url: str, declared: StoreLocation, secrets: SecretResolver, environ: Mapping[str, str]
+) -> ObjectStore:
+    """Return the objects at the URL of a state; UsageError if it is neither a directory nor a bucket."""
+    if is_in_bucket(url):
+        return _objects(url, declared, secrets, environ)
+    from trainctl.store.objects import DirectoryObjects
+
+    return DirectoryObjects(directory_of(url, "state"))
 
 
 def location_at(url: str, declared: StoreLocation) -> StoreLocation:

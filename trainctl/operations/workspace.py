@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from trainctl.manifest.files import PinnedFile
     from trainctl.model.delivery import MirrorSite
     from trainctl.plan.values import Plan
+    from trainctl.plugin_api.project import ProjectAccess
     from trainctl.resources.agents import Agents, Services
     from trainctl.secrets.resolver import SecretResolver
     from trainctl.weights.mirrors import Mirror
@@ -398,8 +399,33 @@ class Workspace:
             if name not in self._providers:
                 provider = self._providers[name] = discovery.load_provider(name)
                 provider.set_confirm(self._confirm)
+                if hasattr(provider, "set_project"):
+                    provider.set_project(self._project())
                 self._stack.callback(provider.close)
             return self._providers[name]
+
+    def _project(self) -> ProjectAccess:
+        from trainctl.operations.records import open_records
+        from trainctl.plugin_api.project import ProjectAccess
+
+        def require_module(source: str) -> None:
+            settings, path = self.settings, ""
+            if source.startswith(("./", "../", "/")):
+                place = (settings.directory / source).resolve()
+                inside = place.is_relative_to(settings.directory.resolve())
+                path = (
+                    f"./{place.relative_to(settings.directory.resolve())}" if inside else str(place)
+                )
+            if settings.untrusted:
+                raise PermissionDenied(f"module {source} is not run for an untrusted plan")
+            self.trust.require_module(source, path)
+
+        return ProjectAccess(
+            directory=self.settings.directory,
+            records=lambda: open_records(self),
+            secret=lambda name: self.secrets.value(name),
+            require_module=require_module,
+        )
 
     @cached_property
     def _state_url(self) -> str | None:

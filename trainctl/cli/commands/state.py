@@ -25,6 +25,7 @@ from trainctl.ledger.planned_edits import StateEdits
 from trainctl.ledger.renaming import renames
 from trainctl.ledger.usage import run_usage, usage_rows
 from trainctl.model.address import Address
+from trainctl.operations.records import copy_records
 from trainctl.operations.states import rekey
 from trainctl.views.state import (
     LEASE_COLUMNS,
@@ -219,6 +220,7 @@ def migrate_command(
             left = abort_migration(old, workspace.ledger_at)
             session.output.print(f"The state is at {old.url} again. {left} can't be used any more.")
             return 0
+        copy_records(workspace, old.url, url)
         entries = migrate(old, workspace.ledger_at(url))
     session.output.print(f"Moved the state ({entries} entries) from {old.url} to {url}.")
     session.output.note(f"Write in the manifest: state: {{url: {url}}}")
@@ -238,5 +240,6 @@ def rekey_command(
     with open_workspace(session) as workspace:
         ledger = workspace.ledger
         key = rekey(ledger, accept_older=accept_older)
+        copy_records(workspace, ledger.url, ledger.url)
     session.output.print(f"From now on, the state at {ledger.url} is encrypted with key {key}.")
     return 0

@@ -19,6 +19,7 @@ EXAMPLES: Mapping[str, str] = {
     "torchrun": "DistributedDataParallel on two SSH hosts, started by torchrun",
     "sweep": "A matrix of settings, two runs at a time, then the best of them",
     "slurm": "A run on two nodes of a Slurm cluster",
+    "terraform": "Machines of any cloud, by a Terraform or OpenTofu module",
 }
 _MANIFEST = "trainctl.yaml"
 _MOST_HOSTS = 8

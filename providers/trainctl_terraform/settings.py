@@ -1,0 +1,171 @@
+"""Settings of a cluster, and the output of its module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainctl.base.json import JsonObject
+from trainctl.base.lazy_dataclass import dataclass, field, fields
+from trainctl.base.lazy_pattern import compile_lazily
+from trainctl.base.units import parse_duration
+from trainctl.errors import NodeError
+from trainctl.plugin_api.provider import (
+    IDLE_TIMEOUT_SECONDS,
+    ClusterSettings,
+    SettingsProblem,
+    integer_schema,
+    text_schema,
+)
+from trainctl_ssh.user_data import BOOT_TIMEOUT, IDLE_TIMEOUT
+
+OWN_INPUTS = ("name", "key", "public_key", "user_data")
+"""Inputs of a module that trainctl sets."""
+_IDENTIFIER = r"^[A-Za-z_][A-Za-z0-9_-]*$(?!\n)"
+_COMMIT = compile_lazily(r"[?&]ref=[0-9a-f]{40}(&|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class TerraformSettings:
+    """Settings of one cluster; durations in seconds. ``secrets``: names of secrets by variable."""
+
+    module: str
+    version: str = ""
+    program: str = ""
+    nodes: int = 1
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    gpus: int | None = None
+    boot_timeout: float = 900.0
+    idle_timeout: float = IDLE_TIMEOUT_SECONDS
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the module is a directory of this machine."""
+        return self.module.startswith(("./", "../", "/"))
+
+
+def schema() -> JsonObject:
+    """Return the JSON Schema of a cluster section, without the core's keys."""
+    names = {"pattern": _IDENTIFIER, "not": {"enum": list(OWN_INPUTS)}}
+    secret = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["secret"],
+        "properties": {"secret": {"type": "string", "description": "Name of a declared secret."}},
+    }
+    properties: dict[str, Any] = {
+        "module": text_schema(r"^[^\x00-\x20\x7f-][^\x00-\x20\x7f]*$(?!\n)", "TerraformModule of one machine: a directory (./infra/h100), git::https://…?ref=COMMIT, or a source of a registry."),
+        "version": text_schema(r"^[0-9][0-9A-Za-z.+-]*$(?!\n)", "Version of a module from a registry."),
+        "program": {"enum": ["tofu", "terraform"], "description": "TerraformProgram to run; default: tofu if it is installed, else terraform."},
+        "nodes": integer_schema("Number of machines.", default=1),
+        "variables": {"type": "object", "propertyNames": names, "description": "Inputs of the module, by name."},
+        "secrets": {"type": "object", "propertyNames": names, "additionalProperties": secret, "description": "Inputs of the module whose values are secrets: {NAME: {secret: SECRET}}. The module declares them as ephemeral."},
+        "gpus": integer_schema("Number of GPUs that jobs may use; default: all that the machine reports.", minimum=0),
+        "boot_timeout": BOOT_TIMEOUT,
+        "idle_timeout": IDLE_TIMEOUT,
+    }  # fmt: skip
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["module"],
+        "properties": properties,
+    }
+
+
+def read_settings(own: Mapping[str, Any]) -> TerraformSettings:
+    """Return the settings that the schema accepts."""
+    names = {each.name for each in fields(TerraformSettings)}
+    values = {name: value for name, value in own.items() if name in names}
+    for name in values.keys() & {"boot_timeout", "idle_timeout"}:
+        values[name] = parse_duration(values[name])
+    if "secrets" in values:
+        values["secrets"] = {name: each["secret"] for name, each in values["secrets"].items()}
+    return TerraformSettings(**values)
+
+
+def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
+    """Yield sources without a version, and inputs that are set twice."""
+    settings = read_settings(cluster.settings)
+    is_registry = (
+        not settings.is_local and "::" not in settings.module and "://" not in settings.module
+    )
+    if is_registry and not settings.version:
+        yield SettingsProblem(
+            ("version",), f"module {settings.module} has no version",
+            "Set version to an exact one, or write a directory as ./DIRECTORY.",
+        )  # fmt: skip
+    if settings.version and not is_registry:
+        yield SettingsProblem(
+            ("version",), "only modules of a registry have a version", "Remove version."
+        )
+    if not settings.is_local and not is_registry and not _COMMIT.search(settings.module):
+        yield SettingsProblem(
+            ("module",), f"module {settings.module} is not pinned",
+            "Add the commit: ?ref= and 40 hexadecimal digits.",
+        )  # fmt: skip
+    for name in sorted(settings.variables.keys() & settings.secrets.keys()):
+        yield SettingsProblem(
+            ("secrets", name), f"{name} is in variables and in secrets", "Remove one of them."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOutput:
+    """The output ``node`` of a module: a machine that ssh reaches."""
+
+    address: str
+    user: str
+    port: int = 22
+    host_key: str = ""
+    price_per_hour: float | None = None
+    jump: str = ""
+    ends: tuple[str, ...] = ()
+    """What ends the machine if no user returns: ``guest``, its own shutdown; ``provider``."""
+
+
+_FORMS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "address": (str, r"[A-Za-z0-9_:][A-Za-z0-9_.:-]*"),
+    "user": (str, r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"),
+    "port": (int, r"[1-9][0-9]{0,4}"),
+    "host_key": (str, r"[a-z][A-Za-z0-9@.-]* +[A-Za-z0-9+/]+=*( .*)?"),
+    "price_per_hour": ((int, float), r"[0-9].*"),
+    "jump": (str, r"[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*"),
+    "ends": (list, r"\[('(guest|provider)'(, )?)*\]"),
+}
+
+
+def read_output(state: Mapping[str, Any], node: str) -> MachineOutput | None:
+    """Return the output of a state; None without one, NodeError if it is not a machine."""
+    value = ((state.get("outputs") or {}).get("node") or {}).get("value")
+    if value is None:
+        return None
+    problem = _problem(value)
+    if problem:
+        raise NodeError(
+            f"the module's output node of {node} is invalid: {problem}",
+            "It must be an object with address and user, and may have port, host_key, price_per_hour, jump and ends.",
+            code="terraform-output",
+        )
+    known = {name: each for name, each in value.items() if name in _FORMS and each is not None}
+    if "host_key" in known:
+        known["host_key"] = " ".join(known["host_key"].split()[:2])
+    return MachineOutput(**{**known, "ends": tuple(known.get("ends", ()))})
+
+
+def _problem(value: Any) -> str:
+    if not isinstance(value, dict):
+        return "it is not an object"
+    for name, (kind, form) in _FORMS.items():
+        found = value.get(name)
+        if found is None:
+            if name in ("address", "user"):
+                return f"{name} is missing"
+        elif (
+            not isinstance(found, kind)
+            or isinstance(found, bool)
+            or not re.fullmatch(form, str(found))
+        ):
+            return f"{name} has an invalid value"
+    return ""

@@ -1,0 +1,81 @@
+"""The terraform provider against the suites, with Terraform's engine and machines that are sshds of this computer."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.machines.sshd import require_sshd
+from tests.support.machines.terraform import LOOPBACK, write_terraform
+from trainctl.plugin_api.project import ProjectAccess
+from trainctl.plugin_api.provider import ClusterSettings, Node
+from trainctl.store.objects import MemoryObjects
+from trainctl.testing.machines import MachinesConformance, PlatformFaults
+from trainctl.testing.provider import ProviderConformance
+from trainctl_terraform import TerraformProvider
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory for all tests, with Terraform on PATH; its machines are ended."""
+    require_sshd()
+    place = tmp_path_factory.mktemp("terraform")
+    write_terraform(place / "bin")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("PATH", str(place / "bin"), prepend=":")
+        monkeypatch.setenv("XDG_DATA_HOME", str(place / "data"))
+        yield place
+    for machine in (place / "machines").glob("*"):
+        subprocess.run(["sh", LOOPBACK / "stop.sh"], env={"PLACE": str(machine)}, check=True)
+
+
+@pytest.fixture
+def provider(place: Path) -> Iterator[TerraformProvider]:
+    records = MemoryObjects()
+    with closing(TerraformProvider()) as provider:
+        provider.set_project(
+            ProjectAccess(place, lambda: records, "of {}".format, lambda source: None)
+        )
+        yield provider
+
+
+@pytest.fixture
+def cluster(place: Path) -> ClusterSettings:
+    variables = {"directory": str(place / "machines")}
+    return ClusterSettings("lab", {
+        "module": str(LOOPBACK), "program": "terraform", "nodes": 2, "variables": variables,
+    }, "lineage")  # fmt: skip
+
+
+class Terraform:
+    """The fixtures of this module, for suites."""
+
+    @pytest.fixture
+    def provider(self, provider: TerraformProvider) -> TerraformProvider:
+        return provider
+
+    @pytest.fixture
+    def cluster(self, cluster: ClusterSettings) -> ClusterSettings:
+        return cluster
+
+
+class TestTerraformProvider(Terraform, ProviderConformance):
+    """The suite for providers."""
+
+
+class TestTerraformMachines(Terraform, MachinesConformance):
+    """The suite for machines that are created."""
+
+    @pytest.fixture
+    def faults(self, place: Path) -> PlatformFaults:
+        def lose(node: Node) -> None:
+            machine = Path(node.root).parents[2]
+            subprocess.run(["sh", LOOPBACK / "stop.sh"], env={"PLACE": str(machine)}, check=True)
+
+        return PlatformFaults(lose)

@@ -1,0 +1,75 @@
+"""Settings of clusters by Terraform, and outputs of modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainctl.errors import NodeError, PermissionDenied
+from trainctl.model.trust import Trust
+from trainctl.plugin_api.provider import ClusterSettings
+from trainctl_terraform.module import root_module
+from trainctl_terraform.settings import find_problems, read_output, read_settings
+
+PINNED = f"git::https://git.example/infra?ref={'a' * 40}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"module": "acme/gpu/cloud"}, "has no version"),
+        ({"module": "./infra", "version": "1.0.0"}, "only modules of a registry"),
+        ({"module": "git::https://git.example/infra?ref=main"}, "is not pinned"),
+        ({"module": PINNED, "variables": {"a": 1}, "secrets": {"a": {"secret": "s"}}}, "a is in"),
+        ({"module": PINNED}, ""),
+        ({"module": "acme/gpu/cloud", "version": "1.0.0"}, ""),
+    ],
+)
+def test_modules_are_pinned_and_inputs_are_set_once(settings: Any, problem: str) -> None:
+    found = [item.summary for item in find_problems(ClusterSettings("lab", settings))]
+
+    assert [problem in text for text in found] == ([True] if problem else [])
+
+
+def test_values_of_the_manifest_are_no_templates_and_secrets_are_ephemeral() -> None:
+    settings = read_settings(
+        {
+            "module": "./m",
+            "variables": {"a": ["${file(1)}%{if}"]},
+            "secrets": {"t": {"secret": "s"}},
+        }
+    )
+    root = root_module(settings, "../m")
+
+    assert root["module"]["node"]["a"] == ["$${file(1)}%%{if}"]
+    assert root["module"]["node"]["t"] == "${var.secret_t}"
+    assert root["variable"]["secret_t"]["ephemeral"]
+
+
+@pytest.mark.parametrize(
+    ("node", "problem"),
+    [
+        ("10.0.0.1", "it is not an object"),
+        ({"user": "u"}, "address is missing"),
+        ({"address": "-oProxyCommand=x", "user": "u"}, "address has an invalid value"),
+        ({"address": "a", "user": "u", "port": True}, "port has an invalid value"),
+        ({"address": "a", "user": "u", "ends": ["host"]}, "ends has an invalid value"),
+    ],
+)
+def test_an_output_that_is_no_machine_is_refused(node: Any, problem: str) -> None:
+    with pytest.raises(NodeError, match=problem) as caught:
+        read_output({"outputs": {"node": {"value": node}}}, "gpu-0")
+
+    assert caught.value.code == "terraform-output"
+
+
+def test_modules_run_only_if_the_trust_file_allows_them() -> None:
+    """A directory counts by its path, however the manifest names it."""
+    trust = Trust("trust.toml", modules=("./infra/*", "git::https://git.example/*"))
+
+    trust.require_module("./infra/../infra/a", "./infra/a")
+    trust.require_module(PINNED)
+    for source, path in (("./infra/../b", "./b"), ("git::https://other.example/a", "")):
+        with pytest.raises(PermissionDenied, match="is not run"):
+            trust.require_module(source, path)
