@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, TypeVar
 
 from trainctl.base.lazy_dataclass import dataclass, field, replace
 from trainctl.manifest.files import ExtendedFile
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address, Kind, external
 from trainctl.model.diagnostics import Diagnostic, Position
 from trainctl.model.json_codec import OMIT_EMPTY, to_json
 from trainctl.model.specs.location import CheckpointsLocation, StoreLocation
@@ -51,7 +52,7 @@ class DesiredMoves:
     """``CLUSTER/NODE/RUN`` by the address of the job."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DesiredState:
     """The desired state; ``directory`` is that of the manifest."""
 
@@ -73,6 +74,11 @@ class DesiredState:
     sources_vary: bool = False
     """Whether sources of weights contain expressions, so that variables change them."""
 
+    @cached_property
+    def external(self) -> Mapping[Address, DesiredResource]:
+        """The resources that exist outside of the state."""
+        return external(self.resources)
+
     @property
     def state_url(self) -> str | None:
         """URL of the state; None is the default location."""
@@ -84,7 +90,7 @@ class DesiredState:
 
     def jobs(self) -> list[DesiredResource]:
         """All jobs."""
-        return [job for job in self.resources.values() if job.address.kind is Kind.JOB]
+        return [job for job in self.external.values() if job.address.kind is Kind.JOB]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from trainctl.base.lazy_dataclass import replace
@@ -11,6 +12,7 @@ from trainctl.errors import StateError
 from trainctl.ledger.state import Intent, RecordedResource, State
 from trainctl.model.address import Address
 from trainctl.model.json_codec import from_json, to_json
+from trainctl.model.json_text import JsonText, decoded, json_text
 from trainctl.model.specs.checks import DEFAULT_LIFECYCLE, JobLifecycle
 
 VERSION = 1
@@ -42,6 +44,58 @@ def state_to_json(state: State) -> dict[str, Any]:
     }
 
 
+def snapshot_to_json(state: State) -> dict[str, Any]:
+    """Convert a state to JSON for a snapshot: each resource is a row, its attributes are text."""
+    rows = [
+        [
+            str(address),
+            recorded.version,
+            state.versions.get(address),
+            *state.plans.get(address, ("", None)),
+            recorded.provider,
+            json_text(recorded.attributes),
+            recorded.outputs,
+            [str(needed) for needed in recorded.depends_on],
+            None if recorded.lifecycle == DEFAULT_LIFECYCLE else to_json(recorded.lifecycle),
+            recorded.key,
+        ]
+        for address, recorded in _by_address(state.resources)
+    ]
+    apart = state.versions.keys() - state.resources.keys()
+    versions = {address: state.versions[address] for address in apart}
+    plans = {address: state.plans[address] for address in state.plans.keys() - state.resources}
+    rest = replace(state, resources={}, versions=versions, plans=plans)
+    return {**state_to_json(rest), "resources": rows}
+
+
+def _read_rows(
+    rows: Iterable[list[Any]],
+    versions: dict[Address, int],
+    plans: dict[Address, tuple[str, int]],
+) -> dict[Address, RecordedResource]:
+    """Return the resources of a snapshot; add their versions and plans."""
+    resources: dict[Address, RecordedResource] = {}
+    shared: dict[tuple[str, int], tuple[str, int]] = {}
+    for text, version, count, plan, before, provider, attributes, outputs, needed, *more in rows:
+        lifecycle, key = more
+        address = Address.parse(text)
+        resources[address] = RecordedResource(
+            address,
+            sys.intern(provider),
+            JsonText(attributes),
+            outputs,
+            tuple(map(Address.parse, needed)),
+            DEFAULT_LIFECYCLE if lifecycle is None else from_json(JobLifecycle, lifecycle),
+            version,
+            key,
+        )
+        if count is not None:
+            versions[address] = count
+        if before is not None:
+            plans[address] = shared.setdefault((plan, before), (plan, before))
+    return resources
+
+
 def _records(records: Mapping[Address, RecordedResource]) -> list[dict[str, Any]]:
     return [
         {"address": str(address), "version": recorded.version, **recorded_to_json(recorded)}
@@ -68,41 +122,29 @@ def state_from_json(raw: Json) -> State:
             "not a state document: it has no version", "Use the output of trainctl state pull."
         )
     try:
-        # Most of a large state are records: their addresses, versions and plans are shared.
-        addresses: dict[str, Address] = {}
-        plans: dict[tuple[str, int], tuple[str, int]] = {}
-
-        def at(text: str) -> Address:
-            return addresses.get(text) or addresses.setdefault(text, Address.parse(text))
-
         open_intents = [intent_from_json(intent) for intent in raw.get("open_intents", ())]
         orphans: dict[Address, tuple[Intent, ...]] = {}
         for each in raw.get("orphaned_intents", ()):
             orphan = intent_from_json(each)
             orphans[orphan.address] = (*orphans.get(orphan.address, ()), orphan)
+        versions = _by_parsed(raw.get("versions", {}))
+        plans = {at: (plan, seen) for at, (plan, seen) in _by_parsed(raw.get("plans", {})).items()}
+        records = raw["resources"]
+        has_rows = bool(records) and isinstance(records[0], list)
         return State(
             lineage=raw["lineage"],
             serial=raw["serial"],
             position=raw.get("position", 0),
-            resources={
-                (address := at(record["address"])): recorded_from_json(record, address)
-                for record in raw["resources"]
-            },
+            resources=_read_rows(records, versions, plans) if has_rows else _recorded(records),
             open_intents={intent.address: intent for intent in open_intents},
-            versions={at(text): count for text, count in raw.get("versions", {}).items()},
-            plans={
-                at(text): plans.setdefault(plan, plan)
-                for text, (digest, before) in raw.get("plans", {}).items()
-                for plan in [(digest, before)]
-            },
+            versions=versions,
+            plans=plans,
             orphaned_intents=orphans,
             approved={
-                at(text): (values, plan) for text, (values, plan) in raw.get("approved", {}).items()
+                at: (values, plan)
+                for at, (values, plan) in _by_parsed(raw.get("approved", {})).items()
             },
-            forgotten={
-                (address := at(record["address"])): recorded_from_json(record, address)
-                for record in raw.get("forgotten", ())
-            },
+            forgotten=_recorded(raw.get("forgotten", ())),
             moved_to=raw.get("moved_to", ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -111,6 +153,17 @@ def state_from_json(raw: Json) -> State:
             "Restore the state from a backup. Nothing was changed.",
             code="state-corrupt",
         ) from error
+
+
+def _by_parsed(values: Mapping[str, Any]) -> dict[Address, Any]:
+    return {Address.parse(text): value for text, value in values.items()}
+
+
+def _recorded(records: Iterable[Json]) -> dict[Address, RecordedResource]:
+    return {
+        (address := Address.parse(record["address"])): recorded_from_json(record, address)
+        for record in records
+    }
 
 
 Json = Mapping[str, Any]
@@ -135,7 +188,7 @@ def recorded_to_json(recorded: RecordedResource) -> dict[str, Any]:
     """Convert a resource to JSON without address and version."""
     return {
         "provider": recorded.provider,
-        "attributes": recorded.attributes,
+        "attributes": decoded(recorded.attributes),
         "outputs": recorded.outputs,
         "depends_on": [str(address) for address in recorded.depends_on],
         "lifecycle": _DEFAULT_LIFECYCLE

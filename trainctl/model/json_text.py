@@ -35,9 +35,9 @@ class JsonText(Mapping[str, Any]):
         return len(self._decoded)
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, dict) and _encode(other) == self._text:
+        if isinstance(other, JsonText | dict) and json_text(other) == self._text:
             return True  # usual, and faster than to decode it
-        return isinstance(other, Mapping) and self._decoded == dict(other)
+        return isinstance(other, Mapping) and self._decoded == decoded(other)
 
     def __str__(self) -> str:
         return self._text
@@ -46,3 +46,8 @@ class JsonText(Mapping[str, Any]):
 def json_text(value: Mapping[str, Any]) -> str:
     """Return an object as JSON with its characters as they are."""
     return str(value) if isinstance(value, JsonText) else _encode(value)
+
+
+def decoded(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object as a dict, which the JSON encoder takes."""
+    return value._decoded if isinstance(value, JsonText) else dict(value)

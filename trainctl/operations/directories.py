@@ -39,7 +39,7 @@ def own_directories(
     declared = [_path(url) for url in urls if url and url.startswith(_FILE)]
     caches = [
         Path(tier.dir)
-        for resource in desired.resources.values()
+        for resource in desired.external.values()
         for tier in (
             (resource.cache_spec,)
             if resource.address.kind is Kind.CACHE

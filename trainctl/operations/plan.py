@@ -14,7 +14,7 @@ from trainctl.ledger.planned_edits import NO_EDITS, StateEdits, plan_edits
 from trainctl.ledger.renaming import renames
 from trainctl.ledger.state import ORIGIN, RecordedResource, State
 from trainctl.model.action import Action
-from trainctl.model.address import STATE_ONLY_KINDS, Address, Kind
+from trainctl.model.address import Address, Kind
 from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.operations.mirrors import is_present
@@ -157,7 +157,7 @@ def _with_contents(
     digests = {tree.digest for tree in plan.code.values()}
     files = {key: item for key, item in code.files.items() if key in digests}
     plan = replace(plan, code_files=files, var_files=tuple(map(str, workspace.settings.var_files)))
-    if not (plan.images or any(change.acts for change in plan.changes)):
+    if not (plan.images or plan.has_changes):
         return plan
     from trainctl.operations.contents import with_contents  # slow to load
 
@@ -169,7 +169,8 @@ def _survey_weights(
 ) -> tuple[WeightsSurveyResult, MirrorSurveyResult]:
     weights = WeightsSurveyResult()
     if not options.destroy:
-        among = planned_addresses(workspace.desired, state, options)
+        has_weights = bool(workspace.source_requests)
+        among = planned_addresses(workspace.desired, state, options) if has_weights else ()
         weights = survey_weights(workspace, state, survey, among)
     mirror = weights.mirror
     skips_mirror = survey.offline and is_remote(workspace.mirror)
@@ -275,9 +276,9 @@ def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Addres
         except NodeError as failure:
             return Observation(ResourceStatus.UNREACHABLE, detail=failure.summary)
 
-    resources = state.resources.values()
+    resources = state.external.values()
     jobs = [resource for resource in resources if resource.address.kind is Kind.JOB]
-    apart = {Kind.JOB, Kind.WEIGHTS, *STATE_ONLY_KINDS}
+    apart = (Kind.JOB, Kind.WEIGHTS)
     others = [item for item in resources if item.address.kind not in apart]
     with ThreadPoolExecutor(parallelism, thread_name_prefix="read") as pool:
         runs = pool.submit(observe_jobs, RunControl(workspace.agents, state.resources.get), jobs)
@@ -290,7 +291,7 @@ def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Addres
 def observe_mirrored(state: State, mirror: MirrorSurveyResult) -> dict[Address, Observation]:
     """Observe recorded weights by a survey of the mirror."""
     observed: dict[Address, Observation] = {}
-    for address, weights in state.resources.items():
+    for address, weights in state.external.items():
         if address.kind is not Kind.WEIGHTS:
             continue
         if mirror.problem is not None:

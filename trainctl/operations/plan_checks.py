@@ -45,7 +45,7 @@ def unsupported(desired: DesiredState) -> Iterator[Diagnostic]:
             "Use file:///DIRECTORY or s3://BUCKET/PREFIX (with endpoint_url for other S3-compatible servers).",
             code="unsupported",
         )
-    for resource in desired.resources.values():
+    for resource in desired.external.values():
         if resource.address.kind is Kind.CLUSTER:
             if resource.provider not in providers:
                 yield error(
@@ -109,7 +109,8 @@ def _with_secrets(
     """Yield the resources that contain the value of a secret."""
     remaining = iter(resources)
     while batch := list(islice(remaining, _CHECKED_AT_ONCE)):
-        text = "\n".join(f"{item.address} {json_text(item.attributes)}" for item in batch)
+        texts = ((item.address, json_text(item.attributes)) for item in batch)
+        text = "\n".join(f"{address.name} {address.key} {values}" for address, values in texts)
         if redact(text) == text:
             continue
         if len(batch) == 1:

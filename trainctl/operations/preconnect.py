@@ -40,18 +40,18 @@ def connect(workspace: Workspace, state: State, options: SurveyOptions) -> None:
 
     used = {
         item.attributes.get("cluster")
-        for address, item in state.resources.items()
+        for address, item in state.external.items()
         if address.kind in _NODE_USERS
     }
     urls = {
         str(item.outputs.get("mirror", ""))
-        for address, item in state.resources.items()
+        for address, item in state.external.items()
         if address.kind is Kind.WEIGHTS
     }
     with contextlib.suppress(TrainctlError):
         nodes = (
             (cluster.provider, node)
-            for address, cluster in state.resources.items()
+            for address, cluster in state.external.items()
             if address.kind is Kind.CLUSTER
             and (address.name in used or not workspace.agents.shares_disk(cluster.provider))
             for node in nodes_of(cluster)

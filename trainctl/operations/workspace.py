@@ -301,7 +301,7 @@ class Workspace:
 
         return {
             address: SourceRequest(resource.weights_spec, self.settings.directory)
-            for address, resource in self.desired.resources.items()
+            for address, resource in self.desired.external.items()
             if address.kind is Kind.WEIGHTS
         }
 

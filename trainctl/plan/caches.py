@@ -113,7 +113,7 @@ def _cache_on_other_cluster(
     project, cluster = job.job_spec.project, job.job_spec.cluster
     caches = [
         recorded
-        for address, recorded in sorted(inputs.state.resources.items())
+        for address, recorded in sorted(inputs.state.external.items())
         if address.kind is Kind.CACHE and recorded.cache_spec.project == project
     ]
     if not caches or any(cache.cache_spec.cluster == cluster for cache in caches):

@@ -84,14 +84,15 @@ def change_dependencies(
     Dependencies come before a change, dependants before a removal.
     """
     waits: dict[Address, set[Address]] = {}
+    removed = {address for address, change in changes.items() if change.action in REMOVES}
     for address, change in changes.items():
-        removes = change.action in REMOVES
+        removes = address in removed
         for needed in () if removes else (*change.depends_on, *change.waits_for):
-            if needed in changes and changes[needed].action not in REMOVES:
+            if needed in changes and needed not in removed:
                 waits.setdefault(address, set()).add(needed)
-        record = recorded.get(address)
+        record = recorded.get(address) if removed else None
         for needed in record.depends_on if record else change.depends_on if removes else ():
-            if needed in changes and changes[needed].action in REMOVES and needed != address:
+            if needed in removed and needed != address:
                 waits.setdefault(needed, set()).add(address)
     return waits
 
@@ -107,6 +108,8 @@ def planned_addresses(
 def expand_matrix_names(inputs: PlanInputs) -> PlanOptions:
     """Expand names of matrices in the options to all of their jobs."""
     options, state = inputs.options, inputs.state
+    if not (options.targets or options.excludes or options.replace or options.run):
+        return options
     known = {*inputs.desired.resources, *state.resources, *state.open_intents}
     jobs: dict[Address, list[Address]] = {}
     for address in sorted(filter(lambda address: address.key is not None, known), key=Address.rank):
@@ -129,18 +132,15 @@ def expand_matrix_names(inputs: PlanInputs) -> PlanOptions:
 
 def select_addresses(inputs: PlanInputs) -> list[Address]:
     """Return the sorted addresses to plan; jobs of a matrix in their declared order."""
-    positions = {address: place for place, address in enumerate(inputs.desired.resources)}
-
-    def rank(address: Address) -> tuple[int, str, int, str]:
-        kind, name, key = address.rank()
-        return kind, name, positions.get(address, len(positions)), key
-
-    return sorted(_selected(inputs), key=rank)
+    selected, declared = _selected(inputs), inputs.desired.resources
+    others = sorted((each for each in selected if each not in declared), key=Address.rank)
+    listed = [*(each for each in declared if each in selected), *others]
+    return sorted(listed, key=lambda address: address.rank()[:2])
 
 
 def _selected(inputs: PlanInputs) -> set[Address]:
     options, state = inputs.options, inputs.state
-    desired = {} if options.destroy else dict(inputs.desired.resources)
+    desired = {} if options.destroy else inputs.desired.resources
     everything = {*desired, *state.resources, *state.open_intents, *state.orphaned_intents}
     if options.refresh_only:
         everything = set(state.resources)

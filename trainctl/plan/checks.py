@@ -266,7 +266,7 @@ def _unknown(address: Address, label: str, known: Iterable[Address]) -> Diagnost
 
 def _live_runs(inputs: PlanInputs) -> Iterator[tuple[Address, RunRecord]]:
     """Yield live runs: the newest of each recorded job and all unrecorded ones."""
-    jobs = {address for address in inputs.state.resources if address.kind is Kind.JOB}
+    jobs = {address for address in inputs.state.external if address.kind is Kind.JOB}
     for address in sorted(jobs | inputs.unrecorded_runs.keys()):
         recorded, observed = inputs.state.resources.get(address), inputs.observed.get(address)
         records = merge_observed_outputs(recorded, observed).get("runs") or ()

@@ -55,7 +55,7 @@ def quarantined(cluster: RecordedResource) -> dict[str, QuarantineEntry]:
 def quarantined_nodes(state: State) -> dict[str, str]:
     """Return the reasons of all quarantined nodes by id, with those to be quarantined."""
     reasons = lost_nodes(state)
-    for address, cluster in state.resources.items():
+    for address, cluster in state.external.items():
         if address.kind is Kind.CLUSTER:
             reasons |= {node: entry.reason for node, entry in quarantined(cluster).items()}
     return reasons
@@ -70,7 +70,7 @@ def lost_nodes(state: State) -> dict[str, str]:
     if lost < LOST_RUNS:
         return {}
     since: dict[str, float] = {}  # creation or release of each node
-    for cluster in state.resources.values():
+    for cluster in state.external.values():
         if cluster.address.kind is Kind.CLUSTER:
             created, known = cluster.outputs.get(CREATED) or {}, entries(cluster)
             for node in cluster.outputs.get("nodes") or ():
@@ -93,7 +93,7 @@ def lost_nodes(state: State) -> dict[str, str]:
 
 
 def _recorded_runs(state: State) -> Iterator[Mapping[str, Any]]:
-    for address, job in state.resources.items():
+    for address, job in state.external.items():
         if address.kind is Kind.JOB:
             yield from job.outputs.get("runs") or ()
 

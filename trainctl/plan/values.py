@@ -221,10 +221,7 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True)
 class RerunRequest:
-    """Request for a run based on an earlier one.
-
-    ``attributes`` are added to those of the job; ``as_recorded``: use recorded instead of current attributes.
-    """
+    """Request for a run based on an earlier one: ``attributes`` are added, ``as_recorded`` to the recorded ones."""
 
     attributes: Mapping[str, Any]
     note: str
@@ -340,7 +337,7 @@ class Change:
     @property
     def acts(self) -> bool:
         """Whether the change does anything, if only to the record."""
-        return self.action not in (Action.NOOP, Action.READ) or bool(self.edit)
+        return bool(self.edit) or self.action not in (Action.NOOP, Action.READ)
 
     @cached_property
     def job_spec(self) -> JobSpec:
@@ -446,7 +443,7 @@ class RunForecast:
         return (self.gpus or 0) * seconds / 3600
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """A plan; ``changes`` are in order of apply, ``digest`` covers no ``contents``; ``code`` is of new runs."""
 
@@ -491,7 +488,12 @@ class Plan:
             return PermissionDenied.exit_code
         return TrainctlError.exit_code if errors else 0
 
+    @cached_property
+    def acting(self) -> tuple[Change, ...]:
+        """The changes that do anything."""
+        return tuple(change for change in self.changes if change.acts)
+
     @property
     def has_changes(self) -> bool:
         """Whether an apply does anything."""
-        return any(change.acts for change in self.changes)
+        return bool(self.acting)

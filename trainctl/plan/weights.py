@@ -55,7 +55,7 @@ def pins(inputs: PlanInputs, values_by_address: Mapping[Address, DesiredValues])
     """Return all pins after the plan, by address as text."""
     recorded = {
         str(address): resource.attributes.get("pin")
-        for address, resource in inputs.state.resources.items()
+        for address, resource in inputs.state.external.items()
         if address.kind is Kind.WEIGHTS
     }
     planned = {str(address): values.after["pin"] for address, values in values_by_address.items()}
@@ -141,6 +141,6 @@ def transfer_rate(transfers: Iterable[tuple[int, float]]) -> float | None:
 
 def mirroring_rate(state: State) -> float | None:
     """Return the recorded rate from upstream into the mirror."""
-    outputs = (resource.outputs for resource in state.resources.values())
+    outputs = (resource.outputs for resource in state.external.values())
     records = (output["fetched"] for output in outputs if "fetched" in output)
     return transfer_rate((record["bytes"], record["seconds"]) for record in records)

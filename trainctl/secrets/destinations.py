@@ -75,7 +75,7 @@ class SecretUse:
 
 def secret_uses(desired: DesiredState, environ: Mapping[str, str]) -> Iterator[SecretUse]:
     """Yield all uses of secrets in the manifest."""
-    for resource in desired.resources.values():
+    for resource in desired.external.values():
         by = str(resource.address)
         if resource.address.kind is Kind.WEIGHTS:
             weights = resource.weights_spec

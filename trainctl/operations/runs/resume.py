@@ -72,7 +72,7 @@ def plan_with_resumes(
     plan = create_plan(workspace, options, survey, starts)
     resumed: dict[Address, RerunRequest] = {}
     warnings: list[Diagnostic] = []
-    for change in plan.changes if survey.refresh and not survey.offline else ():
+    for change in plan.acting if survey.refresh and not survey.offline else ():
         runs = change.outputs.get("runs")
         if change.reason is not ActionReason.RUN_LOST or not runs or change.address in starts:
             continue

@@ -37,7 +37,7 @@ def plan_with_reuse(
     requested = {*plan.options.run, *plan.options.replace}
     wanted = {
         change.address: identity
-        for change in starting_changes(plan.changes)
+        for change in starting_changes(plan.acting)
         if (identity := identities[change.address])
         and change.address not in requested
         and may_reuse(change)
@@ -54,7 +54,8 @@ def plan_with_reuse(
 
 def run_identities(plan: Plan, state: State) -> dict[Address, str | None]:
     """Return the identity of each new run of a plan; None if it is unknown."""
-    changes = {change.address: change for change in plan.changes}
+    starting = starting_changes(plan.acting)
+    changes = {change.address: change for change in plan.changes} if starting else {}
     known: dict[Address, str | None] = {}
 
     def identity_of(address: Address) -> str | None:
@@ -81,9 +82,7 @@ def run_identities(plan: Plan, state: State) -> dict[Address, str | None]:
         resumes_other = job.resume_from and newest and newest.identity != identity
         return None if resumes_other else identity
 
-    return {
-        change.address: identity_of(change.address) for change in starting_changes(plan.changes)
-    }
+    return {change.address: identity_of(change.address) for change in starting}
 
 
 def may_reuse(change: Change) -> bool:

@@ -34,7 +34,7 @@ def survey_code(workspace: Workspace) -> CodeSurveyResult:
     """Scan the code of each job, each directory once."""
     result = CodeSurveyResult()
     scans: dict[CodeSpec, CodeSource | TrainctlError] = {}
-    for address, resource in workspace.desired.resources.items():
+    for address, resource in workspace.desired.external.items():
         if address.kind is not Kind.JOB:
             continue
         spec = resource.job_spec.code

@@ -96,7 +96,7 @@ def survey_nodes(
     capabilities = {name: found.capabilities for name, found in providers.items()}
     result = NodesSurveyResult(ClusterFacts(capabilities=capabilities))
     facts = result.facts
-    for address, resource in workspace.desired.resources.items():
+    for address, resource in workspace.desired.external.items():
         if address.kind is Kind.CLUSTER and resource.provider in providers:
             settings = provider_cluster(address.name, resource.cluster_spec)
             planned = tuple(providers[resource.provider].plan(settings))
@@ -178,7 +178,7 @@ def _query_nodes(
 def providers_in_use(workspace: Workspace, state: State) -> dict[str, Provider]:
     """Return the installed providers of desired and recorded clusters, by name."""
     installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
-    desired, recorded = workspace.desired.resources, state.resources
+    desired, recorded = workspace.desired.external, state.external
     names = {
         *(item.provider for address, item in desired.items() if address.kind is Kind.CLUSTER),
         *(item.provider for address, item in recorded.items() if address.kind is Kind.CLUSTER),
@@ -190,7 +190,7 @@ def _transfer_rates(state: State, cluster: Address) -> dict[str, float]:
     """Return bytes per second, by hop, of the largest recorded transfers."""
     runs = [
         run
-        for address, job in state.resources.items()
+        for address, job in state.external.items()
         if address.kind is Kind.JOB and job.job_spec.cluster == cluster.name
         for run in runs_of(job)
     ]
@@ -304,7 +304,7 @@ def survey_batch_systems(
     installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
     clusters = [
         resource
-        for address, resource in workspace.desired.resources.items()
+        for address, resource in workspace.desired.external.items()
         if address.kind is Kind.CLUSTER
         and resource.provider in installed
         and workspace.agents.scheduler(resource.provider) is not None

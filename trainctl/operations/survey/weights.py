@@ -70,7 +70,7 @@ def survey_mirror(
 
     listings = [
         str(resource.outputs["listing"])
-        for resource in state.resources.values()
+        for resource in state.external.values()
         if resource.address.kind is Kind.WEIGHTS and resource.outputs.get("listing")
     ]
     if not (sources or listings):
@@ -96,7 +96,7 @@ def survey_caches(
     """Query the directories of recorded training caches (``only_sized``: with a size)."""
     caches = [
         cache
-        for address, cache in state.resources.items()
+        for address, cache in state.external.items()
         if address.kind is Kind.CACHE and (cache.cache_spec.size or not only_sized)
     ]
 

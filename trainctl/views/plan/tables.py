@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 def verdict(plan: Plan) -> str:
     """Return runs, GPU hours, cost, bytes from upstream, policies and digest; empty without changes."""
-    stops = sum(change.stops is not None for change in plan.changes)
-    reused = sum(change.reuses is not None for change in plan.changes)
+    stops = sum(change.stops is not None for change in plan.acting)
+    reused = sum(change.reuses is not None for change in plan.acting)
     results = plan.policy_results
     waived = sum(result.status is PolicyStatus.WAIVED for result in results)
     policies = f"policies pass{f', {waived} waived' if waived else ''}" if results else ""
@@ -75,7 +75,7 @@ def _cost(plan: Plan) -> str:
 
 def used_weights(plan: Plan) -> list[WeightsRow]:
     """Return the rows of weights that the plan changes or delivers."""
-    used = {change.address for change in plan.changes if change.action is not Action.NOOP}
+    used = {change.address for change in plan.acting if change.action is not Action.NOOP}
     used |= {line.weights for line in plan.deliveries}
     return [row for row in plan.weights if row.address in used]
 
@@ -106,7 +106,7 @@ ItemRow = tuple[Address, str, str]
 def run_items(plan: Plan) -> list[ItemRow]:
     """Return how long each new run takes, why it starts, and the attributes that changed."""
     items = []
-    for change in plan.changes:
+    for change in plan.acting:
         if (forecast := plan.runs.get(change.address)) is not None:
             is_first = change.action is Action.CREATE and change.reason is None
             why = "first run" if is_first else headline(change).rpartition(": ")[2]
@@ -126,9 +126,9 @@ def run_items(plan: Plan) -> list[ItemRow]:
 def lost_items(plan: Plan) -> list[ItemRow]:
     """Return checkpoints that are deleted, or not uploaded when their job or cluster is removed, by run."""
     removes = (Action.DELETE, Action.REPLACE)
-    removed = {change.address for change in plan.changes if change.action in removes}
+    removed = {change.address for change in plan.acting if change.action in removes}
     rows = []
-    for change in plan.changes:
+    for change in plan.changes if removed else ():
         is_deleted = change.action is Action.DELETE
         is_job = change.address.kind is Kind.JOB
         if is_job and (is_deleted or change.job_spec.cluster_address in removed):

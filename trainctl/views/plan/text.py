@@ -78,7 +78,7 @@ def change_groups(
     ``similar``: also those that change the same attributes to other values. If a group has more than ``names``
     resources, the command ``rest`` shows the others.
     """
-    shown = [change for change in plan.changes if change.action in _FIRST]
+    shown = [change for change in plan.acting if change.action in _FIRST]
     groups: dict[tuple[object, ...], list[tuple[Change, list[str]]]] = {}
     for change in sorted(shown, key=lambda change: _FIRST.index(change.action)):
         lines = change_lines(change, plan, page)
@@ -164,11 +164,11 @@ def losses(plan: Plan, now: float | None, most: int | None) -> list[PlanSection]
     """Return what a plan stops and deletes; more than ``most`` resources are counted by prefix."""
     stops = [
         (change.address, f"stops {live_run_text(change.stops, now)}", "")
-        for change in plan.changes
+        for change in plan.acting
         if change.stops
     ]
     removed = {
-        action: [(change.address, "", "") for change in plan.changes if change.action is action]
+        action: [(change.address, "", "") for change in plan.acting if change.action is action]
         for action in (Action.DELETE, Action.REPLACE)
     }
     return [
@@ -261,7 +261,7 @@ def plan_text(
     """
     page = PageStyle(width, style)
     most = None if concise else MOST_NAMED
-    present = {shown_action(change) for change in plan.changes}
+    present = {shown_action(change) for change in plan.acting}
     signs = [LEGEND[action] for action in LEGEND if action in present]
     blocks = [
         _section_lines(_drift(plan, page), page),
@@ -294,9 +294,7 @@ def _changes(plan: Plan, page: PageStyle) -> list[str]:
     lines: list[str] = []
     full: dict[Address, Change] = {}
     last: Action | None = None
-    for change in plan.changes:
-        if not change.acts:
-            continue
+    for change in plan.acting:
         is_new_matrix_job = change.action is Action.CREATE and change.address.key is not None
         first = full.setdefault(change.address.group, change) if is_new_matrix_job else change
         if first is not change:
