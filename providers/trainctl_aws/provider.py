@@ -104,6 +104,7 @@ class AwsProvider:
                 # Equal details would mean the same machine.
                 details={"region": settings.region, "node": f"{cluster.name}-{number}"},
                 price_per_hour=types[0].price if types and types[0] else None,
+                **_ends(settings),
             )
             for number in range(settings.nodes)
         ]
@@ -300,9 +301,16 @@ def node_of(settings: AwsSettings, instance: Instance) -> Node:
         gpus=known.gpus if known else None,
         details=details,
         price_per_hour=_number(tags.get(PRICE, "")),
-        shutdown=shutdown_command(settings.user),
-        idle_timeout=settings.idle_timeout,
+        **_ends(settings),
     )
+
+
+def _ends(settings: AwsSettings) -> dict[str, Any]:
+    return {
+        "shutdown": shutdown_command(settings.user),
+        "idle_timeout": settings.idle_timeout,
+        "boot_timeout": settings.boot_timeout,
+    }
 
 
 def _number(text: str) -> float | None:

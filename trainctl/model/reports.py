@@ -144,6 +144,41 @@ class LogBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class RunForecast:
+    """Forecast of a new run by the last completed runs of its job.
+
+    ``gpus`` and ``hourly_cost`` (USD) are those of all ranks; ``gpus`` None: unknown. ``seconds``: durations of those
+    runs, newest last. ``max_seconds``: the limit of the new run.
+    """
+
+    gpus: int | None
+    seconds: tuple[float, ...] = ()
+    max_seconds: float | None = None
+    hourly_cost: float = 0.0
+
+    def gpu_hours(self, seconds: float) -> float:
+        """Return the GPU hours of a run of this duration."""
+        return (self.gpus or 0) * seconds / 3600
+
+
+@dataclass(frozen=True, slots=True)
+class UnattendedCost:
+    """What the machines of a cluster cost if no one returns after an apply, without its runs.
+
+    ``ends``: what ends them, ``guest``, their own shutdown when idle, or ``provider``; empty if only a user does.
+    ``seconds``: until all have ended by what is first; None if only a user ends one. ``hourly`` and ``cost`` (USD) are None
+    if a price is unknown, ``cost`` also without ``seconds``.
+    """
+
+    cluster: Address
+    machines: int
+    ends: tuple[str, ...]
+    seconds: float | None
+    hourly: float | None
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeUsage:
     """What the state knows of a node; None: unknown. Times in Unix seconds.
 

@@ -132,6 +132,8 @@ class PlanPolicy:
     """Of the runs of the last 30 days and of the plan together."""
     max_upstream_bytes: int | None = None
     require_pins: bool | None = None
+    require_end: bool | None = None
+    """Whether machines that cost money must end if no one returns."""
     images: tuple[str, ...] | None = None
     registries: tuple[str, ...] | None = None
     forbid_destroy: tuple[str, ...] | None = None

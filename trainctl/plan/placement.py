@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
+from trainctl.model.reports import RunForecast, UnattendedCost
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.specs.job_spec import Compute
 from trainctl.plan.changes import REMOVES
-from trainctl.plan.values import Change, NodeFacts, Plan, PlanInputs, RunForecast, gpus_of_kind
+from trainctl.plan.values import (
+    Change,
+    NodeFacts,
+    Plan,
+    PlanInputs,
+    gpus_of_kind,
+)
 from trainctl.plan.weights import content_key
+from trainctl.plugin_api.provider import IDLE_TIMEOUT_SECONDS, Node
 
 if TYPE_CHECKING:
     from trainctl.base.protocol.host import FreeGpu
@@ -287,6 +295,44 @@ def hourly_cost(inputs: PlanInputs, changes: Iterable[Change]) -> float:
         missing = unknown[cluster]
         cost += known + (sum(unused[:missing]) if nodes else default * missing)
     return round(cost, 6)
+
+
+def unattended_costs(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[UnattendedCost]:
+    """Yield what the machines of each cluster that costs money cost if no one returns."""
+    for change in changes:
+        nodes = inputs.machines.get(change.address, ())
+        if change.action in REMOVES or not nodes:
+            continue
+        ends = [_ends(node, boots=change.acts) for node in nodes]
+        default = inputs.desired.resources[change.address].cluster_spec.price_per_hour
+        prices = [inputs.prices.get(node.id, default) for node in nodes]
+        lasts = [min(end.values(), default=None) for end in ends]
+        costs = [
+            None if price is None or last is None else price * last / 3600
+            for price, last in zip(prices, lasts, strict=True)
+        ]
+        yield UnattendedCost(
+            change.address,
+            len(nodes),
+            tuple(name for name in _ENDS if all(name in end for end in ends)),
+            None if None in lasts else max(filter(None, lasts), default=0.0),
+            None if None in prices else sum(filter(None, prices)),
+            None if None in costs else round(sum(filter(None, costs)), 6),
+        )
+
+
+_ENDS = ("guest", "provider")
+
+
+def _ends(node: Node, *, boots: bool) -> dict[str, float]:
+    """Return the seconds until each end of an idle machine."""
+    ends = {}
+    if node.shutdown:
+        idle = IDLE_TIMEOUT_SECONDS if node.idle_timeout is None else node.idle_timeout
+        ends["guest"] = idle + (node.boot_timeout if boots else 0.0)
+    if node.max_lifetime is not None:
+        ends["provider"] = node.max_lifetime
+    return ends
 
 
 def run_forecasts(inputs: PlanInputs, changes: Sequence[Change]) -> dict[Address, RunForecast]:

@@ -104,6 +104,7 @@ def make_plan(inputs: PlanInputs) -> Plan:
             if job.address in inputs.code
         },
         hourly_cost=placement.hourly_cost(inputs, changes),
+        unattended=tuple(placement.unattended_costs(inputs, planned.values())),
         runs=placement.run_forecasts(inputs, changes),
         diagnostics=_diagnostics(inputs, contexts, changes, weights, deliveries),
         edits=inputs.edits,

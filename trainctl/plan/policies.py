@@ -151,6 +151,15 @@ LIMITS: Mapping[str, _Check] = {
         format_bytes,
     ),
     "require_pins": _pins,
+    "require_end": lambda form, _: (
+        PolicyViolation(
+            "its machines are billed until someone destroys them",
+            "machines that end if no one returns",
+            row["cluster"],
+        )
+        for row in form["cost"]["unattended"]
+        if row["seconds"] is None
+    ),
     "sources": _allowed(Kind.WEIGHTS, "source", lambda weights: plain_source(weights["source"])),
     "providers": _allowed(Kind.CLUSTER, "provider", lambda cluster: cluster["provider"]),
     "regions": _allowed(Kind.CLUSTER, "region", lambda cluster: cluster.get("region")),

@@ -17,13 +17,13 @@ from trainctl.model.address import Address
 from trainctl.model.contents import ContentDiff
 from trainctl.model.delivery import ServingCapability
 from trainctl.model.diagnostics import Diagnostic, Severity
-from trainctl.model.reports import CacheFacts
+from trainctl.model.reports import CacheFacts, RunForecast, UnattendedCost
 from trainctl.model.run import ReusedRun, RunRecord
 from trainctl.model.specs.checks import JobLifecycle
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.trust import PlanPolicy, PolicyResult
 from trainctl.plugin_api.machines import Offer
-from trainctl.plugin_api.provider import Capabilities, ResourceStatus
+from trainctl.plugin_api.provider import Capabilities, Node, ResourceStatus
 from trainctl.plugin_api.scheduler import BatchForecast, PartitionFacts
 
 if TYPE_CHECKING:
@@ -238,6 +238,8 @@ class ClusterFacts:
     """Names of all nodes of each cluster, in rank order."""
     capabilities: dict[str, Capabilities] = field(default_factory=dict)
     """Capabilities of the installed providers in use, by name."""
+    machines: dict[Address, tuple[Node, ...]] = field(default_factory=dict)
+    """Recorded or planned nodes of each cluster that costs money."""
     prices: dict[str, float] = field(default_factory=dict)
     """Prices of nodes by id, if they differ from the cluster's."""
     scheduled: set[Address] = field(default_factory=set)
@@ -425,24 +427,6 @@ class ImageRow:
     rdma: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RunForecast:
-    """Forecast of a new run by the last completed runs of its job.
-
-    ``gpus`` and ``hourly_cost`` (USD) are those of all ranks; ``gpus`` None: unknown. ``seconds``: durations of those
-    runs, newest last. ``max_seconds``: the limit of the new run.
-    """
-
-    gpus: int | None
-    seconds: tuple[float, ...] = ()
-    max_seconds: float | None = None
-    hourly_cost: float = 0.0
-
-    def gpu_hours(self, seconds: float) -> float:
-        """Return the GPU hours of a run of this duration."""
-        return (self.gpus or 0) * seconds / 3600
-
-
 @dataclass(frozen=True)
 class Plan:
     """A plan; ``changes`` are in order of apply, ``digest`` covers no ``contents``; ``code`` is of new runs."""
@@ -466,6 +450,7 @@ class Plan:
     var_files: tuple[str, ...] = ()
     """Files of variables, which are not code."""
     hourly_cost: float = 0.0
+    unattended: tuple[UnattendedCost, ...] = ()
     runs: Mapping[Address, RunForecast] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...] = ()
     edits: StateEdits = NO_EDITS

@@ -74,6 +74,10 @@ class Node:
     """Command that stops the machine but keeps its disk, for checkpoints not uploaded; empty: ``shutdown``."""
     idle_timeout: float | None = None
     """Seconds without a run or a request after which the machine is idle; None: ``IDLE_TIMEOUT_SECONDS``."""
+    boot_timeout: float = 0.0
+    """Seconds after a boot within which a client sets up the machine, else it runs ``shutdown``."""
+    max_lifetime: float | None = None
+    """Seconds after its creation when the platform ends the machine; None: only ``shutdown`` or ``delete`` does."""
 
     @property
     def id(self) -> str:

@@ -12,6 +12,7 @@ from tests.support.projects.plans import PlanScenario, at
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import to_json
+from trainctl.model.reports import UnattendedCost
 from trainctl.model.specs.job_spec import JobSpec, Retry
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Change, Plan, WeightsRow
@@ -24,14 +25,18 @@ from trainctl.views.plan.changes import (
     row_lines,
     without_job_defaults,
 )
+from trainctl.views.plan.json import plan_json
 from trainctl.views.plan.pages import (
     dot_lines,
     graph_svg,
     mermaid_lines,
     plan_graph,
+    plan_html,
+    plan_markdown,
     resource_graph,
 )
 from trainctl.views.plan.tables import offer_lines, weights_table
+from trainctl.views.plan.text import plan_text
 from trainctl.views.terminal.text import plain
 
 PAGE = PageStyle(80, plain)
@@ -73,6 +78,26 @@ def test_offers(screen: SnapshotAssertion) -> None:
     ]
     assert text(*(offer_lines(plan, PAGE) for plan in plans)) == screen
     assert offer_lines(Plan("", 0, "", ()), PAGE) == []
+
+
+def test_cost_if_no_one_returns(screen: SnapshotAssertion) -> None:
+    """In each format; as a whole in a window of 80 columns."""
+    known = UnattendedCost(at("cluster.gpu"), 1, ("guest",), 1200.0, 2.49, 0.83)
+    rows = (
+        known,
+        replace(known, machines=12, hourly=None, cost=None),
+        replace(known, machines=2, ends=("provider",), seconds=86400.0, cost=119.52),
+        replace(known, ends=(), seconds=None, cost=None),
+        replace(known, ends=(), seconds=None, hourly=None, cost=None),
+    )
+    plan = Plan("", 0, "", (), unattended=rows)
+    page = [line for line in plan_html(plan) if "USD" in line]
+    shown = text(plan_text(plan), plan_markdown(plan), page)
+    assert shown == screen
+    assert max(map(len, plan_text(plan))) <= 80
+    assert plan_json(plan)["cost"]["unattended"][0] == {
+        "cluster": "cluster.gpu", "machines": 1, "ends": ["guest"], "seconds": 1200.0, "hourly": 2.49, "cost": 0.83,
+    }  # fmt: skip
 
 
 def test_changed_rows(screen: SnapshotAssertion) -> None:

@@ -8,10 +8,11 @@ from typing import Any, cast
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.contents import ContentChange, ContentDiff, ContentGroup
+from trainctl.model.reports import RunForecast
 from trainctl.model.run import RunRecord
 from trainctl.operations.contents import with_contents
 from trainctl.plan.changes import plan_digest
-from trainctl.plan.values import Change, ImageRow, Plan, RunForecast
+from trainctl.plan.values import Change, ImageRow, Plan
 from trainctl.views.plan.pages import plan_html, plan_markdown
 from trainctl.views.plan.text import content_lines, plan_text
 

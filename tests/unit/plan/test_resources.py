@@ -23,13 +23,20 @@ from trainctl.ledger.state import State
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import warning
+from trainctl.model.reports import UnattendedCost
 from trainctl.model.run import RunStatus
 from trainctl.model.specs.checks import JobLifecycle
 from trainctl.plan.changes import planned_addresses
 from trainctl.plan.planner import is_applyable, is_complete, make_plan
-from trainctl.plan.values import Observation, Plan, PlanInputs, PlanOptions, WeightsFacts
+from trainctl.plan.values import (
+    Observation,
+    Plan,
+    PlanInputs,
+    PlanOptions,
+    WeightsFacts,
+)
 from trainctl.plugin_api.machines import Offer
-from trainctl.plugin_api.provider import Capabilities, ResourceStatus
+from trainctl.plugin_api.provider import Capabilities, Node, ResourceStatus
 
 PROJECT, LAB, WEIGHTS, JOB = (
     at(name) for name in ("project.demo", "cluster.lab", "weights.qwen3", "job.sft")
@@ -309,6 +316,31 @@ def test_machines_that_cost_money_are_noted() -> None:
         (change(state, tag="b"), ""),
     ):
         assert change_of(plan, "cluster.lab").note == note
+
+
+def test_what_machines_cost_if_no_one_returns() -> None:
+    """By the first of their ends, from the boot on for new ones; without any for one of them, until a user returns."""
+    guest = Node("lab", "a", shutdown=("off",), idle_timeout=1800.0, boot_timeout=900.0)
+    forever, limited = Node("lab", "b"), Node("lab", "c", max_lifetime=7200.0)
+    world = PlanScenario(cluster={"provider": "ssh", "price_per_hour": 2.0})
+
+    def row(state: State, *nodes: Node, prices: dict[str, float] | None = None) -> UnattendedCost:
+        inputs = world.inputs(state, machines={LAB: nodes}, prices=prices or {})
+        return make_plan(inputs).unattended[0]
+
+    created = make_plan(world.inputs(machines={LAB: (guest,)}))
+    state = state_after(created)
+    assert created.unattended == (UnattendedCost(LAB, 1, ("guest",), 2700.0, 2.0, 1.5),)
+    assert row(state, guest) == UnattendedCost(LAB, 1, ("guest",), 1800.0, 2.0, 1.0)
+    both = row(state, guest, limited, prices={"lab/c": 0.5})
+    assert both == UnattendedCost(LAB, 2, (), 7200.0, 2.5, 2.0)
+    either = replace(guest, max_lifetime=600.0)
+    assert row(state, either).ends == ("guest", "provider")
+    assert row(state, either).seconds == 600.0
+    assert row(state, guest, forever) == UnattendedCost(LAB, 2, (), None, 4.0, None)
+    world.cluster.pop("price_per_hour")
+    assert row(state, guest) == UnattendedCost(LAB, 1, ("guest",), 2700.0, None, None)
+    assert make_plan(world.inputs(state, options=PlanOptions(destroy=True))).unattended == ()
 
 
 def test_machines_that_cost_money_are_created_after_mirroring() -> None:

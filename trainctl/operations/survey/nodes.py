@@ -104,6 +104,8 @@ def survey_nodes(
             nodes = tuple(recorded_or_planned(node, recorded) for node in planned)
             facts.node_names[address] = tuple(node.name for node in nodes)
             result.nodes[address] = nodes
+            if capabilities[resource.provider].costs_money:
+                facts.machines[address] = nodes
             prices = {node.id: node.price_per_hour for node in planned}
             facts.prices.update(
                 {node: price for node, price in prices.items() if price is not None}

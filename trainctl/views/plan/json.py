@@ -71,6 +71,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             "expected_seconds": {
                 str(job): run.seconds[-1] for job, run in plan.runs.items() if run.seconds
             },
+            "unattended": [to_json(row) for row in plan.unattended],
         },
         "runs": [{"job": str(job), **asdict(run)} for job, run in plan.runs.items()],
         "lost_checkpoints": [

@@ -11,9 +11,10 @@ from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
+from trainctl.model.reports import RunForecast
 from trainctl.model.run import RunRecord
 from trainctl.model.trust import PolicyResult, PolicyStatus
-from trainctl.plan.values import DeliveryRow, ImageRow, Plan, RunForecast, TierFacts, WeightsRow
+from trainctl.plan.values import DeliveryRow, ImageRow, Plan, TierFacts, WeightsRow
 from trainctl.views.plan.changes import PageStyle, format_path, headline
 from trainctl.views.terminal.text import escape, pluralize, table
 
@@ -378,6 +379,21 @@ def offer_lines(plan: Plan, page: PageStyle) -> list[str]:
         *(f"  {line}" for line in _BILLING),
         *([f"  Existing machines are used again: {', '.join(kept)}."] if kept else []),
     ]
+
+
+def unattended_items(plan: Plan) -> list[ItemRow]:
+    """Return what the machines of each cluster cost if no one returns."""
+    items = []
+    for row in plan.unattended:
+        price = None if row.hourly is None else f"{row.hourly:.2f} USD per hour"
+        words = f"billed until someone destroys it{f', {price}' if price else ''}"
+        if row.seconds is not None:
+            cost = "unknown price" if row.cost is None else f"{row.cost:.2f} USD"
+            machines = pluralize(row.machines, "machine ends", "machines end")
+            after = "the last run" if "guest" in row.ends else "creation"
+            words = f"{cost} ({machines} at most {format_duration(row.seconds)} after {after})"
+        items.append((row.cluster, words, ""))
+    return items
 
 
 def _merge_zones(offers: Iterable[Offer]) -> list[tuple[str, Offer]]:

@@ -31,6 +31,7 @@ from trainctl.views.plan.tables import (
     offer_lines,
     policy_lines,
     run_items,
+    unattended_items,
     used_weights,
     verdict,
     weights_table,
@@ -236,6 +237,7 @@ def _tables(plan: Plan, page: PageStyle) -> tuple[PlanSection, ...]:
         PlanSection("Batch systems", lines=_batch_lines(plan.batch_systems)),
         PlanSection("Images", lines=images_table(plan.images, page) if plan.images else ()),
         PlanSection("Offers", lines=offer_lines(plan, page)),
+        _items("If no one returns", unattended_items(plan), None),
     )
 
 
