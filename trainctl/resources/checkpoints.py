@@ -36,10 +36,7 @@ _AT_ONCE = 16
 
 
 class CheckpointClient:
-    """Checkpoints of one run: in a bucket, or in a directory that nodes see.
-
-    ``place``: the store of the run's record, or once they were listed the manifest's, if only that one has any.
-    """
+    """Checkpoints of one run: in a bucket, or in a directory that nodes see."""
 
     def __init__(
         self,
@@ -79,25 +76,6 @@ class CheckpointClient:
         return rows, unreachable_nodes(self.run, errors)
 
     def _collect(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:
-        """List the checkpoints where the run's record says they are, else those in the manifest's store."""
-        recorded, problem = self.place, None
-        found: tuple[list[Row], dict[int, NodeUnreachable]] = [], {}
-        try:
-            found = self._collect_here(brief=brief)
-        except TrainctlError as error:
-            problem = error
-        self.place = {**recorded, **self._access.location}
-        if self.place != recorded and not _has_complete(found[0]):
-            with suppress(TrainctlError):
-                others = self._collect_here(brief=brief)
-                if _has_complete(others[0]):
-                    return others
-        self.place = recorded
-        if problem is not None:
-            raise problem
-        return found
-
-    def _collect_here(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:
         """List the known checkpoints, and the error of each rank that has unknown ones."""
         complete: list[Row] = []
         if self.in_bucket:
@@ -310,10 +288,6 @@ class CheckpointClient:
         base = str(self.place["url"] or "").rstrip("/") or f"node://{node}/checkpoints"
         url = f"{base}/{self.prefix}/rank-{checkpoint['rank']}{folder}"
         return {**checkpoint, "state": state, "url": url, "node": node}
-
-
-def _has_complete(rows: Sequence[Row]) -> bool:
-    return any(row["state"] == "complete" for row in rows)
 
 
 @contextmanager
