@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +28,6 @@ MAX_BYTES = 64 * 2**10
 """Limit of a value: that of AWS Secrets Manager, half of that of a variable on Linux."""
 _COMMAND_SECONDS = 30.0
 """Timeout of a command."""
-_MAX_ERROR_OUTPUT = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +136,9 @@ def run_secret_command(
 ) -> bytes:
     """Run the command in the manifest's directory and return its output.
 
-    Callers check trust first. Longer output is cut slightly above MAX_BYTES. On timeout, the process group is
-    killed. Raises TrainctlError on failure, with stderr after the words of stdout are registered for redaction.
+    Callers check trust first. On timeout, the process group is killed. Raises TrainctlError on failure, with stderr after the words of stdout are registered for redaction.
     """
     program = resolve_program(spec, context.directory, context.environ)
-    deadline = time.monotonic() + seconds
     try:
         process = subprocess.Popen(
             [str(program), *spec.command[1:]],
@@ -158,23 +153,22 @@ def run_secret_command(
         raise missing_error(spec, f"cannot run {spec.source}: {error.strerror}") from None
     with process:
         try:
-            stdout, stderr = _read_output(process, deadline)
-            code = process.wait(max(deadline - time.monotonic(), 0))
+            stdout, stderr = process.communicate(timeout=seconds)
         except BaseException as error:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(error, TimeoutError | subprocess.TimeoutExpired):
+            if isinstance(error, subprocess.TimeoutExpired):
                 raise unavailable_error(
                     spec, f"{spec.source} timed out after {seconds:.0f} s"
                 ) from None
             raise
-    if code != 0:
+    if process.returncode != 0:
         for text in stdout.decode("utf-8", "replace").split():
             if len(text) >= 8:
                 context.register(text)
         lines = stderr.decode("utf-8", "replace").strip().splitlines()
         raise unavailable_error(
-            spec, f"{spec.source} exited with {code}", lines[-1] if lines else ""
+            spec, f"{spec.source} exited with {process.returncode}", lines[-1] if lines else ""
         )
     return stdout
 
@@ -188,28 +182,6 @@ def resolve_program(spec: SecretSpec, directory: Path, environ: Mapping[str, str
     if path is None:
         raise missing_error(spec, f"program {name} not found", "Install it, or use its full path.")
     return Path(path).absolute()
-
-
-def _read_output(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
-    """Read stdout and stderr to their ends; raise TimeoutError after the deadline."""
-    assert process.stdout is not None and process.stderr is not None  # noqa: S101, PT018 (pipes)
-    stdout, stderr = b"", b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        selector.register(process.stderr, selectors.EVENT_READ)
-        while selector.get_map():
-            ready = selector.select(max(deadline - time.monotonic(), 0))
-            if not ready:
-                raise TimeoutError
-            for key, _ in ready:
-                piece = os.read(key.fd, 65536)
-                if not piece:
-                    selector.unregister(key.fileobj)
-                elif key.fileobj is process.stdout:
-                    stdout += piece if len(stdout) <= MAX_BYTES else b""
-                else:
-                    stderr = (stderr + piece)[-_MAX_ERROR_OUTPUT:]
-    return stdout, stderr
 
 
 T = TypeVar("T")

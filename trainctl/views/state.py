@@ -24,7 +24,6 @@ from trainctl.views.terminal.text import (
     pluralize,
     second,
     table,
-    wrap,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from trainctl.ledger.usage import UsageRow
 
 _HIDDEN = frozenset({"runs", "nodes", "created", "quarantine"})
-_BELOW = " " * 8
 LEASE_COLUMNS = ("address", "action", "actor", "since", "age_seconds", "interrupted", "id")
 _HOLDERS = {True: "ended", False: "running", None: "unknown"}
 _NEXT = (
@@ -169,23 +167,9 @@ def history_lines(
             cells.append(words)
         last[row.address] = now
     headers = ["SERIAL", "TIME (UTC)", "WHO", "ADDRESS", "ACTION", "STATUS", "REASON", "MOVED"]
-    lines = _fit_table(headers, cells, width)
+    shrinks = {"WHO", "ADDRESS", "REASON", "MOVED"}
+    lines = table(headers, cells, right={"SERIAL"}, width=width, shrinks=shrinks)
     return [*lines, "", _NEXT] if any(row.status == "interrupted" for row in rows) else lines
-
-
-def _fit_table(headers: list[str], cells: list[list[str]], width: int | None) -> list[str]:
-    """Return the table; if too narrow, the last column moves below its row."""
-    right = {"SERIAL"}
-    lines_in_full = table(headers, cells, right=right)
-    if width is None or max(map(display_width, lines_in_full)) <= width:
-        return lines_in_full
-    below = [row.pop() for row in cells]
-    shrinks = {"WHO", "ADDRESS", "REASON"}
-    first, *rest = table(headers[:-1], cells, right=right, width=width, shrinks=shrinks)
-    lines = [first]
-    for line, moved in zip(rest, below, strict=True):
-        lines += [line, *(wrap(f"{_BELOW}{moved}", width) if moved else ())]
-    return lines
 
 
 def _transfer_text(row: HistoryRow) -> str:

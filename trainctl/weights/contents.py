@@ -31,8 +31,7 @@ Tensors = dict[str, str]
 
 _FIRST_BYTES = 16 * 2**10
 """Length of the first request, which holds most headers."""
-_SUFFIX, _INDEX = ".safetensors", ".safetensors.index.json"
-_MOST_FILES, _PARALLEL = 2_000, 32
+_SUFFIX, _PARALLEL = ".safetensors", 32
 _NUMBER = compile_lazily(r"\b\d+\b")
 _MAX_TENSOR_TEXT = 200
 _SECONDS = 3.0
@@ -187,24 +186,19 @@ def tensor_changes(
 ) -> tuple[ContentGroup, list[str]]:
     """Return the changes between two revisions, and notes about files that were not read.
 
-    Files that both have are not read. If there are too many, only the index tells names.
+    Files that both have are not read.
     """
     known = [{file.validator for file in side} for side in files]
     different = [
         [file for file in side if file.validator not in others]
         for side, others in zip(files, reversed(known), strict=True)
     ]
-    by_index = sum(f.path.endswith(_SUFFIX) for side in different for f in side) > _MOST_FILES
-    suffix = _INDEX if by_index else _SUFFIX
-    notes = ["only names of tensors were compared, as there are many files"] if by_index else []
+    notes: list[str] = []
     failures: list[str] = []
 
     def load(read: ReadFn, file: SourceFile) -> Tensors:
         folder = "".join(file.path.rpartition("/")[:2])
         try:
-            if by_index:
-                rows = json.loads(limit.read(read, file, 0, file.size))["weight_map"]
-                return {f"{folder}{name}": "?" for name in rows}
             header = _read_header(read, file, limit)
             return {f"{folder}{name}": text for name, text in header.items()}
         except SourceError as error:
@@ -215,7 +209,7 @@ def tensor_changes(
 
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="tensors") as pool:
         reading = [
-            [pool.submit(load, read, file) for file in side if file.path.endswith(suffix)]
+            [pool.submit(load, read, file) for file in side if file.path.endswith(_SUFFIX)]
             for read, side in zip(reads, different, strict=True)
         ]
     old, new = ({k: v for future in side for k, v in future.result().items()} for side in reading)

@@ -129,14 +129,3 @@ def test_tensors_of_many_shards_take_a_thousandth_of_the_bytes(hub: Hub) -> None
     assert diff.groups[-1].counts == {"retyped": shards * 10}
     assert len(hub.asked(".safetensors")) == 2 * shards
     assert hub.sent_bytes <= shards * size / 1000
-
-
-def test_names_come_from_indexes_if_there_are_too_many_files(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainctl.weights.contents._MOST_FILES", 3)
-    before = publish_shards(hub, REPO, 3, 10**6, "BF16")
-    diff = compare(hub, before, publish_shards(hub, REPO, 4, 10**6, "F16"))
-    assert diff.groups[-1].counts == {"added": 10}
-    assert not hub.asked(".safetensors")
-    assert "names" in diff.notes[0]
