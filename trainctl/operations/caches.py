@@ -21,7 +21,7 @@ from trainctl.base.protocol.weights import (
     CacheListingsResponse,
 )
 from trainctl.base.units import parse_size
-from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError, UsageError
+from trainctl.errors import NodeError, StorageError, TrainctlError, UsageError
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.address import Address, Kind, slug
 from trainctl.model.reports import (
@@ -29,13 +29,12 @@ from trainctl.model.reports import (
     CachedFile,
     CacheReport,
     CacheUsage,
-    UnreachableNode,
 )
 from trainctl.operations.streams import iterate_callbacks
 from trainctl.operations.workspace import Workspace
 from trainctl.plugin_api.provider import Node
 from trainctl.resources.agents import nodes_of
-from trainctl.resources.caches import CacheLocation, find_cache_location, other_cache_locations
+from trainctl.resources.caches import CacheLocation, find_cache_location
 from trainctl.resources.clusters import cache_target
 
 _AT_ONCE = 10
@@ -152,21 +151,11 @@ def _nodes(cluster: RecordedResource, selection: CacheSelection) -> list[Node]:
 
 @dataclass(frozen=True, slots=True)
 class SelectedCache:
-    """A cache, its directory on a node, and the other nodes to query instead."""
+    """A cache, and its directory on a node."""
 
     cache: RecordedResource
     location: CacheLocation
     directory: str
-    others: tuple[CacheLocation, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CacheSummary:
-    """Contents of a cache; ``same`` if the unreachable nodes share them."""
-
-    content: CacheUsage
-    unreachable: tuple[UnreachableNode, ...] = ()
-    same: bool = True
 
 
 def select_cache(
@@ -192,35 +181,16 @@ def select_cache(
         return None
     # The last directory of a project's cache is the team's.
     directory = location.directories[-1 if team else 0]
-    others = other_cache_locations(cache, state.resources.get)
-    return SelectedCache(cache, location, directory, tuple(others))
+    return SelectedCache(cache, location, directory)
 
 
-def summarize(workspace: Workspace, chosen: SelectedCache) -> CacheSummary:
-    """Read the contents from the first reachable node."""
-    unreachable: list[UnreachableNode] = []
-    errors: list[NodeUnreachable] = []
-    for location in (chosen.location, *chosen.others):
-        try:
-            content = _read_content(workspace, chosen, location)
-        except NodeUnreachable as error:
-            errors.append(error)
-            unreachable.append(UnreachableNode(location.node.id, (), error.summary))
-        else:
-            same = not unreachable or bool(chosen.cache.cache_spec.dir)
-            return CacheSummary(content, tuple(unreachable), same)
-    raise errors[0]
-
-
-def _read_content(
-    workspace: Workspace, chosen: SelectedCache, location: CacheLocation
-) -> CacheUsage:
-    index = chosen.location.directories.index(chosen.directory)
-    directory = location.directories[index]
+def summarize(workspace: Workspace, chosen: SelectedCache) -> CacheUsage:
+    """Read the contents from the node."""
+    location, directory = chosen.location, chosen.directory
     agent = workspace.agents.ephemeral_agent(location.provider, location.node)
     request = TrainingCacheRequest(root=location.node.root, directory=directory)
     *rows, total = _lines(iterate_callbacks(lambda take: agent.read(READ_CACHE, request, take)))
-    size = chosen.cache.cache_spec.size if index == 0 else None
+    size = chosen.cache.cache_spec.size if directory == location.directories[0] else None
     return CacheUsage(
         str(chosen.cache.address),
         location.node.id,

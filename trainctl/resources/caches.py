@@ -161,14 +161,6 @@ def find_cache_location(cache: RecordedResource, lookup: Lookup) -> CacheLocatio
     return CacheLocation(cluster.provider, node, _with_team(node, str(directory), cache.cache_spec))
 
 
-def other_cache_locations(cache: RecordedResource, lookup: Lookup) -> list[CacheLocation]:
-    """Return the cache's locations on the cluster's other nodes."""
-    cluster = lookup(cache.cache_spec.cluster_address)
-    names = cache.outputs.get("on")
-    others = _cache_locations(cluster, _spec(cache))[1:] if cluster else []
-    return [other for other in others if names is None or other.node.name in names]
-
-
 def _with_team(node: Node, directory: str, cache: CacheSpec) -> tuple[str, ...]:
     return (directory,) if cache.scope == "team" else (directory, team_cache(node))
 

@@ -14,7 +14,6 @@ from trainctl.model.reports import (
     CachedFile,
     CacheReport,
     CacheUsage,
-    UnreachableNode,
 )
 from trainctl.views.terminal.text import (
     escape,
@@ -58,7 +57,6 @@ def cache_json(
     usage: CacheUsage | None,
     project_id: str,
     sort: str,
-    unreachable: Sequence[UnreachableNode] = (),
     *,
     descending: bool,
 ) -> dict[str, Any]:
@@ -87,7 +85,7 @@ def cache_json(
         "node": usage.node if usage else None,
         "directory": usage.directory if usage else None,
         "limit_bytes": usage.limit if usage else None,
-        "unreachable": [{"node": entry.node, "reason": entry.why} for entry in unreachable],
+        "unreachable": [],
     }
 
 
@@ -117,16 +115,6 @@ def cache_lines(
     remaining = len(usage.entries) - len(shown)
     more = [f"… and {remaining} more: use -o csv or -o json to list all."] if remaining else []
     return [*head, *lines, *more]
-
-
-def other_node_lines(usage: CacheUsage, unreachable: Sequence[UnreachableNode]) -> list[str]:
-    """Warn about unreachable nodes that another node's cache stands in for."""
-    return [
-        warning_text(
-            f"{escape(node.why)}: shown is the cache of {usage.node}", code="node-unreachable"
-        )
-        for node in unreachable
-    ]
 
 
 def cache_full_warning(usage: CacheUsage) -> str | None:

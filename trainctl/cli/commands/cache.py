@@ -11,7 +11,7 @@ from trainctl.cli import options
 from trainctl.cli.options import OutputFormat, TableFormat, argument, duration, option, print_result
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, open_workspace, require_terminal
-from trainctl.errors import NodeUnreachable, UsageError
+from trainctl.errors import UsageError
 from trainctl.inputs.environment import project_id
 from trainctl.model.address import slug
 from trainctl.operations.caches import CacheSelection, clear, evict, select_cache, summarize, verify
@@ -25,7 +25,6 @@ from trainctl.views.caches import (
     cleared_lines,
     evict_lines,
     listings_json,
-    other_node_lines,
     unreachable_cache_lines,
     verify_lines,
 )
@@ -79,11 +78,10 @@ def summarize_command(
     with open_workspace(session) as workspace:
         state = workspace.ledger.state()
         chosen = select_cache(state, project, cluster, team=team)
-        summary = summarize(workspace, chosen) if chosen else None
+        usage = summarize(workspace, chosen) if chosen else None
         identity = project_id(state.lineage, slug(project.removeprefix("project.")))
-    usage, unreachable = (summary.content, summary.unreachable) if summary else (None, ())
     by, descending, width = sort.value, order is options.SortOrder.DESC, session.output.width
-    document = cache_json(usage, identity, by, unreachable, descending=descending)
+    document = cache_json(usage, identity, by, descending=descending)
     print_result(
         session.output,
         "text" if form is SummaryFormat.TABLE else form,
@@ -91,15 +89,14 @@ def summarize_command(
         cache_lines(usage, identity, by, descending=descending, width=width) if usage else (),
         cache_csv(document),
     )
-    if usage is None or summary is None:
+    if usage is None:
         text = f"{project} has no training cache yet"
         session.output.note(warning_text(text, code="no-training-cache"))
         return 0
     warning = cache_full_warning(usage)
     if warning:
         session.output.note(warning_text(warning, code="cache-too-full"))
-    session.output.note(*other_node_lines(usage, unreachable))
-    return 0 if summary.same else NodeUnreachable.exit_code
+    return 0
 
 
 def clear_command(
