@@ -49,16 +49,12 @@ def _split(text: str) -> list[str]:
     if not set(text) & set("\"'\\"):
         return text.split()
     import shlex
+    from contextlib import suppress
 
-    lexer = shlex.shlex(text, posix=True)
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    words: list[str] = []
-    try:
-        words.extend(lexer)
-    except ValueError:
-        words.append(lexer.token)
-    return words
+    for end in ("", '"', "'"):
+        with suppress(ValueError):
+            return shlex.split(text + end)
+    return text.split()
 
 
 def _answers(args: Sequence[str], incomplete: str) -> list[tuple[str, str]]:
