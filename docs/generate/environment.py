@@ -47,6 +47,8 @@ CERTIFICATES: Mapping[str, str] = {
 HUB: Mapping[str, str] = {
     "HF_TOKEN": "Token of the Hugging Face Hub",
     "HUGGING_FACE_HUB_TOKEN": "Same as `HF_TOKEN`",
+    "HF_TOKEN_PATH": "File of the token of `hf auth login` [`~/.cache/huggingface/token`]",
+    "HF_OIDC_RESOURCE": "Repository of a trusted publisher, to exchange an identity for a token",
     "HF_ENDPOINT": "URL of the Hub [`https://huggingface.co`]",
 }
 S3: Mapping[str, str] = {

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 REPO = "bench/model"
@@ -102,6 +102,12 @@ def _git_row(path: str, content: bytes) -> dict[str, object]:
     return {"type": "file", "path": path, "size": len(content), "oid": oid}
 
 
+def _sibling(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the tree as ``?blobs=true`` has it."""
+    lfs = {"lfs": {**row["lfs"], "sha256": row["lfs"]["oid"]}} if "lfs" in row else {}
+    return {"rfilename": row["path"], "size": row["size"], "blobId": row["oid"], **lfs}
+
+
 class QuickHub:
     """Answers on one connection after another's bytes; ``asked`` counts requests by what they are for."""
 
@@ -156,7 +162,7 @@ class QuickHub:
             info: dict[str, object] = {"id": REPO, "sha": COMMIT}
             if "expand=" not in query:
                 rows = self._shelf.rows(0, sys.maxsize)
-                info["siblings"] = [{"rfilename": row["path"]} for row in rows]
+                info["siblings"] = [_sibling(row) for row in rows]
             self._send(connection, method, json.dumps(info).encode())
         elif path == f"/api/models/{REPO}/tree/{COMMIT}":
             self.asked["tree"] += 1

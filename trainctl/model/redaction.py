@@ -25,10 +25,13 @@ class Redactor:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._registered: set[str] = set()
         self._values: tuple[str, ...] = ()
 
     def register(self, value: str) -> str:
         """Register a secret as JSON, Python, URLs, basic authentication and HTML encode it; return it."""
+        if value in self._registered:  # as for each source that shares a credential
+            return value
         from html import escape  # loaded only with secrets
 
         spellings = {
@@ -52,6 +55,7 @@ class Redactor:
         with self._lock:
             values = {*self._values, *(spelling for spelling in spellings if spelling)}
             self._values = tuple(sorted(values, key=lambda text: (-len(text), text)))
+            self._registered.add(value)
         return value
 
     def redact(self, text: str, *, links: bool = False) -> str:

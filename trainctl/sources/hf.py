@@ -18,7 +18,7 @@ from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import ResolvedSource, SourceFile, sort_files
 from trainctl.base.pagination import pages
 from trainctl.base.retry import RetryFn, no_retry
-from trainctl.errors import SourceError, SourceNotFound
+from trainctl.errors import SourceDenied, SourceError, SourceNotFound
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
 from trainctl.sources.client import (
@@ -35,19 +35,33 @@ _MAX_RESPONSE_BYTES = 64 * 2**20
 _NEXT = compile_lazily(r'<([^>]*)>\s*;[^,]*\brel="?next"?')
 _NO_FILE_NAMES = "?expand=sha&expand=gated"
 """Keeps the list of files out of the response, on servers that support it."""
+_WITH_FILES = "?blobs=true"
+"""Adds names, sizes and digests of all files to the response."""
+_MAX_LISTED = 1000
+"""The Hub may leave files out of longer responses: `snapshot_download` trusts no longer ones either."""
+_OVERLOADED = (500, 502, 504)
+"""Statuses if the list is too much for the server, or a proxy before it; 503 and 429 are for all requests."""
 _COMMIT = compile_lazily(r"[0-9a-f]{40,64}")
 _MOST_COMMITS = 150
 
 
 def default_hub_credential() -> SourceCredential | None:
     """Return the token of ``HF_TOKEN`` or ``hf auth login``."""
-    from huggingface_hub import get_token  # heavy
+    named = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or ""
+    token = named.replace("\r", "").replace("\n", "").strip()
+    if os.environ.get("HF_OIDC_RESOURCE") or (not token and os.path.exists(_token_file())):  # noqa: PTH110 - `~` may stay
+        from huggingface_hub import get_token  # heavy
 
-    token = get_token()
-    if not token:
-        return None
-    in_environment = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
-    return SourceCredential(token, "HF_TOKEN" if in_environment else "hf auth login")
+        token = get_token() or ""
+    return SourceCredential(token, "HF_TOKEN" if named else "hf auth login") if token else None
+
+
+def _token_file() -> str:
+    """Return the path of the token of ``hf auth login``, as ``huggingface_hub.constants`` has it."""
+    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = os.environ.get("HF_HOME", f"{cache}/huggingface")
+    path = os.environ.get("HF_TOKEN_PATH", f"{home}/token")
+    return os.path.expandvars(os.path.expanduser(path))  # noqa: PTH111
 
 
 class HubSource:
@@ -87,14 +101,16 @@ class HubSource:
         name = source.revision or "main" if pinned or not revision else revision
         repo = self._api(source)
         try:
-            info = each(partial(self._info, repo, name, uri, credential))
+            info = each(partial(self._info, repo, name, uri, credential, bool(pinned)))
         except SourceNotFound:  # a commit outlives its branch
             if pinned in (None, name):
                 raise
             info = each(partial(self._info, repo, str(pinned), uri, credential))
         commit = pinned or info["sha"]
-        tree = f"{repo}/tree/{commit}?recursive=true"
-        files = sort_files(self._tree(tree, uri, credential, each))
+        files = _listed_files(info) if commit == info["sha"] else ()
+        if not files:
+            tree = f"{repo}/tree/{commit}?recursive=true"
+            files = sort_files(self._tree(tree, uri, credential, each))
         resolved = ResolvedSource(uri, commit, files, info["sha"])
         if info.get("gated") and files:
             each(partial(self._check_access, resolved, credential))
@@ -121,12 +137,22 @@ class HubSource:
         return None if self._endpoint == _DEFAULT_ENDPOINT else self._endpoint
 
     def _info(
-        self, repo: str, revision: str, uri: str, credential: SourceCredential | None
+        self,
+        repo: str,
+        revision: str,
+        uri: str,
+        credential: SourceCredential | None,
+        with_files: bool = False,
     ) -> dict[str, Any]:
+        """Return the commit, with its files if ``with_files`` and the server can list them at once."""
         url = f"{repo}/revision/{quote(revision, safe='')}"
+        query = _WITH_FILES if with_files else _NO_FILE_NAMES
         try:
-            info, _ = self._json(f"{url}{_NO_FILE_NAMES}", uri, credential)
+            info, _ = self._json(f"{url}{query}", uri, credential)
         except SourceError as error:
+            is_final = error.retryable or isinstance(error, SourceDenied | SourceNotFound)
+            if with_files and (error.bare_status in _OVERLOADED or not is_final):
+                return self._info(repo, revision, uri, credential)
             if error.bare_status not in (400, 404):
                 raise
             info, _ = self._json(url, uri, credential)  # of a registry that refuses the parameters
@@ -293,6 +319,23 @@ class HubSource:
             "Check that HF_ENDPOINT is the URL of a Hugging Face Hub or a compatible server.",
             code="invalid-hub-response",
         )
+
+
+def _listed_files(info: Mapping[str, Any]) -> tuple[SourceFile, ...]:
+    """Return the files of a response to ``_WITH_FILES``; empty if it has no complete list."""
+    rows = info.get("siblings")
+    if not isinstance(rows, list) or len(rows) >= _MAX_LISTED:
+        return ()
+    try:
+        return sort_files(map(_listed_file, rows))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return ()
+
+
+def _listed_file(row: Mapping[str, Any]) -> SourceFile:
+    lfs = row.get("lfs")
+    large = {"lfs": {"oid": lfs["sha256"], "size": lfs["size"]}} if lfs else {}
+    return _file({"path": row["rfilename"], "size": row["size"], "oid": row["blobId"], **large})
 
 
 def _file(entry: Mapping[str, Any]) -> SourceFile:

@@ -42,10 +42,7 @@ class Cloud:
 @contextmanager
 def clouds(name: str, work: Path) -> Iterator[Cloud]:
     """A server of ``SERVERS``, for as long as the block lasts."""
-    with (
-        SERVERS[name](work) as server,
-        patch.object(bucket, "STATE_SILENCE_SECONDS", PATIENCE),
-    ):
+    with SERVERS[name](work) as server, patch.object(bucket, "STATE_SILENCE_SECONDS", PATIENCE):
         endpoint = server.url if isinstance(server, GoogleXml) else server.endpoint
         with fault_proxy(endpoint) as proxy:
             if isinstance(server, GoogleXml):

@@ -69,6 +69,11 @@ class HubFile:
             row["lfs"] = {"oid": self.sha256, "size": self.size, "pointerSize": 134}
         return row
 
+    def sibling(self) -> dict[str, Any]:
+        """The file as one row of a revision with blobs."""
+        lfs = {"lfs": {"sha256": self.sha256, "size": self.size}} if self.lfs else {}
+        return {"rfilename": self.path, "size": self.size, "blobId": self.git_oid, **lfs}
+
 
 @dataclass
 class HubRepo:
@@ -314,7 +319,7 @@ class _Handler(FaultyHandler):
         return None
 
     def _api(self, match: re.Match[str], query: dict[str, list[str]]) -> None:
-        if self.hub.refuses_parameters and "expand" in query:
+        if self.hub.refuses_parameters and {"expand", "blobs"} & query.keys():
             self.answer(self.hub.refuses_parameters, b"")
             return
         repo = self._repo(match["kind"], match["repo"], body=False)
@@ -328,10 +333,14 @@ class _Handler(FaultyHandler):
             ids = [row["id"] for row in repo.history]
             self._json(repo.history[ids.index(commit) :])
         elif match["endpoint"] == "revision":
+            listed = self.hub.expands and "blobs" in query
             info = {
                 "sha": commit,
                 "gated": "auto" if repo.gated else False,
-                "siblings": [{"rfilename": path} for path in repo.commits[commit]],
+                "siblings": [
+                    file.sibling() if listed else {"rfilename": path}
+                    for path, file in repo.commits[commit].items()
+                ],
             }
             wanted = query.get("expand", []) if self.hub.expands else []
             self._json(

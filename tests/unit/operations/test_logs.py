@@ -52,14 +52,6 @@ def test_after_a_broken_connection_the_last_complete_frame_counts() -> None:
     assert [len(list(frames.take(prepared))) for _ in range(2)] == [1, 0]
 
 
-def test_the_request_to_a_node() -> None:
-    """Times are absolute, or so long ago by the node's own clock."""
-    wanted = LogSelection(since=LogTime(600, ago=True), until=LogTime(1e9), grep="a+", tail=5)
-    assert wanted.request == {
-        "since": {"ago": 600}, "until": {"at": 1e9}, "grep": "a+", "tail": 5, "prepare": False,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("flags", "text"),
     [

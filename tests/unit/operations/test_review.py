@@ -12,12 +12,7 @@ from tests.support.servers.reviews import BOT, ReviewStub, review_stub
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import StalePlan, TrainctlError
 from trainctl.model.diagnostics import Diagnostic, Severity
-from trainctl.operations.review import (
-    approved_digest,
-    comment_text,
-    publish_comment,
-    publish_issue,
-)
+from trainctl.operations.review import approved_digest, comment_text, publish_comment, publish_issue
 from trainctl.plan.values import Plan
 from trainctl.review.servers import GitHub, GitLab
 

@@ -197,15 +197,6 @@ def test_a_listing_resumes_at_the_page_that_failed(hub: Hub, status: int) -> Non
     assert requests == {"": 1, **dict.fromkeys(cursors, 3)}
 
 
-def test_a_page_that_always_fails_is_an_error(hub: Hub) -> None:
-    """Earlier pages are not requested again for it."""
-    requests = failing_pages(hub, {str(PAGE): 1000}, HttpFault("status", "", status=429))
-    with pytest.raises(errors.SourceUnavailable):
-        resolved(HubSource(hub.url), "hf://acme/model")
-    assert requests[""] == 1
-    assert requests[str(PAGE)] == immediate_retry().attempts
-
-
 HEAD = (
     b'HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nETag: "1"\r\n'
     b"Last-Modified: Sun, 22 Nov 2026 08:00:00 GMT\r\n\r\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from tests.support.storage.mirrors import contents, ingest, mirror_at
 from trainctl.base.listing import ResolvedSource
 from trainctl.errors import SourceDenied
 from trainctl.plugin_api.sources import SourceCredential
-from trainctl.sources.hf import HubSource
+from trainctl.sources import hf
+from trainctl.sources.hf import HubSource, default_hub_credential
 
 FILES = {"model.safetensors": b"weights", "config.json": b'{"a": 1}'}
 
@@ -48,6 +50,35 @@ def test_the_hub_is_asked_for_the_commit_and_not_for_every_name(hub: Hub, expand
     result = resolved(hub, SourceCredential(hub.token, "test"))
     assert (result.revision, len(result.files)) == (commit, 2)
     assert {request.query for request in hub.asked("/revision/main")} == {"expand=sha&expand=gated"}
+
+
+@pytest.mark.parametrize("case", ["listed", "moved", "ignored", "failing", "many"])
+def test_a_locked_commit_is_one_request(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """Unless the branch has moved, or the server lists no digests, nothing or too much at once."""
+    before = resolved(hub)
+    if case == "moved":
+        hub.add("acme/model", {"new.bin": b""})
+    hub.expands = case != "ignored"
+    hub.faults = [HttpFault("status", "/revision/main")] * (case == "failing")
+    monkeypatch.setattr(hf, "_MAX_LISTED", 2 if case == "many" else 3)
+    hub.seen.clear()
+    assert HubSource(hub.url).resolve("hf://acme/model", before.revision, None) == before
+    assert len(hub.seen) == {"listed": 1, "failing": 3}.get(case, 2)
+
+
+def test_no_token_and_one_of_the_environment_need_no_library(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert default_hub_credential() is None
+    (tmp_path / "token").touch()
+    with pytest.raises(ImportError):
+        default_hub_credential()
+    monkeypatch.setenv("HF_TOKEN", " hf_a\n")
+    assert default_hub_credential() == SourceCredential("hf_a", "HF_TOKEN")
 
 
 @pytest.mark.integration

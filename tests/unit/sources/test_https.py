@@ -22,11 +22,7 @@ from tests.support.servers.web_server import (
     serve_web,
 )
 from trainctl.base.listing import UNKNOWN_SIZE, ResolvedSource, SourceFile
-from trainctl.errors import (
-    SourceError,
-    SourceMismatch,
-    SourceUnavailable,
-)
+from trainctl.errors import SourceError, SourceMismatch, SourceUnavailable
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.https import HttpsSource

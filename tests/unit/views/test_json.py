@@ -27,12 +27,7 @@ from trainctl.ledger.history import HistoryRow
 from trainctl.model.action import ActionReason
 from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.diagnostics import Position, error
-from trainctl.model.reports import (
-    CacheReport,
-    Checkpoint,
-    JobStatus,
-    UnreachableNode,
-)
+from trainctl.model.reports import CacheReport, Checkpoint, JobStatus, UnreachableNode
 from trainctl.model.run import RunStatus
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Observation, Plan, PlanOptions, WeightsFacts

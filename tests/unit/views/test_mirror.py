@@ -6,12 +6,7 @@ import pytest
 
 from trainctl.store.survey import InventoryRow, MirrorInventory
 from trainctl.store.verify import Finding, FindingOutcome, VerifyReport
-from trainctl.views.mirror import (
-    lost_listing_lines,
-    mirror_json,
-    mirror_lines,
-    mirror_verify_lines,
-)
+from trainctl.views.mirror import lost_listing_lines, mirror_json, mirror_lines, mirror_verify_lines
 
 SOURCE = "hf://acme/model"
 

@@ -200,17 +200,10 @@ def test_declared_content_in_the_mirror_needs_no_upstream(tmp_path: Path) -> Non
 
 def test_unmatched_patterns_are_handed_back(tmp_path: Path) -> None:
     """A pattern without a file is no error as long as files are left; each comes with what was probably meant."""
-    result = resolve(
-        SourceRequest(
-            WeightsSpec(
-                "hf://a/b",
-                allow_patterns=("*.jsn", "*.json", "w.bn"),
-                ignore_patterns=("*.md",),
-            ),
-            tmp_path,
-        ),
-        open_source=lambda scheme: MemorySource(FILES),
-    )
+    allowed, ignored = ("*.jsn", "*.json", "w.bn"), ("*.md",)
+    spec = WeightsSpec("hf://a/b", allow_patterns=allowed, ignore_patterns=ignored)
+    request = SourceRequest(spec, tmp_path)
+    result = resolve(request, open_source=lambda scheme: MemorySource(FILES))
     assert result.unmatched == {"*.jsn": "*.json", "w.bn": "w.bin", "*.md": None}
     assert [file.path for file in result.resolved.files] == ["a.json"]
 
