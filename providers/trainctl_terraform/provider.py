@@ -17,7 +17,7 @@ from trainctl.base.lazy_dataclass import asdict, dataclass, replace
 from trainctl.base.parallel import each
 from trainctl.errors import NodeError, NodeUnreachable, PermissionDenied
 from trainctl.model.single_flight import SingleFlight
-from trainctl.plugin_api.machines import ListsMachines, Machine
+from trainctl.plugin_api.machines import ListsMachines, Machine, MachinePlan, PlansMachines
 from trainctl.plugin_api.project import ProjectAccess, ProviderRecords, UsesProject
 from trainctl.plugin_api.provider import (
     Capabilities,
@@ -41,6 +41,7 @@ from trainctl_ssh.keys import (
 from trainctl_ssh.machines import SshMachines, await_boot
 from trainctl_ssh.user_data import LOGIN_MARKER, shutdown_command, user_data
 from trainctl_terraform.module import NodeModule, TerraformModule
+from trainctl_terraform.plans import apply_reviewed, plan_creation, plan_deletion
 from trainctl_terraform.program import TerraformProgram, find_program
 from trainctl_terraform.settings import (
     TerraformSettings,
@@ -132,13 +133,34 @@ class TerraformProvider:
         )
         self._save(replace(record, settings=cluster.settings))
         with self._changing[record.id]:
-            self._node_module(record, cluster.cancelled).apply()
+            module = self._node_module(record, cluster.cancelled)
+            reviewed = cluster.planned.get(key)
+            if reviewed is None:
+                module.apply()
+            else:
+                apply_reviewed(module, reviewed)
         return await_boot(
             cluster,
             settings.boot_timeout,
             lambda: self._node(self._require(key)),
             lambda node: self._with_own_key(self._require(key), node),
         )
+
+    def plan_machines(
+        self, cluster: ClusterSettings, keys: Mapping[str, str], ending: Sequence[Node]
+    ) -> Sequence[MachinePlan]:
+        def create(item: tuple[str, str]) -> MachinePlan:
+            name, key = item
+            record = TerraformNode(key, cluster.name, name, "", cluster.settings, {})
+            return plan_creation(self._node_module(record, Event()), record.name, key)
+
+        found = [self._record(node.key) for node in ending]
+        deletions = [
+            plan_deletion(record.name, record.key, self._state(record))
+            for record in found
+            if record
+        ]
+        return [*deletions, *each(create, [*keys.items()], _PARALLELISM)]
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
         """Paths are empty if the machine doesn't respond, the address if its creation was interrupted."""
@@ -216,7 +238,7 @@ class TerraformProvider:
             record.name,
             key=record.key,
             gpus=settings.gpus,
-            details={"node": record.name, "lineage": record.lineage},
+            details={"node": record.name, "lineage": _login_name(record)},
             idle_timeout=settings.idle_timeout,
         )
         if made is None:
@@ -260,7 +282,7 @@ class TerraformProvider:
         return derive_host_key(self._login(record), record.key).public
 
     def _login(self, record: TerraformNode) -> Any:
-        path = login_key_path(os.environ, self.name, record.cluster, record.lineage)
+        path = login_key_path(os.environ, self.name, record.cluster, _login_name(record))
         return ensure_login_key(path)
 
     def _node_module(self, record: TerraformNode, cancelled: Event) -> NodeModule:
@@ -329,10 +351,15 @@ def _record_path(key: str) -> str:
     return f"nodes/{node_id(key)}/node.json"
 
 
+def _login_name(record: TerraformNode) -> str:
+    """Return what names the login key: the attempt that makes the nodes, as plans are older than the lineage."""
+    return record.key.rpartition("/")[0]
+
+
 def _has_resources(state: Mapping[str, Any]) -> bool:
     return any(each.get("mode") == "managed" for each in state.get("resources") or ())
 
 
 _: type[Provider] = TerraformProvider
-__: type[ListsMachines] = TerraformProvider
+__: type[ListsMachines | PlansMachines] = TerraformProvider
 ___: type[UsesProject] = TerraformProvider

@@ -243,7 +243,7 @@ class ApplyEngine:
         self, change: Change, plan: Plan, permit: ApplyPermissions, renewer: LeaseRenewer
     ) -> RecordedResource | None:
         handler = self._handlers[change.address.kind]
-        new_key = str(uuid.uuid4())
+        new_key = change.key or str(uuid.uuid4())
         try:
             intent = wait_for_lock(
                 lambda: self._ledger.begin(_start(change, change.resumes or new_key, plan)),
@@ -323,6 +323,7 @@ class ApplyEngine:
             address=change.address,
             action=change.action,
             key=intent.key,
+            machines={machine.key: machine for machine in change.machines},
             attributes=change.after or change.before or {},
             recorded=recorded,
             depends_on=change.depends_on,

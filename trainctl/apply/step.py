@@ -21,6 +21,7 @@ from trainctl.plan.values import Change
 
 if TYPE_CHECKING:
     from trainctl.apply.interrupt import Interrupt
+    from trainctl.plugin_api.machines import MachinePlan
 
 MayStop = Callable[[str], bool]
 """Whether the live run with this id may be stopped."""
@@ -47,6 +48,8 @@ class ApplyStep(ResourceAttributes):
     cancelled: threading.Event = field(default_factory=threading.Event)
     resumed: bool = False
     """Whether an earlier attempt used this key, and may have made the change."""
+    machines: Mapping[str, MachinePlan] = field(default_factory=dict)
+    """Reviewed plans of machines, by the key of the node."""
     forecasts: Mapping[tuple[int, str], TransferForecast] = field(default_factory=dict)
     """Forecasts of deliveries by rank and weights."""
     identity: str | None = None

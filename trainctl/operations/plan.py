@@ -127,8 +127,16 @@ def create_plan(
             *nodes.diagnostics,
         ),
     )
-    make = partial(_make_plan, workspace, offline=survey.offline)
-    plan = with_policies(workspace, plan_with_reuse(workspace, inputs, make, queries=online))
+    resolved = partial(_make_plan, workspace, offline=survey.offline)
+    make = partial(plan_with_reuse, workspace, make=resolved, queries=online)
+    creates = any(found.creates_machines for found in inputs.capabilities.values())
+    if creates or options.destroy:
+        from trainctl.operations.machine_plans import plan_with_machines
+
+        plan = plan_with_machines(workspace, inputs, make, offline=survey.offline)
+    else:
+        plan = make(inputs)
+    plan = with_policies(workspace, plan)
     return _with_contents(workspace, plan, code, offline=survey.offline)
 
 

@@ -18,6 +18,7 @@ from trainctl.model.specs.location import CheckpointsLocation, StoreLocation
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.model.trust import PlanPolicy, PolicyLevel
 from trainctl.plan.values import Change, Plan, PlanInputs, PlanOptions
+from trainctl.plugin_api.machines import MachinePlan
 
 Edges = Mapping[Address, Iterable[Address]]
 
@@ -324,6 +325,22 @@ def differing_paths(before: Any, after: Any) -> str:
 
 
 _MOST_NAMED, _MOST_PATHS = 20, 5
+
+
+def with_machines(
+    plan: Plan, machines: Mapping[Address, tuple[str, Sequence[MachinePlan]]]
+) -> Plan:
+    """Add keys and plans of machines to the changes of clusters, which then cover what the plans do."""
+    changes = []
+    for change in plan.changes:
+        key, plans = machines.get(change.address, ("", ()))
+        if plans:
+            digests = [[machine.node, machine.digest] for machine in plans]
+            covers = {**change.covers, "machines": digests}
+            change = replace(change, key=key, machines=tuple(plans), covers=covers)
+        changes.append(change)
+    digest_ = plan_digest(changes, plan.lineage, plan.policies)
+    return replace(plan, changes=tuple(changes), digest=digest_)
 
 
 def with_images(plan: Plan, found: Mapping[str, str | TrainctlError]) -> Plan:

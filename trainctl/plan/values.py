@@ -22,7 +22,7 @@ from trainctl.model.run import ReusedRun, RunRecord
 from trainctl.model.specs.checks import JobLifecycle
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.model.trust import PlanPolicy, PolicyResult
-from trainctl.plugin_api.machines import Offer
+from trainctl.plugin_api.machines import MachinePlan, Offer
 from trainctl.plugin_api.provider import Capabilities, Node, ResourceStatus
 from trainctl.plugin_api.scheduler import BatchForecast, PartitionFacts
 
@@ -322,6 +322,9 @@ class Change:
     """Changes to apply before this one, though it doesn't depend on them."""
     covers: Mapping[str, Any] = field(default_factory=dict)
     """What the digest covers in addition: versions of resources that are read, stores, secrets, the image's digest."""
+    machines: tuple[MachinePlan, ...] = ()
+    """What a cluster's provider does on its platform, with ``key``, which is else made when the change is applied."""
+    key: str = ""
     resumes: str | None = None
     """Key of an interrupted attempt at the same change, which apply resumes."""
     approved_in: str = ""

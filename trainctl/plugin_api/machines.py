@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from trainctl.base.lazy_dataclass import asdict, dataclass, field, fields
-from trainctl.plugin_api.provider import ClusterSettings
+from trainctl.plugin_api.provider import ClusterSettings, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,52 @@ class ListsMachines(Protocol):
 
     def end(self, machine: Machine) -> None:
         """Delete a machine and return when it is gone, as ``Provider.delete``; no error if it doesn't exist."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MachineChange:
+    """Change of one resource of a platform that a machine needs; ``actions`` as in the JSON of plans.
+
+    ``values``: known ones after the change, without those that are sensitive. ``replace_paths`` force a replacement.
+    """
+
+    address: str
+    actions: tuple[str, ...]
+    reason: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    replace_paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MachinePlan:
+    """What ``create`` with ``key``, or ``delete``, would do for a node.
+
+    ``planned`` has what is known of the node before it exists, such as its price. ``digest`` covers what is done and by what,
+    and nothing that differs between computers. ``file``: the provider's own, that ``create`` gets.
+    """
+
+    node: str
+    key: str
+    planner: str
+    """The program that made it, with its version."""
+    changes: tuple[MachineChange, ...]
+    digest: str
+    file: str = ""
+    planned: Node | None = None
+
+
+@runtime_checkable
+class PlansMachines(Protocol):
+    """A provider that creates machines and can say beforehand what it would do on its platform."""
+
+    def plan_machines(
+        self, cluster: ClusterSettings, keys: Mapping[str, str], ending: Sequence[Node]
+    ) -> Sequence[MachinePlan]:
+        """Plan to create nodes, by name with their keys, and to delete nodes; changes nothing.
+
+        Raises NodeError with the platform's reason, PermissionDenied if the user doesn't allow it.
+        """
         ...
 
 

@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from threading import Event
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from trainctl.base.json import JsonObject
 from trainctl.base.lazy_dataclass import asdict, dataclass, field, fields
+
+if TYPE_CHECKING:
+    from trainctl.plugin_api.machines import MachinePlan
 
 
 class ResourceStatus(StrEnum):
@@ -105,13 +108,15 @@ def _ignore(text: str) -> None:
 class ClusterSettings:
     """Name of a cluster and the provider's settings, with defaults filled in.
 
-    ``create`` gets the ``lineage`` of the state, to label machines with; ``notify``, which shows a message to the user; and
+    ``create`` gets the ``lineage`` of the state, to label machines with; ``planned``, the reviewed plans of machines by key,
+    which it applies as they are, or raises StalePlan; ``notify``, which shows a message to the user; and
     ``cancelled``, which is set when the user wants to stop: a ``create`` that waits then raises UserInterrupt.
     """
 
     name: str
     settings: JsonObject
     lineage: str = ""
+    planned: Mapping[str, MachinePlan] = field(default_factory=dict, compare=False, repr=False)
     notify: Callable[[str], None] = field(default=_ignore, compare=False, repr=False)
     cancelled: Event = field(default_factory=Event, compare=False, repr=False)
 

@@ -198,7 +198,11 @@ class ClusterHandler:
         provider = self._agents.providers(name)
         settings = provider_cluster(step.address.name, step.cluster_spec)
         cluster = replace(
-            settings, lineage=self._lineage, notify=step.notify, cancelled=step.cancelled
+            settings,
+            lineage=self._lineage,
+            planned=step.machines,
+            notify=step.notify,
+            cancelled=step.cancelled,
         )
         if step.action is Action.REPLACE:
             self.delete(step)

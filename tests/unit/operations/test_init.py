@@ -43,4 +43,4 @@ def test_nothing_is_written_over_a_file_or_without_need(tmp_path: Path) -> None:
     assert not (tmp_path / "trainctl.yaml").exists()
     write_example("quickstart", tmp_path / "new")
     assert not (tmp_path / "new" / "run").exists()  # it is for checkouts
-    assert len(EXAMPLES) == 6
+    assert len(EXAMPLES) == 7

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import ndiff
 from functools import cache
@@ -16,6 +18,7 @@ from trainctl.model.address import Kind
 from trainctl.model.json_codec import to_json
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.plan.values import AffectedRun, Change, Drift, Plan
+from trainctl.plugin_api.machines import MachineChange, MachinePlan
 from trainctl.views.terminal.text import (
     Style,
     display_width,
@@ -349,11 +352,47 @@ def change_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
         lines.append(page.style(text, "dim"))
     lines.append(f"{page.style(f'{sign:>3}', COLOURS[sign])} {change.address}")
     lines += _value_lines(change, plan, page)
+    lines += _machine_lines(change.machines, page)
     code = plan.code.get(change.address)
     if code is not None and code.excluded:
         names = ", ".join(escape(name) for name in code.excluded)
         lines.append(page.style(f"        # (excluded from upload: {names})", "dim"))
     return lines
+
+
+def _machine_lines(machines: Sequence[MachinePlan], page: PageStyle) -> list[str]:
+    """Return what a provider does on its platform, once for nodes with the same changes."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for machine in machines:
+        lines = tuple(line for item in machine.changes for line in _platform_lines(item))
+        counts = Counter(action for item in machine.changes for action in item.actions)
+        verbs = {"create": "add", "update": "change", "delete": "destroy"}
+        text = ", ".join(f"{counts[action]} to {verb}" for action, verb in verbs.items())
+        groups.setdefault((f"{machine.planner}: {text}", *lines), []).append(machine.node)
+    found = []
+    for (head, *rest), names in groups.items():
+        found += [
+            f"        # {', '.join(names)} by {head}",
+            *(f"        #{line}" for line in rest),
+        ]
+    return [page.style(escape(line), "dim") for line in found]
+
+
+def _platform_lines(change: MachineChange) -> Iterator[str]:
+    sign = _SIGNS.get(change.actions, "~")
+    reason = f" ({change.reason.replace('_', ' ')})" if change.reason else ""
+    yield f"   {sign} {change.address}{reason}"
+    for name, value in change.values.items():
+        forced = "  # forces replacement" if name in change.replace_paths else ""
+        yield f"         {name} = {json.dumps(value, ensure_ascii=False)}{forced}"
+
+
+_SIGNS = {
+    ("create",): "+",
+    ("delete",): "-",
+    ("delete", "create"): "-/+",
+    ("create", "delete"): "+/-",
+}
 
 
 def similar_lines(change: Change, shown: Change, page: PageStyle) -> list[str]:

@@ -12,6 +12,7 @@ from trainctl.model.action import Action
 from trainctl.model.json_codec import to_json
 from trainctl.plan.planner import is_applyable, is_complete
 from trainctl.plan.values import Change, DeliveryRow, Plan
+from trainctl.plugin_api.machines import MachinePlan
 from trainctl.views.plan.tables import lost_items
 from trainctl.views.terminal.text import format_timestamp
 
@@ -116,6 +117,7 @@ def _change(change: Change) -> dict[str, Any]:
         **({"previous_address": str(change.previous)} if change.previous else {}),
         "action_reason": change.reason.value if change.reason else None,
         "note": change.note or None,
+        **({"machines": [_machine(each) for each in change.machines]} if change.machines else {}),
         "stops": stopped
         and {
             "run": stopped.id,
@@ -131,6 +133,11 @@ def _change(change: Change) -> dict[str, Any]:
             **(reused.reused_from or {"job": None, "state": None}),
         },
     }
+
+
+def _machine(machine: MachinePlan) -> dict[str, Any]:
+    form = to_json(machine)
+    return {name: form[name] for name in ("node", "planner", "digest", "changes")}
 
 
 def _delivery(line: DeliveryRow) -> dict[str, Any]:
