@@ -39,8 +39,10 @@ def root_module(settings: TerraformSettings, source: str) -> dict[str, Any]:
     variables: dict[str, Any] = {name: {"type": "string"} for name in OWN_INPUTS}
     for name in settings.secrets:
         variables[_SECRET + name] = {"type": "string", "sensitive": True, "ephemeral": True}
-    version = {"version": settings.version} if settings.version else {}
-    call = {"source": source, **version, **_literal(settings.variables), **inputs, **secrets}
+    more: dict[str, Any] = {"version": settings.version} if settings.version else {}
+    if settings.max_lifetime is not None:
+        more["max_lifetime"] = int(settings.max_lifetime)
+    call = {"source": source, **more, **_literal(settings.variables), **inputs, **secrets}
     return {
         "terraform": {"backend": {"http": {}}},
         "variable": variables,

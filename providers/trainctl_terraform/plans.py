@@ -12,15 +12,15 @@ from trainctl.base.json import digest
 from trainctl.errors import StalePlan
 from trainctl.plugin_api.machines import MachineChange, MachinePlan
 from trainctl.plugin_api.provider import Node
-from trainctl_ssh.user_data import shutdown_command
 from trainctl_terraform.module import NodeModule
+from trainctl_terraform.settings import node_facts
 from trainctl_terraform.state_server import NodeStateDocument
 
 _MOST_CHARACTERS = 200
 _DONE = frozenset({("no-op",), ("read",)})
 
 
-def plan_creation(module: NodeModule, name: str, key: str) -> MachinePlan:
+def plan_creation(module: NodeModule, cluster: str, name: str, key: str) -> MachinePlan:
     """Run the program's ``plan`` for a node."""
     state = _digest(module.state.read() or b"")
     file, document = module.plan()
@@ -35,7 +35,7 @@ def plan_creation(module: NodeModule, name: str, key: str) -> MachinePlan:
         "state": state,
     }
     output = document.get("planned_values", {}).get("outputs", {}).get("node", {}).get("value")
-    planned = _planned(module.module.settings.idle_timeout, name, output or {})
+    planned = Node(cluster, name, **node_facts(module.module.settings, output or {}))
     return MachinePlan(name, key, planner, changes, digest(covers), json.dumps(kept), planned)
 
 
@@ -134,18 +134,6 @@ def _masked(value: Any, sensitive: Any) -> Any:
     if isinstance(value, list) and isinstance(sensitive, list):
         return [_masked(*pair) for pair in zip(value, sensitive, strict=False)]
     return value
-
-
-def _planned(idle_timeout: float, name: str, output: Mapping[str, Any]) -> Node:
-    """Return what the planned output says of a machine: its price, and what ends it."""
-    price, ends = output.get("price_per_hour"), output.get("ends")
-    return Node(
-        "",
-        name,
-        price_per_hour=price if isinstance(price, int | float) else None,
-        shutdown=shutdown_command("root") if "guest" in (ends or ()) else (),
-        idle_timeout=idle_timeout,
-    )
 
 
 def _digest(data: bytes) -> str:

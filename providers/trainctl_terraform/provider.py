@@ -39,13 +39,14 @@ from trainctl_ssh.keys import (
     login_key_path,
 )
 from trainctl_ssh.machines import SshMachines, await_boot
-from trainctl_ssh.user_data import LOGIN_MARKER, shutdown_command, user_data
+from trainctl_ssh.user_data import LOGIN_MARKER, user_data
 from trainctl_terraform.module import NodeModule, TerraformModule
 from trainctl_terraform.plans import apply_reviewed, plan_creation, plan_deletion
 from trainctl_terraform.program import TerraformProgram, find_program
 from trainctl_terraform.settings import (
     TerraformSettings,
     find_problems,
+    node_facts,
     read_output,
     read_settings,
     schema,
@@ -152,7 +153,7 @@ class TerraformProvider:
         def create(item: tuple[str, str]) -> MachinePlan:
             name, key = item
             record = TerraformNode(key, cluster.name, name, "", cluster.settings, {})
-            return plan_creation(self._node_module(record, Event()), record.name, key)
+            return plan_creation(self._node_module(record, Event()), cluster.name, name, key)
 
         found = [self._record(node.key) for node in ending]
         deletions = [
@@ -239,7 +240,6 @@ class TerraformProvider:
             key=record.key,
             gpus=settings.gpus,
             details={"node": record.name, "lineage": _login_name(record)},
-            idle_timeout=settings.idle_timeout,
         )
         if made is None:
             return node
@@ -250,8 +250,7 @@ class TerraformProvider:
             node,
             address=made.address,
             details=details,
-            price_per_hour=made.price_per_hour,
-            shutdown=shutdown_command(made.user) if "guest" in made.ends else (),
+            **node_facts(settings, asdict(made)),
         )
 
     def _with_own_key(self, record: TerraformNode, node: Node) -> Node:

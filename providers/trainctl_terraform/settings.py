@@ -18,7 +18,7 @@ from trainctl.plugin_api.provider import (
     integer_schema,
     text_schema,
 )
-from trainctl_ssh.user_data import BOOT_TIMEOUT, IDLE_TIMEOUT
+from trainctl_ssh.user_data import BOOT_TIMEOUT, IDLE_TIMEOUT, shutdown_command
 
 OWN_INPUTS = ("name", "key", "public_key", "user_data")
 """Inputs of a module that trainctl sets."""
@@ -37,6 +37,7 @@ class TerraformSettings:
     variables: Mapping[str, Any] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     gpus: int | None = None
+    max_lifetime: float | None = None
     boot_timeout: float = 900.0
     idle_timeout: float = IDLE_TIMEOUT_SECONDS
 
@@ -48,7 +49,7 @@ class TerraformSettings:
 
 def schema() -> JsonObject:
     """Return the JSON Schema of a cluster section, without the core's keys."""
-    names = {"pattern": _IDENTIFIER, "not": {"enum": list(OWN_INPUTS)}}
+    names = {"pattern": _IDENTIFIER, "not": {"enum": [*OWN_INPUTS, "max_lifetime"]}}
     secret = {
         "type": "object",
         "additionalProperties": False,
@@ -63,6 +64,7 @@ def schema() -> JsonObject:
         "variables": {"type": "object", "propertyNames": names, "description": "Inputs of the module, by name."},
         "secrets": {"type": "object", "propertyNames": names, "additionalProperties": secret, "description": "Inputs of the module whose values are secrets: {NAME: {secret: SECRET}}. The module declares them as ephemeral."},
         "gpus": integer_schema("Number of GPUs that jobs may use; default: all that the machine reports.", minimum=0),
+        "max_lifetime": {"anyOf": BOOT_TIMEOUT["anyOf"], "description": "Time after which the cloud ends a machine: an input of the module, in seconds."},
         "boot_timeout": BOOT_TIMEOUT,
         "idle_timeout": IDLE_TIMEOUT,
     }  # fmt: skip
@@ -78,7 +80,7 @@ def read_settings(own: Mapping[str, Any]) -> TerraformSettings:
     """Return the settings that the schema accepts."""
     names = {each.name for each in fields(TerraformSettings)}
     values = {name: value for name, value in own.items() if name in names}
-    for name in values.keys() & {"boot_timeout", "idle_timeout"}:
+    for name in values.keys() & {"boot_timeout", "idle_timeout", "max_lifetime"}:
         values[name] = parse_duration(values[name])
     if "secrets" in values:
         values["secrets"] = {name: each["secret"] for name, each in values["secrets"].items()}
@@ -169,3 +171,15 @@ def _problem(value: Any) -> str:
         ):
             return f"{name} has an invalid value"
     return ""
+
+
+def node_facts(settings: TerraformSettings, output: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of a node that an output, also a planned one, says: its price, and what ends its machine."""
+    price, ends = output.get("price_per_hour"), output.get("ends") or ()
+    return {
+        "price_per_hour": price if isinstance(price, int | float) else None,
+        "shutdown": shutdown_command(str(output.get("user"))) if "guest" in ends else (),
+        "max_lifetime": settings.max_lifetime if "provider" in ends else None,
+        "boot_timeout": settings.boot_timeout,
+        "idle_timeout": settings.idle_timeout,
+    }

@@ -54,11 +54,16 @@ def plan_with_machines(
             problems.append(of_error(error, str(change.address)))
     if not found and not problems:
         return plan
-    known = [machine.planned for _, plans in found.values() for machine in plans]
-    prices = {node.id: node.price_per_hour for node in known if node and node.price_per_hour}
+    planned = [machine.planned for _, plans in found.values() for machine in plans]
+    known = {node.id: node for node in planned if node is not None}
+    prices = {node.id: node.price_per_hour for node in known.values() if node.price_per_hour}
     more = replace(
         inputs,
         prices={**inputs.prices, **prices},
+        machines={
+            address: tuple(known.get(node.id, node) for node in nodes)
+            for address, nodes in inputs.machines.items()
+        },
         diagnostics=(*inputs.diagnostics, *problems),
     )
     return with_machines(make(more), found)

@@ -57,12 +57,12 @@ locals {
 }
 
 output "node" {
-  # null: the machine is gone.
-  value = local.running ? {
-    address        = local.address
-    user           = trimspace(file("${local.made}/user"))
+  value = {
+    address        = local.running ? local.address : null # null: the machine is gone
+    user           = local.running ? trimspace(file("${local.made}/user")) : null
+    host_key       = local.running ? trimspace(file("${local.made}/host_key.pub")) : null
     port           = 2222
-    host_key       = trimspace(file("${local.made}/host_key.pub"))
     price_per_hour = 0.25
-  } : null
+    ends           = [] # an sshd of your computer doesn't turn it off
+  }
 }
