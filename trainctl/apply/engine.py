@@ -93,7 +93,7 @@ class ApplyEngine:
 
     def run(self, plan: Plan, permit: ApplyPermissions) -> ApplyResult:
         """Apply the plan; failures are in the result. Raises only StateError."""
-        changes = effective_changes(plan.changes)
+        changes = effective_changes(plan.acting)
         self._lock_timeout = LockTimeout(permit.lock_timeout)
         result = ApplyResult(by_others=self._by_others)
         for row in plan.deliveries:

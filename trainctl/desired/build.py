@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from trainctl.base.json import JsonObject, digest
+from trainctl.base.json import JsonObject, digest, hex_digest
 from trainctl.base.lazy_dataclass import replace
 from trainctl.desired import resources as make
 from trainctl.desired.expand import Expander
@@ -19,6 +19,7 @@ from trainctl.desired.values import (
     DesiredState,
     JobOverrides,
     SecretSpec,
+    UnchangedProjects,
 )
 from trainctl.desired.variables import read_variables, with_overrides
 from trainctl.errors import ManifestError
@@ -53,29 +54,33 @@ def build(
     provider_schema: Callable[[str], JsonObject | None],
     provider_check: CheckOf = accept_any,
     providers: Collection[str] = (),
+    unchanged: UnchangedProjects = UnchangedProjects(),  # noqa: B008 - frozen
 ) -> DesiredState:
     """Build the desired state; raise ManifestError with all problems if invalid.
 
     ``variables`` are those of ``--var``, ``overrides`` of ``--set``, ``environ`` has others as ``TRAINCTL_VAR_name``. ``provider_schema`` returns
     the JSON Schema of a provider's settings, None if it is not installed; ``provider_check`` reports further problems.
-    ``providers`` are the names for suggestions.
+    ``providers`` are the names for suggestions. ``unchanged`` are several projects that the documents lack.
     """
     problems: list[Diagnostic] = []
     root = with_overrides(with_slugs(documents.root, problems), overrides, problems)
     documents = replace(documents, root=root)
     known = read_variables(documents.root, variables or {}, var_files, problems, environ or {})
-    expander = Expander(known, directory_name(documents.directory), problems)
+    others = {address.name for address in unchanged.resources}
+    expander = Expander(known, None if others else directory_name(documents.directory), problems)
     root = expander.manifest(documents.root)
     problems += credential_problems(root)
     reported = frozenset(problem.where for problem in (*problems, *documents.problems))
     checked = check(root, reported)
     manifest = checked.manifest
     problems += [*documents.problems, *checked.problems]
-    only = _only_project(manifest, root, documents.directory)
+    only = None if others else _only_project(manifest, root, documents.directory)
     names = DeclaredNames(
         root=checked.root,
         text=root,
-        projects=[only] if only is not None else _keys(root, "projects"),
+        projects=[only]
+        if only is not None
+        else {**_keys(root, "projects"), **dict.fromkeys(others)},
         clusters=_keys(root, "clusters") or ["local"],
         weights=_keys(root, "weights"),
         secrets=_keys(root, "secrets"),
@@ -85,7 +90,7 @@ def build(
     settings = ProviderSettings(provider_schema, provider_check, providers, names)
     secrets = make.secrets(manifest, names)
     _check_stores(manifest, names)
-    resources: dict[Address, DesiredResource] = {}
+    resources = dict(unchanged.resources)
     for resource in (
         *make.projects(manifest, only, names),
         *make.clusters(manifest, settings, names),
@@ -110,7 +115,10 @@ def build(
     problems += find_cycles(manifest.jobs, names)
     moved = moves(manifest, resources, names)
     problems += names.problems
-    return _desired(documents, manifest, resources, secrets, store, moved, problems)
+    if others and ("project" in root.entries or others & _keys(root, "projects").keys()):
+        problems.append(error("repeated project", code="duplicate-key"))
+    desired = _desired(documents, manifest, resources, secrets, store, moved, problems)
+    return with_digests(desired, manifest, unchanged.digests)
 
 
 def _check_stores(manifest: Manifest, names: DeclaredNames) -> None:
@@ -179,7 +187,6 @@ def _desired(
         state=_store(manifest.state),
         reuse_from=manifest.reuse_from,
         manifest_files=documents.files,
-        manifest_digest=_digest(manifest, ordered, secrets, moved),
         moves=moved,
         warnings=tuple(problems),
         extended=documents.extended,
@@ -197,6 +204,8 @@ def _used(
     """Return the manifest's own resources and those of the extended file that these need."""
     kinds = {"clusters": Kind.CLUSTER, "weights": Kind.WEIGHTS, "caches": Kind.CACHE}
     shared = {Address(kinds[key], name) for key, name in documents.shared if key in kinds}
+    if not shared:
+        return [*resources]
     needed = [address for address in resources if address not in shared]
     if manifest.mirror and manifest.mirror.url.startswith("node://"):
         needed.append(Address(Kind.CLUSTER, manifest.mirror.url.split("/")[2]))
@@ -231,32 +240,33 @@ def _sort_key(problem: Diagnostic) -> tuple[str, int, int, str]:
     return where.file, where.line or 0, where.column or 0, problem.summary
 
 
-def _digest(
-    manifest: Manifest,
-    resources: Mapping[Address, DesiredResource],
-    secrets: Mapping[str, SecretSpec],
-    moved: DesiredMoves,
-) -> str:
-    """Compute the digest of all values; independent of text, file names and directory."""
-    locations = {
-        name: to_json(getattr(manifest, name)) for name in ("mirror", "checkpoints", "state")
+def with_digests(
+    desired: DesiredState, manifest: Manifest, known: Mapping[Address, str]
+) -> DesiredState:
+    """Add the digests of all resources that aren't known, and of all values.
+
+    They are independent of text, file names and directory.
+    """
+    digests = {
+        address: known.get(address)
+        or hex_digest(
+            {
+                "address": str(address),
+                "provider": resource.provider,
+                "attributes": resource.attributes,
+                "depends_on": list(map(str, resource.depends_on)),
+                "lifecycle": to_json(resource.lifecycle),
+            }
+        )
+        for address, resource in desired.resources.items()
     }
-    return digest(
-        {
-            **locations,
-            **({"moves": to_json(moved)} if moved != DesiredMoves() else {}),
-            "resources": {
-                str(address): {
-                    "provider": resource.provider,
-                    "attributes": resource.attributes,
-                    "depends_on": list(map(str, resource.depends_on)),
-                    "lifecycle": to_json(resource.lifecycle),
-                }
-                for address, resource in resources.items()
-            },
-            "secrets": {name: to_json(spec) for name, spec in secrets.items()},
-        }
-    )
+    whole = {
+        **{name: to_json(getattr(manifest, name)) for name in ("mirror", "checkpoints", "state")},
+        **({"moves": to_json(desired.moves)} if desired.moves != DesiredMoves() else {}),
+        "resources": sorted(digests.values()),
+        "secrets": {name: to_json(spec) for name, spec in desired.secrets.items()},
+    }
+    return replace(desired, digests=digests, manifest_digest=digest(whole))
 
 
 def with_slugs(root: ManifestNode, problems: list[Diagnostic]) -> ManifestNode:
@@ -295,6 +305,8 @@ def with_slugs(root: ManifestNode, problems: list[Diagnostic]) -> ManifestNode:
 
 def moves(manifest: Manifest, resources: Collection[Address], names: DeclaredNames) -> DesiredMoves:
     """Return renamed, removed and imported resources; chains of renames are resolved."""
+    if not (manifest.moved or manifest.removed or manifest.imports):
+        return DesiredMoves()
     declared = {*resources, *(address.group for address in resources)}
     sections: Iterable[tuple[str, str, Iterable[MovedResource | RemovedResource | ImportedRun]]] = (
         ("moved", "from", manifest.moved),

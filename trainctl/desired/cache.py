@@ -14,7 +14,8 @@ from typing import Any
 import trainctl
 from trainctl.base.json import JsonValue, canonical
 from trainctl.base.lazy_dataclass import dataclass, replace
-from trainctl.desired.values import DesiredState, desired_to_json
+from trainctl.base.lazy_pattern import compile_lazily
+from trainctl.desired.values import DesiredState, UnchangedProjects, desired_to_json
 from trainctl.manifest.files import FileLines
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Position
@@ -27,53 +28,76 @@ _PACKAGES = ("manifest", "desired", "model")
 """Packages of trainctl that determine how a manifest is read."""
 
 
+_OTHER_SECTION = compile_lazily(rb"\n[^ \n#]")
+_OTHER_LINE_END = compile_lazily(rb"\xc2\x85|\xe2\x80[\xa8\xa9]")
+_SEVERAL = 2
+_UNUSABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+"""Errors of a cache file that is missing, damaged or of other inputs."""
+
+
 @dataclass(frozen=True, slots=True)
 class ManifestCache:
     """Cache file of one manifest; read and write errors are ignored.
 
-    ``key`` is a digest of all inputs of the desired state.
+    ``key`` is a digest of all inputs of the desired state but the files, ``digests`` has theirs.
     """
 
     path: Path
     key: str
+    digests: Mapping[str, str]
     directory: Path
 
     def load(self, files: Mapping[str, bytes]) -> DesiredState | None:
         """Return the cached state; None if the inputs changed or code is missing."""
         try:
-            first, *attributes, end = self.path.read_text("utf-8").split("\n")
-            entry = json.loads(first)
-            if entry["key"] != self.key or end or any("\0" in text for text in attributes):
-                return None  # or cut by a loss of power
-            del first  # memory peaks below
-            rows = entry.pop("resources")
-            cached = replace(from_json(DesiredState, entry["desired"]), directory=self.directory)
-            if cached.extended is not None:
-                files = {**files, cached.extended.name: cached.extended.read()}
-            lines = {name: FileLines(data, name) for name, data in files.items()}
-
-            def at(place: list[Any] | None) -> Position | None:
-                if place is None:
+            with self._opened() as (entry, lines):
+                if entry["files"] != self.digests:
                     return None
-                file, line, column, key_path = place
-                return Position(sys.intern(file), line, column, key_path, lines.get(file))
-
-            resources = (
-                _resource(row, JsonText(values), at(row[-1]))
-                for row, values in zip(rows, attributes, strict=True)
-            )
-            desired = replace(
-                cached,
-                resources={resource.address: resource for resource in resources},
-                secrets={
-                    name: replace(secret, where=at(entry["secrets"][name]))
-                    for name, secret in cached.secrets.items()
-                },
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                cached = replace(
+                    from_json(DesiredState, entry["desired"]), directory=self.directory
+                )
+                if cached.extended is not None:
+                    files = {**files, cached.extended.name: cached.extended.read()}
+                texts, rows = _texts(files), entry.pop("resources")
+                desired = replace(
+                    cached,
+                    resources={item.address: item for item, _ in _resources(rows, lines, texts)},
+                    secrets={
+                        name: replace(secret, where=_at(entry["secrets"][name], texts))
+                        for name, secret in cached.secrets.items()
+                    },
+                )
+        except _UNUSABLE:
             return None
         code = {self.directory / job.job_spec.code.path for job in desired.jobs()}
         return desired if all(directory.is_dir() for directory in code) else None
+
+    def unchanged(self, files: Mapping[str, bytes]) -> UnchangedProjects:
+        """Return the projects of files that have nothing else and are as when the state was stored."""
+        resources: dict[Address, DesiredResource] = {}
+        digests: dict[Address, str] = {}
+        try:
+            with self._opened() as (entry, lines):
+                known = entry["files"].items() & self.digests.items()
+                names = {name for name, _ in known if _has_only_projects(files[name])}
+                rows = entry.pop("resources")
+                for item, digest in _resources(rows, lines, _texts(files)):
+                    if item.where is not None and item.where.file in names:
+                        resources[item.address], digests[item.address] = item, digest
+        except _UNUSABLE:
+            return UnchangedProjects()
+        if len(resources) < _SEVERAL:  # of a single project the name is a default
+            return UnchangedProjects()
+        return UnchangedProjects(frozenset(names), resources, digests)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[tuple[dict[str, Any], Iterator[str]]]:
+        """Yield the entry of the same inputs, and the lines of attributes; raise KeyError if they differ."""
+        with self.path.open(encoding="utf-8", newline="\n") as file:
+            entry = json.loads(file.readline())
+            if entry["key"] != self.key:
+                raise KeyError("key")
+            yield entry, file
 
     def store(self, desired: DesiredState) -> None:
         """Store the desired state, unless it has warnings."""
@@ -81,12 +105,14 @@ class ManifestCache:
             return
         entry = {
             "key": self.key,
+            "files": self.digests,
             "desired": desired_to_json(desired, ()),
             "secrets": {name: _place(secret.where) for name, secret in desired.secrets.items()},
-            "resources": [*map(_row, desired.resources.values())],
+            "resources": [
+                [*_row(item), desired.digests.get(address)]
+                for address, item in desired.resources.items()
+            ],
         }
-        attributes = (json_text(item.attributes) for item in desired.resources.values())
-        text = "\n".join([json.dumps(entry, separators=(",", ":")), *attributes, ""]).encode()
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(0o700, parents=True, exist_ok=True)
@@ -94,7 +120,9 @@ class ManifestCache:
                 with os.fdopen(
                     os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
                 ) as file:
-                    file.write(text)
+                    file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+                    for item in desired.resources.values():
+                        file.write(json_text(item.attributes).encode() + b"\n")
                 temporary.replace(self.path)
             finally:
                 temporary.unlink(missing_ok=True)
@@ -112,15 +140,43 @@ def _row(resource: DesiredResource) -> list[Any]:
     ]
 
 
-def _resource(row: list[Any], attributes: JsonText, where: Position | None) -> DesiredResource:
-    address, provider, depends_on, lifecycle, _ = row
-    return DesiredResource(
-        Address.parse(address),
-        sys.intern(provider),
-        attributes,
-        tuple(map(Address.parse, depends_on)),
-        DEFAULT_LIFECYCLE if lifecycle is None else from_json(JobLifecycle, lifecycle),
-        where,
+def _resources(
+    rows: Iterable[list[Any]], lines: Iterable[str], texts: Mapping[str, FileLines]
+) -> Iterator[tuple[DesiredResource, str]]:
+    """Yield the resources, with their digests; ValueError if the file was cut by a loss of power."""
+    for row, line in zip(rows, lines, strict=True):
+        address, provider, depends_on, lifecycle, place, digest = row
+        if line[-1] != "\n" or "\0" in line:
+            raise ValueError(line)
+        resource = DesiredResource(
+            Address.parse(address),
+            sys.intern(provider),
+            JsonText(line[:-1]),
+            tuple(map(Address.parse, depends_on)),
+            DEFAULT_LIFECYCLE if lifecycle is None else from_json(JobLifecycle, lifecycle),
+            _at(place, texts),
+        )
+        yield resource, digest
+
+
+def _texts(files: Mapping[str, bytes]) -> dict[str, FileLines]:
+    return {name: FileLines(data, name) for name, data in files.items()}
+
+
+def _at(place: list[Any] | None, texts: Mapping[str, FileLines]) -> Position | None:
+    if place is None:
+        return None
+    file, line, column, key_path = place
+    return Position(sys.intern(file), line, column, key_path, texts.get(file))
+
+
+def _has_only_projects(data: bytes) -> bool:
+    """Whether a YAML file has only projects, without expressions; False if that isn't plain to see."""
+    return (
+        data.startswith(b"projects:\n")
+        and (data.isascii() or _OTHER_LINE_END.search(data) is None)
+        and not any(text in data for text in (b"${{", b"\\", b"\r"))
+        and _OTHER_SECTION.search(data) is None
     )
 
 
@@ -146,12 +202,12 @@ def open_cache(
         "program": [*_sources(folders)],
         "plugins": [list(plugin) for plugin in plugins],
         "directory": str(directory.resolve()),
-        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         "variables": dict(variables),
     }
     name = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
     key = hashlib.sha256(canonical(inputs)).hexdigest()
-    return ManifestCache(cache_home / "manifests" / f"{name}.json", key, directory)
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    return ManifestCache(cache_home / "manifests" / f"{name}.json", key, digests, directory)
 
 
 def _sources(folders: Iterable[Path]) -> Iterator[list[str | int]]:

@@ -44,8 +44,9 @@ class Expander:
     """
 
     def __init__(
-        self, variables: dict[str, Scalar], directory_name: str, problems: list[Diagnostic]
+        self, variables: dict[str, Scalar], directory_name: str | None, problems: list[Diagnostic]
     ) -> None:
+        """``directory_name`` is that of the only project; None if there are several."""
         self._variables = variables
         self._directory_name = directory_name
         self._problems = problems
@@ -82,7 +83,7 @@ class Expander:
 
     def _only_project(self, expanded: dict[str, ManifestNode]) -> str | None:
         several = expanded["projects"].entries if "projects" in expanded else {}
-        if len(several) > 1:
+        if len(several) > 1 or self._directory_name is None:
             return None
         default, project = next(
             iter(several.items()), (self._directory_name, expanded.get("project"))

@@ -73,6 +73,8 @@ class DesiredState:
     moves: DesiredMoves = DesiredMoves()
     sources_vary: bool = False
     """Whether sources of weights contain expressions, so that variables change them."""
+    digests: Mapping[Address, str] = field(default_factory=dict, compare=False)
+    """Digests of the resources, for the memory of manifests."""
 
     @cached_property
     def external(self) -> Mapping[Address, DesiredResource]:
@@ -91,6 +93,15 @@ class DesiredState:
     def jobs(self) -> list[DesiredResource]:
         """All jobs."""
         return [job for job in self.external.values() if job.address.kind is Kind.JOB]
+
+
+@dataclass(frozen=True, slots=True)
+class UnchangedProjects:
+    """Projects of files that are as when they were read last, with the digests of the resources."""
+
+    files: frozenset[str] = frozenset()
+    resources: Mapping[Address, DesiredResource] = field(default_factory=dict)
+    digests: Mapping[Address, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

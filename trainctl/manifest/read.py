@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from trainctl.base.lazy_dataclass import dataclass
@@ -50,9 +50,12 @@ def no_fetch(_: PinnedFile) -> Path:
 
 
 def read(
-    directory: Path, known: Mapping[str, bytes] | None = None, fetch: Fetch = no_fetch
+    directory: Path,
+    known: Mapping[str, bytes] | None = None,
+    fetch: Fetch = no_fetch,
+    skipped: Collection[str] = (),
 ) -> Documents:
-    """Read all manifest files of a directory; raise ManifestError if any is invalid.
+    """Read all manifest files of a directory but ``skipped`` ones; raise ManifestError if any is invalid.
 
     ``known``: content of the files by name if read before. ``fetch`` copies an extended file of another repository.
     """
@@ -72,12 +75,15 @@ def read(
     unreadable: list[Diagnostic] = []
     roots: list[ManifestNode] = []
     for name in names:
+        if name in skipped:
+            continue
         try:
             data = file_bytes(directory / name, name) if known is None else known[name]
             roots.append(parse_mapping(data, name, problems))
         except UnreadableManifest as stop:
             unreadable.append(stop.diagnostic)
-    root = _merge(roots, problems) if roots else None
+    nothing = mapping_node({}, {}, Position(names[0])) if skipped else None
+    root = _merge(roots, problems) if roots else nothing
     extended, shared = None, frozenset[tuple[str, str]]()
     if root is not None and not unreadable and (reference := root.entries.get("extends")):
         try:
@@ -138,22 +144,35 @@ def _decode(data: bytes, name: str) -> str:
 
 
 def _merge(roots: list[ManifestNode], problems: list[Diagnostic]) -> ManifestNode:
-    entries: dict[str, ManifestNode] = {}
+    parts: dict[str, list[ManifestNode]] = {}
     keys: dict[str, Position] = {}
     for root in roots:
         for name, section in root.entries.items():
             where = root.key_position(name)
-            first = entries.get(name)
-            if first is None:
-                entries[name], keys[name] = section, where
-            elif name in _MAPPING_SECTIONS and {type(first.value), type(section.value)} == {dict}:
-                problems += [
-                    repeated_key_error(key, first.key_position(key), section.key_position(key))
-                    for key in section.entries
-                    if key in first.entries
-                ]
-                both = {**section.entries, **first.entries}
-                entries[name] = mapping_node(both, {**section.keys, **first.keys}, first.where)
-            elif name != "version" or first.value != section.value:
+            earlier = parts.get(name)
+            if earlier is None:
+                parts[name], keys[name] = [section], where
+            elif name in _MAPPING_SECTIONS and {type(earlier[0].value), type(section.value)} == {
+                dict
+            }:
+                earlier.append(section)
+            elif name != "version" or earlier[0].value != section.value:
                 problems.append(repeated_key_error(name, keys[name], where))
+    entries = {name: _merge_sections(sections, problems) for name, sections in parts.items()}
     return mapping_node(entries, keys, roots[0].where)
+
+
+def _merge_sections(sections: list[ManifestNode], problems: list[Diagnostic]) -> ManifestNode:
+    """Merge the same section of several files; the first file wins."""
+    first: dict[str, Position] = {}
+    for section in sections:
+        for key in section.entries:
+            where = section.key_position(key)
+            if first.setdefault(key, where) is not where:
+                problems.append(repeated_key_error(key, first[key], where))
+    both: dict[str, ManifestNode] = {}
+    keys: dict[str, Position] = {}
+    for section in reversed(sections):
+        both |= section.entries
+        keys |= section.keys
+    return sections[0] if len(sections) == 1 else mapping_node(both, keys, sections[0].where)

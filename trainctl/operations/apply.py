@@ -69,7 +69,7 @@ def apply(
         planned=planned_runs(plan),
         ending={
             change.address
-            for change in plan.changes
+            for change in plan.acting
             if change.action in (Action.DELETE, Action.REPLACE)
         },
         quarantine=partial(record_quarantine, workspace.ledger),
@@ -88,9 +88,9 @@ def apply(
         ),
     )
     # Waiting runs that the plan does not change get their secrets now.
-    unchanged = {change.address for change in plan.changes if change.action is Action.NOOP}
-    waiting = [run for run in runs_waiting_for_secrets(workspace) if run.job.address in unchanged]
-    send_secrets(workspace, waiting, emit)
+    if waiting := runs_waiting_for_secrets(workspace):
+        unchanged = {each.address for each in plan.changes if each.action is Action.NOOP}
+        send_secrets(workspace, [run for run in waiting if run.job.address in unchanged], emit)
     if plan.options.refresh_only:
         workspace.ledger.observe_many(
             {change.address: change.after for change in plan.drift if change.after is not None}
@@ -106,7 +106,7 @@ def _require_secrets(workspace: Workspace, plan: Plan) -> None:
     Mirrored weights need none.
     """
     mirrored = {line.address for line in plan.weights if line.listing and not line.bytes_upstream}
-    for change in effective_changes(plan.changes).values():
+    for change in effective_changes(plan.acting).values():
         needs = change.action in (Action.CREATE, Action.UPDATE, Action.REPLACE)
         if not needs or not change.after or change.address in mirrored:
             continue

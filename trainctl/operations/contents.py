@@ -66,25 +66,27 @@ _END = "--end-of-options"
 
 def with_contents(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
     """Add what changes inside of the plan's resources; failures are notes."""
-    moved = [] if offline else [change for change in plan.changes if _moves(change)][:_MOST]
+    moved = [] if offline else [change for change in plan.acting if _moves(change)][:_MOST]
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="contents") as pool:
         weights = pool.map(partial(_compare_weights, workspace, plan), moved)
         diffs = [*weights, *_code(workspace, plan)]
     digests = {row.job: row.digest for row in plan.images}
     diffs += [
         ContentDiff(change.address, "image", run.image_digest, digest)
-        for change in plan.changes
+        for change in plan.acting
         if (run := _last_run(change))
         and (digest := digests.get(change.address))
         and run.image_digest
         and run.image_digest != digest
     ]
-    changes = {str(change.address): change for change in plan.changes}
-    for change in plan.changes:  # the runs whose checkpoints new runs load
+    changes = {str(change.address): change for change in plan.changes} if plan.runs else {}
+    for change in plan.acting:  # the runs whose checkpoints new runs load
+        if change.address not in plan.runs:
+            continue
         job = change.job_spec
         own = [CheckpointSelector(job.project, str(change.address))] if job.resume_from else []
         loads = [_selected(load, change, changes, plan) for load in (*job.runtime.loads, *own)]
-        if change.address in plan.runs and loads:
+        if loads:
             diffs += [ContentDiff(change.address, "checkpoints", "", ", ".join(loads))]
     return replace(plan, contents=tuple(diffs))
 
@@ -121,7 +123,7 @@ def _compare_weights(workspace: Workspace, plan: Plan, change: Change) -> Conten
 def _code(workspace: Workspace, plan: Plan) -> Iterator[ContentDiff]:
     """Compare the code of new runs with the commits of the last ones, equal trees once."""
     changed: dict[tuple[str | None, ...], Change] = {}
-    for change in plan.changes:
+    for change in plan.acting:
         run, code = _last_run(change), plan.code.get(change.address)
         if run and run.commit and run.code and code and code.digest != run.code:
             path = change.job_spec.code.path

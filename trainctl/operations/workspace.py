@@ -23,6 +23,7 @@ from trainctl.desired.values import (
     DesiredState,
     JobOverrides,
     SecretSpec,
+    UnchangedProjects,
 )
 from trainctl.errors import ManifestError, PermissionDenied, StorageError, TrainctlError, UsageError
 from trainctl.manifest.files import manifest_files, read_all_files
@@ -132,18 +133,27 @@ class Workspace:
         )
         desired = cache.load(files)
         if desired is None:
-            desired = self._build(files)
+            unchanged = cache.unchanged(files)
+            if unchanged.files:  # all problems are reported with the complete manifest
+                with contextlib.suppress(ManifestError):
+                    desired = self._build(files, unchanged)
+            if desired is None or desired.warnings:
+                desired = self._build(files)
             cache.store(desired)
         return desired
 
-    def _build(self, files: Mapping[str, bytes] | None) -> DesiredState:
+    def _build(
+        self,
+        files: Mapping[str, bytes] | None,
+        unchanged: UnchangedProjects = UnchangedProjects(),  # noqa: B008 - frozen
+    ) -> DesiredState:
         # Slow to import, and needed only after changes of the manifest.
         from trainctl.desired.build import build
         from trainctl.manifest.read import read
 
         providers = discovery.plugin_names(discovery.PROVIDERS)
         return build(
-            read(self.settings.directory, files, self._fetch),
+            read(self.settings.directory, files, self._fetch, unchanged.files),
             variables=self.settings.variables,
             overrides=self.settings.overrides,
             var_files=self.settings.var_files,
@@ -153,6 +163,7 @@ class Workspace:
             ),
             provider_check=lambda name, cluster: self.provider(name).check(cluster),
             providers=providers,
+            unchanged=unchanged,
         )
 
     def _fetch(self, file: PinnedFile) -> Path:

@@ -34,7 +34,7 @@ def counts(result: ApplyResult) -> dict[str, int]:
 
 def resumption_text(plan: Plan) -> str:
     """Return how much an approved plan leaves to do after an earlier apply of it."""
-    left = len(effective_changes(plan.changes))
+    left = len(effective_changes(plan.acting))
     if not left:
         return "The plan is already applied."
     return f"Resuming the plan: {pluralize(left, 'change')} left."

@@ -10,10 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.projects.manifests import desired
-from trainctl.desired.cache import ManifestCache, open_cache
-from trainctl.desired.values import SecretSpec
+from trainctl.desired.cache import ManifestCache, _has_only_projects, open_cache
+from trainctl.desired.values import DesiredState, SecretSpec
+from trainctl.errors import ManifestError
+from trainctl.manifest import read
 from trainctl.manifest.files import read_all_files
-from trainctl.model.diagnostics import warning
+from trainctl.manifest.tree import ManifestNode
+from trainctl.model.diagnostics import Diagnostic, warning
+from trainctl.model.redaction import Redactor
+from trainctl.operations.workspace import Workspace, WorkspaceSettings
 
 MANIFEST = """\
 vars: {lr: 1.0e-5}
@@ -79,6 +84,68 @@ def test_whatever_a_desired_state_was_made_from_is_compared(manifest: Path) -> N
     (manifest / "src").mkdir()
     (manifest / "trainctl.yaml").write_text(MANIFEST + "# more\n")
     assert cache_of(manifest).load(read_all_files(manifest)) is None
+
+
+def _read(directory: Path, cache: str) -> DesiredState | str:
+    """The desired state of a directory, or its problems."""
+    environ = {"XDG_CACHE_HOME": str(directory.parent / cache)}
+    settings = WorkspaceSettings(directory, environ, Redactor(), lambda _: {})
+    try:
+        return Workspace(settings).desired
+    except ManifestError as error:
+        return "\n".join(map(repr, error.diagnostics))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "projects: {c: {labels: {z: 1, a: x}}}\njobs: {j: {project: a, runtime: {start_commands: [x]}}}\n",
+        "projects: {a: {}}\n",
+        "project: {name: c}\n",
+        "projects: {c: {lifecycle: {ignore_changes: [d]}}}\n",
+        "vars: {v: x}\n",
+        None,
+    ],
+)
+def test_projects_of_unchanged_files_are_not_read_again(
+    tmp_path: Path, changed: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state, its digest and its problems are those of reading everything."""
+    directory = tmp_path / "project"
+    directory.mkdir()
+    (directory / "a.trainctl.yaml").write_text("projects:\n  a: {labels: {z: y, b: c}}\n  b:\n")
+    (directory / "b.trainctl.yaml").write_text(
+        "vars: {v: x}\nprojects: {d: {name: '${{ var.v }}'}}\n"
+    )
+    _read(directory, "first")
+    (directory / "c.trainctl.yaml").write_text(changed or "vars: {w: x}\n")
+    if changed is None:
+        (directory / "b.trainctl.yaml").unlink()
+    expected, parsed = _read(directory, "other"), list[str]()
+    parse = read.parse_mapping
+
+    def spy(data: bytes, name: str, problems: list[Diagnostic]) -> ManifestNode:
+        parsed.append(name)
+        return parse(data, name, problems)
+
+    monkeypatch.setattr(read, "parse_mapping", spy)
+    found = _read(directory, "first")
+    assert found == expected
+    if isinstance(found, DesiredState) and isinstance(expected, DesiredState):
+        assert [*found.resources] == [*expected.resources]
+        assert [str(item.where) for item in found.resources.values()] == [
+            str(item.where) for item in expected.resources.values()
+        ]
+        assert found.digests == expected.digests
+        assert "a.trainctl.yaml" not in parsed
+
+
+@pytest.mark.parametrize(
+    "text", ["# x\n", "  c: {name: '\\x24{{ var.v }}'}\n", "\rjobs:\n", "\u2028"]
+)
+def test_files_with_more_than_projects_are_read_again(text: str) -> None:
+    data = f"projects:\n  a:\n{text}".encode()
+    assert _has_only_projects(data) is (text == "# x\n")
 
 
 def test_a_directory_has_the_name_that_is_used_now(
