@@ -14,7 +14,13 @@ from trainctl.plugin_api.provider import ClusterSettings, Confirm, Node, Transpo
 from trainctl_ssh.hosts import find_host_paths
 from trainctl_ssh.keys import login_key_path, run_as_root
 from trainctl_ssh.provider import SshProvider
-from trainctl_ssh.user_data import FIRST_LOGIN, NOT_WATCHED, WATCH_AT_BOOT
+from trainctl_ssh.user_data import (
+    FIRST_LOGIN,
+    KEPT_MARKER,
+    LOGIN_MARKER,
+    NOT_WATCHED,
+    WATCH_AT_BOOT,
+)
 
 _LONGEST_PAUSE_SECONDS = 4.0
 _Machine = TypeVar("_Machine")
@@ -54,7 +60,8 @@ class SshMachines:
             raise NodeUnreachable(f"{node.id} has no address yet")
         if machine not in self._paths:
             with closing(self.transport(node)) as transport:
-                output = transport.run(["sh", "-c", FIRST_LOGIN], timeout=600)
+                marks = (LOGIN_MARKER,) if node.shutdown else (LOGIN_MARKER, KEPT_MARKER)
+                output = transport.run(["sh", "-c", FIRST_LOGIN, "sh", *marks], timeout=600)
                 if node.shutdown and output.exit_code == NOT_WATCHED:
                     run_as_root(transport, node, WATCH_AT_BOOT, "start the idle watch at boot")
                 self._paths[machine] = find_host_paths(transport, node)

@@ -15,12 +15,14 @@ BOOT_TIMEOUT = duration_schema(
 IDLE_TIMEOUT = duration_schema("Time without runs after which a machine turns itself off.", "30m")
 LOGIN_MARKER = "/var/lib/trainctl/login"
 """File that the first login creates."""
+KEPT_MARKER = "/var/lib/trainctl/kept"
+"""File that the first login creates on a machine whose end is not its own shutdown."""
 LOGIN_USER = f"$(stat -c %U {LOGIN_MARKER} 2>/dev/null)"
 """A login user that is not known beforehand: the one that has logged in."""
 _ROOT = "user={user}; root=$(getent passwd $user | cut -d: -f6)/.cache/trainctl"
 _BOOT_TIMER = f"""\
 mkdir -p /var/lib/trainctl && chmod 1777 /var/lib/trainctl
-(setsid sh -c 'sleep {{seconds}}; {_ROOT}; [ -e "$root/at_boot" ] || shutdown -h now' </dev/null >/dev/null 2>&1 &)
+(setsid sh -c 'sleep {{seconds}}; {_ROOT}; [ -e {KEPT_MARKER} ] || [ -e "$root/at_boot" ] || shutdown -h now' </dev/null >/dev/null 2>&1 &)
 """
 """Ends a machine on which no client has started the idle watch, also one that logged in and was killed then."""
 _EACH_BOOT = f"""\
@@ -36,11 +38,11 @@ FIRST_LOGIN = f"""\
 if [ -d /var/lib/cloud ] && [ ! -e /run/cloud-init/disabled ]; then
     until [ -e /var/lib/cloud/instance/boot-finished ]; do sleep 1; done
 fi
-touch {LOGIN_MARKER} 2>/dev/null
+touch "$@" 2>/dev/null
 [ -e {_HOOK} ] || [ -e {_UNIT} ] || [ ! -d /run/systemd/system ] || exit {NOT_WATCHED}
 exit 0
 """
-"""Script that waits until cloud-init has run; exits with ``NOT_WATCHED`` if user data didn't start the watch at boot."""
+"""Script that waits until cloud-init has run, then creates the files in its arguments; exits with ``NOT_WATCHED`` if user data didn't start the watch at boot."""
 WATCH_AT_BOOT = f"""\
 set -e; unit={_UNIT}
 cat >$unit.new <<END

@@ -56,6 +56,9 @@ def test_a_machine_without_an_idle_watch_ends_after_the_boot_timeout(
     (tmp_path / ".cache/trainctl").mkdir(parents=True)
     (tmp_path / ".cache/trainctl/at_boot").touch()
     assert not boot()
+    (tmp_path / ".cache/trainctl/at_boot").unlink()
+    (tmp_path / "marks/kept").touch()  # its own shutdown would not end its cost
+    assert not boot()
 
 
 def test_systemd_starts_the_watch_of_a_machine_without_user_data(tmp_path: Path) -> None:
