@@ -39,7 +39,7 @@ from trainctl_ssh.keys import (
     login_key_path,
 )
 from trainctl_ssh.machines import SshMachines, await_boot
-from trainctl_ssh.user_data import LOGIN_MARKER, user_data
+from trainctl_ssh.user_data import LOGIN_USER, user_data
 from trainctl_terraform.module import NodeModule, TerraformModule
 from trainctl_terraform.plans import apply_reviewed, plan_creation, plan_deletion
 from trainctl_terraform.program import TerraformProgram, find_program
@@ -54,8 +54,6 @@ from trainctl_terraform.settings import (
 from trainctl_terraform.state_server import NodeStateDocument
 
 _PARALLELISM = 16
-_LOGIN_USER = f"$(stat -c %U {LOGIN_MARKER} 2>/dev/null)"
-"""The user of the machine, in a script that runs there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +191,21 @@ class TerraformProvider:
             self._delete(record)
 
     def machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
-        """Those of the project's state."""
-        return [
-            Machine(item.id, item.cluster, item.name, item.lineage, item.key, "recorded")
-            for item in self._all_records()
-        ]
+        """Those of the records, whatever the cluster."""
+
+        def machine(record: TerraformNode) -> Machine:
+            made = read_output(self._state(record).load(), record.name)
+            return Machine(
+                record.id,
+                record.cluster,
+                record.name,
+                record.lineage,
+                record.key,
+                "created" if made else "unknown",
+                price_per_hour=made.price_per_hour if made else None,
+            )
+
+        return each(machine, list(self._all_records()), _PARALLELISM)
 
     def end(self, machine: Machine) -> None:
         record = self._record(machine.key)
@@ -292,7 +300,7 @@ class TerraformProvider:
             "name": record.name,
             "key": record.id,
             "public_key": login.public,
-            "user_data": user_data(_LOGIN_USER, login, host, settings.boot_timeout),
+            "user_data": user_data(LOGIN_USER, login, host, settings.boot_timeout),
         }
         module = self._module(settings, state, cancelled)
         return NodeModule(module, record.id, state, inputs, cancelled)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.lazy_dataclass import replace
@@ -27,6 +28,7 @@ from trainctl.plan.quarantine import (
     quarantined,
     quarantined_nodes,
 )
+from trainctl.plugin_api import discovery
 from trainctl.plugin_api.provider import ClusterSettings, Node, ResourceStatus
 from trainctl.resources.agents import node_named, nodes_of, unprovisioned_nodes
 from trainctl.resources.clusters import (
@@ -264,7 +266,8 @@ def find_orphans(workspace: Workspace, lineages: Sequence[str] = ()) -> list[Orp
     from trainctl.plugin_api.machines import ListsMachines
 
     found: dict[tuple[str, str], Machine] = {}
-    for name, cluster in _provider_clusters(workspace):
+    clusters = list(_provider_clusters(workspace))
+    for name, cluster in (*clusters, *_with_records(workspace, {name for name, _ in clusters})):
         provider = workspace.provider(name)
         if isinstance(provider, ListsMachines):
             found |= {(name, machine.id): machine for machine in provider.machines(cluster)}
@@ -315,6 +318,20 @@ def _provider_clusters(workspace: Workspace) -> Iterator[tuple[str, ClusterSetti
     clusters = _clusters(workspace.ledger.state())
     for item in (*clusters, *declared_clusters(workspace).values()):
         yield item.provider, provider_cluster(item.address.name, item.cluster_spec)
+
+
+def _with_records(
+    workspace: Workspace, names: Collection[str]
+) -> Iterator[tuple[str, ClusterSettings]]:
+    """Yield other providers than ``names`` that may have records of machines next to the state."""
+    from trainctl.operations.records import open_records
+    from trainctl.plugin_api.project import UsesProject
+
+    with suppress(UsageError):  # a state that can't have any
+        open_records(workspace)
+        for name in discovery.plugin_names(discovery.PROVIDERS):
+            if name not in names and isinstance(workspace.provider(name), UsesProject):
+                yield name, ClusterSettings("", {})
 
 
 def quarantine(workspace: Workspace, name: str, reason: str) -> Node:

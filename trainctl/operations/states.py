@@ -49,9 +49,10 @@ def open_objects(
     """Return the objects at the URL of a state; UsageError if it is neither a directory nor a bucket."""
     if is_in_bucket(url):
         return _objects(url, declared, secrets, environ)
+    from trainctl.base.objects import is_key
     from trainctl.store.objects import DirectoryObjects
 
-    return DirectoryObjects(directory_of(url, "state"))
+    return DirectoryObjects(directory_of(url, "state"), is_key)
 
 
 def location_at(url: str, declared: StoreLocation) -> StoreLocation:

@@ -39,7 +39,8 @@ class ListsMachines(Protocol):
     def machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
         """Return all existing machines of trainctl that the account has, of any cluster and lineage.
 
-        The settings of ``cluster`` say where to look, such as in which region. Raises NodeError or NodeUnreachable.
+        The settings of ``cluster`` say where to look, such as in which region; a provider that ``UsesProject`` looks in its
+        records, and gets no settings if no cluster has it. Raises NodeError or NodeUnreachable.
         """
         ...
 
