@@ -103,7 +103,7 @@ class ApplyResult:
         return TrainctlError.exit_code
 
 
-RECORD_BATCH_SIZE = 250
+RECORD_BATCH_SIZE = 1000
 """State-only changes per append."""
 
 

@@ -164,7 +164,7 @@ class Committer:
             if moved_to and not request.even_moved:
                 raise moved_error(moved_to)
             entries = request.decide(self._head.reducer)
-            request.raw = [redact_entry(to_json(entry), self._redact) for entry in entries]
+            request.raw = redact_entries([to_json(entry) for entry in entries], self._redact)
             request.done = not request.raw
         except TrainctlError as error:
             request.error, request.done = error, True
@@ -174,7 +174,7 @@ class Committer:
         if not self._head.reducer.lineage and raw[0]["type"] != "created":
             header = self._make_header()
             created = CreatedEntry(header, self._head.lineage or header.id)
-            raw = [redact_entry(to_json(created), self._redact), *raw]
+            raw = [*redact_entries([to_json(created)], self._redact), *raw]
         entries = list(map(from_json, raw))
         position = self._head.reducer.position
         try:
@@ -215,12 +215,18 @@ _RECORDED = ("provider", "depends_on", "key")
 _text = json.JSONEncoder(ensure_ascii=False, default=dict).encode
 
 
-def redact_entry(entry: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
-    """Mask secrets in an entry; raise PermissionDenied for secrets in names."""
-    text = _text(entry)
+def redact_entries(entries: Sequence[Mapping[str, Any]], redact: Redact) -> list[dict[str, Any]]:
+    """Mask secrets in entries; raise PermissionDenied for secrets in names."""
+    text = _text(entries)
     if "\\" not in text and redact(text) == text:
         # Without escapes the text contains all strings literally, so no secret is in any of them.
-        return dict(json.loads(text))
+        return list(json.loads(text))
+    if len(entries) == 1:
+        return [_redact_entry(entries[0], redact)]
+    return [clean for entry in entries for clean in redact_entries([entry], redact)]
+
+
+def _redact_entry(entry: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
     clean: dict[str, Any] = _masked(entry, redact)
     _check_unchanged(entry, clean, _STRUCTURE)
     recorded = entry.get("recorded")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from trainctl.base.lazy_dataclass import dataclass, field, replace
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.encryption.keys import require_plain
 from trainctl.errors import StateError
 from trainctl.ledger.codec import (
@@ -53,7 +53,8 @@ class LeaseRenewedEntry:
 class OutcomeEntry:
     """Outcome of an intent: the new record, or None after a removal.
 
-    An empty ``intent`` is a manual change. ``error`` is set if the change failed but has something to record.
+    Without ``intent`` it is a change of the record only: of a plan if it has the ``digest`` of the change, else by hand.
+    ``error`` is set if the change failed but has something to record.
     """
 
     header: EntryHeader
@@ -63,6 +64,8 @@ class OutcomeEntry:
     action: str = ""
     plan: str = ""
     error: str = ""
+    reason: str | None = field(default=None, metadata=OMIT_EMPTY)
+    digest: str | None = field(default=None, metadata=OMIT_EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +181,24 @@ def to_json(entry: Entry) -> dict[str, Any]:
     """Convert an entry to JSON."""
     if isinstance(entry, Intent):
         return {"type": "intent", "actor": entry.holder.actor, **intent_to_json(entry)}
-    kind = _NAMES[type(entry)]
-    recorded = None
-    if isinstance(entry, OutcomeEntry) and entry.recorded is not None:
-        recorded = recorded_to_json(entry.recorded)
-        entry = replace(entry, recorded=None)
-    form = json_codec.to_json(entry)
-    if recorded is not None:
-        form["recorded"] = recorded
-    return {"type": kind, **form.pop("header"), **form}
+    form = json_codec.to_json(entry.header)
+    if isinstance(entry, OutcomeEntry):  # of which a large apply has many
+        recorded = entry.recorded and recorded_to_json(entry.recorded)
+        more = {"reason": entry.reason, "digest": entry.digest}
+        return {
+            "type": "outcome",
+            **form,
+            "intent": entry.intent,
+            "address": str(entry.address),
+            "recorded": recorded,
+            "action": entry.action,
+            "plan": entry.plan,
+            "error": entry.error,
+            **{name: value for name, value in more.items() if value},
+        }
+    own = json_codec.to_json(entry)
+    del own["header"]
+    return {"type": _NAMES[type(entry)], **form, **own}
 
 
 def from_json(raw: Json) -> Entry:
@@ -202,12 +214,20 @@ def from_json(raw: Json) -> Entry:
     try:
         if kind == "intent":
             return intent_from_json(raw)
-        form, recorded = {**raw, "header": raw}, raw.get("recorded")
-        if recorded is not None:
-            form["recorded"] = None
-        entry: Entry = json_codec.from_json(_KINDS[kind], form)
-        if isinstance(entry, OutcomeEntry) and recorded is not None:
-            entry = replace(entry, recorded=recorded_from_json(recorded, entry.address))
+        if kind == "outcome":
+            address, recorded = Address.parse(raw["address"]), raw["recorded"]
+            return OutcomeEntry(
+                json_codec.from_json(EntryHeader, raw),
+                raw["intent"],
+                address,
+                None if recorded is None else recorded_from_json(recorded, address),
+                raw.get("action", ""),
+                raw.get("plan", ""),
+                raw.get("error", ""),
+                raw.get("reason"),
+                raw.get("digest"),
+            )
+        entry: Entry = json_codec.from_json(_KINDS[kind], {**raw, "header": raw})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(
             f"the state is corrupt: cannot read entry {raw.get('id')} ({kind}): {error!r}",

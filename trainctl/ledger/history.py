@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -97,16 +97,22 @@ def open_rows(state: State, address: Address | None = None) -> list[HistoryRow]:
     ]
 
 
-def plan_outcomes(entries: Iterable[Entry], plan: str) -> dict[Address, tuple[Intent, str]]:
-    """Return intent and error of the outcomes of a plan on addresses that nothing changed later."""
-    reducer, found = StateReducer(), dict[Address, tuple[Intent, str]]()
+def plan_outcomes(
+    entries: Iterable[Entry], plan: str
+) -> dict[Address, tuple[str, Mapping[str, Any] | None]]:
+    """Return the digests of a plan's changes with an outcome, of addresses that nothing changed later.
+
+    Failed changes have their attributes, too.
+    """
+    reducer, found = StateReducer(), dict[Address, tuple[str, Mapping[str, Any] | None]]()
     for entry in entries:
         intent = reducer.open.get(entry.address) if isinstance(entry, OutcomeEntry) else None
         if not reducer.apply(entry) or not isinstance(entry, OutcomeEntry):
             continue
         found.pop(entry.address, None)
-        if intent is not None and entry.plan == plan:
-            found[entry.address] = intent, entry.error
+        digest = entry.digest if intent is None else str(intent.inputs.get("digest"))
+        if digest and entry.plan == plan:
+            found[entry.address] = digest, intent.attributes if intent and entry.error else None
     return found
 
 
@@ -162,7 +168,9 @@ def _rows(entry: Entry, intent: Intent | None, reducer: StateReducer) -> list[Hi
         case OutcomeEntry():
             status = "failed" if entry.error else "removed" if entry.recorded is None else "done"
             action = entry.action or (intent.action if intent else "")
-            row = _build(entry, reducer, entry.address, action, intent, status)
+            row = _build(entry, reducer, entry.address, action, intent, status, entry.reason or "")
+            if entry.digest:
+                row = replace(row, plan=entry.plan)
             fetched = entry.recorded.outputs.get("fetched") if intent and entry.recorded else None
             mirrored = MirroringRecord.from_json(fetched) if fetched else None
             return [replace(_with_run(row, reducer), mirrored=mirrored)]

@@ -195,15 +195,18 @@ class Ledger:
                     self._check(reducer, start)
                 except (LockHeld, StalePlan):
                     continue
-                intent = self._intent(start)
-                header = self.header()
                 done.add(start.address)
-                entries += (
-                    intent,
-                    OutcomeEntry(
-                        header, intent.id, intent.address, recorded, intent.action, intent.plan
-                    ),
+                outcome = OutcomeEntry(
+                    header=self.header(),
+                    intent="",
+                    address=start.address,
+                    recorded=recorded,
+                    action=start.action,
+                    plan=start.plan,
+                    reason=start.reason or None,
+                    digest=start.inputs.get("digest"),
                 )
+                entries.append(outcome)
             return entries
 
         self._committer.submit(AppendRequest([start.address for start, _ in changes], decide))

@@ -176,10 +176,11 @@ class StateReducer:
 
     def _outcome(self, entry: OutcomeEntry) -> bool:
         # A failed change is not applied, and a plan with an import is made for the version after it.
-        plan = entry.plan if entry.intent and not entry.error else ""
-        if entry.intent:
-            if self._by_id.get(entry.intent) != entry.address:
-                return False
+        by_plan = bool(entry.intent or entry.digest)
+        plan = entry.plan if by_plan and not entry.error else ""
+        if entry.intent and self._by_id.get(entry.intent) != entry.address:
+            return False
+        if by_plan:
             self._close(entry.address)
         self._set_orphans(entry.address, ())
         self.approved.pop(entry.address, None)

@@ -246,7 +246,8 @@ def combined_digest(changes: Iterable[str], lineage: str, policies: str) -> str:
 
 def change_digest(change: Change) -> str:
     """Return the digest of what a change does, to which version, and of all that it uses."""
-    return digest(
+    known = vars(change)  # a plan needs it, and each attempt at the change
+    known["digest"] = known.get("digest") or digest(
         {
             "address": str(change.address),
             "action": change.action.json_actions,
@@ -259,6 +260,7 @@ def change_digest(change: Change) -> str:
             "covers": plain(change.covers),
         }
     )
+    return str(known["digest"])
 
 
 def policies_digest(policies: Iterable[PlanPolicy]) -> str:

@@ -14,7 +14,7 @@ from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.desired.values import DesiredState, desired_to_json
 from trainctl.encryption.keys import SEALED, EncryptionKeys, require_plain
 from trainctl.errors import TrainctlError
-from trainctl.ledger.state import Intent, State
+from trainctl.ledger.state import State
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import STATE_ONLY_KINDS, Address, Kind
 from trainctl.model.json_codec import from_json, to_json
@@ -188,13 +188,13 @@ def remaining(plan: Plan, state: State) -> Plan:
 def resumed(
     plan: Plan,
     approved: str,
-    outcomes: Mapping[Address, tuple[Intent, str]],
+    outcomes: Mapping[Address, tuple[str, Mapping[str, Any] | None]],
     state: State,
     edits: Mapping[Address, str] = MappingProxyType({}),
 ) -> Plan | None:
     """Return a new plan as the rest of an approved one; None if it isn't exactly that.
 
-    ``outcomes`` are those of the approved plan: intents and errors; ``edits`` its edits of records. With them, the
+    ``outcomes`` are those of the approved plan, see ``plan_outcomes``; ``edits`` its edits of records. With them, the
     changes left must give the digest of the approved plan. A failed change is left if its values are the same.
     """
     digests = {
@@ -203,12 +203,12 @@ def resumed(
         if change.action is not Action.NOOP
     }
     values = {change.address: change.after for change in plan.changes}
-    for address, (intent, error) in outcomes.items():
-        if address in digests and not (
-            error and _values_digest(values[address]) == _values_digest(intent.attributes)
+    for address, (digest_, failed) in outcomes.items():
+        if address in digests and (
+            failed is None or _values_digest(values[address]) != _values_digest(failed)
         ):
             return None
-        digests[address] = str(intent.inputs.get("digest"))
+        digests[address] = digest_
     edited = [edit_digest(*edit) for edit in {**plan.edits.addresses, **edits}.items()]
     # The approved plan may be older than the state.
     possible = (

@@ -12,7 +12,7 @@ from tests.support.memory_log import MemoryLog
 from tests.support.storage.ledgers import SFT, begin, ledger_on, record
 from trainctl.base.json import JsonObject
 from trainctl.errors import PermissionDenied, StateError
-from trainctl.ledger.commit import SNAPSHOT_APPENDS, redact_entry
+from trainctl.ledger.commit import SNAPSHOT_APPENDS, redact_entries
 from trainctl.ledger.ledger import IntentRequest
 from trainctl.model.address import Address
 from trainctl.model.redaction import MASK, Redactor
@@ -37,7 +37,7 @@ def test_no_secret_comes_through(secret: str, spelled: str, around: str) -> None
     spelled = {"plain": secret, "repr": repr(secret)[1:-1]}[spelled]
     entry = {"id": "1", "inputs": {"a": [f"{around}{spelled}{around}"], spelled: (around, 1, None)}}
 
-    strings = _strings(redact_entry(entry, redactor.redact))
+    strings = _strings(redact_entries([{"id": "0"}, entry], redactor.redact))
 
     assert all(redactor.redact(text) == text for text in strings)
     assert MASK in "".join(strings)
@@ -49,7 +49,7 @@ def test_what_holds_no_secret_is_let_in_as_it_is(text: str) -> None:
     redactor.register("hunter2hunter2")
     entry = {"id": "1", "inputs": {text: [text, 1.5, None, True]}}
 
-    assert redact_entry(entry, redactor.redact) == entry
+    assert redact_entries([entry], redactor.redact)[0] == entry
 
 
 def test_what_is_let_in_is_not_what_was_handed_over() -> None:
@@ -57,7 +57,7 @@ def test_what_is_let_in_is_not_what_was_handed_over() -> None:
     inner = {"a": ["b"]}
     entry = {"id": "1", "inputs": inner}
 
-    clean = redact_entry(entry, Redactor().redact)
+    clean = redact_entries([entry], Redactor().redact)[0]
     inner["a"].append("c")
 
     assert clean == {"id": "1", "inputs": {"a": ["b"]}}
@@ -69,7 +69,7 @@ def test_a_name_of_the_structure_is_never_masked() -> None:
     redactor.register("hunter2hunter2")
 
     with pytest.raises(PermissionDenied) as raised:
-        redact_entry({"id": "1", "address": "job.hunter2hunter2"}, redactor.redact)
+        redact_entries([{"id": "1", "address": "job.hunter2hunter2"}], redactor.redact)
 
     assert "hunter2" not in str(raised.value)
 
@@ -99,7 +99,7 @@ def test_who_appended_much_leaves_little_to_read() -> None:
     ledger.record([(IntentRequest(SFT, "create", "local", "k", {}), record())])
     ledger.flush()
     assert log.read().snapshot is None
-    many = [Address.parse(f"project.p{number}") for number in range(300)]
+    many = [Address.parse(f"project.p{number}") for number in range(500)]
     ledger.record([(IntentRequest(job, "create", "local", "k", {}), record(job)) for job in many])
     ledger.flush()
     data = log.read()

@@ -11,6 +11,7 @@ from tests.support.storage.ledgers import PREP, SFT, begin, elsewhere, ledger_on
 from trainctl.errors import UsageError
 from trainctl.ledger.history import plan_outcomes, state_at
 from trainctl.ledger.leases import current_holder
+from trainctl.ledger.ledger import IntentRequest
 
 
 def test_everything_that_happened_is_a_row() -> None:
@@ -77,13 +78,25 @@ def test_outcomes_of_a_plan() -> None:
     for plan in ("p", "q", "p"):
         ledger.finish(begin(ledger, plan=plan), record())
     ledger.finish(begin(ledger, PREP, plan="p"), record(PREP), error="half")
-    assert {a: error for a, (_, error) in plan_outcomes(ledger.entries(), "p").items()} == {
-        SFT: "",
-        PREP: "half",
+    assert {a: failed for a, (_, failed) in plan_outcomes(ledger.entries(), "p").items()} == {
+        SFT: None,
+        PREP: {"x": 1},
     }
     assert plan_outcomes(ledger.entries(), "q") == {}
     assert ledger.state().plans[SFT] == ("p", 2)
     assert ledger.state().plans[PREP] == ("", 0)
+
+
+def test_a_record_of_a_plan_is_one_entry() -> None:
+    log = MemoryLog()
+    ledger = ledger_on(log)
+    start = IntentRequest(SFT, "create", "local", "k", {"digest": "d"}, "p", "a reason")
+    ledger.record([(start, record())])
+    (row,) = ledger.history()
+    assert (row.plan, row.reason, row.action, row.status) == ("p", "a reason", "create", "done")
+    assert plan_outcomes(ledger.entries(), "p") == {SFT: ("d", None)}
+    assert ledger.state().plans[SFT] == ("p", 0)
+    assert len([*log.replay()]) == 2
 
 
 def test_states_of_the_past() -> None:

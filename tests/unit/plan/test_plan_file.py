@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.projects.plans import EMPTY, LINEAGE, PlanScenario, at, intent_of, state_after
+from tests.support.projects.plans import EMPTY, LINEAGE, PlanScenario, at, state_after
 from tests.support.sealed import OTHER_KEY, encryption_keys
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import TrainctlError
@@ -171,14 +171,7 @@ def test_an_interrupted_apply_of_the_same_plan_is_resumed() -> None:
 def outcomes_of(plan: Plan, *addresses: Address, error: str = "") -> Any:
     """The entries of an apply that made these changes."""
     return {
-        change.address: (
-            replace(
-                intent_of(change),
-                action=change.action.name.lower(),
-                inputs={"attributes": change.after, "digest": change_digest(change)},
-            ),
-            error,
-        )
+        change.address: (change_digest(change), change.after if error else None)
         for change in plan.changes
         if change.address in addresses
     }
