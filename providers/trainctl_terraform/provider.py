@@ -228,11 +228,14 @@ class TerraformProvider:
             module.clean()
 
     def _exists(self, record: TerraformNode) -> bool:
-        """Whether the machine exists, or was only partly created."""
+        """Whether the machine exists, or was only partly created: then it has no output, or an invalid one."""
         state = self._state(record).load()
         if not _has_resources(state):
             return False
-        if read_output(state, record.name) is None:
+        try:
+            if read_output(state, record.name) is None:
+                return True
+        except NodeError:
             return True
         _, plan = self._node_module(record, Event()).plan("-refresh-only")
         value = plan.get("planned_values", {}).get("outputs", {}).get("node", {}).get("value")
@@ -280,7 +283,10 @@ class TerraformProvider:
         return self._machines.locate(node, f"{record.id} {node.address} {node.details.get('port')}")
 
     def _try_to_locate(self, record: TerraformNode) -> Node:
-        node = self._node(record)
+        try:
+            node = self._node(record)
+        except NodeError:  # its output is invalid
+            return Node(record.cluster, record.name, key=record.key)
         with suppress(NodeUnreachable):
             return self._located(record, node)
         return node

@@ -15,6 +15,7 @@ from tests.support.machines.containers import podman
 from tests.support.machines.hosts import require_hosts
 from tests.support.machines.slurm import slurm_cluster
 from tests.support.machines.sshd import SshUser, require_sshd, sshd
+from tests.support.machines.terraform import write_terraform
 from tests.support.servers.buckets import KEY_ID, SECRET, moto
 from tests.support.servers.ec2 import serve_ec2
 from tests.support.servers.hub import serve
@@ -130,4 +131,13 @@ def _slurm(world: World, top: Path) -> Iterator[None]:
         yield
 
 
-_SERVICES = {"s3": _bucket, "hub": _hub, "containers": _containers, "ec2": _ec2, "slurm": _slurm}
+@contextmanager
+def _terraform(world: World, top: Path) -> Iterator[None]:
+    require_sshd()
+    write_terraform(world.home.parent / "programs")
+    yield
+
+
+_SERVICES = {
+    "s3": _bucket, "hub": _hub, "containers": _containers, "ec2": _ec2, "slurm": _slurm, "terraform": _terraform,
+}  # fmt: skip
