@@ -34,7 +34,7 @@ def plan_creation(module: NodeModule, cluster: str, name: str, key: str) -> Mach
         "module": module.module.digest,
         "state": state,
     }
-    output = document.get("planned_values", {}).get("outputs", {}).get("node", {}).get("value")
+    output = document.get("output_changes", {}).get("node", {}).get("after")  # known members
     planned = Node(cluster, name, **node_facts(module.module.settings, output or {}))
     return MachinePlan(name, key, planner, changes, digest(covers), json.dumps(kept), planned)
 
