@@ -76,10 +76,10 @@ class AwsProvider:
         self._offers: dict[AwsSettings, tuple[float, list[Offer]]] = {}
 
     def set_confirm(self, confirm: Confirm) -> None:
-        self._machines.set_confirm(confirm)
+        self._machines.ssh.set_confirm(confirm)
 
     def close(self) -> None:
-        self._machines.close()
+        self._machines.ssh.close()
         with self._lock:
             accounts, self._accounts = self._accounts, {}
         for account in accounts.values():

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from trainctl.base.lazy_dataclass import replace
 from trainctl.errors import NodeUnreachable, UserInterrupt
-from trainctl.plugin_api.provider import ClusterSettings, Confirm, Node, Transport
+from trainctl.plugin_api.provider import ClusterSettings, Node, Transport
 from trainctl_ssh.hosts import find_host_paths
 from trainctl_ssh.keys import login_key_path, run_as_root
 from trainctl_ssh.provider import SshProvider
@@ -27,19 +27,11 @@ _Machine = TypeVar("_Machine")
 
 
 class SshMachines:
-    """Connections to the machines of one provider. Their nodes have ``lineage`` in ``details``, and what a login needs."""
+    """Machines of one provider, reached by ``ssh``. Their nodes have ``lineage`` in ``details``, and what a login needs."""
 
     def __init__(self, provider: str) -> None:
-        self._provider, self._ssh = provider, SshProvider()
+        self._provider, self.ssh = provider, SshProvider()
         self._paths: dict[str, dict[str, Any]] = {}
-
-    def set_confirm(self, confirm: Confirm) -> None:
-        """Set the function for questions to the user."""
-        self._ssh.set_confirm(confirm)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._ssh.close()
 
     def transport(self, node: Node) -> Transport:
         """Return a transport that offers the login key only; NodeUnreachable without its file."""
@@ -52,7 +44,7 @@ class SshMachines:
                 code="ssh-permission-denied",
             )
         own = {"identity_file": str(path), "identity_only": True}
-        return self._ssh.transport(replace(node, details={**node.details, **own}))
+        return self.ssh.transport(replace(node, details={**node.details, **own}))
 
     def locate(self, node: Node, machine: str) -> Node:
         """Add the paths of a machine that has booted; ``machine`` is an id that no other machine gets."""

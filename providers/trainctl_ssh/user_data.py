@@ -67,17 +67,12 @@ def shutdown_command(user: str) -> tuple[str, ...]:
     return (*(() if user == "root" else ("sudo", "-n")), "shutdown", "-h", "now")
 
 
-def each_boot(user: str, script: str = "") -> str:
-    """Return the script that root runs after each boot; ``script`` runs first, with ``user`` and the node's ``root``."""
-    return _EACH_BOOT.format(user=user, script=script)
-
-
 def user_data(
     user: str, login: KeyPair, host: KeyPair, boot_timeout: float, script: str = ""
 ) -> str:
-    """Return a cloud-config; equal arguments give equal text. ``script`` is that of ``each_boot``.
+    """Return a cloud-config; equal arguments give equal text. ``user`` may be ``LOGIN_USER``.
 
-    ``user`` may be ``LOGIN_USER``.
+    At each boot, root runs ``script`` with the variables ``user`` and ``root``, that of the node.
     """
     timer = _BOOT_TIMER.format(user=user, seconds=int(boot_timeout))
     config: dict[str, Any] = {
@@ -89,7 +84,7 @@ def user_data(
             {
                 "path": "/var/lib/cloud/scripts/per-boot/trainctl",
                 "permissions": "0755",
-                "content": each_boot(user, script),
+                "content": _EACH_BOOT.format(user=user, script=script),
             }
         ],
     }

@@ -96,13 +96,13 @@ class TerraformProvider:
         self._changing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def set_confirm(self, confirm: Confirm) -> None:
-        self._machines.set_confirm(confirm)
+        self._machines.ssh.set_confirm(confirm)
 
     def set_project(self, project: ProjectAccess) -> None:
         self._project = project
 
     def close(self) -> None:
-        self._machines.close()
+        self._machines.ssh.close()
 
     def schema(self) -> JsonObject:
         return schema()

@@ -75,8 +75,9 @@ def test_orphans_are_what_states_of_nodes_have_and_no_manifest_names(
     rented: ProjectHarness, machines: Path
 ) -> None:
     """Also when neither the manifest nor the state has a cluster of the provider any more."""
-    shown = rented.run("apply", "--auto-approve").stdout
-    assert "billed until someone destroys it" in shown
+    worst = "cluster.gpu: billed until someone destroys it, 0.25 USD per hour\n"
+    for command in (("apply", "--auto-approve"), ("plan",)):
+        assert worst in rented.run(*command).stdout
     assert rented.json("nodes", "--orphans") == {"machines": []}
 
     rented.run("nodes", "forget", "gpu/gpu-0", "--auto-approve")

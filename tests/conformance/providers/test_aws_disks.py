@@ -7,10 +7,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.machines.hosts import require_hosts
 from trainctl_aws.request import LOCAL_DISKS
-from trainctl_ssh.user_data import each_boot
+from trainctl_ssh.keys import KeyPair
+from trainctl_ssh.user_data import user_data
 
 _NAMESPACE = """
 set -e
@@ -48,7 +50,9 @@ def test_local_disks_hold_the_node_cache_also_after_a_reboot(tmp_path: Path) -> 
         for name, text in {"getent": _GETENT, "mdadm": _MDADM, "systemctl": "#!/bin/sh\n"}.items():
             (tmp_path / "bin" / name).write_text(text.format(**values))
             (tmp_path / "bin" / name).chmod(0o755)
-        (tmp_path / "each_boot").write_text(each_boot("root", LOCAL_DISKS))
+        key = KeyPair("", "")
+        [script] = yaml.safe_load(user_data("root", key, key, 900, LOCAL_DISKS))["write_files"]
+        (tmp_path / "each_boot").write_text(script["content"])
 
         def boot() -> list[str]:
             words = ["unshare", "--mount", "sh", "-c", _NAMESPACE.format(**values)]

@@ -106,10 +106,9 @@ def survey_nodes(
             result.nodes[address] = nodes
             if capabilities[resource.provider].costs_money:
                 facts.machines[address] = nodes
-            prices = {node.id: node.price_per_hour for node in planned}
-            facts.prices.update(
-                {node: price for node, price in prices.items() if price is not None}
-            )
+            for node in (*nodes, *planned):
+                if node.price_per_hour is not None:
+                    facts.prices[node.id] = node.price_per_hour
             jobs = {job.address: job.job_spec for job in workspace.desired.jobs_on(address)}
             if jobs:
                 needed = {item.address for job in jobs.values() for item in job.weights}
