@@ -12,7 +12,7 @@ from trainctl.desired.expression import (
     Expression,
     ExpressionScope,
     InvalidExpression,
-    ShellScanner,
+    refusal,
 )
 from trainctl.desired.matrix import MAX_COMBINATIONS, MAX_NODES, MatrixJob, expand_matrix
 from trainctl.manifest.check import address_of, path_text
@@ -278,23 +278,24 @@ def command_text(text: str, scope: ExpressionScope) -> str:
 
     Raises InvalidExpression where a quoted word can't be inserted.
     """
-    quoting = ShellScanner(PATTERN.sub("x", text))
+    command = ""
 
     def word(inner: str, before: str) -> str:
-        quoting.read(before)
+        nonlocal command
+        command += before
         expression = Expression.parse(inner)
         value = scalar_text(expression.value(scope))
         if expression.raw:
-            quoting.read(value)
+            command += value
             return value
-        refusal = quoting.refusal()
-        if refusal is not None:
+        why = refusal(command)
+        if why is not None:
             raise InvalidExpression(
-                f"${{{{ {expression.reference} }}}} can't be used {refusal}",
+                f"${{{{ {expression.reference} }}}} can't be used {why}",
                 f"Values are quoted as one word: move the expression outside of the quotes, or set it in environment_variables and use $NAME. To insert the value unquoted, use raw({expression.reference}).",
                 code="quoted-expression",
             )
-        quoting.word()
+        command += "x"
         return shlex.quote(value)
 
     return _substitute(text, word)

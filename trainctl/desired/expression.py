@@ -156,106 +156,45 @@ def _unknown(kind: str, reference: str) -> InvalidExpression:
     )
 
 
-_BEFORE_COMMENT = " \t\n;&|()<>"
-_HERE = compile_lazily(r"<<-?[ \t]*(?:[^\s<]|$)")
-_CASE = compile_lazily(r"\bcase\b")
-_ENDS = {"'": "'", "#": "\n", "`": "`"}
-"""Quoting in which the shell expands nothing, and its end."""
-_QUOTING = frozenset({"command", "$(", '"', "(("})
-"""States that decide whether single quotes, parentheses and ``#`` have a meaning."""
+_COMPLETE = compile_lazily(
+    r"""
+    \\.
+    | (?<!\$)'[^']*'
+    | "(?: [^"\\`$] | \\. | \$(?![({])
+        | \$\{[^{}'"`$\\]*\}
+        | \$\( (?: [^()'"`\\#{}<] | "[^()'"`\\#{}<]*" )* \) )*"
+    | \$\{[^{}'"`$\\]*\}
+    | (?:^|(?<=[ \t\n;&|()<>]))\#[^\n]*\n
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""Complete parts of a command: escapes, quoted text, ``${…}`` and comments."""
+_SPLIT = compile_lazily(r"\$\\\n|\\[ \t\n;&|()<>]\#")
+_CASE = compile_lazily(r"\bcase\b.*\$\(|\$\(.*\bcase\b", re.DOTALL)
 _REFUSED = {
-    "'": "inside single quotes",
-    '"': "inside double quotes",
-    "`": "inside backquotes",
-    "#": "in a comment",
-    "${": "inside ${…}",
-    "((": "in arithmetic",
+    compile_lazily(r"\$'"): "in a command with $'…', which sh and bash read differently",
+    compile_lazily("'"): "inside single quotes",
+    compile_lazily('"'): "inside double quotes, or after $(…) in them",
+    compile_lazily("`"): "inside or after backquotes",
+    compile_lazily(r"\$\{"): "inside ${…}",
+    compile_lazily(r"\(\(|\$\["): "in or after arithmetic",
+    compile_lazily("(?<!<)<<(?!<)"): "in or after a here-document",
+    compile_lazily(r"(?:^|[ \t\n;&|()<>])\#"): "in a comment",
+    compile_lazily(r"\\\Z"): "after a backslash",
+    compile_lazily(r"\$\Z"): "after '$'",
 }
+"""Why a quoted word can't follow what remains without the complete parts."""
 
 
-class ShellScanner:
-    """Incremental scanner of one command; ``refusal`` is about the current position."""
+def refusal(before: str) -> str | None:
+    """Reason why no quoted word can be inserted after this text of a command; None if it certainly can."""
+    if _SPLIT.search(before):
+        return "after a backslash before '#' or a line's end"
+    if _CASE.search(before):
+        return "in a command with both 'case' and $(…)"
+    remaining = _COMPLETE.sub(_replacement, before)
+    return next((why for pattern, why in _REFUSED.items() if pattern.search(remaining)), None)
 
-    def __init__(self, command: str) -> None:
-        self._stack = ["command"]
-        self._escaped = False
-        self._last = "\n"
-        self._here_document = ""
-        self._ambiguous = (
-            "in a command with both 'case' and $(…)"
-            if "$(" in command and _CASE.search(command)
-            else None
-        )
 
-    def read(self, text: str) -> None:
-        """Scan the next text of the command."""
-        at = 0
-        while at < len(text):
-            if self._escaped:
-                self._escaped = False
-                self._last = self._last if text[at] == "\n" else "x"
-                at += 1
-            else:
-                at += self._advance(text, at)
-
-    def word(self) -> None:
-        """Scan an inserted word."""
-        self._last = "x"
-
-    def refusal(self) -> str | None:
-        """Reason why no quoted word can be inserted here, None if it can."""
-        if self._ambiguous:
-            return self._ambiguous
-        if self._escaped:
-            return "after a backslash"
-        if self._last == "$":
-            return "after '$'"
-        if self._here_document == "body":
-            return "in a here-document"
-        innermost = next(state for state in reversed(self._stack) if state != "(")
-        return _REFUSED.get(innermost)
-
-    def _advance(self, text: str, at: int) -> int:
-        step = self._step(text, at)
-        self._last = self._last if self._escaped else text[at + step - 1]
-        return step
-
-    def _step(self, text: str, at: int) -> int:
-        char, top = text[at], self._stack[-1]
-        if top in _ENDS:
-            self._escaped = top == "`" and char == "\\"
-            if char == _ENDS[top]:
-                self._stack.pop()
-            return 1
-        if text.startswith(("$((", "$(", "${"), at):
-            self._stack.append("((" if text.startswith("$((", at) else text[at : at + 2])
-            return 2
-        if char == "\\":
-            self._escaped = True
-        elif char == "`" or (char == '"' and top != '"'):
-            self._stack.append(char)
-        elif (char, top) in (('"', '"'), ("}", "${")):
-            self._stack.pop()
-        elif next(state for state in reversed(self._stack) if state in _QUOTING) != '"':
-            self._in_command(text, at)
-        return 1
-
-    def _in_command(self, text: str, at: int) -> None:
-        """Scan a character where quotes, parentheses and ``#`` have a meaning."""
-        char, top = text[at], self._stack[-1]
-        if char == "'":
-            if self._last == "$":
-                self._ambiguous = "in a command with $'…', which sh and bash read differently"
-            self._stack.append("'")
-        elif top == "${":
-            return
-        elif char == "#" and self._last in _BEFORE_COMMENT:
-            self._stack.append("#")
-        elif char == "(":
-            self._stack.append("((" if self._last == "(" and top == "(" else "(")
-        elif char == ")" and top in ("(", "((", "$("):
-            self._stack.pop()
-        elif char == "<" and self._last != "<" and _HERE.match(text, at):
-            self._here_document = self._here_document or "declared"
-        elif char == "\n" and self._here_document:
-            self._here_document = "body"
+def _replacement(part: re.Match[str]) -> str:
+    return "" if part[0] == "\\\n" else "\n" if part[0][0] == "#" else "_"
