@@ -174,7 +174,8 @@ _CASE = compile_lazily(r"\bcase\b.*\$\(|\$\(.*\bcase\b", re.DOTALL)
 _REFUSED = {
     compile_lazily(r"\$'"): "in a command with $'…', which sh and bash read differently",
     compile_lazily("'"): "inside single quotes",
-    compile_lazily('"'): "inside double quotes, or after $(…) in them",
+    compile_lazily(r'"[^"]*\$\('): "inside or after $(…) in double quotes",
+    compile_lazily('"'): "inside double quotes",
     compile_lazily("`"): "inside or after backquotes",
     compile_lazily(r"\$\{"): "inside ${…}",
     compile_lazily(r"\(\(|\$\["): "in or after arithmetic",

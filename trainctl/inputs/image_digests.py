@@ -19,7 +19,7 @@ from trainctl.secrets.registries import registry_host
 from trainctl.secrets.resolver import SecretResolver
 
 if TYPE_CHECKING:
-    from trainctl.base.http.client import HttpClient, Response
+    from trainctl.base.http.client import HttpClient
     from trainctl.base.http.connection import Headers
 
 _MEDIA_TYPES = (
@@ -57,16 +57,12 @@ def image_digest(image: Image, secrets: SecretResolver, client: HttpClient) -> s
             secrets.register(granted)
             sent = {"Authorization": granted}
             status, headers = _head(client, url, sent)
-        said = ""
-        if status != _OK:
-            with client.request("GET", url, secret_headers=sent, follow=False) as response:
-                said = _message(response)
     except HttpError as error:
         raise SourceError(error.reason) from None
     except ValueError as error:
         raise SourceError(f"{host}: {error}") from None
     if status != _OK:
-        raise SourceError(f"{host}: HTTP status {status}{': ' if said else ''}{said}")
+        raise SourceError(f"{host}: HTTP status {status}")
     found = headers.get("Docker-Content-Digest") or ""
     if not _DIGEST.fullmatch(found):
         raise SourceError(f"{host}: it reports no digest")
@@ -136,17 +132,9 @@ def _authorization(
     url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(scope)}"
     with client.request("GET", url, secret_headers=secret, follow=False) as response:
         if response.status != _OK:
-            said = _message(response)
-            why = f"HTTP status {response.status} from its token server"
-            raise ValueError(f"{why}: {said}" if said else why)
+            raise ValueError(f"HTTP status {response.status} from its token server")
         document = json.loads(response.read_all(_MOST_BYTES))
     return f"Bearer {document.get('token') or document.get('access_token') or ''}"
-
-
-def _message(response: Response) -> str:
-    from trainctl.base.http.refusals import ERROR_BYTES, server_message
-
-    return server_message(response.headers, response.read(ERROR_BYTES))
 
 
 def _is_own(url: SplitResult, host: str) -> bool:

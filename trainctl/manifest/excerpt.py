@@ -54,17 +54,11 @@ def _is_in_hidden_block(above: Sequence[str], line: str) -> bool:
     bare = _QUOTED_OR_COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
     if _QUOTE.search(bare):
         return True
-    opened: list[int] = []
-    for bracket in _BRACKET.finditer(bare):
-        if bracket[0] in "{[":
-            opened.append(bracket.start())
-        elif opened:
-            opened.pop()
-    if opened:
-        first = bare.count("\n", 0, opened[0])
-        if any(map(_hides, above[first:])):
-            return True
-        above, line = above[:first], above[first]
+    depth = 0
+    for bracket in _BRACKET.findall(bare):
+        depth = max(0, depth + (1 if bracket in "{[" else -1))
+    if depth:
+        return any(map(_hides, above))
     return any(map(_hides, _parents(above, line)))
 
 

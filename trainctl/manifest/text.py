@@ -268,7 +268,8 @@ def parse_toml(text: str, file: str, problems: list[Diagnostic]) -> ManifestNode
     except RecursionError:
         raise UnreadableManifest(too_deep_error(Position(file))) from None
     except tomli.TOMLDecodeError as problem:
-        raise UnreadableManifest(_toml_problem(problem, file, FileLines(text, file))) from None
+        where = Position(file, problem.lineno, problem.colno, lines=FileLines(text, file))
+        raise unreadable(f"invalid TOML: {problem.msg}", where=where, code="syntax") from None
     except ValueError as problem:
         raise unreadable(f"invalid TOML: {problem}", where=Position(file), code="syntax") from None
     if not document:
@@ -328,19 +329,3 @@ def _unsupported(summary: str, where: Position, detail: str = "") -> UnreadableM
 
 def _place(file: str, path: Path) -> Position:
     return Position(file, key_path=".".join(map(str, path)) or None)
-
-
-def _toml_problem(problem: tomli.TOMLDecodeError, file: str, lines: Sequence[str]) -> Diagnostic:
-    where = Position(file, problem.lineno, problem.colno, lines=lines)
-    if problem.msg.startswith(("Cannot overwrite", "Cannot declare")):
-        key = _key(lines[problem.lineno - 1])
-        above = enumerate(lines[: problem.lineno - 1], 1)
-        earlier = [number for number, line in above if _key(line) == key]
-        if earlier:
-            return repeated_key_error(key.strip("[]"), Position(file, earlier[-1]), where)
-    return error(f"invalid TOML: {problem.msg}", where=where, code="syntax")
-
-
-def _key(line: str) -> str:
-    """Return the key or header at the start of a line."""
-    return line.partition("=")[0].partition("#")[0].strip()

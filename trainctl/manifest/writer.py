@@ -114,17 +114,7 @@ _BOOLEANS = frozenset({"y", "n", "yes", "no", "on", "off"})
 def _quoted(value: Any) -> str:
     """Return a scalar as JSON, which YAML and TOML read; unprintable characters are escaped."""
     text = json.dumps(value, ensure_ascii=False)
-    return "".join(
-        char
-        if char.isprintable()
-        else f"\\U{ord(char):08x}"
-        if ord(char) > _BMP
-        else f"\\u{ord(char):04x}"
-        for char in text
-    )
-
-
-_BMP = 0xFFFF
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
 
 
 def _toml_table(tree: Mapping[str, Any], path: Path, comments: Comments) -> Iterator[str]:

@@ -14,13 +14,13 @@ from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.plan.changes import REMOVES
-from trainctl.plan.placement import RankPlacement, rank_placements, starting_changes
+from trainctl.plan.placement import rank_placements, starting_changes
 from trainctl.plan.resources import ENDED, ResourceContext, merge_observed_outputs
 from trainctl.plan.values import Change, ImageRow, ImageSelection, PlanInputs
 from trainctl.plugin_api.provider import ResourceStatus
 
 if TYPE_CHECKING:
-    from trainctl.base.protocol.host import ImageAvailability
+    pass
 
 
 _NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
@@ -326,9 +326,6 @@ def spot_warnings(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Dia
             )
 
 
-_WITHOUT_SHM_SIZE = ("apptainer",)
-
-
 def image_of(job: JobSpec) -> ImageSelection | None:
     """Return the image and engine of a job, None if it runs on the host."""
     if job.image is None or not job.in_container:
@@ -365,25 +362,11 @@ def image_problems(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Di
             )
         for placement in rank_placements(inputs, job) if selection is not None else ():
             facts = placement.facts.images.get(selection) if placement.facts and selection else None
-            problem = _problem(job, placement, facts) if facts else None
-            if problem is not None:
-                yield problem
+            if facts and facts["engine"] is None:
+                yield error(
+                    f"{job.address} needs a container engine, but on {placement.node} {facts['why']}",
+                    "Install podman, docker or apptainer there, or set runtime.engine: host.",
+                    code="no-engine",
+                    address=str(job.address),
+                )
                 break
-
-
-def _problem(job: Change, placement: RankPlacement, facts: ImageAvailability) -> Diagnostic | None:
-    if facts["engine"] is None:
-        return error(
-            f"{job.address} needs a container engine, but on {placement.node} {facts['why']}",
-            "Install podman, docker or apptainer there, or set runtime.engine: host.",
-            code="no-engine",
-            address=str(job.address),
-        )
-    if facts["engine"] in _WITHOUT_SHM_SIZE and job.job_spec.runtime.shm_size:
-        return warning(
-            f"shm_size of {job.address} is ignored: {facts['engine']} on {placement.node} doesn't support it",
-            "Shared memory is half of the node's memory there. Remove shm_size, or use another engine.",
-            code="no-shm-size",
-            address=str(job.address),
-        )
-    return None

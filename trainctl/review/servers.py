@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote, urlsplit
@@ -19,8 +17,6 @@ from trainctl.errors import SourceDenied, SourceNotFound, TrainctlError
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.client import SourceClient
 
-IsDone = Callable[[], bool]
-"""Check whether a change took effect although the request failed; called before each retry."""
 LABEL = "trainctl"
 """Label of issues, by which they are found."""
 _PAGE, _PAGES = 100, 1000
@@ -77,16 +73,10 @@ class ReviewServer:
         self._retry = retry
         self._http = SourceClient()
 
-    def call(
-        self, method: str, path: str, body: object = None, is_done: IsDone = lambda: False
-    ) -> Any:
+    def call(self, method: str, path: str, body: object = None) -> Any:
         """Send a request to a path of the API, or a URL; return the JSON of the response."""
-        url, sends = path if "://" in path else f"{self._api}/{path}", count()
-
-        def send() -> Any:
-            return None if next(sends) and is_done() else self._send(method, url, body)
-
-        return self._retry.run(send, threading.Event())
+        url = path if "://" in path else f"{self._api}/{path}"
+        return self._retry.run(lambda: self._send(method, url, body), threading.Event())
 
     def get_all(self, path: str, member: str | None = None) -> Iterator[Any]:
         """Yield the items of all pages of a list, or of a list that is a ``member`` of each page."""
@@ -117,20 +107,15 @@ class ReviewServer:
 
     def publish(self, place: PostPlace, marker: str, body: str | None) -> str:
         """Keep one post with the marker, or none if ``body`` is None; return what was done."""
-
-        def is_gone(number: int) -> bool:
-            return all(post.id != number for post in self.posts(place, marker))
-
         posts = self.posts(place, marker)
         for post in posts[0 if body is None else 1 :]:
             method = "DELETE" if place.closing is None else self.update_method
-            path = f"{place.item}/{post.id}"
-            self.call(method, path, place.closing, partial(is_gone, post.id))
+            self.call(method, f"{place.item}/{post.id}", place.closing)
         if body is None:
             return "removed" if posts else "unchanged"
         if not posts:
             path, new = place.items.partition("?")[0], {**place.new, place.body: body}
-            self.call("POST", path, new, lambda: bool(self.posts(place, marker)))
+            self.call("POST", path, new)
             return "created"
         if posts[0].text.strip() == body.strip():
             return "unchanged"
@@ -226,7 +211,7 @@ class GitHub(ReviewServer):
                 yield ReviewRecord(run["external_id"], datetime.fromisoformat(run["completed_at"]))
 
     def create_check(
-        self, commit: str, name: str, digest: str, title: str, is_done: IsDone, *, passed: bool
+        self, commit: str, name: str, digest: str, title: str, *, passed: bool
     ) -> None:
         """Write a check with a digest; it has the time of the server."""
         check = {
@@ -236,7 +221,7 @@ class GitHub(ReviewServer):
             "conclusion": "success" if passed else "failure",
             "output": {"title": title, "summary": f"Plan digest: `{digest}`"},
         }
-        self.call("POST", f"{self._repository}/check-runs", check, is_done)
+        self.call("POST", f"{self._repository}/check-runs", check)
 
     def approvals(self, request: ReviewRequest) -> Iterator[datetime]:
         """Yield the times of approvals of the head; of each member the newest verdict counts."""
@@ -299,12 +284,12 @@ class GitLab(ReviewServer):
                 yield ReviewRecord(digest, datetime.fromisoformat(status["created_at"]))
 
     def create_check(
-        self, commit: str, name: str, digest: str, title: str, is_done: IsDone, *, passed: bool
+        self, commit: str, name: str, digest: str, title: str, *, passed: bool
     ) -> None:
         """Write a commit status with a digest."""
         state = "success" if passed else "failed"
         status = {"state": state, "name": name, "description": f"{digest} {title}"[:255]}
-        self.call("POST", f"{self._project}/statuses/{commit}", status, is_done)
+        self.call("POST", f"{self._project}/statuses/{commit}", status)
 
     def approvals(self, request: ReviewRequest) -> Iterator[datetime]:
         """Yield the times of approvals; they have no commit, and a time since GitLab 18."""

@@ -33,8 +33,6 @@ class ReviewStub:
     writable: bool = True
     refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     """Statuses and headers of the next answers."""
-    lost: int = 0
-    """Number of next writes that are made, and answered 502."""
     comments: list[dict[str, Any]] = field(default_factory=list)
     issues: list[dict[str, Any]] = field(default_factory=list)
     checks: list[dict[str, Any]] = field(default_factory=list)
@@ -218,10 +216,6 @@ class _Handler(FaultyHandler):
             except LookupError:
                 self._send(404, {"message": "Not Found"})
             else:
-                if is_write and stub.lost:
-                    stub.lost -= 1
-                    self._send(502, {"message": "Bad Gateway"})
-                    return
                 self._send(200, _page(document, parse_qs(parts.query)))
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = serve  # noqa: N815

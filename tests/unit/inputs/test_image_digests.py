@@ -143,7 +143,7 @@ def test_without_an_answer_there_is_no_digest(registry: Registry) -> None:
         "old": "reports no digest",
         "moved": "HTTP status 307",
         "basic": "a login is required",
-        "bearer": "HTTP status 403 from its token server: not yours",
+        "bearer": "HTTP status 403 from its token server",
     }.items():
         with pytest.raises(SourceError, match=cause):
             resolved(f"{host}/{name}/train:1")

@@ -79,9 +79,6 @@ def test_a_repeated_key_names_both_places() -> None:
     assert to_plain(node) == {"a": 1, "b": 2}
     assert str(diagnostics[0].where) == "f:3:1"
     assert "f:1:1" in diagnostics[0].detail
-    with pytest.raises(UnreadableManifest) as failure:
-        parse_toml("[jobs.a]\nx = 1\n[jobs.a]\n", "f", [])
-    assert "f:1:1" in failure.value.diagnostic.detail
 
 
 def test_aliases_share_nodes_and_merges_add_what_is_missing() -> None:

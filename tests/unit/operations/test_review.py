@@ -152,21 +152,6 @@ def test_requests_to_a_busy_server_are_repeated(stub: ReviewStub, tmp_path: Path
         publish_issue(server, NAME, _plan(), "x")
 
 
-def test_a_write_that_was_made_is_not_repeated(stub: ReviewStub, tmp_path: Path) -> None:
-    """Although it was answered with an error: a comment, a check, an issue and their ends."""
-    stub.lost = 2
-    _publish(stub, tmp_path)
-    assert (len(stub.comments), len(stub.checks), stub.lost) == (1, 1, 0)
-    stub.lost = 1
-    _publish(stub, tmp_path, usable=True)
-    assert (stub.comments, len(stub.checks), stub.lost) == ([], 1, 0)
-    server = _server(stub, tmp_path)
-    for plan in (_plan(), _plan(usable=True)):
-        stub.lost = 1
-        publish_issue(server, NAME, plan, comment_text(NAME, DIGEST, "x"))
-    assert ([issue["state"] for issue in stub.issues], stub.lost) == (["closed"], 0)
-
-
 def test_a_token_that_may_not_write_is_reported_without_its_text(
     stub: ReviewStub, tmp_path: Path
 ) -> None:

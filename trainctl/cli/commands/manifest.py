@@ -83,7 +83,7 @@ def fmt_command(
     ] = False,
     diff: Annotated[bool, option("--diff", "Show the differences")] = False,
 ) -> int:
-    """Format the manifest: indentation, blank lines and line ends.
+    """Format the YAML files of the manifest: indentation, blank lines and line ends.
 
     Comments and values stay. Prints the names of the files that aren't formatted, and writes them.
     """

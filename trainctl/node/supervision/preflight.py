@@ -105,14 +105,6 @@ def check_allocation(request: PreflightRequest, host: str, granted: Sequence[str
         findings.append(
             make_finding("gpus", ERROR, summary, "Check the GPUs of the node in the batch system.")
         )
-    path = Path(request["root"], f".clock-{os.getpid()}")
-    with contextlib.suppress(OSError):  # the file server dates new files
-        path.write_bytes(b".")
-        skew = time.time() - path.stat().st_mtime
-        path.unlink()
-        if abs(skew) > _MAX_SKEW_SECONDS:
-            summary = f"its clock is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}"
-            findings.append(make_finding("clock", WARNING, summary, "Run chrony or ntpd."))
     for finding in findings:
         if finding["level"] != WARNING:
             raise NodeError(f"node {host}: {finding['summary']}", finding["remedy"])
@@ -271,7 +263,6 @@ _SLOW_BYTES = 16 * 2**20
 _MIN_FREE = 64 * 2**20
 _MIN_FILES = 4096
 _MIN_SHM = 2**30
-_MAX_SKEW_SECONDS = 30.0
 _SHM = "/dev/shm"  # noqa: S108
 _XID = compile_lazily(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+),")
 _FAULTY_XIDS = frozenset({48, 62, 64, 74, 79, 94, 95, 109, 119, 120, 140, 143})

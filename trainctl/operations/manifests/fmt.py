@@ -1,26 +1,19 @@
-"""Formatting manifests: indentation, blank lines and line ends. Comments, quotes and values stay."""
+"""Formatting YAML manifests: indentation, blank lines and line ends. Comments, quotes and values stay."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
-from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import ManifestError, TrainctlError
 from trainctl.manifest.files import UnreadableManifest, file_bytes, manifest_files
 from trainctl.manifest.read import parse_mapping
 from trainctl.manifest.tree import to_plain
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_TOML_TOKEN = compile_lazily(
-    r'"""(?:\\.|[^\\])*?"""+|\'\'\'.*?\'\'\'+|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*|[][{}\n]',
-    re.DOTALL,
-)
-_TOML_INDENT = 4
 
 
 class FormattedFile(NamedTuple):
@@ -40,13 +33,15 @@ class _Level(NamedTuple):
 
 
 def format_files(directory: Path) -> Iterator[FormattedFile]:
-    """Format all manifest files of a directory; ManifestError if one is invalid. Writes nothing."""
+    """Format all YAML files of a directory; ManifestError if one is invalid. Writes nothing."""
     for name in manifest_files(directory):
+        if name.endswith(".toml"):
+            continue
         try:
             data = file_bytes(directory / name, name)
             values = to_plain(parse_mapping(data, name, []))
             before = data.decode()
-            after = format_text(before, name)
+            after = format_text(before)
             same = repr(to_plain(parse_mapping(after.encode(), name, []))) == repr(values)
         except UnreadableManifest as stop:
             raise ManifestError((stop.diagnostic,)) from None
@@ -59,42 +54,21 @@ def format_files(directory: Path) -> Iterator[FormattedFile]:
         yield FormattedFile(name, before, after)
 
 
-def format_text(text: str, name: str) -> str:
-    """Format a valid manifest, TOML by its name or YAML."""
+def format_text(text: str) -> str:
+    """Format a valid manifest."""
     lines = text.replace("\r\n", "\n").split("\n")
-    scan, indented = (_scan_toml, _toml) if name.endswith(".toml") else (_scan_yaml, _yaml)
-    inside, depths = scan("\n".join(lines), len(lines))
+    inside, depths = _scan("\n".join(lines), len(lines))
     for number, line in enumerate(lines):
         if not (inside[number] or inside[number + 1]):
             lines[number] = line.rstrip()
     kept: list[str] = []
-    for number, line in enumerate(indented(lines, inside, depths)):
+    for number, line in enumerate(_indent(lines, inside, depths)):
         if line or inside[number] or (kept and kept[-1]):  # at most one blank line
             kept.append(line)
     return "\n".join(kept).rstrip("\n") + "\n"
 
 
-def _scan_toml(text: str, count: int) -> tuple[list[bool], list[int]]:
-    """Return for each line whether it begins inside a text, and inside how many brackets."""
-    depth = 0
-    inside, depths = [False], [0]
-    for token in _TOML_TOKEN.finditer(text):
-        depth += (token[0] in ("[", "{")) - (token[0] in ("]", "}"))
-        for _ in range(token[0].count("\n")):
-            inside.append(token[0] != "\n")
-            depths.append(depth)
-    return [*inside, False], depths
-
-
-def _toml(lines: list[str], inside: list[bool], depths: list[int]) -> Iterator[str]:
-    """Indent the lines of lists by the brackets that are open."""
-    for number, line in enumerate(lines):
-        words = line.lstrip()
-        level = depths[number] - words.startswith(("]", "}"))
-        yield line if inside[number] or not words else " " * (_TOML_INDENT * level) + words
-
-
-def _scan_yaml(text: str, count: int) -> tuple[list[bool], list[int]]:
+def _scan(text: str, count: int) -> tuple[list[bool], list[int]]:
     """Return for each line whether it begins inside a scalar, and inside how many brackets."""
     inside, depths = [False] * (count + 1), [0] * count
     begins: list[int] = []
@@ -111,7 +85,7 @@ def _scan_yaml(text: str, count: int) -> tuple[list[bool], list[int]]:
     return inside, depths
 
 
-def _yaml(lines: list[str], inside: list[bool], depths: list[int]) -> Iterator[str]:
+def _indent(lines: list[str], inside: list[bool], depths: list[int]) -> Iterator[str]:
     """Indent blocks by two, lists inside of their key; what continues a line moves with it."""
     levels: list[_Level] = []
     shift = 0

@@ -174,13 +174,3 @@ def test_only_granted_gpus_of_a_batch_systems_machine_are_checked(
     assert error(big, ["0"]) == "node n1: GPU 0 has 2 uncorrectable ECC errors"
     (gpus.tools / "nvidia-smi").unlink()
     assert error(H100, ["1"]) == "node n1: 1 of 2 GPUs that the run needs were granted"
-
-
-def test_a_batch_systems_machine_is_warned_of_its_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = time.time
-    monkeypatch.setattr(time, "time", lambda: now() + 95)
-    check_allocation(request(tmp_path, probe_bytes=0), "n1", [])
-    assert "warning: node n1: its clock is 95 s ahead\n" in capsys.readouterr().err
-    assert [*tmp_path.iterdir()] == []
