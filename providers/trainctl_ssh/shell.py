@@ -83,9 +83,12 @@ class MarkedOutput:
         at = self._rest.find(self._token)
         if at < 0:
             # the end may be the beginning of a mark
-            longest = min(len(self._token) - 1, len(self._rest))
-            sizes = (n for n in range(longest, 0, -1) if self._rest.endswith(self._token[:n]))
-            self._forward(len(self._rest) - next(sizes, 0))
+            start = max(0, len(self._rest) - len(self._token) + 1)
+            while (start := self._rest.find(self._token[:1], start)) >= 0:
+                if self._token.startswith(self._rest[start:]):
+                    break
+                start += 1
+            self._forward(len(self._rest) if start < 0 else start)
             return False
         self._forward(at)
         line, newline, rest = self._rest.partition(b"\n")

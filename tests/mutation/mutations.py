@@ -167,7 +167,7 @@ MUTATIONS = [
         ("provider.py", 'if not response["made"]:', "if False:"),
         ("provider.py", "if not nodes and errors:", "if errors:"),
         ("shell.py", 'word.split("\\n")', "[word]"),
-        ("shell.py", "longest = min(len(self._token) - 1", "longest = min(len(self._token) - 3"),
+        ("shell.py", "- len(self._token) + 1", "- len(self._token) + 3"),
     ),
     *_mutations(
         "providers/trainctl_aws",

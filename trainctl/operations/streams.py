@@ -28,29 +28,27 @@ class _ProducerDoneError(Exception):
 
 
 def iterate_callbacks(
-    produce: Producer[bytes], cancel: Callable[[], None] | None = None
-) -> Iterator[bytes]:
-    """Yield the values of a producer; raise its error.
+    *producers: Producer[T], cancel: Callable[[], None] | None = None
+) -> Iterator[T]:
+    """Yield the values of producers, each run by a thread, in order of arrival; raise the first error.
 
-    If the reader stops early, the producer ends at its next value, or when ``cancel`` is called.
+    If the reader stops early, a producer ends at its next value, or when ``cancel`` is called.
     """
-    return _merge_producers([produce], cancel)
-
-
-def merge_by_arrival(sources: Sequence[Iterator[T]], cancel: Callable[[], None]) -> Iterator[T]:
-    """Merge sources, each read by a thread, in order of arrival.
-
-    Raises the first error. ``cancel`` must end sources that are waiting.
-    """
-
-    def reading(source: Iterator[T]) -> Producer[T]:
-        def produce(take: Callable[[T], None]) -> None:
-            for item in source:
-                take(item)
-
-        return produce
-
-    return _merge_producers([reading(source) for source in sources], cancel)
+    pipe = _MergeQueue[T]()
+    threads = [
+        threading.Thread(target=pipe.run, args=(producer,), name="producer", daemon=True)
+        for producer in producers
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield from pipe.read(len(threads))
+    finally:
+        pipe.reader_closed.set()
+        if cancel is not None and any(thread.is_alive() for thread in threads):
+            cancel()
+        while any(thread.is_alive() for thread in threads):
+            pipe.drain()
 
 
 def prefetch_first(sources: Sequence[Iterator[T]]) -> list[Iterator[T]]:
@@ -101,23 +99,3 @@ class _MergeQueue(Generic[T]):
                 self._waiting.put(item, timeout=_POLL_SECONDS)
                 return
         raise _ReaderClosedError
-
-
-def _merge_producers(
-    producers: Sequence[Producer[T]], cancel: Callable[[], None] | None
-) -> Iterator[T]:
-    pipe = _MergeQueue[T]()
-    threads = [
-        threading.Thread(target=pipe.run, args=(producer,), name="producer", daemon=True)
-        for producer in producers
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield from pipe.read(len(threads))
-    finally:
-        pipe.reader_closed.set()
-        if cancel is not None and any(thread.is_alive() for thread in threads):
-            cancel()
-        while any(thread.is_alive() for thread in threads):
-            pipe.drain()

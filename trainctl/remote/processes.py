@@ -19,6 +19,8 @@ from trainctl.errors import NodeTimeout, NodeUnreachable
 
 _PIECE_BYTES = 2**18
 """Sent at once: the clock of silence starts again after each."""
+_FULL_PIPE = 2**16
+"""Bytes that a pipe holds by default on Linux."""
 _DRAIN_SECONDS = 0.2
 """After a program's end: descendants that left may hold its streams open forever."""
 _POLL_SECONDS = 0.5
@@ -245,6 +247,8 @@ def _exchange(process: subprocess.Popen[bytes], streams: ProgramStreams) -> int:
             ready = selector.select(_DRAIN_SECONDS if ended else wait)
             for key, _ in ready:
                 if data := os.read(key.fd, _PIECE_BYTES):
+                    if len(data) == _FULL_PIPE:
+                        _enlarge(key.fd)
                     key.data(data)
                 else:
                     selector.unregister(key.fileobj)
@@ -258,6 +262,14 @@ def _exchange(process: subprocess.Popen[bytes], streams: ProgramStreams) -> int:
         return process.wait(streams.timeout)
     except subprocess.TimeoutExpired:
         raise NodeUnreachable(f"{streams.node_label} closed its output and still runs") from None
+
+
+def _enlarge(pipe: int) -> None:
+    """Let a pipe that was full hold what one read takes, if the user may have more memory in pipes: pipe(7)."""
+    import fcntl
+
+    with contextlib.suppress(OSError, AttributeError):  # Linux has it
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 2 * _PIECE_BYTES)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

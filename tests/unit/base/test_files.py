@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.base.filesystem.files import (
-    create_exclusive,
-    remove_tree,
-)
+from trainctl.base.filesystem.files import create_exclusive, remove_tree
 
 
 def test_a_process_killed_before_a_file_has_its_name_leaves_nothing(tmp_path: Path) -> None:

@@ -21,10 +21,7 @@ from tests.support.servers.hub import FaultyHandler, listen
 from tests.support.servers.identity_servers import AUDIENCE, POOL, IdentityServers, identity_servers
 from trainctl import errors
 from trainctl.buckets.credentials import AwsKeys, BearerToken, parse_credential
-from trainctl.buckets.default_chain import (
-    default_credential,
-    default_credential_origin,
-)
+from trainctl.buckets.default_chain import default_credential, default_credential_origin
 from trainctl.buckets.logins import (
     assume_role,
     assume_role_by_identity,

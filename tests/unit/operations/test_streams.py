@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
 from trainctl.errors import NodeError
-from trainctl.operations.streams import iterate_callbacks, merge_by_arrival
+from trainctl.operations.streams import iterate_callbacks
 
 Take = Callable[[bytes], None]
 
@@ -16,11 +18,15 @@ Take = Callable[[bytes], None]
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     yield
-    assert [item.name for item in threading.enumerate() if item.name in ("pieces", "merge")] == []
+    assert [item.name for item in threading.enumerate() if item.name == "producer"] == []
 
 
-def never() -> None:
-    """For sources that end without being told."""
+def merge(*sources: Iterator[Any], cancel: Callable[[], None] | None = None) -> Iterator[Any]:
+    def produce(source: Iterator[Any], take: Callable[[Any], None]) -> None:
+        for item in source:
+            take(item)
+
+    return iterate_callbacks(*(partial(produce, source) for source in sources), cancel=cancel)
 
 
 def test_pieces_come_in_order_and_then_the_error() -> None:
@@ -57,7 +63,7 @@ def test_a_producer_waits_for_its_reader_and_ends_with_it() -> None:
 
 
 def test_merged_sources_keep_their_order() -> None:
-    merged = list(merge_by_arrival([iter(range(1000)), iter(range(1000, 1500)), iter(())], never))
+    merged = list(merge(iter(range(1000)), iter(range(1000, 1500)), iter(())))
     assert [number for number in merged if number < 1000] == list(range(1000))
     assert [number for number in merged if number >= 1000] == list(range(1000, 1500))
 
@@ -73,12 +79,12 @@ def test_a_silent_source_holds_up_no_other_and_an_error_ends_all() -> None:
         yield "early"
         raise ValueError("broken")
 
-    merged = merge_by_arrival([silent(), iter(["early"])], gate.set)
+    merged = merge(silent(), iter(["early"]), cancel=gate.set)
     assert next(merged) == "early"
     gate.set()
     assert list(merged) == ["late"]
     gate.clear()
-    merged = merge_by_arrival([silent(), broken()], gate.set)
+    merged = merge(silent(), broken(), cancel=gate.set)
     assert next(merged) == "early"
     with pytest.raises(ValueError, match="broken"):
         next(merged)
@@ -90,6 +96,6 @@ def test_endless_sources_end_with_their_reader() -> None:
         while True:
             yield (number := number + 1)
 
-    merged = merge_by_arrival([endless(), endless()], never)
+    merged = merge(endless(), endless())
     assert next(merged) == 1
     merged.close()  # type: ignore[attr-defined]

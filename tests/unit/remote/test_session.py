@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,15 @@ def test_a_session_is_started_beforehand_and_found(
     agent.open()
 
     assert agent.call(untyped_method("status"), {"root": str(root), "keys": []}) == {"runs": {}}
+
+
+def test_output_that_fills_its_pipe_is_read_in_larger_pieces(transport: LocalTransport) -> None:
+    sizes: list[int] = []
+
+    def take(data: bytes) -> None:
+        sizes.append(len(data))
+        time.sleep(0.05)
+
+    program = "import os; os.write(1, bytes(2**21))"
+    transport.run([sys.executable, "-c", program], on_stdout=take)
+    assert (sum(sizes), max(sizes)) == (2**21, 2**18)

@@ -21,7 +21,7 @@ from trainctl.views.runs.logs import JsonLogPrinter, TextLogPrinter
 from trainctl.views.terminal.text import warning_text
 
 if TYPE_CHECKING:
-    from trainctl.model.reports import RankSample, UnreachableNode
+    from trainctl.model.reports import LogBatch, RankSample, UnreachableNode
 
 
 def print_logs(
@@ -49,12 +49,15 @@ def print_logs(
     for problem in mask_secrets(workspace, run):
         session.output.note(warning_text(problem, code="unmasked-secret"))
     unreachable: list[UnreachableNode] = []
+
+    def take(batch: LogBatch | UnreachableNode) -> None:
+        if isinstance(batch, UnreachableNode):
+            unreachable.append(batch)
+        else:
+            view.show(batch)
+
     try:
-        for batch in read_log(workspace, run, selection):
-            if isinstance(batch, UnreachableNode):
-                unreachable.append(batch)
-            else:
-                view.show(batch)
+        read_log(workspace, run, selection, take)
     finally:
         view.close()
     if isinstance(view, JsonLogPrinter):

@@ -7,6 +7,7 @@ import io
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote
@@ -424,7 +425,7 @@ def download_code(
 
     def read() -> Iterator[bytes]:
         control = run_control(workspace)
-        for buffer in iterate_callbacks(lambda take: control.read_code(record, code, take)):
+        for buffer in iterate_callbacks(partial(control.read_code, record, code)):
             sha256.update(buffer)
             yield buffer
 

@@ -8,13 +8,14 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.protocol.runs import LogLinesQuery, LogStreamQuery
 from trainctl.errors import NodeError, NodeTimeout, NodeUnreachable, UnknownOnNode, UsageError
 from trainctl.operations.runs.lookup import JobRun, check_rank, run_control
-from trainctl.operations.streams import iterate_callbacks, merge_by_arrival, prefetch_first
+from trainctl.operations.streams import iterate_callbacks, prefetch_first
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.runs.run_control import RunControl
 
@@ -80,11 +81,15 @@ class LogSelection:
 
 
 def read_log(
-    workspace: Workspace, run: JobRun, selection: LogSelection
-) -> Iterator[LogBatch | UnreachableNode]:
-    """Yield the lines of a run's log, several ranks merged by time.
+    workspace: Workspace,
+    run: JobRun,
+    selection: LogSelection,
+    take: Callable[[LogBatch | UnreachableNode], None],
+) -> None:
+    """Pass on the lines of a run's log, several ranks merged by time.
 
-    Yields unreachable nodes at the end; NodeUnreachable if all are. With ``follow``, retries them.
+    A single rank is read by this thread, which is faster. Passes on unreachable nodes at the end; NodeUnreachable if all
+    are. With ``follow``, retries them.
     """
     from trainctl.model.reports import unreachable_nodes
 
@@ -96,24 +101,29 @@ def read_log(
         workspace.agents.close()
 
     readers = [
-        _RankLogReader(workspace, run, record.rank, selection, cancelled, cancel)
+        _RankLogReader(workspace, run, record.rank, selection, cancelled)
         for record in run.record.ranks
         if selection.rank in (None, record.rank)
     ]
     if len(readers) == 1:
-        yield from readers[0].read(follow=selection.follow)
+        readers[0].read(take, follow=selection.follow)
         return
-    existing = [reader.read_existing(will_follow=selection.follow) for reader in readers]
-    yield from heapq.merge(*prefetch_first(existing), key=lambda batch: batch.time)
+    produce = [partial(reader.read_existing, will_follow=selection.follow) for reader in readers]
+    existing = [iterate_callbacks(producer, cancel=cancel) for producer in produce]
+    for batch in heapq.merge(*prefetch_first(existing), key=lambda batch: batch.time):
+        take(batch)
     if selection.follow:
-        yield from merge_by_arrival([reader.read(follow=True) for reader in readers], cancel)
+        produce = [partial(reader.read, follow=True) for reader in readers]
+        for batch in iterate_callbacks(*produce, cancel=cancel):
+            take(batch)
         return
     unreachable = {
         reader.rank: reader.unreachable for reader in readers if reader.unreachable is not None
     }
     if unreachable and len(unreachable) == len(readers):
         raise next(iter(unreachable.values()))
-    yield from unreachable_nodes(run.record, unreachable)
+    for node in unreachable_nodes(run.record, unreachable):
+        take(node)
 
 
 class _RankLogReader:
@@ -126,29 +136,29 @@ class _RankLogReader:
         rank: int,
         selection: LogSelection,
         cancelled: threading.Event,
-        cancel: Callable[[], None],
     ) -> None:
         self._workspace = workspace
         self._cancelled = cancelled
-        self._cancel = cancel
         self._run = run
         self.rank = rank
         self.unreachable: NodeUnreachable | None = None
         self._request = selection.request
         self._frames = LogFrameParser(rank)
 
-    def read_existing(self, *, will_follow: bool) -> Iterator[LogBatch]:
-        """Yield existing lines; set ``unreachable`` if the node is."""
+    def read_existing(self, take: Callable[[LogBatch], None], *, will_follow: bool) -> None:
+        """Pass on existing lines; set ``unreachable`` if the node is."""
         try:
-            yield from self.read(follow=False, will_follow=will_follow)
+            self.read(take, follow=False, will_follow=will_follow)
         except NodeUnreachable as error:
             self.unreachable = error
 
-    def read(self, *, follow: bool, will_follow: bool = False) -> Iterator[LogBatch]:
-        """Yield existing lines; with ``follow``, new lines until the run ends."""
+    def read(
+        self, take: Callable[[LogBatch], None], *, follow: bool, will_follow: bool = False
+    ) -> None:
+        """Pass on existing lines; with ``follow``, new lines until the run ends."""
         while True:
             try:
-                yield from self._call(follow=follow, open_end=will_follow)
+                self._call(take, follow=follow, open_end=will_follow)
             except NodeUnreachable as error:
                 if not follow:
                     raise
@@ -160,20 +170,20 @@ class _RankLogReader:
             else:
                 return
 
-    def _call(self, *, follow: bool, open_end: bool) -> Iterator[LogBatch]:
+    def _call(self, take: Callable[[LogBatch], None], *, follow: bool, open_end: bool) -> None:
         runs: RunControl = run_control(self._workspace)
         offset = self._frames.offset
         request = LogStreamQuery(**self._request, follow=follow, open_end=open_end, offset=offset)
         record = self._run.record
 
-        def produce(take: Callable[[bytes], None]) -> None:
-            runs.read_lines(record, self.rank, request, take)
+        def parse(data: bytes) -> None:
+            for batch in self._frames.take(data):
+                take(batch)
+            if self._frames.offset:
+                self._request["tail"] = None  # a retry continues after these lines
 
         try:
-            for data in iterate_callbacks(produce, self._cancel):
-                yield from self._frames.take(data)
-                if self._frames.offset:
-                    self._request["tail"] = None  # a retry continues after these lines
+            runs.read_lines(record, self.rank, request, parse)
         except UnknownOnNode as error:
             node = next(rank.node for rank in record.ranks if rank.rank == self.rank)
             raise UnknownOnNode(
@@ -228,16 +238,13 @@ class LogFrameParser:
         head, size = self._head, int(self._head.get("bytes", 0))
         if len(self._data) < size:
             return None
-        data = self._data[:size]
-        del self._data[:size]
         self._head = None
         self.offset = int(head.get("next", self.offset))
         time, skipped_bytes = float(head.get("time", 0.0)), int(head.get("skipped_bytes", 0))
         is_open = bool(head.get("open"))
         if skipped_bytes:
             self._decoder.reset()
-        # A character split between frames is kept for the next. An empty heartbeat frame does not end the open line.
-        text = self._decoder.decode(data, final=not is_open) if data else ""
+        text = self._decoded(size, is_open=is_open)
         if skipped_bytes or not text:
             by = "" if self._reported else str(head.get("prepared_by", ""))
             self._reported = self._reported or bool(by)  # a retry sends it again
@@ -245,3 +252,16 @@ class LogFrameParser:
         if "\r" in text:
             text = text.replace("\r\n", "\n")
         return LogBatch(self.rank, time, text if is_open else text.removesuffix("\n"), is_open)
+
+    def _decoded(self, size: int, *, is_open: bool) -> str:
+        """Remove and decode so many bytes; a character split between frames is kept for the next.
+
+        An empty heartbeat frame does not end the open line.
+        """
+        if is_open or self._decoder.getstate()[0]:
+            text = self._decoder.decode(self._data[:size], final=not is_open) if size else ""
+        else:
+            with memoryview(self._data) as view:  # complete lines, without a copy
+                text = str(view[:size], "utf-8", "replace")
+        del self._data[:size]
+        return text

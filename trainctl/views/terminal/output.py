@@ -137,9 +137,10 @@ class TerminalOutput:
 
     def log_lines(self, lines: str, prefix: str, first: str) -> None:
         """Print lines of a job's log, with prefixes, and flush; ``first`` for the first line."""
-        shown = self._sanitized(self._redactor.redact(lines))
-        text = first + shown.replace("\n", f"\n{prefix}")
-        _write(self._stdout, (strip_ci_commands(text) if self._in_ci else text) + "\n")
+        text = self._sanitized(self._redactor.redact(lines))
+        text = first + (text.replace("\n", f"\n{prefix}") if prefix else text)
+        _write(self._stdout, strip_ci_commands(text) if self._in_ci else text)
+        self._stdout.write("\n")  # apart, as a longer text would be a copy
         self._stdout.flush()
 
     def log_part(self, text: str, prefix: str) -> str:
