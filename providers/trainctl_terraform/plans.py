@@ -92,11 +92,12 @@ def _changes(document: Mapping[str, Any], inputs: Mapping[str, str]) -> Iterator
         if tuple(change["actions"]) in _DONE:
             continue
         hidden, after = change.get("after_sensitive") or {}, change.get("after") or {}
+        before = change.get("before") or {}
         values = {
             name: json.loads(_generalised(json.dumps(value), inputs))
             for name, value in sorted(after.items())
             if not (hidden is True or hidden.get(name))
-            and value not in (None, [], {}, *inputs.values())
+            and value not in (None, [], {}, before.get(name), *inputs.values())
             and len(json.dumps(value)) <= _MOST_CHARACTERS
         }
         yield MachineChange(

@@ -13,7 +13,7 @@ from threading import Event
 from typing import Any
 
 from trainctl.base.json import JsonObject
-from trainctl.base.lazy_dataclass import asdict, dataclass, replace
+from trainctl.base.lazy_dataclass import asdict, dataclass, field, replace
 from trainctl.base.parallel import each
 from trainctl.errors import NodeError, NodeUnreachable, PermissionDenied
 from trainctl.model.single_flight import SingleFlight
@@ -65,7 +65,9 @@ class TerraformNode:
     name: str
     lineage: str
     settings: JsonObject
-    keys: Mapping[str, str]
+    keys: Mapping[str, str] = field(default_factory=dict)
+    module: str = ""
+    """Digest of the module that was applied completely."""
 
     @property
     def id(self) -> str:
@@ -128,16 +130,19 @@ class TerraformProvider:
         """Returns when the machine has booted."""
         settings = read_settings(cluster.settings)
         record = self._record(key) or TerraformNode(
-            key, cluster.name, name, cluster.lineage, cluster.settings, {}
+            key, cluster.name, name, cluster.lineage, cluster.settings
         )
         self._save(replace(record, settings=cluster.settings))
         with self._changing[record.id]:
             module = self._node_module(record, cluster.cancelled)
             reviewed = cluster.planned.get(key)
-            if reviewed is None:
-                module.apply()
-            else:
+            if reviewed is not None:
                 apply_reviewed(module, reviewed)
+            elif not record.module or not self._exists(record):
+                module.apply()
+            if reviewed is not None or not record.module:
+                made = replace(self._require(key), module=module.module.digest)
+                self._save(made)
         return await_boot(
             cluster,
             settings.boot_timeout,
@@ -148,10 +153,14 @@ class TerraformProvider:
     def plan_machines(
         self, cluster: ClusterSettings, keys: Mapping[str, str], ending: Sequence[Node]
     ) -> Sequence[MachinePlan]:
-        def create(item: tuple[str, str]) -> MachinePlan:
+        def create(item: tuple[str, str]) -> MachinePlan | None:
             name, key = item
-            record = TerraformNode(key, cluster.name, name, "", cluster.settings, {})
-            return plan_creation(self._node_module(record, Event()), cluster.name, name, key)
+            before = self._record(key)
+            record = before or TerraformNode(key, cluster.name, name, "", cluster.settings)
+            module = self._node_module(record, Event())
+            if before is not None and before.module == module.module.digest:
+                return None
+            return plan_creation(module, cluster.name, name, key)
 
         found = [self._record(node.key) for node in ending]
         deletions = [
@@ -159,7 +168,8 @@ class TerraformProvider:
             for record in found
             if record
         ]
-        return [*deletions, *each(create, [*keys.items()], _PARALLELISM)]
+        created = each(create, [*keys.items()], _PARALLELISM)
+        return [*deletions, *(plan for plan in created if plan is not None)]
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
         """Paths are empty if the machine doesn't respond, the address if its creation was interrupted."""

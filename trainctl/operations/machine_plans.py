@@ -34,7 +34,7 @@ def plan_with_machines(
     """Make a plan, then again with what the providers of its clusters say about their machines."""
     plan, found, problems = make(inputs), {}, list[Diagnostic]()
     for change in plan.changes:
-        provider = _planner(workspace, change)
+        provider = _planner(workspace, change, looks=change.address in inputs.observed)
         if provider is None:
             continue
         if offline:
@@ -49,7 +49,11 @@ def plan_with_machines(
             continue
         try:
             key = change.resumes or _key(workspace, plan, change)
-            found[change.address] = key, _plan(workspace, inputs.state, provider, change, key)
+            plans, outdated = _plan(workspace, inputs.state, provider, change, key)
+            if plans:
+                found[change.address] = key, plans
+            if outdated:
+                problems.append(_outdated_warning(change, outdated))
         except (NodeError, PermissionDenied) as error:
             problems.append(of_error(error, str(change.address)))
     if not found and not problems:
@@ -69,9 +73,19 @@ def plan_with_machines(
     return with_machines(make(more), found)
 
 
-def _planner(workspace: Workspace, change: Change) -> Any:
-    """Return the provider of a cluster that changes, if it plans machines."""
-    if change.address.kind is not Kind.CLUSTER or change.action not in (*_CREATES, Action.DELETE):
+def _outdated_warning(change: Change, nodes: Sequence[str]) -> Diagnostic:
+    return warning(
+        f"{', '.join(nodes)} of {change.address} stay as they are: their module has changed and would replace resources",
+        f"To get new machines, plan with --replace {change.address}.",
+        address=str(change.address),
+        code="machines-outdated",
+    )
+
+
+def _planner(workspace: Workspace, change: Change, *, looks: bool) -> Any:
+    """Return the provider of a cluster that changes, if it plans machines; also of another one that is observed."""
+    acts = change.action in (*_CREATES, Action.DELETE)
+    if change.address.kind is not Kind.CLUSTER or not (acts or looks):
         return None
     provider = workspace.provider(change.provider)
     return provider if hasattr(provider, "plan_machines") else None
@@ -86,8 +100,11 @@ def _key(workspace: Workspace, plan: Plan, change: Change) -> str:
 
 def _plan(
     workspace: Workspace, state: State, provider: PlansMachines, change: Change, key: str
-) -> Sequence[MachinePlan]:
-    """Plan the machines of nodes that the change creates or deletes, as the handler of clusters does."""
+) -> tuple[Sequence[MachinePlan], Sequence[str]]:
+    """Plan the machines of nodes that the change creates, changes or deletes, as the handler of clusters does.
+
+    Also returns the nodes that would have to be replaced.
+    """
     recorded, instance = state.resources.get(change.address), workspace.provider(change.provider)
     made = nodes_of(recorded) if recorded else ()
     attempted = unprovisioned_nodes(recorded) if recorded else ()
@@ -105,9 +122,20 @@ def _plan(
         }
     keys = {name: f"{key}/{name}" for name in sorted(desired - kept)}
     keys |= {node.name: node.key for node in attempted if node.key and node.name in keys}
+    existing = {node.name: node.key for node in made if node.name in desired & kept}
     ending = [
         node
         for node in (*made, *attempted)
         if node.key not in keys.values() and node.name not in desired & kept
     ]
-    return provider.plan_machines(cluster, keys, ending)
+    plans = provider.plan_machines(cluster, {**existing, **keys}, ending)
+    in_place = [item for item in plans if item.key in existing.values()]
+    outdated = [
+        item.node for item in in_place if any("delete" in each.actions for each in item.changes)
+    ]
+    left = [
+        item
+        for item in plans
+        if item not in in_place or (item.changes and item.node not in outdated)
+    ]
+    return left, outdated

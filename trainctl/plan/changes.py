@@ -11,7 +11,7 @@ from trainctl.base.lazy_dataclass import replace
 from trainctl.desired.values import DesiredState
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import RecordedResource, State
-from trainctl.model.action import Action
+from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import to_json
 from trainctl.model.specs.location import CheckpointsLocation, StoreLocation
@@ -339,6 +339,11 @@ def with_machines(
         if plans:
             digests = [[machine.node, machine.digest] for machine in plans]
             covers = {**change.covers, "machines": digests}
+            if change.action is Action.NOOP:  # changed in place
+                why = ActionReason.CONFIG_CHANGED
+                change = replace(
+                    change, action=Action.UPDATE, reason=why, note="its module has changed"
+                )
             change = replace(change, key=key, machines=tuple(plans), covers=covers)
         changes.append(change)
     digest_ = plan_digest(changes, plan.lineage, plan.policies)

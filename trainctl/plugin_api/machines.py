@@ -90,6 +90,8 @@ class PlansMachines(Protocol):
     ) -> Sequence[MachinePlan]:
         """Plan to create nodes, by name with their keys, and to delete nodes; changes nothing.
 
+        Nodes that exist may have changed in place: they have a plan only if something is to be done.
+
         Raises NodeError with the platform's reason, PermissionDenied if the user doesn't allow it.
         """
         ...
