@@ -78,7 +78,6 @@ class Expander:
                 expanded[name] = self._node(section, (name,), scope)
         if "jobs" in root.entries:
             expanded["jobs"] = self._jobs(root.entries["jobs"], scope, expanded.get("weights"))
-        self._check_keys(root)
         return mapping_node({name: expanded[name] for name in root.entries}, root.keys, root.where)
 
     def _only_project(self, expanded: dict[str, ManifestNode]) -> str | None:
@@ -221,25 +220,6 @@ class Expander:
                 )
                 return text
         return result
-
-    def _check_keys(self, root: ManifestNode) -> None:
-        pending: list[tuple[ManifestNode, Path]] = [(root, ())]
-        while pending:
-            node, path = pending.pop()
-            for key, entry in node.entries.items():
-                if OPEN in key:
-                    self._problems.append(
-                        error(
-                            "an expression can't be a key",
-                            "Use a literal key.",
-                            address=address_of(path),
-                            where=node.key_position(key),
-                            code="expression-as-key",
-                        )
-                    )
-                if entry.height > 1:
-                    pending.append((entry, (*path, key)))
-            pending += [(item, (*path, at)) for at, item in enumerate(node.items)]
 
     def _report_problem(
         self, path: Path, node: ManifestNode, summary: str, detail: str, *, code: str

@@ -151,15 +151,6 @@ class _MatrixExpansion:
         for name in lists:
             if _NAME.fullmatch(name) is None:
                 self._bad_name(name, self.node.entries[name])
-            seen: set[tuple[bool, Scalar]] = set()
-            for item, value in zip(self.node.entries[name].items, lists[name], strict=True):
-                if _comparable(value) in seen:
-                    self._report_problem(
-                        f"matrix.{name} lists {scalar_text(value)} twice",
-                        "Remove the duplicate.",
-                        item,
-                    )
-                seen.add(_comparable(value))
         included = self._objects(_INCLUDE)
         count = math.prod(map(len, lists.values())) + len(included)
         if count > MAX_COMBINATIONS:

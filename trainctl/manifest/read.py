@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -123,15 +124,8 @@ def parse_mapping(data: bytes, name: str, problems: list[Diagnostic]) -> Manifes
 
 
 def _decode(data: bytes, name: str) -> str:
-    if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
-        raise unreadable(
-            "the file starts with a byte order mark",
-            "Save it as UTF-8 without BOM.",
-            where=Position(name, 1, 1),
-            code="bad-encoding",
-        )
     try:
-        return data.decode()
+        return data.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as problem:
         before = data[: problem.start]
         column = len(before[before.rfind(b"\n") + 1 :].decode()) + 1
