@@ -19,7 +19,6 @@ from trainctl.desired.values import (
     DesiredState,
     JobOverrides,
     SecretSpec,
-    UnchangedProjects,
 )
 from trainctl.desired.variables import read_variables, with_overrides
 from trainctl.errors import ManifestError
@@ -54,19 +53,19 @@ def build(
     provider_schema: Callable[[str], JsonObject | None],
     provider_check: CheckOf = accept_any,
     providers: Collection[str] = (),
-    unchanged: UnchangedProjects = UnchangedProjects(),  # noqa: B008 - frozen
+    unchanged: DesiredState | None = None,
 ) -> DesiredState:
     """Build the desired state; raise ManifestError with all problems if invalid.
 
     ``variables`` are those of ``--var``, ``overrides`` of ``--set``, ``environ`` has others as ``TRAINCTL_VAR_name``. ``provider_schema`` returns
     the JSON Schema of a provider's settings, None if it is not installed; ``provider_check`` reports further problems.
-    ``providers`` are the names for suggestions. ``unchanged`` are several projects that the documents lack.
+    ``providers`` are the names for suggestions. ``unchanged`` has several projects that the documents lack.
     """
     problems: list[Diagnostic] = []
     root = with_overrides(with_slugs(documents.root, problems), overrides, problems)
     documents = replace(documents, root=root)
     known = read_variables(documents.root, variables or {}, var_files, problems, environ or {})
-    others = {address.name for address in unchanged.resources}
+    others = {address.name for address in unchanged.resources} if unchanged else set()
     expander = Expander(known, None if others else directory_name(documents.directory), problems)
     root = expander.manifest(documents.root)
     problems += credential_problems(root)
@@ -90,7 +89,7 @@ def build(
     settings = ProviderSettings(provider_schema, provider_check, providers, names)
     secrets = make.secrets(manifest, names)
     _check_stores(manifest, names)
-    resources = dict(unchanged.resources)
+    resources = dict(unchanged.resources) if unchanged else {}
     for resource in (
         *make.projects(manifest, only, names),
         *make.clusters(manifest, settings, names),
@@ -118,7 +117,7 @@ def build(
     if others and ("project" in root.entries or others & _keys(root, "projects").keys()):
         problems.append(error("repeated project", code="duplicate-key"))
     desired = _desired(documents, manifest, resources, secrets, store, moved, problems)
-    return with_digests(desired, manifest, unchanged.digests)
+    return with_digests(desired, manifest, unchanged.digests if unchanged else {})
 
 
 def _check_stores(manifest: Manifest, names: DeclaredNames) -> None:

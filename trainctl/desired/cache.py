@@ -15,7 +15,7 @@ import trainctl
 from trainctl.base.json import JsonValue, canonical
 from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.lazy_pattern import compile_lazily
-from trainctl.desired.values import DesiredState, UnchangedProjects, desired_to_json
+from trainctl.desired.values import DesiredState, desired_to_json
 from trainctl.manifest.files import FileLines
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Position
@@ -30,9 +30,6 @@ _PACKAGES = ("manifest", "desired", "model")
 
 _OTHER_SECTION = compile_lazily(rb"\n[^ \n#]")
 _OTHER_LINE_END = compile_lazily(rb"\xc2\x85|\xe2\x80[\xa8\xa9]")
-_SEVERAL = 2
-_UNUSABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
-"""Errors of a cache file that is missing, damaged or of other inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,57 +44,44 @@ class ManifestCache:
     digests: Mapping[str, str]
     directory: Path
 
-    def load(self, files: Mapping[str, bytes]) -> DesiredState | None:
-        """Return the cached state; None if the inputs changed or code is missing."""
+    def load(self, files: Mapping[str, bytes], *, partly: bool = False) -> DesiredState | None:
+        """Return the cached state; None if the inputs changed or code is missing.
+
+        ``partly``: only the projects of those files, ``manifest_files``, that are the same and have nothing else.
+        """
         try:
-            with self._opened() as (entry, lines):
-                if entry["files"] != self.digests:
+            with self.path.open(encoding="utf-8", newline="\n") as lines:
+                entry = json.loads(next(lines))
+                if entry["key"] != self.key or not (partly or entry["files"] == self.digests):
                     return None
                 cached = replace(
                     from_json(DesiredState, entry["desired"]), directory=self.directory
                 )
                 if cached.extended is not None:
                     files = {**files, cached.extended.name: cached.extended.read()}
-                texts, rows = _texts(files), entry.pop("resources")
-                desired = replace(
-                    cached,
-                    resources={item.address: item for item, _ in _resources(rows, lines, texts)},
-                    secrets={
-                        name: replace(secret, where=_at(entry["secrets"][name], texts))
-                        for name, secret in cached.secrets.items()
-                    },
-                )
-        except _UNUSABLE:
+                same = {name for name, _ in entry["files"].items() & self.digests.items()}
+                if partly:
+                    same = {name for name in same if _has_only_projects(files[name])}
+                texts = {name: FileLines(data, name) for name, data in files.items()}
+                pairs = [
+                    (_resource(row, line, texts), row[-1])
+                    for row, line in zip(entry.pop("resources"), lines, strict=True)
+                    if not partly or (row[-2] and row[-2][0] in same)
+                ]
+            desired = replace(
+                cached,
+                resources={resource.address: resource for resource, _ in pairs},
+                digests={resource.address: digest for resource, digest in pairs},
+                manifest_files=tuple(sorted(same)),
+                secrets={
+                    name: replace(secret, where=_at(entry["secrets"][name], texts))
+                    for name, secret in cached.secrets.items()
+                },
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
             return None
         code = {self.directory / job.job_spec.code.path for job in desired.jobs()}
         return desired if all(directory.is_dir() for directory in code) else None
-
-    def unchanged(self, files: Mapping[str, bytes]) -> UnchangedProjects:
-        """Return the projects of files that have nothing else and are as when the state was stored."""
-        resources: dict[Address, DesiredResource] = {}
-        digests: dict[Address, str] = {}
-        try:
-            with self._opened() as (entry, lines):
-                known = entry["files"].items() & self.digests.items()
-                names = {name for name, _ in known if _has_only_projects(files[name])}
-                rows = entry.pop("resources")
-                for item, digest in _resources(rows, lines, _texts(files)):
-                    if item.where is not None and item.where.file in names:
-                        resources[item.address], digests[item.address] = item, digest
-        except _UNUSABLE:
-            return UnchangedProjects()
-        if len(resources) < _SEVERAL:  # of a single project the name is a default
-            return UnchangedProjects()
-        return UnchangedProjects(frozenset(names), resources, digests)
-
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[tuple[dict[str, Any], Iterator[str]]]:
-        """Yield the entry of the same inputs, and the lines of attributes; raise KeyError if they differ."""
-        with self.path.open(encoding="utf-8", newline="\n") as file:
-            entry = json.loads(file.readline())
-            if entry["key"] != self.key:
-                raise KeyError("key")
-            yield entry, file
 
     def store(self, desired: DesiredState) -> None:
         """Store the desired state, unless it has warnings."""
@@ -108,10 +92,7 @@ class ManifestCache:
             "files": self.digests,
             "desired": desired_to_json(desired, ()),
             "secrets": {name: _place(secret.where) for name, secret in desired.secrets.items()},
-            "resources": [
-                [*_row(item), desired.digests.get(address)]
-                for address, item in desired.resources.items()
-            ],
+            "resources": [_row(item, desired) for item in desired.resources.values()],
         }
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         with contextlib.suppress(OSError):
@@ -128,7 +109,7 @@ class ManifestCache:
                 temporary.unlink(missing_ok=True)
 
 
-def _row(resource: DesiredResource) -> list[Any]:
+def _row(resource: DesiredResource, desired: DesiredState) -> list[Any]:
     """Return a resource without its attributes, as ``_resource`` reads it."""
     default = resource.lifecycle == DEFAULT_LIFECYCLE
     return [
@@ -137,30 +118,22 @@ def _row(resource: DesiredResource) -> list[Any]:
         [str(address) for address in resource.depends_on],
         None if default else to_json(resource.lifecycle),
         _place(resource.where),
+        desired.digests.get(resource.address),
     ]
 
 
-def _resources(
-    rows: Iterable[list[Any]], lines: Iterable[str], texts: Mapping[str, FileLines]
-) -> Iterator[tuple[DesiredResource, str]]:
-    """Yield the resources, with their digests; ValueError if the file was cut by a loss of power."""
-    for row, line in zip(rows, lines, strict=True):
-        address, provider, depends_on, lifecycle, place, digest = row
-        if line[-1] != "\n" or "\0" in line:
-            raise ValueError(line)
-        resource = DesiredResource(
-            Address.parse(address),
-            sys.intern(provider),
-            JsonText(line[:-1]),
-            tuple(map(Address.parse, depends_on)),
-            DEFAULT_LIFECYCLE if lifecycle is None else from_json(JobLifecycle, lifecycle),
-            _at(place, texts),
-        )
-        yield resource, digest
-
-
-def _texts(files: Mapping[str, bytes]) -> dict[str, FileLines]:
-    return {name: FileLines(data, name) for name, data in files.items()}
+def _resource(row: list[Any], line: str, texts: Mapping[str, FileLines]) -> DesiredResource:
+    address, provider, depends_on, lifecycle, place, _ = row
+    if line[-1] != "\n" or "\0" in line:
+        raise ValueError(line)  # cut by a loss of power
+    return DesiredResource(
+        Address.parse(address),
+        sys.intern(provider),
+        JsonText(line[:-1]),
+        tuple(map(Address.parse, depends_on)),
+        DEFAULT_LIFECYCLE if lifecycle is None else from_json(JobLifecycle, lifecycle),
+        _at(place, texts),
+    )
 
 
 def _at(place: list[Any] | None, texts: Mapping[str, FileLines]) -> Position | None:

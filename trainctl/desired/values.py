@@ -96,15 +96,6 @@ class DesiredState:
 
 
 @dataclass(frozen=True, slots=True)
-class UnchangedProjects:
-    """Projects of files that are as when they were read last, with the digests of the resources."""
-
-    files: frozenset[str] = frozenset()
-    resources: Mapping[Address, DesiredResource] = field(default_factory=dict)
-    digests: Mapping[Address, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class JobOverrides:
     """Values of ``--set``, as typed, by dotted path in the section of a job.
 

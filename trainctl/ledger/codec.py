@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from trainctl.base.lazy_dataclass import replace
@@ -20,14 +20,17 @@ VERSION = 1
 V = TypeVar("V")
 
 
-def state_to_json(state: State) -> dict[str, Any]:
-    """Convert a state to JSON, with resources sorted by address."""
+def state_to_json(state: State, *, compact: bool = False) -> dict[str, Any]:
+    """Convert a state to JSON, with resources sorted by address.
+
+    ``compact``, for snapshots: attributes are text, which is decoded when a value is needed.
+    """
     return {
         "version": VERSION,
         "lineage": state.lineage,
         "serial": state.serial,
         "position": state.position,
-        "resources": _records(state.resources),
+        "resources": _records(state.resources, compact=compact),
         "open_intents": [to_json(intent) for _, intent in _by_address(state.open_intents)],
         "orphaned_intents": [
             to_json(intent)
@@ -44,63 +47,18 @@ def state_to_json(state: State) -> dict[str, Any]:
     }
 
 
-def snapshot_to_json(state: State) -> dict[str, Any]:
-    """Convert a state to JSON for a snapshot: each resource is a row, its attributes are text."""
-    rows = [
-        [
-            str(address),
-            recorded.version,
-            state.versions.get(address),
-            *state.plans.get(address, ("", None)),
-            recorded.provider,
-            json_text(recorded.attributes),
-            recorded.outputs,
-            [str(needed) for needed in recorded.depends_on],
-            None if recorded.lifecycle == DEFAULT_LIFECYCLE else to_json(recorded.lifecycle),
-            recorded.key,
-        ]
-        for address, recorded in _by_address(state.resources)
-    ]
-    apart = state.versions.keys() - state.resources.keys()
-    versions = {address: state.versions[address] for address in apart}
-    plans = {address: state.plans[address] for address in state.plans.keys() - state.resources}
-    rest = replace(state, resources={}, versions=versions, plans=plans)
-    return {**state_to_json(rest), "resources": rows}
-
-
-def _read_rows(
-    rows: Iterable[list[Any]],
-    versions: dict[Address, int],
-    plans: dict[Address, tuple[str, int]],
-) -> dict[Address, RecordedResource]:
-    """Return the resources of a snapshot; add their versions and plans."""
-    resources: dict[Address, RecordedResource] = {}
-    shared: dict[tuple[str, int], tuple[str, int]] = {}
-    for text, version, count, plan, before, provider, attributes, outputs, needed, *more in rows:
-        lifecycle, key = more
-        address = Address.parse(text)
-        resources[address] = RecordedResource(
-            address,
-            sys.intern(provider),
-            JsonText(attributes),
-            outputs,
-            tuple(map(Address.parse, needed)),
-            DEFAULT_LIFECYCLE if lifecycle is None else from_json(JobLifecycle, lifecycle),
-            version,
-            key,
-        )
-        if count is not None:
-            versions[address] = count
-        if before is not None:
-            plans[address] = shared.setdefault((plan, before), (plan, before))
-    return resources
-
-
-def _records(records: Mapping[Address, RecordedResource]) -> list[dict[str, Any]]:
-    return [
-        {"address": str(address), "version": recorded.version, **recorded_to_json(recorded)}
-        for address, recorded in _by_address(records)
-    ]
+def _records(
+    records: Mapping[Address, RecordedResource], *, compact: bool = False
+) -> list[dict[str, Any]]:
+    forms = []
+    for address, recorded in _by_address(records):
+        form = {"address": str(address), "version": recorded.version, **recorded_to_json(recorded)}
+        if compact:
+            form["attributes"] = json_text(recorded.attributes)
+            if form["lifecycle"] is _DEFAULT_LIFECYCLE:
+                del form["lifecycle"]
+        forms.append(form)
+    return forms
 
 
 def _by_address(values: Mapping[Address, V]) -> list[tuple[Address, V]]:
@@ -122,29 +80,41 @@ def state_from_json(raw: Json) -> State:
             "not a state document: it has no version", "Use the output of trainctl state pull."
         )
     try:
+        # Most of a large state are records: their addresses, versions and plans are shared.
+        addresses: dict[str, Address] = {}
+        plans: dict[tuple[str, int], tuple[str, int]] = {}
+
+        def at(text: str) -> Address:
+            return addresses.get(text) or addresses.setdefault(text, Address.parse(text))
+
         open_intents = [intent_from_json(intent) for intent in raw.get("open_intents", ())]
         orphans: dict[Address, tuple[Intent, ...]] = {}
         for each in raw.get("orphaned_intents", ()):
             orphan = intent_from_json(each)
             orphans[orphan.address] = (*orphans.get(orphan.address, ()), orphan)
-        versions = _by_parsed(raw.get("versions", {}))
-        plans = {at: (plan, seen) for at, (plan, seen) in _by_parsed(raw.get("plans", {})).items()}
-        records = raw["resources"]
-        has_rows = bool(records) and isinstance(records[0], list)
         return State(
             lineage=raw["lineage"],
             serial=raw["serial"],
             position=raw.get("position", 0),
-            resources=_read_rows(records, versions, plans) if has_rows else _recorded(records),
+            resources={
+                (address := at(record["address"])): recorded_from_json(record, address)
+                for record in raw["resources"]
+            },
             open_intents={intent.address: intent for intent in open_intents},
-            versions=versions,
-            plans=plans,
+            versions={at(text): count for text, count in raw.get("versions", {}).items()},
+            plans={
+                at(text): plans.setdefault(plan, plan)
+                for text, (digest, before) in raw.get("plans", {}).items()
+                for plan in [(digest, before)]
+            },
             orphaned_intents=orphans,
             approved={
-                at: (values, plan)
-                for at, (values, plan) in _by_parsed(raw.get("approved", {})).items()
+                at(text): (values, plan) for text, (values, plan) in raw.get("approved", {}).items()
             },
-            forgotten=_recorded(raw.get("forgotten", ())),
+            forgotten={
+                (address := at(record["address"])): recorded_from_json(record, address)
+                for record in raw.get("forgotten", ())
+            },
             moved_to=raw.get("moved_to", ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -153,17 +123,6 @@ def state_from_json(raw: Json) -> State:
             "Restore the state from a backup. Nothing was changed.",
             code="state-corrupt",
         ) from error
-
-
-def _by_parsed(values: Mapping[str, Any]) -> dict[Address, Any]:
-    return {Address.parse(text): value for text, value in values.items()}
-
-
-def _recorded(records: Iterable[Json]) -> dict[Address, RecordedResource]:
-    return {
-        (address := Address.parse(record["address"])): recorded_from_json(record, address)
-        for record in records
-    }
 
 
 Json = Mapping[str, Any]
@@ -203,12 +162,12 @@ _DEFAULT_LIFECYCLE = to_json(DEFAULT_LIFECYCLE)
 
 def recorded_from_json(raw: Json, address: Address) -> RecordedResource:
     """Convert the JSON form back."""
-    lifecycle = raw.get("lifecycle", _DEFAULT_LIFECYCLE)
+    lifecycle, attributes = raw.get("lifecycle", _DEFAULT_LIFECYCLE), raw["attributes"]
     default = lifecycle == _DEFAULT_LIFECYCLE
     return RecordedResource(
         address,
-        raw["provider"],
-        raw["attributes"],
+        sys.intern(raw["provider"]),
+        JsonText(attributes) if isinstance(attributes, str) else attributes,
         raw["outputs"],
         tuple(map(Address.parse, raw.get("depends_on", ()))),
         DEFAULT_LIFECYCLE if default else from_json(JobLifecycle, lifecycle),

@@ -20,7 +20,7 @@ from trainctl.errors import (
     StateMoved,
     TrainctlError,
 )
-from trainctl.ledger.codec import snapshot_to_json, state_from_json
+from trainctl.ledger.codec import state_from_json, state_to_json
 from trainctl.ledger.entries import CreatedEntry, Entry, EntryHeader, entry_id, from_json, to_json
 from trainctl.ledger.reducer import StateReducer
 from trainctl.ledger.state import State
@@ -333,7 +333,7 @@ class LogHead:
         reducer = self.reducer
         if at_any_size or 2 * reducer.entries >= len(reducer.resources) + len(reducer.versions):
             with suppress(StateError):
-                self.log.snapshot(reducer.position, snapshot_to_json(reducer.state()))
+                self.log.snapshot(reducer.position, state_to_json(reducer.state(), compact=True))
             self._snapshot_at, reducer.entries = reducer.position, 0
 
     def _apply(self, entries: Iterable[Entry], position: int) -> None:

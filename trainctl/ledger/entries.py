@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from trainctl.base.lazy_dataclass import dataclass, field
+from trainctl.base.lazy_dataclass import dataclass, field, replace
 from trainctl.encryption.keys import require_plain
 from trainctl.errors import StateError
 from trainctl.ledger.codec import (
@@ -181,24 +181,15 @@ def to_json(entry: Entry) -> dict[str, Any]:
     """Convert an entry to JSON."""
     if isinstance(entry, Intent):
         return {"type": "intent", "actor": entry.holder.actor, **intent_to_json(entry)}
-    form = json_codec.to_json(entry.header)
-    if isinstance(entry, OutcomeEntry):  # of which a large apply has many
-        recorded = entry.recorded and recorded_to_json(entry.recorded)
-        more = {"reason": entry.reason, "digest": entry.digest}
-        return {
-            "type": "outcome",
-            **form,
-            "intent": entry.intent,
-            "address": str(entry.address),
-            "recorded": recorded,
-            "action": entry.action,
-            "plan": entry.plan,
-            "error": entry.error,
-            **{name: value for name, value in more.items() if value},
-        }
-    own = json_codec.to_json(entry)
-    del own["header"]
-    return {"type": _NAMES[type(entry)], **form, **own}
+    kind = _NAMES[type(entry)]
+    recorded = None
+    if isinstance(entry, OutcomeEntry) and entry.recorded is not None:
+        recorded = recorded_to_json(entry.recorded)
+        entry = replace(entry, recorded=None)
+    form = json_codec.to_json(entry)
+    if recorded is not None:
+        form["recorded"] = recorded
+    return {"type": kind, **form.pop("header"), **form}
 
 
 def from_json(raw: Json) -> Entry:
@@ -214,20 +205,12 @@ def from_json(raw: Json) -> Entry:
     try:
         if kind == "intent":
             return intent_from_json(raw)
-        if kind == "outcome":
-            address, recorded = Address.parse(raw["address"]), raw["recorded"]
-            return OutcomeEntry(
-                json_codec.from_json(EntryHeader, raw),
-                raw["intent"],
-                address,
-                None if recorded is None else recorded_from_json(recorded, address),
-                raw.get("action", ""),
-                raw.get("plan", ""),
-                raw.get("error", ""),
-                raw.get("reason"),
-                raw.get("digest"),
-            )
-        entry: Entry = json_codec.from_json(_KINDS[kind], {**raw, "header": raw})
+        form, recorded = {**raw, "header": raw}, raw.get("recorded")
+        if recorded is not None:
+            form["recorded"] = None
+        entry: Entry = json_codec.from_json(_KINDS[kind], form)
+        if isinstance(entry, OutcomeEntry) and recorded is not None:
+            entry = replace(entry, recorded=recorded_from_json(recorded, entry.address))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(
             f"the state is corrupt: cannot read entry {raw.get('id')} ({kind}): {error!r}",

@@ -81,7 +81,7 @@ def rekey(ledger: Ledger, *, accept_older: bool = False) -> str:
     Entries of before stay as they are. ``accept_older``: also if the state is older than it was seen.
     """
     from trainctl.encryption.sealed_log import SealedLog
-    from trainctl.ledger.codec import snapshot_to_json
+    from trainctl.ledger.codec import state_to_json
 
     log = ledger.log
     if not isinstance(log, SealedLog):
@@ -95,7 +95,7 @@ def rekey(ledger: Ledger, *, accept_older: bool = False) -> str:
     if ledger.state().lineage:
         ledger.note(f"encrypted with key {log.keys.newest}")
         state = ledger.state()
-        log.snapshot(state.position, snapshot_to_json(state))
+        log.snapshot(state.position, state_to_json(state, compact=True))
     return log.keys.newest
 
 

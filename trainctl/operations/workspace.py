@@ -23,7 +23,6 @@ from trainctl.desired.values import (
     DesiredState,
     JobOverrides,
     SecretSpec,
-    UnchangedProjects,
 )
 from trainctl.errors import ManifestError, PermissionDenied, StorageError, TrainctlError, UsageError
 from trainctl.manifest.files import manifest_files, read_all_files
@@ -133,8 +132,9 @@ class Workspace:
         )
         desired = cache.load(files)
         if desired is None:
-            unchanged = cache.unchanged(files)
-            if unchanged.files:  # all problems are reported with the complete manifest
+            unchanged = cache.load(files, partly=True)
+            # All problems are reported with the complete manifest; the name of one project is a default.
+            if unchanged is not None and len(unchanged.resources) > 1:
                 with contextlib.suppress(ManifestError):
                     desired = self._build(files, unchanged)
             if desired is None or desired.warnings:
@@ -143,17 +143,16 @@ class Workspace:
         return desired
 
     def _build(
-        self,
-        files: Mapping[str, bytes] | None,
-        unchanged: UnchangedProjects = UnchangedProjects(),  # noqa: B008 - frozen
+        self, files: Mapping[str, bytes] | None, unchanged: DesiredState | None = None
     ) -> DesiredState:
         # Slow to import, and needed only after changes of the manifest.
         from trainctl.desired.build import build
         from trainctl.manifest.read import read
 
         providers = discovery.plugin_names(discovery.PROVIDERS)
+        skipped = unchanged.manifest_files if unchanged else ()
         return build(
-            read(self.settings.directory, files, self._fetch, unchanged.files),
+            read(self.settings.directory, files, self._fetch, skipped),
             variables=self.settings.variables,
             overrides=self.settings.overrides,
             var_files=self.settings.var_files,

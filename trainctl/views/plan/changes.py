@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import ndiff
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -50,8 +50,9 @@ class AttributeRow:
         return format_path(self.path)
 
 
+@lru_cache(1000)
 def format_path(path: Path) -> str:
-    """Format a path."""
+    """Format a path; those of many resources are the same."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -252,7 +253,7 @@ def row_lines(
     lines: list[str] = []
     for row, name in zip(rows, names, strict=True):
         # the attribute, its parent or a part of it forces replacement
-        is_forced = any(
+        is_forced = forced and any(
             row.path[: len(force)] == force or force[: len(row.path)] == row.path
             for force in forced
         )
@@ -289,9 +290,9 @@ def _row(row: AttributeRow, name: str, size: int, page: PageStyle, mark: str) ->
     values = _value_text(row, row.after)
     if row.before is not MISSING:
         values = f"{_value_text(row, row.before)} -> {values or 'null'}"
-    width = len(_INDENT) + 2 + max(size, display_width(name)) + 3 + display_width(values)
-    if row.symbol != "~" or width <= page.width:
-        return [f"{head}{pad(name, size)} = {values}{mark}"]
+    line = f"{pad(name, size)} = {values}"
+    if row.symbol != "~" or len(_INDENT) + 2 + display_width(line) <= page.width:
+        return [f"{head}{line}{mark}"]
     return [
         f"{head}{name}:{mark}",
         _line("-", brief(row.before), page),

@@ -93,6 +93,8 @@ class LiveDisplay:
 
     def show(self, lines: list[str]) -> None:
         """Redraw with these lines, as many as fit."""
+        if not (lines or self._drawn):
+            return
         width, height = shutil.get_terminal_size()
         before = f"\x1b[{self._drawn}A\r\x1b[J" if self._drawn else ""
         if lines and not self._hidden:
