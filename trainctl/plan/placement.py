@@ -303,7 +303,9 @@ def unattended_costs(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[
         nodes = inputs.machines.get(change.address, ())
         if change.action in REMOVES or not nodes:
             continue
-        ends = [_ends(node, boots=change.acts) for node in nodes]
+        jobs = inputs.desired.jobs_on(change.address)
+        keeps = any(job.job_spec.runtime.checkpointing_config.enabled for job in jobs)
+        ends = [_ends(node, boots=change.acts, keeps=keeps) for node in nodes]
         default = inputs.desired.resources[change.address].cluster_spec.price_per_hour
         prices = [inputs.prices.get(node.id, default) for node in nodes]
         lasts = [min(end.values(), default=None) for end in ends]
@@ -324,12 +326,12 @@ def unattended_costs(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[
 _ENDS = ("guest", "provider")
 
 
-def _ends(node: Node, *, boots: bool) -> dict[str, float]:
-    """Return the seconds until each end of an idle machine."""
+def _ends(node: Node, *, boots: bool, keeps: bool) -> dict[str, float]:
+    """Return the seconds until each end of an idle machine; ``keeps``: it may have checkpoints that are not uploaded."""
     ends = {}
     if node.shutdown:
         idle = IDLE_TIMEOUT_SECONDS if node.idle_timeout is None else node.idle_timeout
-        ends["guest"] = idle + (node.boot_timeout if boots else 0.0)
+        ends["guest"] = (2 if keeps else 1) * idle + (node.boot_timeout if boots else 0.0)
     if node.max_lifetime is not None:
         ends["provider"] = node.max_lifetime
     return ends

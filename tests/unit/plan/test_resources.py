@@ -338,6 +338,9 @@ def test_what_machines_cost_if_no_one_returns() -> None:
     assert row(state, either).ends == ("guest", "provider")
     assert row(state, either).seconds == 600.0
     assert row(state, guest, forever) == UnattendedCost(LAB, 2, (), None, 4.0, None)
+    world.job["runtime"]["checkpointing_config"] = {"enabled": True}
+    assert row(state, guest).seconds == 3600.0, "twice while checkpoints are not uploaded"
+    world.job["runtime"].pop("checkpointing_config")
     world.cluster.pop("price_per_hour")
     assert row(state, guest) == UnattendedCost(LAB, 1, ("guest",), 2700.0, None, None)
     assert make_plan(world.inputs(state, options=PlanOptions(destroy=True))).unattended == ()
