@@ -84,7 +84,7 @@ class TerraformModule:
     def initialise(self, state: NodeStateDocument, cancelled: Event) -> None:
         """Install the module and its providers, those of its lock file if it has one; NodeError if that fails."""
         make_directory(self._shared)
-        with (self._shared / ".lock").open("w") as lock:
+        with (self._base / "init.lock").open("w") as lock:  # plugin caches need one init at a time
             fcntl.flock(lock, fcntl.LOCK_EX)
             write_atomic(self._shared / "main.tf.json", self._root.encode())
             options = []
@@ -133,9 +133,11 @@ class TerraformModule:
         **more: Any,
     ) -> bytes:
         """Run a command in a working directory; see ``TerraformProgram``."""
-        cache = self._base / "plugins"
-        if not os.environ.get("TF_PLUGIN_CACHE_DIR") and "TF_CLI_CONFIG_FILE" not in os.environ:
-            variables = {**variables, "TF_PLUGIN_CACHE_DIR": str(make_directory(cache))}
+        own = ("TF_PLUGIN_CACHE_DIR", "TF_CLI_CONFIG_FILE")
+        files = [Path("~", name).expanduser() for name in (".terraformrc", ".tofurc")]
+        if not any(map(os.environ.get, own)) and not any(map(Path.exists, files)):
+            cache = make_directory(self._base / "plugins")
+            variables = {**variables, "TF_PLUGIN_CACHE_DIR": str(cache)}
         environment = {**variables, "TF_DATA_DIR": str(self._shared / ".terraform")}
         words = [command, "-no-color", *args]
         return self.program.run(words, directory, environment, cancelled, **more)
@@ -150,7 +152,7 @@ def _files(directory: Path) -> Iterator[Path]:
     """Yield the files of a module, sorted, without what the program writes there."""
     for path in sorted(directory.rglob("*")):
         parts = path.relative_to(directory).parts
-        if path.is_file() and ".terraform" not in parts and ".tfstate" not in path.name:
+        if path.is_file() and not {".terraform", ".git"} & {*parts} and ".tfstate" not in path.name:
             yield path
 
 

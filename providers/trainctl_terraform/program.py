@@ -21,6 +21,8 @@ from trainctl.remote.responses import printable_tail
 
 _PROGRAMS = ("tofu", "terraform")
 _POLL_SECONDS = 0.1
+_MOST = 800
+"""Characters of the beginning and of the end of an error."""
 _IGNORED = ("TF_VAR_", "TF_CLI_ARGS", "TF_LOG", "TF_HTTP_", "TF_WORKSPACE", "TF_DATA_DIR")
 """Prefixes of the user's variables that would change what a plan means, or log secrets."""
 _FIXED = {"TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "CHECKPOINT_DISABLE": "1"}
@@ -92,11 +94,16 @@ class TerraformProgram:
                 printable_tail(errors or output),
                 code="terraform-failed",
             )
-        texts = (
-            "\n".join(filter(None, (each.get("summary"), each.get("detail")))) for each in found
-        )
-        detail = printable_tail("\n\n".join(dict.fromkeys(texts)).encode())
+        texts = {
+            _shortened(f"{each.get('summary')}\n{each.get('detail')}".strip()) for each in found
+        }
+        detail = printable_tail("\n\n".join(sorted(texts)).encode())
         return NodeError(f"{self.name} {command} failed", detail, code="terraform-failed")
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning and the end of a long text, such as the output of a command."""
+    return text if len(text) <= 2 * _MOST else f"{text[:_MOST]} […] {text[-_MOST:]}"
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int | None:

@@ -204,7 +204,9 @@ class TerraformProvider:
         """Those of the records, whatever the cluster."""
 
         def machine(record: TerraformNode) -> Machine:
-            made = read_output(self._state(record).load(), record.name)
+            made = None
+            with suppress(NodeError):  # of an invalid output
+                made = read_output(self._state(record).load(), record.name)
             return Machine(
                 record.id,
                 record.cluster,
@@ -212,7 +214,7 @@ class TerraformProvider:
                 record.lineage,
                 record.key,
                 "created" if made else "unknown",
-                price_per_hour=made.price_per_hour if made else None,
+                price_per_hour=made.get("price_per_hour") if made else None,
             )
 
         return each(machine, list(self._all_records()), _PARALLELISM)
@@ -264,20 +266,21 @@ class TerraformProvider:
         )
         if made is None:
             return node
-        login = {"user": made.user, "port": made.port, "jump": made.jump}
-        host_key = made.host_key or record.keys.get(HOST_KEY) or self._first_host_key(record)
-        details = {**node.details, **{k: v for k, v in login.items() if v}, "host_key": host_key}
+        host_key = made.get("host_key") or record.keys.get(HOST_KEY) or self._first_host_key(record)
+        login: dict[str, Any] = {
+            name: made[name] for name in ("user", "port", "jump") if name in made
+        }
         return replace(
             node,
-            address=made.address,
-            details=details,
-            **node_facts(settings, asdict(made)),
+            address=made["address"],
+            details={**node.details, **login, "host_key": " ".join(host_key.split()[:2])},
+            **node_facts(settings, made),
         )
 
     def _with_own_key(self, record: TerraformNode, node: Node) -> Node:
         """Log in; a machine with a host key of user data gets its own."""
         made = read_output(self._state(record).load(), record.name)
-        if made is None or made.host_key:
+        if made is None or "host_key" in made:
             return self._located(record, node)
 
         def save(name: str, value: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -113,64 +112,38 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class MachineOutput:
-    """The output ``node`` of a module: a machine that ssh reaches."""
-
-    address: str
-    user: str
-    port: int = 22
-    host_key: str = ""
-    price_per_hour: float | None = None
-    jump: str = ""
-    ends: tuple[str, ...] = ()
-    """What ends the machine if no user returns: ``guest``, its own shutdown; ``provider``."""
-
-
-_FORMS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
-    "address": (str, r"[A-Za-z0-9_:][A-Za-z0-9_.:-]*"),
-    "user": (str, r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"),
-    "port": (int, r"[1-9][0-9]{0,4}"),
-    "host_key": (str, r"[a-z][A-Za-z0-9@.-]* +[A-Za-z0-9+/]+=*( .*)?"),
-    "price_per_hour": ((int, float), r"[0-9].*"),
-    "jump": (str, r"[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*"),
-    "ends": (list, r"\[('(guest|provider)'(, )?)*\]"),
-}
+_OUTPUT: JsonObject = {
+    "type": "object",
+    "required": ["address", "user"],
+    "properties": {
+        "address": {"type": "string", "pattern": r"^[A-Za-z0-9_:][A-Za-z0-9_.:-]*$(?!\n)"},
+        "user": {"type": "string", "pattern": r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$(?!\n)"},
+        "port": {"type": "integer", "minimum": 1, "maximum": 65535},
+        "host_key": {"type": "string", "pattern": r"^[a-z][A-Za-z0-9@.-]* +[A-Za-z0-9+/]+=*( .*)?$(?!\n)"},
+        "price_per_hour": {"type": "number", "minimum": 0},
+        "jump": {"type": "string", "pattern": r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*$(?!\n)"},
+        "ends": {"type": "array", "items": {"enum": ["guest", "provider"]}},
+    },
+}  # fmt: skip
 
 
-def read_output(state: Mapping[str, Any], node: str) -> MachineOutput | None:
-    """Return the output of a state; None without one, NodeError if it is not a machine."""
+def read_output(state: Mapping[str, Any], node: str) -> dict[str, Any] | None:
+    """Return the output ``node`` of a state, a machine; None without one, NodeError if it isn't a machine."""
+    from jsonschema import Draft202012Validator  # slow to import
+
     value = ((state.get("outputs") or {}).get("node") or {}).get("value")
     if value is None:
         return None
-    problem = _problem(value)
-    if problem:
+    if isinstance(value, dict):  # optional members may be null
+        value = {name: member for name, member in value.items() if member is not None}
+    for error in Draft202012Validator(_OUTPUT).iter_errors(value):
+        where = "".join(f".{part}" for part in error.absolute_path)
         raise NodeError(
-            f"the module's output node of {node} is invalid: {problem}",
+            f"the module's output node{where} of {node} is invalid: {error.validator}",
             "It must be an object with address and user, and may have port, host_key, price_per_hour, jump and ends.",
             code="terraform-output",
         )
-    known = {name: each for name, each in value.items() if name in _FORMS and each is not None}
-    if "host_key" in known:
-        known["host_key"] = " ".join(known["host_key"].split()[:2])
-    return MachineOutput(**{**known, "ends": tuple(known.get("ends", ()))})
-
-
-def _problem(value: Any) -> str:
-    if not isinstance(value, dict):
-        return "it is not an object"
-    for name, (kind, form) in _FORMS.items():
-        found = value.get(name)
-        if found is None:
-            if name in ("address", "user"):
-                return f"{name} is missing"
-        elif (
-            not isinstance(found, kind)
-            or isinstance(found, bool)
-            or not re.fullmatch(form, str(found))
-        ):
-            return f"{name} has an invalid value"
-    return ""
+    return dict(value)
 
 
 def node_facts(settings: TerraformSettings, output: Mapping[str, Any]) -> dict[str, Any]:

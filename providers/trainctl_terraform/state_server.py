@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -115,12 +114,12 @@ def _handler(state: NodeStateDocument, token: str) -> type[BaseHTTPRequestHandle
             if not hmac.compare_digest(self.headers.get("Authorization") or "", expected):
                 return self._reply(401)
             try:
-                self._reply(*_METHODS[self.command](state, data))
+                self._reply(*_answer(state, self.command, data))
             except TrainctlError as error:
                 state.failure = error
                 self._reply(500)
 
-        do_GET = do_POST = do_LOCK = do_UNLOCK = do_DELETE = _serve  # noqa: N815 (names of the library)
+        do_GET = do_POST = do_LOCK = do_UNLOCK = _serve  # noqa: N815 (names of the library)
 
         def _reply(self, status: int, body: bytes = b"") -> None:
             with suppress(OSError):  # the program is gone
@@ -135,38 +134,14 @@ def _handler(state: NodeStateDocument, token: str) -> type[BaseHTTPRequestHandle
     return Handler
 
 
-_Reply = tuple[int, bytes]
-
-
-def _get(state: NodeStateDocument, _: bytes) -> _Reply:
-    data = state.read()
-    return (200, data) if data else (204, b"")
-
-
-def _post(state: NodeStateDocument, data: bytes) -> _Reply:
-    state.write(data)
+def _answer(state: NodeStateDocument, method: str, data: bytes) -> tuple[int, bytes]:
+    if method == "GET":
+        found = state.read()
+        return (200, found) if found else (204, b"")
+    if method == "POST":
+        state.write(data)
+    elif method == "UNLOCK":
+        state.unlock()
+    elif (holder := state.lock(data)) is not None:
+        return 423, holder
     return 200, b""
-
-
-def _lock(state: NodeStateDocument, data: bytes) -> _Reply:
-    holder = state.lock(data)
-    return (200, b"") if holder is None else (423, holder)
-
-
-def _unlock(state: NodeStateDocument, _: bytes) -> _Reply:
-    state.unlock()
-    return 200, b""
-
-
-def _delete(state: NodeStateDocument, _: bytes) -> _Reply:
-    state.write(b"")
-    return 200, b""
-
-
-_METHODS: dict[str, Callable[[NodeStateDocument, bytes], _Reply]] = {
-    "GET": _get,
-    "POST": _post,
-    "LOCK": _lock,
-    "UNLOCK": _unlock,
-    "DELETE": _delete,
-}

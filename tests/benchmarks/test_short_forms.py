@@ -36,6 +36,7 @@ SHORT = [
     ("warm_start", ["--rounds", "1", "--mib", "1"], "to RUNNING on a warm node"),
     ("terraform", ["10", "100"], "no-op plan"),
     ("sweep", ["--jobs", "8", "--small", "2"], "runs at once"),
+    ("machines", ["--nodes", "2", "--boot", "1"], "ratio to one machine"),
 ]
 
 

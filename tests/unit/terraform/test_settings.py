@@ -50,11 +50,11 @@ def test_values_of_the_manifest_are_no_templates_and_secrets_are_ephemeral() -> 
 @pytest.mark.parametrize(
     ("node", "problem"),
     [
-        ("10.0.0.1", "it is not an object"),
-        ({"user": "u"}, "address is missing"),
-        ({"address": "-oProxyCommand=x", "user": "u"}, "address has an invalid value"),
-        ({"address": "a", "user": "u", "port": True}, "port has an invalid value"),
-        ({"address": "a", "user": "u", "ends": ["host"]}, "ends has an invalid value"),
+        ("10.0.0.1", "output node of gpu-0 is invalid"),
+        ({"user": "u"}, "required"),
+        ({"address": "-oProxyCommand=x", "user": "u"}, "node.address of"),
+        ({"address": "a", "user": "u", "port": True}, "node.port of"),
+        ({"address": "a", "user": "u", "ends": ["host"]}, "node.ends.0 of"),
     ],
 )
 def test_an_output_that_is_no_machine_is_refused(node: Any, problem: str) -> None:
