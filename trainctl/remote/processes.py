@@ -268,6 +268,9 @@ def _enlarge(pipe: int) -> None:
     """Let a pipe that was full hold what one read takes, if the user may have more memory in pipes: pipe(7)."""
     import fcntl
 
+    from trainctl.base.system.syscalls import keep_freed_memory
+
+    keep_freed_memory()
     with contextlib.suppress(OSError, AttributeError):  # Linux has it
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 2 * _PIECE_BYTES)
 

@@ -40,6 +40,7 @@ FALLOC_FL_PUNCH_HOLE = 2
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _M_ARENA_MAX = -8
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "ppc64le": 203, "s390x": 217, "riscv64": 41}
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -107,9 +108,22 @@ def limit_malloc_arenas() -> None:
 
     By default there are eight for each processor, and memory freed in one is not reused in others.
     """
+    _mallopt(_M_ARENA_MAX, 2)
+
+
+def keep_freed_memory() -> None:
+    """Reuse freed buffers of up to 4 MiB, M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of mallopt(3).
+
+    By default those of 128 KiB and more may be returned to the system, and each new one costs page faults.
+    """
+    _mallopt(_M_MMAP_THRESHOLD, 2**22)
+    _mallopt(_M_TRIM_THRESHOLD, 2**23)
+
+
+def _mallopt(parameter: int, value: int) -> None:
     call = getattr(_LIBC, "mallopt", None)
     if call is not None:
-        call(ctypes.c_int(_M_ARENA_MAX), ctypes.c_int(2))
+        call(ctypes.c_int(parameter), ctypes.c_int(value))
 
 
 def punch_hole(descriptor: int, offset: int, length: int) -> None:

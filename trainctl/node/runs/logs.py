@@ -26,7 +26,7 @@ from typing import (
 
 from trainctl.base.filesystem.files import read_json
 from trainctl.base.protocol.runs import ReadLinesRequest
-from trainctl.base.system.syscalls import punch_hole
+from trainctl.base.system.syscalls import keep_freed_memory, punch_hole
 from trainctl.errors import NodeError, UnknownOnNode
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import PREPARE, NodeRun
@@ -189,6 +189,7 @@ def read_lines(request: ReadLinesRequest, write: Write) -> None:
         if other:
             write(_json_line({"prepared_by": other["name"]}))
         return
+    keep_freed_memory()
     times = LogIndex(path.with_suffix(".times"))
     try:
         _LogReader(stream, times, line_filter, write, run).read()
