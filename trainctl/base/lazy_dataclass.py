@@ -25,26 +25,14 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 class LazyField:
     """A field: its name, its annotation, and what ``field`` is given."""
 
-    __slots__ = (
-        "compare",
-        "default",
-        "default_factory",
-        "init",
-        "kw_only",
-        "metadata",
-        "name",
-        "repr",
-        "type",
-    )
+    name = type = ""
+    default = default_factory = MISSING
+    init = repr = compare = True
+    kw_only = False
+    metadata = _NOTHING
 
     def __init__(self, **options: Any) -> None:
-        self.name = self.type = ""
-        self.default = self.default_factory = MISSING
-        self.init = self.repr = self.compare = True
-        self.metadata = _NOTHING
-        self.kw_only = False
-        for name, value in options.items():
-            setattr(self, name, value)
+        self.__dict__.update(options)
 
     def standard(self) -> Any:
         """Return it as the standard decorator takes it."""
@@ -61,19 +49,18 @@ class LazyField:
 
 
 class _Compiled:
-    """A member that is made when it is first looked up."""
+    """A member that is made when it is first looked up; one object serves all classes."""
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._class = owner
+    def __init__(self, name: str) -> None:
         self._name = name
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        if vars(self._class)[self._name] is self:
-            if self._name in _DESCRIPTION:
-                _describe(self._class)
-            else:
-                setattr(self._class, self._name, _compile(self._class, self._name))
-        member = vars(self._class)[self._name]
+        cls = next(base for base in owner.__mro__ if vars(base).get(self._name) is self)
+        if self._name in _DESCRIPTION:
+            _describe(cls)
+        else:
+            setattr(cls, self._name, _compile(cls, self._name))
+        member = vars(cls)[self._name]
         return member.__get__(instance, owner) if hasattr(member, "__get__") else member
 
 
@@ -147,6 +134,10 @@ def _is_frozen(cls: type) -> bool:
     return frozen
 
 
+_ALWAYS = {name: _Compiled(name) for name in ("__init__", "__repr__", *_DESCRIPTION)}
+_EQ, _HASH = _Compiled("__eq__"), _Compiled("__hash__")
+
+
 def _lazy_dataclass(cls: Optional[type] = None, **options: bool) -> Any:
     if cls is None:
         return lambda cls: _lazy_dataclass(cls, **options)
@@ -156,14 +147,13 @@ def _lazy_dataclass(cls: Optional[type] = None, **options: bool) -> Any:
         inherited.update(vars(base)[_SPEC][0] if _SPEC in vars(base) else {})
     own = _own_fields(namespace, options.get("kw_only", False))
     frozen = options.get("frozen", False)
-    members: Dict[str, Any] = {"__init__": _Compiled(), "__repr__": _Compiled()}
-    members.update({name: _Compiled() for name in _DESCRIPTION})
+    members: Dict[str, Any] = dict(_ALWAYS)
     if options.get("eq", True):
         if "__eq__" in namespace and namespace["__hash__"] is None:
             del namespace["__hash__"]  # Python has set it, not the class
-        members.update(__eq__=_Compiled(), __hash__=_Compiled() if frozen else None)
+        members.update(__eq__=_EQ, __hash__=_HASH if frozen else None)
     if options.get("order"):
-        members.update({name: _Compiled() for name in _ORDER})
+        members.update({name: _Compiled(name) for name in _ORDER})
     if frozen:
         members.update(__setattr__=_set, __delattr__=_delete)
     if options.get("slots"):
@@ -183,8 +173,9 @@ def _own_fields(namespace: Dict[str, Any], kw_only: bool) -> Dict[str, LazyField
     for name, annotation in namespace.get("__annotations__", {}).items():
         if not str(annotation).startswith("ClassVar"):
             default = namespace.pop(name, MISSING)
-            own[name] = default if isinstance(default, LazyField) else LazyField(default=default)
-            own[name].name, own[name].type, own[name].kw_only = name, annotation, kw_only
+            described = default if isinstance(default, LazyField) else LazyField(default=default)
+            described.__dict__.update(name=name, type=annotation, kw_only=kw_only)
+            own[name] = described
     return own
 
 

@@ -23,9 +23,9 @@ from typing import (
     cast,
 )
 
-from trainctl.base.filesystem.archives import is_inside
 from trainctl.base.filesystem.files import (
     create_exclusive,
+    is_inside,
     list_names,
     make_directory,
     read_json,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
 from trainctl.base.lazy_dataclass import replace
+from trainctl.base.parallel import BackgroundCall, each
 from trainctl.errors import NodeError, StalePlan, StateError, TrainctlError
 from trainctl.inputs.code import changed_files
 from trainctl.ledger.planned_edits import NO_EDITS, StateEdits, plan_edits
@@ -84,12 +85,13 @@ def create_plan(
             return False
         return not survey.offline or workspace.agents.shares_disk(provider)
 
-    with ThreadPoolExecutor(4, thread_name_prefix="survey") as pool:
+    with ExitStack() as ended:
+        begin = ended.enter_context
         if online:
-            pool.submit(workspace.mirror.connect)
-        refreshing = pool.submit(_refresh_recorded, workspace, state, survey)
-        batch_systems = pool.submit(survey_batch_systems, workspace, state, is_queried)
-        scanning = None if options.destroy else pool.submit(survey_code, workspace)
+            begin(BackgroundCall(workspace.mirror.connect))
+        refreshing = begin(BackgroundCall(_refresh_recorded, workspace, state, survey))
+        batch_systems = begin(BackgroundCall(survey_batch_systems, workspace, state, is_queried))
+        scanning = None if options.destroy else begin(BackgroundCall(survey_code, workspace))
         weights, mirror = _survey_weights(workspace, state, options, survey)
         code = scanning.result() if scanning else CodeSurveyResult()
         nodes = survey_nodes(
@@ -288,12 +290,11 @@ def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Addres
     jobs = [resource for resource in resources if resource.address.kind is Kind.JOB]
     apart = (Kind.JOB, Kind.WEIGHTS)
     others = [item for item in resources if item.address.kind not in apart]
-    with ThreadPoolExecutor(parallelism, thread_name_prefix="read") as pool:
-        runs = pool.submit(observe_jobs, RunControl(workspace.agents, state.resources.get), jobs)
-        observed = dict(
-            zip((other.address for other in others), pool.map(read, others), strict=True)
-        )
-        return observed | runs.result()
+    control = RunControl(workspace.agents, state.resources.get)
+    with BackgroundCall(observe_jobs, control, jobs) as runs:
+        observed = each(read, others, parallelism)
+        addresses = (other.address for other in others)
+        return dict(zip(addresses, observed, strict=True)) | runs.result()
 
 
 def observe_mirrored(state: State, mirror: MirrorSurveyResult) -> dict[Address, Observation]:

@@ -7,7 +7,6 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +15,7 @@ from trainctl.base.filesystem.files import read_json, write_volatile
 from trainctl.base.filesystem.safe_path import DENIED, display_path, unusable_file
 from trainctl.base.lazy_dataclass import replace
 from trainctl.base.listing import ResolvedSource, SourceFile, sort_files
+from trainctl.base.parallel import each
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
 from trainctl.model.source_uri import parse_source
 
@@ -227,8 +227,7 @@ def by_content(resolved: ResolvedSource, directory: Path, memory: Path | None) -
             known[file.path] = stamp + sha256
         return SourceFile(file.path, file.size, f"sha256:{sha256}")
 
-    with ThreadPoolExecutor(_HASHING_THREADS) as pool:
-        files = tuple(pool.map(identify, resolved.files))
+    files = tuple(each(identify, resolved.files, _HASHING_THREADS))
     if memory is not None and known != before:
         with suppress(OSError):
             write_volatile(memory / f"{name}.json", known)

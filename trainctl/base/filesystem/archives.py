@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 from typing import IO, List
 
+from trainctl.base.filesystem.files import is_inside
 from trainctl.errors import NodeError
 
 _COPY_BYTES = 2**20
@@ -39,11 +40,6 @@ def unpack(stream: IO[bytes], target: Path) -> None:
         raise UnsafeArchive(f"cannot unpack the code: {error}") from None
     for member in links:
         _link(target, member)
-
-
-def is_inside(path: Path, root: Path) -> bool:
-    """Check by name that the path is the root or below it."""
-    return path == root or root in path.parents
 
 
 def _path(target: Path, member: tarfile.TarInfo) -> Path:

@@ -40,6 +40,11 @@ _WRITE_BYTES = 2**18
 """Bytes per write. From 1 MiB Linux 6.18 (ext4) uses large folios, which take six times as long in virtual machines whose memory is not yet backed."""
 
 
+def is_inside(path: Path, root: Path) -> bool:
+    """Check by name that the path is the root or below it."""
+    return path == root or root in path.parents
+
+
 def temporary_name(name: str) -> str:
     """Return a unique temporary name for a file next to ``name``."""
     return f".{name}.{os.getpid()}.{os.urandom(6).hex()}"

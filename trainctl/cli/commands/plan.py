@@ -76,8 +76,6 @@ def plan_command(
 
     Shows resources to create, replace or destroy, weights to transfer, estimated time and cost.
     """
-    from trainctl.operations.confinement import confined
-
     if sign is not None and out is None:
         raise UsageError("--sign needs --out FILE", "Only saved plans are signed.")
     if flags.untrusted and (
@@ -87,6 +85,8 @@ def plan_command(
         raise UsageError(summary, "Such a plan sees no state, and is never applied.")
     with ExitStack() as stack:
         if flags.untrusted:
+            from trainctl.operations.confinement import confined
+
             stack.enter_context(confined(session.directory, os.environ))
         workspace = stack.enter_context(open_workspace(session, flags))
         approved = approval.approved_digest(session, workspace.state_url)

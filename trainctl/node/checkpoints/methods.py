@@ -9,8 +9,7 @@ from typing import Any, Callable, Dict, List, cast
 
 from trainctl.base.checkpoints.manifests import CheckpointManifest, RunCheckpoints
 from trainctl.base.checkpoints.stores import DirectoryCheckpointStore, store_errors
-from trainctl.base.filesystem.archives import is_inside
-from trainctl.base.filesystem.files import list_names, remove_tree
+from trainctl.base.filesystem.files import is_inside, list_names, remove_tree
 from trainctl.base.listing import CHUNK_BYTES, ListedFile
 from trainctl.base.protocol import training as protocol
 from trainctl.base.protocol.runs import RemoveResponse

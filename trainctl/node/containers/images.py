@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Set, Tuple
@@ -82,6 +81,8 @@ class ImageStore:
 @contextlib.contextmanager
 def temporary_directory(parent: Path, kind: str) -> Iterator[Path]:
     """Create a temporary private directory ``<kind>-<pid>-<random>``."""
+    import tempfile
+
     for path in make_directory(parent).glob(f"{kind}-*"):
         if not _is_owner_alive(path):
             remove_tree(path)

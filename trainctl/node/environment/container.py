@@ -11,8 +11,7 @@ import shlex
 from pathlib import Path, PurePosixPath
 from typing import List, Mapping, Sequence, Tuple
 
-from trainctl.base.filesystem.archives import is_inside
-from trainctl.base.filesystem.files import make_directory, write_atomic
+from trainctl.base.filesystem.files import is_inside, make_directory, write_atomic
 from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.units import parse_size
 from trainctl.node.containers import cleanup

@@ -10,12 +10,10 @@ import subprocess
 from pathlib import Path, PurePath
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from trainctl.base.filesystem.archives import is_inside, unpack
-from trainctl.base.filesystem.files import make_directory, remove_tree
+from trainctl.base.filesystem.files import is_inside, make_directory, remove_tree
 from trainctl.base.protocol.host import HostRequirement, MissingHostRequirements
 from trainctl.base.protocol.runs import PersistentDirectory, RunSpec
 from trainctl.errors import NodeError, UnknownOnNode
-from trainctl.node.cache import code_archives
 from trainctl.node.cache.holds import hold_listing
 from trainctl.node.runs.mount import Mount, blocked_reason, mount_problem
 from trainctl.node.runs.record import (
@@ -124,10 +122,13 @@ class _DirectoryLayout:
 
 def prepare_job(run: NodeRun, spec: RunSpec, data: Path) -> PreparedJob:
     """Create directories, unpack code, place weights; TrainctlError if any is missing."""
+    from trainctl.base.filesystem.archives import unpack
+    from trainctl.node.cache.code_archives import open_archive
+
     for directory in (run.work, run.scratch, run.view):
         remove_tree(directory)
         make_directory(directory)
-    with code_archives.open_archive(run.layout, spec["code"]) as stream:
+    with open_archive(run.layout, spec["code"]) as stream:
         unpack(stream, run.work)
     _create_directories(run, spec, data)
     if spec.get("container"):

@@ -6,12 +6,10 @@ import contextlib
 import errno
 import functools
 import os
-import tempfile
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from trainctl.base.filesystem.archives import is_inside
-from trainctl.base.filesystem.files import make_directory, remove_tree
+from trainctl.base.filesystem.files import is_inside, make_directory, remove_tree
 from trainctl.base.system import syscalls
 from trainctl.base.system.syscalls import (
     MS_BIND,
@@ -100,6 +98,8 @@ def try_mounts(targets: Sequence[str], within: Optional[Path] = None) -> str:
 
     ``within``: parent of a temporary directory for the attempt.
     """
+    import tempfile
+
     scratch = Path(tempfile.mkdtemp(prefix="trainctl-probe-", dir=within and str(within)))
     try:
         source = make_directory(scratch / "source")

@@ -20,9 +20,6 @@ from trainctl.errors import TrainctlError
 from trainctl.node.cache.disk_space import cache_query
 from trainctl.node.cache.eviction import CacheInventory
 from trainctl.node.cache.holds import CacheHolds
-from trainctl.node.containers.engines import choose_engine
-from trainctl.node.containers.images import find_image, validate_reference
-from trainctl.node.environment.container import RDMA
 from trainctl.node.environment.workspace import check_host
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.mount import blocked_reason, mount_problem, try_mounts
@@ -38,7 +35,6 @@ from trainctl.node.runs.record import (
 )
 from trainctl.node.scheduling.allocation import usable_gpus
 from trainctl.node.scheduling.claims import holder_pid, is_held
-from trainctl.node.supervision.idle_shutdown import MachineUse
 from trainctl.node.system import layout
 from trainctl.node.system.gpus import GpuDevice, ListGpusFn, gpu_users, list_gpus
 from trainctl.node.system.host import cpu_count, logout_rules, memory_bytes
@@ -51,6 +47,8 @@ _Live = List[Tuple[RunSpec, RunReport]]
 
 def inspect(request: protocol.InspectNodeRequest, emit: Emit) -> protocol.NodeInspection:
     """Report GPUs with their users, disk space, cached weights and live runs."""
+    from trainctl.node.supervision.idle_shutdown import MachineUse
+
     layout = layout_of(request)
     statuses = ((spec, run.status()) for run, spec in list_specs(layout))
     live = [
@@ -220,6 +218,10 @@ def _image_availability(
     layout: Layout, images: List[protocol.ImageQuery]
 ) -> List[protocol.ImageAvailability]:
     """For each image, its engine and whether it is present; else the error."""
+    from trainctl.node.containers.engines import choose_engine
+    from trainctl.node.containers.images import find_image, validate_reference
+    from trainctl.node.environment.container import RDMA
+
     engines: Dict[Optional[str], Union[protocol.EngineInfo, TrainctlError]] = {}
     rows: List[protocol.ImageAvailability] = []
     for image in images:

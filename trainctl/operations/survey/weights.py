@@ -213,8 +213,6 @@ def survey_weights(
     workspace: Workspace, state: State, options: SurveyOptions, among: Container[Address]
 ) -> WeightsSurveyResult:
     """Resolve the declared sources ``among`` these, and survey the mirror for them."""
-    from concurrent.futures import ThreadPoolExecutor  # slow to import
-
     from trainctl.plan.resources import PLANNED_WEIGHTS_ATTRIBUTES
     from trainctl.plan.values import WeightsFacts
     from trainctl.weights.lock import LockFile
@@ -238,24 +236,23 @@ def survey_weights(
     resolve = partial(
         _resolve, workspace, once=once, open_source=open_source, upgrade=options.upgrade
     )
-    with ThreadPoolExecutor(options.parallelism, thread_name_prefix="resolve") as pool:
-        outcomes = list(zip(queries, pool.map(resolve, queries), strict=True))
-        resolved = {
-            query.resource.address: outcome.resolution.resolved
-            for query, outcome in outcomes
-            if isinstance(outcome, _ResolvedWeights) and outcome.resolution.resolved.is_measured
-        }
-        result.mirror_is_remote = is_remote(workspace.mirror)
-        if not (result.mirror_is_remote and (options.offline or not options.refresh)):
-            mirror = result.mirror = survey_mirror(workspace, state, [*resolved.values()])
-            if mirror.problem:
-                result.diagnostics += [mirror.problem]
-            else:
-                result.diagnostics += [
-                    warning(summary, DAMAGED_REFERENCE, code="mirror-corrupt")
-                    for summary in mirror.store.damaged
-                ]
-                result.surveys = dict(zip(resolved, mirror.store.sources, strict=True))
+    outcomes = list(zip(queries, each(resolve, queries, options.parallelism), strict=True))
+    resolved = {
+        query.resource.address: outcome.resolution.resolved
+        for query, outcome in outcomes
+        if isinstance(outcome, _ResolvedWeights) and outcome.resolution.resolved.is_measured
+    }
+    result.mirror_is_remote = is_remote(workspace.mirror)
+    if not (result.mirror_is_remote and (options.offline or not options.refresh)):
+        mirror = result.mirror = survey_mirror(workspace, state, [*resolved.values()])
+        if mirror.problem:
+            result.diagnostics += [mirror.problem]
+        else:
+            result.diagnostics += [
+                warning(summary, DAMAGED_REFERENCE, code="mirror-corrupt")
+                for summary in mirror.store.damaged
+            ]
+            result.surveys = dict(zip(resolved, mirror.store.sources, strict=True))
     for query, outcome in outcomes:
         _add_result(result, query, outcome, options)
     unusable = _unusable_mirror(workspace, result, options)
