@@ -83,6 +83,39 @@ def containing(project: ProjectHarness, text: str) -> str:
     return subprocess.run(words, capture_output=True, text=True).stdout
 
 
+def test_a_plan_says_what_machines_cost_if_no_one_returns(machines: ProjectHarness) -> None:
+    """By the planned output of the module, before a machine exists; a policy forbids the worst."""
+    module = machines.directory / "infra/loopback/main.tf"
+    text = module.read_text()
+    declare(machines)
+    for end, cost in {
+        '"guest"': "0.19 USD (1 machine ends at most 45m after the last run)",
+        "": "billed until someone destroys it, 0.25 USD per hour",
+    }.items():
+        module.write_text(text.replace("ends           = []", f"ends = [{end}]"))
+        assert f"cluster.gpu: {cost}\n" in machines.run("plan").stdout
+    machines.trust(policies=f"{TRUST}[[policy]]\nrequire_end = true\n")
+    assert "its machines are billed until" in machines.run("plan", code=13).stderr
+
+
+def test_orphans_are_what_states_of_nodes_have_and_no_manifest_names(
+    machines: ProjectHarness,
+) -> None:
+    """Also when neither the manifest nor the state has a cluster of the provider any more."""
+    declare(machines)
+    machines.run("apply", "--auto-approve")
+    assert "destroys it, 0.25 USD per hour" in machines.run("plan").stdout
+    machines.run("nodes", "forget", "gpu/gpu-0", "--auto-approve")
+    manifest = machines.directory / "trainctl.yaml"
+    manifest.write_text(manifest.read_text().partition("clusters:")[0])
+    machines.run("apply", "--auto-approve")
+    [orphan] = machines.json("nodes", "--orphans")["machines"]
+    assert (orphan["node"], orphan["of_this_state"], orphan["price_per_hour"]) == ("gpu-0", True, 0.25)  # fmt: skip
+    machines.run("nodes", "reap", "--auto-approve")
+    assert running(machines) == []
+    assert machines.json("nodes", "--orphans") == {"machines": []}
+
+
 def test_a_machine_is_planned_created_lost_replaced_and_destroyed_by_a_colleague(
     machines: ProjectHarness,
 ) -> None:

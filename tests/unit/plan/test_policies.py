@@ -125,14 +125,6 @@ def test_commits_digests_and_files_of_the_project_are_pins() -> None:
     assert addresses == ["weights.d", "weights.e", "job.b"]
 
 
-def test_machines_that_only_a_user_ends_are_refused() -> None:
-    rows = [{"cluster": "cluster.a", "seconds": 60.0}, {"cluster": "cluster.b", "seconds": None}]
-    plan = form(cost={"unattended": rows})
-    assert violations(plan, require_end=True) == [
-        "cluster.b: its machines are billed until someone destroys them (machines that end if no one returns)"
-    ]
-
-
 def test_resources_and_checkpoints_are_not_destroyed() -> None:
     plan = form(
         change("weights.a", "delete"),
