@@ -11,7 +11,7 @@ from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.desired.expression import PATTERN, Expression
 from trainctl.manifest.tree import ManifestNode, Scalar, scalar_text
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic, did_you_mean, error, warning
+from trainctl.model.diagnostics import Diagnostic, did_you_mean, error
 from trainctl.model.specs.weights import is_source
 
 MAX_COMBINATIONS = 2000
@@ -173,25 +173,13 @@ class _MatrixExpansion:
     ) -> list[Values]:
         for index, node in enumerate(self._objects(_EXCLUDE)):
             excluded = _values(node)
-            unknown = [name for name in excluded if name not in lists]
-            for name in unknown:
+            for name in excluded.keys() - lists.keys():
                 self._report_problem(
                     f"matrix.exclude[{index}]: the matrix has no list {name!r}",
                     did_you_mean(name, lists),
                     node.entries[name],
                 )
-            remaining = [original for original in originals if not _contains(original, excluded)]
-            if len(remaining) == len(originals) and not unknown:
-                self.report(
-                    warning(
-                        f"matrix.exclude[{index}] matches no combination",
-                        f"No combination has {key_of(excluded)}.",
-                        address=f"job.{self.job}",
-                        where=node.where,
-                        code="unused-exclude",
-                    )
-                )
-            originals = remaining
+            originals = [original for original in originals if not _contains(original, excluded)]
         return originals
 
     def _with_included(
