@@ -19,7 +19,7 @@ from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.system.processes import describe_process
 from trainctl.errors import NodeError, NodeUnreachable, UserInterrupt
 from trainctl.plugin_api.project import ProjectAccess
-from trainctl_terraform.program import TerraformProgram, memory_file
+from trainctl_terraform.program import TerraformProgram, memory_file, read_memory
 from trainctl_terraform.settings import OWN_INPUTS, TerraformSettings
 from trainctl_terraform.state_server import NodeStateDocument, StateServer
 
@@ -174,7 +174,7 @@ class NodeModule:
                 stack, "plan", "-json", "-lock=false", f"-out={path}", *options, files=(descriptor,)
             )
             document = self._run(stack, "show", "-json", path, files=(descriptor,))
-            return Path(path).read_bytes(), json.loads(document)
+            return read_memory(descriptor), json.loads(document)
 
     def apply(self, plan: bytes | None = None, *, destroy: bool = False) -> None:
         """Apply a plan, else what the module says; NodeError with what failed.

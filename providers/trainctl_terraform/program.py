@@ -58,7 +58,7 @@ class TerraformProgram:
         Once ``cancelled``, it is asked to stop and waited for. It continues if this process is killed: its output is a file,
         as it would die of a broken pipe. ``files`` are descriptors that it inherits.
         """
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        with memory_file() as (output, _), memory_file() as (errors, _):
             process = subprocess.Popen(
                 [self.path, *args],
                 cwd=directory,
@@ -77,10 +77,7 @@ class TerraformProgram:
                     asked = True
             if code and asked:
                 raise UserInterrupt(f"stopped {self.name} {args[0]}", "The next apply continues.")
-            texts = []
-            for file in (output, errors):
-                file.seek(0)
-                texts.append(file.read())
+            texts = [read_memory(output), read_memory(errors)]
         if code:
             raise self._failure(args[0], *texts)
         return texts[0]
@@ -149,9 +146,9 @@ def find_program(name: str) -> TerraformProgram:
 
 @contextmanager
 def memory_file(content: bytes = b"") -> Iterator[tuple[int, str]]:
-    """Create a file that a child process opens by its path; yields descriptor and path.
+    """Create a file in memory, which a child process writes, or opens by its path; yields descriptor and path.
 
-    It is in memory, where plans may be with values that are secret; on macOS, which has no such files, in a private directory.
+    Plans and outputs may have secret values. On macOS, which has no such files, it is in a private directory.
     """
     if sys.platform == "linux":
         descriptor = os.memfd_create("plan", 0)
@@ -166,3 +163,10 @@ def memory_file(content: bytes = b"") -> Iterator[tuple[int, str]]:
         os.close(descriptor)
         if sys.platform != "linux":
             Path(path).unlink(missing_ok=True)
+
+
+def read_memory(descriptor: int) -> bytes:
+    """Return all that was written to a file of ``memory_file``."""
+    with open(descriptor, "rb", closefd=False) as file:
+        file.seek(0)
+        return file.read()
