@@ -28,10 +28,6 @@ _IGNORED = ("TF_VAR_", "TF_CLI_ARGS", "TF_LOG", "TF_HTTP_", "TF_WORKSPACE", "TF_
 _FIXED = {"TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "CHECKPOINT_DISABLE": "1"}
 
 
-def _nothing(_: int) -> None:
-    """Do nothing with a process id."""
-
-
 @dataclass(frozen=True, slots=True)
 class TerraformProgram:
     """An installed program and the version that it reports."""
@@ -51,7 +47,7 @@ class TerraformProgram:
         variables: Mapping[str, str],
         cancelled: Event,
         files: Sequence[int] = (),
-        started: Callable[[int], None] = _nothing,
+        started: Callable[[int], None] | None = None,
     ) -> bytes:
         """Run a subcommand without input and return its output; NodeError with the program's words if it fails.
 
@@ -69,7 +65,8 @@ class TerraformProgram:
                 pass_fds=files,
                 start_new_session=True,
             )
-            started(process.pid)
+            if started is not None:
+                started(process.pid)
             asked = False
             while (code := _wait(process)) is None:
                 if cancelled.is_set() and not asked:

@@ -9,6 +9,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -238,6 +239,8 @@ class TerraformProvider:
             state.delete()
             self._records.delete([_record_path(record.key)])
             module.clean()
+        if _login_name(record) not in map(_login_name, self._all_records()):
+            self._login_path(record).unlink(missing_ok=True)
 
     def _exists(self, record: TerraformNode) -> bool:
         """Whether the machine exists, or was only partly created: then it has no output, or an invalid one."""
@@ -308,8 +311,10 @@ class TerraformProvider:
         return derive_host_key(self._login(record), record.key).public
 
     def _login(self, record: TerraformNode) -> Any:
-        path = login_key_path(os.environ, self.name, record.cluster, _login_name(record))
-        return ensure_login_key(path)
+        return ensure_login_key(self._login_path(record))
+
+    def _login_path(self, record: TerraformNode) -> Path:
+        return login_key_path(os.environ, self.name, record.cluster, _login_name(record))
 
     def _node_module(self, record: TerraformNode, cancelled: Event) -> NodeModule:
         settings, state = read_settings(record.settings), self._state(record)

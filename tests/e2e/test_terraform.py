@@ -144,10 +144,12 @@ def test_a_machine_is_planned_created_lost_replaced_and_destroyed_by_a_colleague
     machines.run("apply", "--auto-approve", "--wait")
     assert running(machines) not in ([], second)
 
+    assert [*(machines.directory.parent / "data").glob("trainctl/terraform/*.key")]
     for name in ("data", "cache"):
         shutil.rmtree(machines.directory.parent / name)
     machines.run("destroy", "--auto-approve")
     assert (running(machines), records(machines)) == ([], set())
+    assert not [*(machines.directory.parent / "data").glob("trainctl/terraform/*.key")]
 
 
 def test_a_module_runs_only_with_trust_and_its_plan_only_as_reviewed(
