@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from trainctl.base.json import JsonObject, digest, hex_digest
@@ -74,12 +75,11 @@ def build(
     manifest = checked.manifest
     problems += [*documents.problems, *checked.problems]
     only = None if others else _only_project(manifest, root, documents.directory)
+    projects = {**_keys(root, "projects"), **dict.fromkeys(others)} if only is None else [only]
     names = DeclaredNames(
         root=checked.root,
         text=root,
-        projects=[only]
-        if only is not None
-        else {**_keys(root, "projects"), **dict.fromkeys(others)},
+        projects=projects,
         clusters=_keys(root, "clusters") or ["local"],
         weights=_keys(root, "weights"),
         secrets=_keys(root, "secrets"),
@@ -90,11 +90,8 @@ def build(
     secrets = make.secrets(manifest, names)
     _check_stores(manifest, names)
     resources = dict(unchanged.resources) if unchanged else {}
-    for resource in (
-        *make.projects(manifest, only, names),
-        *make.clusters(manifest, settings, names),
-        *make.declared_weights(manifest, names),
-    ):
+    declared = make.projects(manifest, only, names), make.clusters(manifest, settings, names)
+    for resource in chain(*declared, make.declared_weights(manifest, names)):
         resources[resource.address] = resource
     store = manifest.checkpoints or CheckpointsLocation()
     jobs = JobBuilder(
@@ -110,10 +107,8 @@ def build(
         jobs.cache(name, cache)
     for name, job in manifest.jobs.items():
         jobs.job(name, job)
-    problems += [*settings.warnings, *jobs.warnings]
-    problems += find_cycles(manifest.jobs, names)
-    moved = moves(manifest, resources, names)
-    problems += names.problems
+    moved, cycles = moves(manifest, resources, names), find_cycles(manifest.jobs, names)
+    problems += [*settings.warnings, *jobs.warnings, *cycles, *names.problems]
     if others and ("project" in root.entries or others & _keys(root, "projects").keys()):
         problems.append(error("repeated project", code="duplicate-key"))
     desired = _desired(documents, manifest, resources, secrets, store, moved, problems)

@@ -129,17 +129,23 @@ def create_plan(
             *nodes.diagnostics,
         ),
     )
+    plan = _make_complete(workspace, inputs, survey)
+    return _with_contents(workspace, plan, code, offline=survey.offline)
+
+
+def _make_complete(workspace: Workspace, inputs: PlanInputs, survey: SurveyOptions) -> Plan:
+    """Make a plan with what is reused, the machines of providers and what policies say."""
+    online = survey.refresh and not survey.offline
     resolved = partial(_make_plan, workspace, offline=survey.offline)
     make = partial(plan_with_reuse, workspace, make=resolved, queries=online)
     creates = any(found.creates_machines for found in inputs.capabilities.values())
-    if creates or options.destroy:
+    if creates or inputs.options.destroy:
         from trainctl.operations.machine_plans import plan_with_machines
 
         plan = plan_with_machines(workspace, inputs, make, offline=survey.offline)
     else:
         plan = make(inputs)
-    plan = with_policies(workspace, plan)
-    return _with_contents(workspace, plan, code, offline=survey.offline)
+    return with_policies(workspace, plan)
 
 
 def _without_reported(

@@ -56,15 +56,9 @@ def make_plan(inputs: PlanInputs) -> Plan:
         ]
     else:
         changes = _decide_all(inputs, contexts)
-    edits = inputs.edits.addresses
-    origins = {new: old for old, new in reversed([*inputs.edits.renames.items()])}
     changes = [
-        replace(each, edit=edits[each.address], previous=origins.get(each.address))
-        if each.address in edits
-        else each
-        for each in changes
+        placement.create_after_mirroring(inputs, each) for each in _with_edits(inputs, changes)
     ]
-    changes = [placement.create_after_mirroring(inputs, change) for change in changes]
     planned = unchanged | {change.address: change for change in changes}
     sorted_changes = (planned[address] for address in addresses if address in planned)
     order = [each.address for each in order_changes(sorted_changes, inputs.state.resources)]
@@ -112,6 +106,16 @@ def make_plan(inputs: PlanInputs) -> Plan:
         policies=policies,
         digest=plan_digest(changes, inputs.state.lineage, policies),
     )
+
+
+def _with_edits(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[Change]:
+    edits = inputs.edits.addresses
+    origins = {new: old for old, new in reversed([*inputs.edits.renames.items()])}
+    for each in changes:
+        if each.address in edits:
+            yield replace(each, edit=edits[each.address], previous=origins.get(each.address))
+        else:
+            yield each
 
 
 def is_complete(plan: Plan) -> bool:
