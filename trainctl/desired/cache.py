@@ -71,7 +71,7 @@ class ManifestCache:
             desired = replace(
                 cached,
                 resources={resource.address: resource for resource, _ in pairs},
-                digests={resource.address: digest for resource, digest in pairs},
+                digests={item.address: digest for item, digest in pairs} if partly else {},
                 manifest_files=tuple(sorted(same)),
                 secrets={
                     name: replace(secret, where=_at(entry["secrets"][name], texts))

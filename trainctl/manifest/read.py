@@ -138,35 +138,22 @@ def _decode(data: bytes, name: str) -> str:
 
 
 def _merge(roots: list[ManifestNode], problems: list[Diagnostic]) -> ManifestNode:
-    parts: dict[str, list[ManifestNode]] = {}
+    entries: dict[str, ManifestNode] = {}
     keys: dict[str, Position] = {}
     for root in roots:
         for name, section in root.entries.items():
             where = root.key_position(name)
-            earlier = parts.get(name)
-            if earlier is None:
-                parts[name], keys[name] = [section], where
-            elif name in _MAPPING_SECTIONS and {type(earlier[0].value), type(section.value)} == {
-                dict
-            }:
-                earlier.append(section)
-            elif name != "version" or earlier[0].value != section.value:
+            first = entries.get(name)
+            if first is None:
+                entries[name], keys[name] = section, where
+            elif name in _MAPPING_SECTIONS and {type(first.value), type(section.value)} == {dict}:
+                problems += [
+                    repeated_key_error(key, first.key_position(key), section.key_position(key))
+                    for key in section.entries
+                    if key in first.entries
+                ]
+                both = {**section.entries, **first.entries}
+                entries[name] = mapping_node(both, {**section.keys, **first.keys}, first.where)
+            elif name != "version" or first.value != section.value:
                 problems.append(repeated_key_error(name, keys[name], where))
-    entries = {name: _merge_sections(sections, problems) for name, sections in parts.items()}
     return mapping_node(entries, keys, roots[0].where)
-
-
-def _merge_sections(sections: list[ManifestNode], problems: list[Diagnostic]) -> ManifestNode:
-    """Merge the same section of several files; the first file wins."""
-    first: dict[str, Position] = {}
-    for section in sections:
-        for key in section.entries:
-            where = section.key_position(key)
-            if first.setdefault(key, where) is not where:
-                problems.append(repeated_key_error(key, first[key], where))
-    both: dict[str, ManifestNode] = {}
-    keys: dict[str, Position] = {}
-    for section in reversed(sections):
-        both |= section.entries
-        keys |= section.keys
-    return sections[0] if len(sections) == 1 else mapping_node(both, keys, sections[0].where)
