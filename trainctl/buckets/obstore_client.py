@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -300,6 +300,7 @@ def read_certificates(environ: Mapping[str, str]) -> bytes:
     return b"\n".join(_read(name, environ[name]) for name in _CERTIFICATES if environ.get(name))
 
 
+@cache
 def _read(name: str, location: str) -> bytes:
     path = Path(location)
     try:

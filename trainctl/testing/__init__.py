@@ -1,5 +1,5 @@
 """Conformance suites for plugins, as pytest classes to inherit.
 
-``provider``, ``transport``, ``session`` (with ``session_program``), ``state_log``, ``weight_source``, ``object_store``,
-``machines`` and ``scheduler`` each test one interface; override the fixtures to supply an implementation.
+``provider``, ``transport``, ``session`` (with ``session_program``), ``state_log``, ``weight_source``, ``machines`` and
+``scheduler`` each test one interface; override the fixtures to supply an implementation.
 """

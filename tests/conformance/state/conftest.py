@@ -1,3 +1,3 @@
 import pytest
 
-pytest.register_assert_rewrite("trainctl.testing.object_store", "trainctl.testing.state_log")
+pytest.register_assert_rewrite("trainctl.testing.state_log")
