@@ -56,9 +56,9 @@ def schema() -> JsonObject:
         "properties": {"secret": {"type": "string", "description": "Name of a declared secret."}},
     }
     properties: dict[str, Any] = {
-        "module": text_schema(r"^[^\x00-\x20\x7f-][^\x00-\x20\x7f]*$(?!\n)", "TerraformModule of one machine: a directory (./infra/h100), git::https://…?ref=COMMIT, or a source of a registry."),
+        "module": text_schema(r"^[^\x00-\x20\x7f-][^\x00-\x20\x7f]*$(?!\n)", "Module of one machine: a directory (./infra/h100), git::https://…?ref=COMMIT, or a source of a registry."),
         "version": text_schema(r"^[0-9][0-9A-Za-z.+-]*$(?!\n)", "Version of a module from a registry."),
-        "program": {"enum": ["tofu", "terraform"], "description": "TerraformProgram to run; default: tofu if it is installed, else terraform."},
+        "program": {"enum": ["tofu", "terraform"], "description": "Program to run; default: tofu if it is installed, else terraform."},
         "nodes": integer_schema("Number of machines.", default=1),
         "variables": {"type": "object", "propertyNames": names, "description": "Inputs of the module, by name."},
         "secrets": {"type": "object", "propertyNames": names, "additionalProperties": secret, "description": "Inputs of the module whose values are secrets: {NAME: {secret: SECRET}}. The module declares them as ephemeral."},

@@ -1,4 +1,4 @@
-"""Detect settled files and complete checkpoints. See DESIGN.md, "Checkpoints"."""
+"""Detect settled files and complete checkpoints. See DESIGN.md."""
 
 from __future__ import annotations
 
