@@ -18,6 +18,7 @@ from trainctl.errors import (
     SourceMismatch,
     SourceNotFound,
     StalePlan,
+    TrainctlError,
 )
 from trainctl.ledger.state import Intent, Lookup, RecordedResource, origin_of
 from trainctl.model.delivery import MirroringRecord
@@ -38,7 +39,7 @@ from trainctl.weights.lock import (
     version_from_lock,
 )
 from trainctl.weights.mirrors import SourceUpstream, is_remote, site_of
-from trainctl.weights.resolution import SourceRequest, resolve
+from trainctl.weights.resolution import SourceRequest, resolve, resolve_from_lock
 
 if TYPE_CHECKING:
     from trainctl.plugin_api.sources import SourceCredential
@@ -140,15 +141,18 @@ class WeightsHandler:
 
     def _resolve(self, step: ApplyStep) -> ResolvedSource:
         """Resolve the source at its planned revision, if upstream has revisions."""
-        directory = self._context.directory
+        directory, store = self._context.directory, self._mirror.store
         planned = lock_entry(step.weights_spec, directory) if step.weights_spec.pin else None
         request = SourceRequest(step.weights_spec, directory)
-        credential = credential_of(step.weights_spec, self._services.secrets)
+        try:
+            credential = credential_of(step.weights_spec, self._services.secrets)
+        except TrainctlError as error:
+            return resolve_from_lock(request, error, locked=planned, store=store).resolved
         uri = request.uri
         if planned is not None and not (uri.has_commits or uri.is_local):
             endpoint = source_for(uri.scheme).custom_endpoint(uri.text, credential)
             version = version_from_lock(uri.text, endpoint, planned)
-            mirrored = mirrored_version(self._mirror.store, version, planned)
+            mirrored = mirrored_version(store, version, planned)
             if mirrored is not None:
                 return mirrored
             planned = None  # the caller compares the current version with the plan's pin

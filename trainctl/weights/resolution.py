@@ -14,6 +14,7 @@ from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.listing import LFS_POINTER, UNKNOWN_SIZE, ResolvedSource, SourceFile
 from trainctl.base.retry import RetryFn, RetryPolicy, no_retry
 from trainctl.errors import (
+    SecretUnavailable,
     SourceDenied,
     SourceError,
     SourceInterrupted,
@@ -54,6 +55,7 @@ _UNAVAILABLE_ERRORS = (
     SourceDenied,
     SourceUnavailable,
     SourceInterrupted,
+    SecretUnavailable,
 )
 """Errors that tell nothing about the content upstream."""
 _FALLBACK_CODES = (
@@ -190,7 +192,9 @@ def resolve(
         if not uri.has_commits:  # a Hub itself tells LFS files from others
             open_file = partial(source.open, resolved, offset=0, credential=credential)
             _refuse_lfs_pointers(request, resolved.files, open_file, each)
-    except SourceError as error:
+    except (SourceError, SecretUnavailable) as error:
+        if not _is_unavailable(error):
+            raise
         return _resolve_locked(request, error, locked, fall_back, upgrade=upgrade)
     if locked is not None and not resolved.is_measured and locked.revision == resolved.revision:
         files = tuple(replace(file, size=locked.bytes) for file in resolved.files)
@@ -214,6 +218,26 @@ def resolve(
     )
 
 
+def resolve_from_lock(
+    request: SourceRequest,
+    error: TrainctlError,
+    *,
+    locked: LockEntry | None = None,
+    upgrade: bool = False,
+    store: MirrorStore | None = None,
+    open_source: Callable[[str], WeightSource] = source_for,
+) -> Resolution:
+    """Resolve without querying upstream because of ``error``."""
+    from trainctl.plugin_api.sources import SourceCredential
+
+    if not _is_unavailable(error):
+        raise error
+    uri, custom_endpoint = request.uri, request.weights.endpoint_url
+    anonymous = SourceCredential("", "nobody", custom_endpoint) if custom_endpoint else None
+    fall_back = partial(_fall_back, uri, open_source(uri.scheme), anonymous, store)
+    return _resolve_locked(request, error, locked, fall_back, upgrade=upgrade)
+
+
 def _fall_back(
     uri: SourceUri,
     source: WeightSource,
@@ -226,19 +250,21 @@ def _fall_back(
     return fall_back_to_locked(now, version, locked, store)
 
 
+def _is_unavailable(error: TrainctlError) -> bool:
+    is_other = isinstance(error, SourceError) and error.code in _FALLBACK_CODES
+    return is_other or isinstance(error, _UNAVAILABLE_ERRORS)
+
+
 def _resolve_locked(
     request: SourceRequest,
-    error: SourceError,
+    error: TrainctlError,
     locked: LockEntry | None,
     fall_back: Callable[[TrainctlError, LockEntry], tuple[ResolvedSource, Diagnostic]],
     *,
     upgrade: bool,
 ) -> Resolution:
     """Return the locked version with a warning, or raise ``error``."""
-    is_temporary = isinstance(error, _UNAVAILABLE_ERRORS) or error.code in _FALLBACK_CODES
-    if not is_temporary or error.code in _SECRET_CODES:
-        raise error
-    if locked is None or upgrade or request.uri.is_local:
+    if locked is None or upgrade or request.uri.is_local or error.code in _SECRET_CODES:
         raise error
     if request.weights.sha256 not in (None, locked.revision.removeprefix("sha256:")):
         raise error  # the manifest declares another file

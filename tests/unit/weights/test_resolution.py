@@ -5,6 +5,7 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ from tests.support.servers.hub import serve
 from tests.support.storage.mirrors import MemorySource, immediate_retry, ingest, mirror_at
 from trainctl import errors
 from trainctl.base.listing import ResolvedSource
-from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
+from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound, TrainctlError
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.single_flight import SingleFlight
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.hf import HubSource
 from trainctl.store.store import MirrorStore
-from trainctl.weights.resolution import Resolution, SourceRequest, resolve
+from trainctl.weights.resolution import Resolution, SourceRequest, resolve, resolve_from_lock
 
 FILES = {"a.json": b"{}", "w.bin": b"0123"}
 
@@ -106,6 +107,15 @@ class Locked:
             open_source=lambda scheme: self.source,
         )
 
+    def without_credential(self, error: TrainctlError, **options: Any) -> Resolution:
+        """Resolve the source although its credential is missing."""
+        return resolve_from_lock(
+            self.request,
+            error,
+            **{"locked": self.first.entry, "upgrade": False, "store": self.store, **options},
+            open_source=lambda scheme: self.source,
+        )
+
     def assert_kept(self, resolution: Resolution) -> Diagnostic:
         """The locked version is used, with the one warning that is returned."""
         entry = self.first.entry
@@ -157,12 +167,15 @@ def test_an_emptied_bucket_is_read_from_the_mirror(locked: Locked) -> None:
 def test_locked_weights_in_the_mirror_need_no_upstream(
     locked: Locked, request: pytest.FixtureRequest, case: dict[str, Any]
 ) -> None:
-    """But an error that its user must repair is reported."""
+    """Nor a credential; but an error that its user must repair is reported."""
     kind = getattr(errors, case["error"])
     options = {"code": case["code"]} if "code" in case else {}
     error = kind(request.node.callspec.id, **options)
     again = locked.again
-    locked.source = FailingSource(error)
+    if case.get("of") == "credential":
+        again = partial(locked.without_credential, error)
+    else:
+        locked.source = FailingSource(error)
     refused = pytest.raises(kind, match=re.escape(error.summary))
     with refused as lost:
         again()
@@ -174,7 +187,7 @@ def test_locked_weights_in_the_mirror_need_no_upstream(
     else:
         with refused:
             again()
-    if case["uses_mirror"]:
+    if case["uses_mirror"] and "of" not in case:
         assert "The mirror doesn't contain the locked version." in lost.value.detail
     for changed in ({"locked": None}, {"upgrade": True}):
         with refused:

@@ -336,17 +336,25 @@ def _resolve(
 ) -> _ResolvedWeights | TrainctlError:
     from trainctl.resources.weights import credential_of
     from trainctl.weights.mirrors import is_remote
-    from trainctl.weights.resolution import resolve
+    from trainctl.weights.resolution import resolve, resolve_from_lock
 
+    store = workspace.mirror.store
     try:
-        credential = credential_of(query.resource.weights_spec, workspace.secrets)
+        try:
+            credential = credential_of(query.resource.weights_spec, workspace.secrets)
+        except TrainctlError as failure:  # the mirror may have the locked version
+            locked = resolve_from_lock(
+                query.request, failure, locked=query.locked, upgrade=upgrade, store=store,
+                open_source=open_source,
+            )  # fmt: skip
+            return _ResolvedWeights(locked, lambda file: True)
         with explaining_denials(credential):
             resolution = resolve(
                 query.request,
                 credential,
                 locked=query.locked,
                 upgrade=upgrade,
-                store=workspace.mirror.store,
+                store=store,
                 retry=workspace.retry,
                 open_source=open_source,
                 once=once,
