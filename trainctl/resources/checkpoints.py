@@ -60,7 +60,7 @@ class CheckpointClient:
 
         Complete checkpoints have their manifest; ``brief`` has file counts instead of files.
         Raise NodeUnreachable if the checkpoints of a rank (or of the rank ``of``) are unknown:
-        its node is unreachable, and no bucket has them.
+        its node is unreachable, and neither a bucket nor another rank's node has them.
         """
         rows, errors = self._collect(brief=brief)
         for rank, error in errors.items():
@@ -102,9 +102,16 @@ class CheckpointClient:
             response = responses.get(rank.rank)
             if response is not None:
                 rank_rows = self._rows_of_rank(rank, response)
-            else:
-                error, rank_rows = errors[rank.rank], []
-                if isinstance(error, NodeUnreachable) and not self.in_bucket:
+            else:  # what nodes of other ranks see in its store
+                visible = {
+                    str(manifest["name"]): manifest
+                    for other in responses.values()
+                    for manifest in other["complete"]
+                    if manifest["rank"] == rank.rank
+                }
+                rank_rows = [self._row(manifest, None, None) for manifest in visible.values()]
+                error = errors[rank.rank]
+                if isinstance(error, NodeUnreachable) and not self.in_bucket and not rank_rows:
                     unknown[rank.rank] = error
             rows += [row for row in rank_rows if (row["rank"], row["name"]) not in uploaded]
         # All ranks of a checkpoint have the state of an incomplete rank, if any.
@@ -147,7 +154,10 @@ class CheckpointClient:
         objects: Sequence[protocol.CheckpointObjectRange],
         on_bytes: Callable[[bytes], None],
     ) -> None:
-        """Pass the bytes of objects to a callback, one object after another."""
+        """Pass the bytes of objects to a callback, one object after another.
+
+        A directory is read through another rank's node if that of the rank is unreachable.
+        """
         from trainctl.base.protocol import training as protocol
 
         if self.in_bucket:
@@ -155,11 +165,27 @@ class CheckpointClient:
                 for item in objects:
                     run_store.store.read(item["key"], item["offset"], on_bytes)
             return
-        agent, node = self._control.node_of_rank(self.run, rank)
-        request = protocol.ReadObjectsRequest(
-            data=node.data, prefix=self.prefix, place=self.place, objects=[*objects]
-        )
-        agent.read(protocol.READ_OBJECTS, request, on_bytes)
+        received = False
+
+        def take(data: bytes) -> None:
+            nonlocal received
+            received = True
+            on_bytes(data)
+
+        others = [other.rank for other in self.run.ranks if other.rank != rank]
+        remaining = [rank, *(others if self.place["url"] else ())]
+        while remaining:
+            try:
+                agent, node = self._control.node_of_rank(self.run, remaining.pop(0))
+                request = protocol.ReadObjectsRequest(
+                    data=node.data, prefix=self.prefix, place=self.place, objects=[*objects]
+                )
+                agent.read(protocol.READ_OBJECTS, request, take)
+            except (NodeUnreachable, UnknownOnNode):
+                if received or not remaining:
+                    raise
+            else:
+                return
 
     @contextmanager
     def leased(self, rank: int, name: str) -> Iterator[None]:

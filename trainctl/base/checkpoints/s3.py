@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from contextlib import AbstractContextManager
+from email.utils import parsedate_to_datetime
 from typing import (
     Any,
     BinaryIO,
@@ -52,6 +53,7 @@ _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 _NO_RATE_LIMIT = RateLimiter()
 _NO_HEADERS: Mapping[str, str] = {}
 T = TypeVar("T")
+_CLOCK_SKEW_CODE = "RequestTimeTooSkewed"
 PATH_STYLE_REFUSED = compile_lazily(
     rb"<Code>(PathStyle|SecondLevelDomain|InvalidPathAccess)|virtual.host", re.IGNORECASE
 )
@@ -86,6 +88,7 @@ class S3Client:
             read_timeout=_SILENCE_SECONDS, connect_seconds=_CONNECT_SECONDS, proxies=False
         )
         self._ended = threading.Event()
+        self._skew = 0.0
         self._virtual = False
 
     def request(
@@ -143,7 +146,9 @@ class S3Client:
         url = f"{self._scheme()}://{target.host}{sigv4.quote_path(target.path)}"
         if self._credential is None:
             return url
-        query = sigv4.presigned_query(target, self._credential, self._region, seconds, time.time())
+        query = sigv4.presigned_query(
+            target, self._credential, self._region, seconds, time.time() + self._skew
+        )
         return f"{url}?{query}"
 
     def _target(self, method: str, key: str, query: sigv4.Query) -> sigv4.RequestTarget:
@@ -196,7 +201,7 @@ class S3Client:
         target = self._addressed(target)
         headers: Dict[str, str] = {"content-length": str(len(body)), **extra}
         if self._credential is not None:
-            now = time.time()
+            now = time.time() + self._skew
             headers.update(
                 sigv4.signed_headers(target, self._credential, self._region, digest, now)
             )
@@ -226,6 +231,9 @@ class S3Client:
         if status in (301, 307, 400) and region and region != self._region:
             self._region = region
             raise SourceUnavailable(f"the bucket is in {region}")
+        if code == _CLOCK_SKEW_CODE and headers.get("date"):
+            self._skew = parsedate_to_datetime(headers["date"]).timestamp() - time.time()
+            raise SourceUnavailable(code)
         if status in _TRANSIENT_STATUSES:
             raise SourceUnavailable(code, retry_after=retry_after(headers))
         message = element_text(body, "Message")
