@@ -162,13 +162,16 @@ _COMPLETE = compile_lazily(
     | (?<!\$)'[^']*'
     | "(?: [^"\\`$] | \\. | \$(?![({])
         | \$\{[^{}'"`$\\]*\}
+        | \$\(\([^()'"`\\#{}<]*\)\)
         | \$\( (?: [^()'"`\\#{}<] | "[^()'"`\\#{}<]*" )* \) )*"
     | \$\{[^{}'"`$\\]*\}
+    | \$\(\([^()'"`\\#{}<]*\)\)
+    | `[^()'"`\\#{}<$]*`
     | (?:^|(?<=[ \t\n;&|()<>]))\#[^\n]*\n
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""Complete parts of a command: escapes, quoted text, ``${…}`` and comments."""
+"""Complete parts of a command: escapes, quoted text, ``${…}``, simple ``$((…))`` and backquotes, comments."""
 _SPLIT = compile_lazily(r"\$\\\n|\\[ \t\n;&|()<>]\#")
 _CASE = compile_lazily(r"\bcase\b.*\$\(|\$\(.*\bcase\b", re.DOTALL)
 _REFUSED = {

@@ -45,6 +45,7 @@ PLACES = [
     'x="a\\"b"; printf %s ${{ var.x }}',
     "echo don\\'t >/dev/null; printf %s ${{ var.x }}",
     "echo 'a$' >/dev/null; printf %s ${{ var.x }}",
+    'echo $((1 + 2)) "$((3))" `date` >/dev/null; printf %s ${{ var.x }}',
 ]
 
 
