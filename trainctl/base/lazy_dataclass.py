@@ -49,18 +49,19 @@ class LazyField:
 
 
 class _Compiled:
-    """A member that is made when it is first looked up; one object serves all classes."""
+    """A member that is made when it is first looked up, also by several threads at once."""
 
-    def __init__(self, name: str) -> None:
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._class = owner
         self._name = name
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        cls = next(base for base in owner.__mro__ if vars(base).get(self._name) is self)
-        if self._name in _DESCRIPTION:
-            _describe(cls)
-        else:
-            setattr(cls, self._name, _compile(cls, self._name))
-        member = vars(cls)[self._name]
+        if vars(self._class)[self._name] is self:
+            if self._name in _DESCRIPTION:
+                _describe(self._class)
+            else:
+                setattr(self._class, self._name, _compile(self._class, self._name))
+        member = vars(self._class)[self._name]
         return member.__get__(instance, owner) if hasattr(member, "__get__") else member
 
 
@@ -134,10 +135,6 @@ def _is_frozen(cls: type) -> bool:
     return frozen
 
 
-_ALWAYS = {name: _Compiled(name) for name in ("__init__", "__repr__", *_DESCRIPTION)}
-_EQ, _HASH = _Compiled("__eq__"), _Compiled("__hash__")
-
-
 def _lazy_dataclass(cls: Optional[type] = None, **options: bool) -> Any:
     if cls is None:
         return lambda cls: _lazy_dataclass(cls, **options)
@@ -147,13 +144,14 @@ def _lazy_dataclass(cls: Optional[type] = None, **options: bool) -> Any:
         inherited.update(vars(base)[_SPEC][0] if _SPEC in vars(base) else {})
     own = _own_fields(namespace, options.get("kw_only", False))
     frozen = options.get("frozen", False)
-    members: Dict[str, Any] = dict(_ALWAYS)
+    members: Dict[str, Any] = {"__init__": _Compiled(), "__repr__": _Compiled()}
+    members.update({name: _Compiled() for name in _DESCRIPTION})
     if options.get("eq", True):
         if "__eq__" in namespace and namespace["__hash__"] is None:
             del namespace["__hash__"]  # Python has set it, not the class
-        members.update(__eq__=_EQ, __hash__=_HASH if frozen else None)
+        members.update(__eq__=_Compiled(), __hash__=_Compiled() if frozen else None)
     if options.get("order"):
-        members.update({name: _Compiled(name) for name in _ORDER})
+        members.update({name: _Compiled() for name in _ORDER})
     if frozen:
         members.update(__setattr__=_set, __delattr__=_delete)
     if options.get("slots"):

@@ -14,6 +14,7 @@ import pytest
 
 from trainctl.base import lazy_dataclass
 from trainctl.base.lazy_dataclass import dataclass as lazy
+from trainctl.base.parallel import each
 
 NOTHING = object()
 
@@ -169,3 +170,25 @@ print(*compiled, type(vars(Lazy)["__init__"]).__name__, Lazy(1) == Lazy(1), "dat
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["_Compiled", "function", "True", "False"]
+
+
+def test_threads_that_use_a_class_first_at_once_find_the_same_methods() -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(200):
+
+            @lazy(frozen=True, slots=True)
+            class Pair:
+                first: int
+                second: str = ""
+
+            def use(number: int, pair: type[Any] = Pair) -> str:
+                return f"{pair(number)!r} {hash(pair(1)) == hash(pair(1))} {pair(1) == pair(1)}"
+
+            shown = each(use, range(4), 4)
+            assert [text.partition(".Pair")[2] for text in shown] == [
+                f"(first={n}, second='') True True" for n in range(4)
+            ]
+    finally:
+        sys.setswitchinterval(interval)
