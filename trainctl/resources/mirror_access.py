@@ -61,10 +61,11 @@ class MirrorAccess(Protocol):
 
 def mirror_access(agents: Agents, mirror: Mirror, register: Register) -> MirrorAccess:
     """Return how nodes read a mirror."""
-    from trainctl.resources.host_mirror import HostMirror
+    if mirror.on_a_host:
+        from trainctl.resources.host_mirror import HostMirror  # slow to import
 
-    if isinstance(mirror, HostMirror):
-        return HostMirrorAccess(agents, mirror, register)
+        if isinstance(mirror, HostMirror):
+            return HostMirrorAccess(agents, mirror, register)
     objects = mirror.store.objects
     if isinstance(objects, DirectoryObjects):
         return DirectoryMirrorAccess(agents, str(objects.root), register)
