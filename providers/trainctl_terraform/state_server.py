@@ -82,7 +82,7 @@ class NodeStateDocument:
         self._records.delete([self._state, self.lock_key])
 
     def holder(self) -> tuple[dict[str, Any], bool | None] | None:
-        """Return who holds the lock, and whether that process is dead; None: unknown."""
+        """Return the lock's document and whether its process is dead, None if unknown; None if it is free."""
         data = self._records.get(self.lock_key)
         if data is None:
             return None
@@ -90,7 +90,7 @@ class NodeStateDocument:
         return document, is_dead(Process(**document["process"]))
 
     def lock(self, info: bytes) -> bytes | None:
-        """Take the lock for the program that runs; return who else has it."""
+        """Take the lock for the program that runs; if another has it, return that one's info."""
         process = (self.process or describe_process())._asdict()
         document = {"host": os.uname().nodename, "process": process, "info": json.loads(info)}
         if self._records.put_if_absent(self.lock_key, json.dumps(document).encode()):

@@ -18,7 +18,7 @@ from typing import (
     Optional,
     Tuple,
     TypeVar,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
