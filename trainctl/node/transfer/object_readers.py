@@ -189,14 +189,14 @@ class MirrorReader:
 
         self._retry_attempts(attempt)
 
-    def read_small(self, sizes: Mapping[str, int]) -> Dict[str, bytearray]:
+    def read_small(self, sizes: Mapping[str, int]) -> Dict[str, memoryview]:
         """Read small blobs by digest, with one request for those that are close in a pack."""
-        blobs = {sha256: bytearray() for sha256, size in sizes.items() if not size}
+        blobs = {sha256: memoryview(b"") for sha256, size in sizes.items() if not size}
         ranges = [self._locator.locate_blob(sha256, size) for sha256, size in sizes.items() if size]
         for run in coalesce(ranges):
             start = run[0].offset
-            data = bytearray(max(item.end for item in run) - start)
-            self.read(run[0].key, memoryview(data), offset=start)
+            data = memoryview(bytearray(max(item.end for item in run) - start))
+            self.read(run[0].key, data, offset=start)
             for item in run:
                 blobs[item.sha256] = data[item.offset - start : item.end - start]
         return blobs
