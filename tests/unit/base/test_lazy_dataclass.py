@@ -119,6 +119,13 @@ class Named(Base):
     fourth: int
 
 
+@lazy(frozen=True)
+class Unslotted(Base):
+    """Has slots for the fields of its base, and a dictionary for its own."""
+
+    fifth: str = "e"
+
+
 class Plain(Base):
     """Isn't a dataclass itself."""
 
@@ -129,6 +136,8 @@ def test_fields_are_inherited() -> None:
     assert dataclasses.astuple(Derived(1)) == (1, 4, 3)
     assert dataclasses.astuple(Base(1)) == (1, 2)
     assert dataclasses.astuple(Named(1, fourth=4)) == (1, 2, 4)
+    unslotted = Unslotted(1, fifth="f")
+    assert (dataclasses.astuple(unslotted), vars(unslotted)) == ((1, 2, "f"), {"fifth": "f"})
     assert Named.__match_args__ == ("first", "second")
     with pytest.raises(TypeError, match="positional arguments but 4 were given"):
         Named(1, 2, 4)  # type: ignore[call-arg]
