@@ -175,12 +175,16 @@ class Expander:
 
     def _node(self, node: ManifestNode, path: Path, scope: ExpressionScope) -> ManifestNode:
         if isinstance(node.value, dict):
-            entries = {
-                key: self._node(entry, (*path, key), scope) for key, entry in node.value.items()
-            }
-            if all(entries[key] is node.value[key] for key in entries):
-                return node
-            return mapping_node(entries, node.keys, node.where)
+            changed: dict[str, ManifestNode] = {}
+            for key, entry in node.value.items():
+                value = entry.value
+                if OPEN in value if isinstance(value, str) else isinstance(value, dict | list):
+                    expanded = self._node(entry, (*path, key), scope)
+                    if expanded is not entry:
+                        changed[key] = expanded
+            return (
+                mapping_node({**node.value, **changed}, node.keys, node.where) if changed else node
+            )
         if isinstance(node.value, list):
             items = [self._node(item, (*path, at), scope) for at, item in enumerate(node.value)]
             if all(new is old for new, old in zip(items, node.value, strict=True)):

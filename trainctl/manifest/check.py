@@ -24,7 +24,7 @@ from trainctl.manifest.tree import (
     to_plain,
     with_edits,
 )
-from trainctl.model.credentials import is_secret_key, looks_like_credential
+from trainctl.model.credentials import any_credential, is_secret_key, looks_like_credential
 from trainctl.model.diagnostics import Diagnostic, Position, did_you_mean, error
 from trainctl.model.specs.checks import NAME_ADVICE, OBJECT, OTHERS, TEXT, CheckedSection, key_of
 from trainctl.model.specs.document import ORIGIN_KEYS, Manifest
@@ -355,7 +355,21 @@ _PLACEHOLDERS: Mapping[str, Callable[[Position], ManifestNode]] = {
 
 def credential_problems(root: ManifestNode) -> list[Diagnostic]:
     """Report literals that look like a credential."""
+    if not any_credential([*_texts(root)]):
+        return []
     return [_credential(root, path) for path in find_credentials(root)]
+
+
+def _texts(root: ManifestNode) -> Iterator[str]:
+    """Yield the keys and texts of a tree."""
+    if isinstance(root.value, str):
+        yield root.value
+    yield from root.entries
+    for below in (*root.entries.values(), *root.items):
+        if isinstance(below.value, str):
+            yield below.value
+        elif below.height > 1:
+            yield from _texts(below)
 
 
 def find_credentials(root: ManifestNode, path: Path = ()) -> Iterator[Path]:
@@ -365,10 +379,7 @@ def find_credentials(root: ManifestNode, path: Path = ()) -> Iterator[Path]:
     for key, entry in root.entries.items():
         if looks_like_credential(key):
             yield (*path, key)
-        if not isinstance(entry.value, str):
-            yield from find_credentials(entry, (*path, key))
-        elif looks_like_credential(entry.value):
-            yield (*path, key)
+        yield from find_credentials(entry, (*path, key))
     for index, item in enumerate(root.items):
         yield from find_credentials(item, (*path, index))
 

@@ -75,7 +75,9 @@ class _YamlTreeBuilder:
     def _node(self, event: Any, events: Iterator[Any], depth: int) -> ManifestNode:
         if depth > MAX_DEPTH:
             raise UnreadableManifest(too_deep_error(self._at(event)))
-        if isinstance(event, yaml.AliasEvent):
+        if isinstance(event, yaml.ScalarEvent):
+            node = self._scalar(event)
+        elif isinstance(event, yaml.AliasEvent):
             known = self._anchors.get(event.anchor or "")
             if known is None:
                 raise self._stop(
@@ -88,15 +90,6 @@ class _YamlTreeBuilder:
                 raise UnreadableManifest(too_deep_error(self._at(event)))
             self._count(known.size, event)
             return known
-        if isinstance(event, yaml.ScalarEvent):
-            where = self._at(event)
-            try:
-                node = scalar_node(self._value(event), where)
-            except ValueError as why:
-                advice = "Remove the tag." if event.style else "If you mean text, put it in quotes."
-                problem = error(str(why), advice, where=where, code="unsupported-value")
-                self._problems.append(problem)
-                node = scalar_node("", where)
         elif isinstance(event, yaml.SequenceStartEvent):
             self._check_tag(event, "seq")
             items = []
@@ -110,15 +103,28 @@ class _YamlTreeBuilder:
             self._anchors[event.anchor] = node
         return node
 
+    def _scalar(self, event: Any) -> ManifestNode:
+        where = self._at(event)
+        try:
+            return scalar_node(self._value(event), where)
+        except ValueError as why:
+            advice = "Remove the tag." if event.style else "If you mean text, put it in quotes."
+            problem = error(str(why), advice, where=where, code="unsupported-value")
+            self._problems.append(problem)
+            return scalar_node("", where)
+
     def _mapping(self, event: Any, events: Iterator[Any], depth: int) -> ManifestNode:
         self._check_tag(event, "map")
         entries: dict[str, ManifestNode] = {}
         keys: dict[str, Position] = {}
         merged: list[ManifestNode] = []
-        while not isinstance(key_event := next(events), yaml.MappingEndEvent):
-            where, key, merge = self._key(key_event)
+        for key_event in events:
+            if isinstance(key_event, yaml.MappingEndEvent):
+                break
+            key = self._key(key_event)
+            where = self._at(key_event)
             node = self._node(next(events), events, depth + 1)
-            if merge:
+            if key == _MERGE and key_event.implicit[0]:
                 merged += self._merged(node, key_event)
             elif key in entries:
                 self._problems.append(repeated_key_error(key, keys[key], where))
@@ -130,7 +136,7 @@ class _YamlTreeBuilder:
                     entries[key], keys[key] = node, base.key_position(key)
         return mapping_node(entries, keys, self._at(event))
 
-    def _key(self, event: Any) -> tuple[Position, str, bool]:
+    def _key(self, event: Any) -> str:
         if not isinstance(event, yaml.ScalarEvent):
             raise self._stop(
                 "a key must be text",
@@ -138,12 +144,12 @@ class _YamlTreeBuilder:
                 event,
                 code="unsupported-yaml",
             )
-        self._count(1 + len(event.value) // 100, event)
+        key: str = event.value
+        self._count(1 + len(key) // 100, event)
         try:
-            key = require_encodable(event.value)
+            return require_encodable(key)
         except ValueError as why:
             raise self._stop(str(why), "", event, code="unsupported-value") from None
-        return self._at(event), key, key == _MERGE and event.implicit[0]
 
     def _merged(self, node: ManifestNode, event: Any) -> list[ManifestNode]:
         bases = node.items or [node]
@@ -158,10 +164,9 @@ class _YamlTreeBuilder:
         return bases
 
     def _value(self, event: Any) -> Scalar:
-        tag = (event.tag or "").removeprefix(_CORE)
-        plain = event.implicit[0] and not event.tag
-        if plain:
+        if event.implicit[0] and not event.tag:
             return resolve_scalar(event.value)
+        tag = (event.tag or "").removeprefix(_CORE)
         if tag in ("", "!", "str"):
             return require_encodable(event.value)
         value = resolve_scalar(event.value) if tag in ("int", "float", "bool", "null") else ""

@@ -70,9 +70,8 @@ class ManifestNode:
 
 def scalar_node(value: Scalar, where: Position) -> ManifestNode:
     """Create a scalar."""
-    return ManifestNode(
-        value, where, _NO_KEYS, size=1 + (len(value) // 100 if isinstance(value, str) else 0)
-    )
+    size = 1 + len(value) // 100 if type(value) is str else 1
+    return ManifestNode(value, where, _NO_KEYS, size)
 
 
 def list_node(items: list[ManifestNode], where: Position) -> ManifestNode:
@@ -87,15 +86,21 @@ def mapping_node(
     entries: dict[str, ManifestNode], keys: Mapping[str, Position], where: Position
 ) -> ManifestNode:
     """Create a mapping."""
-    height = 1 + max((entry.height for entry in entries.values()), default=0)
-    size = 1 + sum(1 + entry.size for entry in entries.values())
-    return ManifestNode(entries, where, keys, size=size, height=height)
+    height, size = 0, 1 + len(entries)
+    for entry in entries.values():
+        size += entry.size
+        if entry.height > height:
+            height = entry.height
+    return ManifestNode(entries, where, keys, size, height + 1)
 
 
 def to_plain(node: ManifestNode) -> Any:
     """Return the values without positions; floats keep their spelling."""
     if isinstance(node.value, dict):
-        return {key: to_plain(entry) for key, entry in node.value.items()}
+        return {
+            key: to_plain(entry) if isinstance(entry.value, dict | list) else entry.value
+            for key, entry in node.value.items()
+        }
     if isinstance(node.value, list):
         return [to_plain(item) for item in node.value]
     return node.value
@@ -168,8 +173,12 @@ def _put(
         entries[step] = with_edits(entries.get(step, mapping_node({}, {}, parent.where)), rests)
 
 
-_NULL = frozenset({"", "~", "null", "Null", "NULL"})
-_BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_WORDS: Mapping[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_NUMBER_STARTS = frozenset("+-.0123456789")
 _INT = compile_lazily(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = compile_lazily(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE = compile_lazily(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
@@ -179,10 +188,10 @@ _MAX_DIGITS = 400
 
 def resolve_scalar(text: str) -> Scalar:
     """Convert an unquoted word to its value; raise ValueError if invalid."""
-    if text in _NULL:
-        return None
-    if text in _BOOL:
-        return _BOOL[text]
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in _NUMBER_STARTS:
+        return require_encodable(text)
     if _INT.fullmatch(text):
         return _integer(text)
     if _FLOAT.fullmatch(text):
@@ -204,7 +213,7 @@ def parse_finite(text: str) -> SourceFloat:
 
 def require_encodable(text: str) -> str:
     """Return the text; raise ValueError if it contains NUL or lone surrogates."""
-    if _UNENCODABLE.search(text):
+    if not text.isprintable() and _UNENCODABLE.search(text):
         raise ValueError("text can't contain NUL or lone surrogates")
     return text
 

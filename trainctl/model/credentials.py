@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from urllib.parse import parse_qsl, urlsplit
 
 from trainctl.base.lazy_dataclass import replace
@@ -22,6 +23,11 @@ _TOKEN = compile_lazily(
     r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\."
     r")|-----BEGIN "
 )
+_STARTS = (
+    *("hf_", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-"),
+    *("sk-", "xox", "AIza", "eyJ", "-----BEGIN "),
+)
+"""Each token has one of these texts, which are found faster than the pattern."""
 _WHOLE_TOKEN = compile_lazily(rf"(?s:-----BEGIN .*)|(?:{_TOKEN.pattern})[A-Za-z0-9_.-]*")
 HIDDEN = "(not shown)"
 """Replacement of a credential."""
@@ -53,6 +59,14 @@ _SECRET_KEY = compile_lazily(
 def looks_like_credential(text: str) -> bool:
     """Whether the text contains a token or private key, or is a URL with a credential."""
     return _TOKEN.search(text) is not None or url_has_credential(text)
+
+
+def any_credential(texts: Sequence[str]) -> bool:
+    """Whether any of many texts looks like a credential; no pattern matches across a line end."""
+    joined = "\n".join(texts)
+    has_token = any(start in joined for start in _STARTS) and _TOKEN.search(joined) is not None
+    may_have_url = "@" in joined or "?" in joined
+    return has_token or (may_have_url and any(map(url_has_credential, texts)))
 
 
 def mask_credentials(problem: Diagnostic) -> Diagnostic:
