@@ -11,18 +11,15 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from trainctl.base.json import JsonObject
-from trainctl.base.parallel import each
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.machines import ListsMachines, Machine, Offer, OffersMachines
 from trainctl.plugin_api.provider import (
     Capabilities,
     ClusterSettings,
-    Confirm,
     Node,
     Provider,
     ResourceStatus,
     SettingsProblem,
-    Transport,
 )
 from trainctl_aws.account import (
     CLUSTER,
@@ -47,11 +44,9 @@ from trainctl_aws.launch import InstanceLauncher, LaunchRecord, find_by_key
 from trainctl_aws.offers import NO_FACTS, make_offers, survey_market
 from trainctl_aws.request import MachineRequest
 from trainctl_aws.settings import AwsSettings, find_problems, read_settings, schema
-from trainctl_ssh.keys import locate_with_own_key
-from trainctl_ssh.machines import SshMachines, await_boot
+from trainctl_ssh.machines import SshMachines
 from trainctl_ssh.user_data import shutdown_command
 
-_PARALLELISM = 16
 _SURVEY_SECONDS = 3.0
 _OFFERS_TTL_SECONDS = 60.0
 _FIXED = (
@@ -60,7 +55,7 @@ _FIXED = (
 )  # fmt: skip
 
 
-class AwsProvider:
+class AwsProvider(SshMachines):
     """Nodes on EC2 instances, reached over ssh with a key of the cluster."""
 
     name = "aws"
@@ -69,17 +64,14 @@ class AwsProvider:
     )
 
     def __init__(self) -> None:
-        self._machines = SshMachines(self.name)
+        super().__init__()
         self._lock = threading.Lock()
         self._accounts: dict[str, AwsAccount] = {}
         self._launches: Counter[tuple[str, str]] = Counter()
         self._offers: dict[AwsSettings, tuple[float, list[Offer]]] = {}
 
-    def set_confirm(self, confirm: Confirm) -> None:
-        self._machines.ssh.set_confirm(confirm)
-
     def close(self) -> None:
-        self._machines.ssh.close()
+        super().close()
         with self._lock:
             accounts, self._accounts = self._accounts, {}
         for account in accounts.values():
@@ -129,7 +121,7 @@ class AwsProvider:
         found = find_instances(self._account(settings.region), tag_filters(key=node.key))
         if not node.key or not found:
             raise NodeUnreachable(f"{node.id} does not exist")
-        return self._located(node_of(settings, found[0]))
+        return self.log_in(node_of(settings, found[0]))
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """Returns when the machine has booted."""
@@ -140,22 +132,21 @@ class AwsProvider:
             request = MachineRequest(account, cluster, settings, os.environ, name, key)
             with self._deleting_unused(account, cluster):
                 found = [InstanceLauncher(request).launch(self.offers(cluster))]
-        return self._await_boot(account, cluster, found[0]["InstanceId"])
+        return self._booted(account, cluster, found[0]["InstanceId"])
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
         """Paths are empty if the machine doesn't respond."""
         settings = read_settings(cluster)
         account = self._account(settings.region)
         instance = find_by_key(account, key, LaunchRecord(os.environ, key))
-        return None if instance is None else self._try_to_locate(settings, instance)
+        return None if instance is None else self.try_to_log_in(node_of(settings, instance))
 
     def list(self, cluster: ClusterSettings) -> Sequence[Node]:
         settings = read_settings(cluster)
         lineage = {"lineage": cluster.lineage} if cluster.lineage else {}
         filters = tag_filters(cluster=cluster.name, **lineage)
         found = find_instances(self._account(settings.region), filters)
-        nodes = each(lambda item: self._try_to_locate(settings, item), found, _PARALLELISM)
-        return sorted(nodes, key=lambda node: node.name)
+        return self.list_nodes(node_of(settings, item) for item in found)
 
     def read(self, node: Node) -> ResourceStatus:
         name = node.details.get("instance")
@@ -206,9 +197,6 @@ class AwsProvider:
         account = self._account(machine.details["region"])
         delete_instance(account, machine.id, machine.cluster, machine.lineage)
 
-    def transport(self, node: Node) -> Transport:
-        return self._machines.transport(node)
-
     def _account(self, region: str) -> AwsAccount:
         with self._lock:
             if region not in self._accounts:
@@ -233,10 +221,10 @@ class AwsProvider:
                 with suppress(NodeError):
                     delete_unused(account, *owner)
 
-    def _await_boot(self, account: AwsAccount, cluster: ClusterSettings, instance_id: str) -> Node:
+    def _booted(self, account: AwsAccount, cluster: ClusterSettings, instance_id: str) -> Node:
         settings = read_settings(cluster)
 
-        def look() -> Instance:
+        def look() -> tuple[Node, str]:
             found = find_instances(account, id_filters(instance_id))
             if found and state_of(found[0]).startswith("stop"):
                 raise NodeUnreachable(
@@ -251,34 +239,21 @@ class AwsProvider:
                     f"{instance_id} has ended while booting",
                     f"{reason.get('Code', '')}: {reason.get('Message', '')}" if reason else "",
                 )
-            return found[0]
+            return node_of(settings, found[0]), tags_of(found[0]).get(NEXT_HOST_KEY, "")
 
-        def locate(instance: Instance) -> Node:
-            def tag(name: str, value: str) -> None:
-                tags = tag_list({f"trainctl:{name}": value})
-                account.ec2("create_tags", Resources=[instance_id], Tags=tags)
+        def tag(name: str, value: str) -> None:
+            tags = tag_list({f"trainctl:{name}": value})
+            account.ec2("create_tags", Resources=[instance_id], Tags=tags)
 
-            following = tags_of(instance).get(NEXT_HOST_KEY, "")
-            node = node_of(settings, instance)
-            return locate_with_own_key(node, following, self._located, self.transport, tag)
-
-        return await_boot(cluster, settings.boot_timeout, look, locate)
-
-    def _try_to_locate(self, settings: AwsSettings, instance: Instance) -> Node:
-        node = node_of(settings, instance)
-        try:
-            return self._located(node) if state_of(instance) == "running" else node
-        except NodeUnreachable:
-            return node
-
-    def _located(self, node: Node) -> Node:
-        return self._machines.locate(node, node.details["instance"])
+        return self.await_boot(cluster, look, tag)
 
 
 def node_of(settings: AwsSettings, instance: Instance) -> Node:
     """Return the node of an instance, without the paths on it."""
     tags = tags_of(instance)
     address = instance.get("PublicIpAddress" if settings.public else "PrivateIpAddress") or ""
+    if state_of(instance) != "running":
+        address = ""  # there is no one to log in to
     details: dict[str, Any] = {
         "region": settings.region,
         "node": tags.get(NODE, ""),

@@ -1,32 +1,34 @@
-"""A module as the program sees it: the root module that calls it, working directories, plans of one node."""
+"""A module as the program sees it: the root module that calls it, working directories, plans of a node."""
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import IO, Any
 
 from trainctl.base.filesystem.files import make_directory, write_atomic
+from trainctl.base.json import digest
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.system.processes import describe_process
-from trainctl.errors import NodeError, NodeUnreachable, UserInterrupt
+from trainctl.errors import NodeUnreachable, StalePlan, TrainctlError, UserInterrupt
+from trainctl.plugin_api.machines import MachinePlan
 from trainctl.plugin_api.project import ProjectAccess
-from trainctl_terraform.program import TerraformProgram, memory_file, read_memory
-from trainctl_terraform.settings import OWN_INPUTS, TerraformSettings
-from trainctl_terraform.state_server import NodeStateDocument, StateServer
+from trainctl.plugin_api.provider import Node
+from trainctl_terraform.program import find_program, memory_file, run_outliving, run_program
+from trainctl_terraform.settings import OWN_INPUTS, TerraformSettings, node_facts
+from trainctl_terraform.states import NodeState, serve
 
 LOCK_FILE = ".terraform.lock.hcl"
 _UNSAVED = "errored.tfstate"
 """File that the program leaves in its directory if it can't send a state."""
-_SECRET = "secret_"  # noqa: S105 (a prefix of names)
 
 
 def root_module(settings: TerraformSettings, source: str) -> dict[str, Any]:
@@ -34,126 +36,67 @@ def root_module(settings: TerraformSettings, source: str) -> dict[str, Any]:
 
     Secrets are ephemeral variables, which the program writes neither to plans nor to states.
     """
-    inputs = {name: f"${{var.{name}}}" for name in OWN_INPUTS}
-    secrets = {name: f"${{var.{_SECRET}{name}}}" for name in settings.secrets}
-    variables: dict[str, Any] = {name: {"type": "string"} for name in OWN_INPUTS}
-    for name in settings.secrets:
-        variables[_SECRET + name] = {"type": "string", "sensitive": True, "ephemeral": True}
-    more: dict[str, Any] = {"version": settings.version} if settings.version else {}
-    if settings.max_lifetime is not None:
-        more["max_lifetime"] = int(settings.max_lifetime)
-    call = {"source": source, **more, **_literal(settings.variables), **inputs, **secrets}
+    secret = {"type": "string", "sensitive": True, "ephemeral": True}
+    names = [*OWN_INPUTS, *settings.variables, *settings.secrets]
+    names += [] if settings.max_lifetime is None else ["max_lifetime"]
+    version = {"version": settings.version} if settings.version else {}
+    inputs = {name: f"${{var.{name}}}" for name in names}
     return {
         "terraform": {"backend": {"http": {}}},
-        "variable": variables,
-        "module": {"node": call},
+        "variable": {name: secret if name in settings.secrets else {} for name in names},
+        "module": {"node": {**inputs, "source": source, **version}},
         "output": {"node": {"value": "${module.node.node}"}},
     }
 
 
-def _literal(value: Any) -> Any:
-    """Escape what would be templates in strings."""
-    if isinstance(value, str):
-        return value.replace("${", "$${").replace("%{", "%%{")
-    if isinstance(value, Mapping):
-        return {name: _literal(member) for name, member in value.items()}
-    return [_literal(member) for member in value] if isinstance(value, Sequence) else value
-
-
 class TerraformModule:
-    """A module with its settings. Working directories are below ``base``, two levels deep."""
+    """A module with its settings, whose providers are installed; NodeError if that fails.
+
+    ``directory`` has what init installs; ``digest`` covers the files of the module and of those that it calls.
+    """
 
     def __init__(
-        self,
-        program: TerraformProgram,
-        settings: TerraformSettings,
-        project: ProjectAccess,
-        base: Path,
+        self, settings: TerraformSettings, project: ProjectAccess, base: Path, state: NodeState
     ) -> None:
-        self.program, self.settings = program, settings
-        self._project, self._base = project, base
-        text = f"{settings.module} {settings.version} {program} {project.directory.resolve()}"
-        name = hashlib.sha256(text.encode()).hexdigest()[:24]
-        self._shared = base.resolve() / "modules" / name
-        self._local = (project.directory / settings.module).resolve()
+        self.settings, self.program = settings, find_program(settings.program)
+        place = (project.directory / settings.module).resolve()
+        name = f"{settings.module} {settings.version} {self.program} {place}"
+        self.directory = base.resolve() / "modules" / hashlib.sha256(name.encode()).hexdigest()[:24]
         # Relative paths are used in place; the directories of nodes are as deep as this one.
-        source = os.path.relpath(self._local, self._shared)
-        is_local = settings.is_local
-        self._root = json.dumps(root_module(settings, source if is_local else settings.module))
-
-    def initialise(self, state: NodeStateDocument, cancelled: Event) -> None:
-        """Install the module and its providers, those of its lock file if it has one; NodeError if that fails."""
-        make_directory(self._shared)
-        with (self._base / "init.lock").open("w") as lock:  # plugin caches need one init at a time
+        relative = os.path.relpath(place, self.directory)
+        root = root_module(settings, relative if settings.is_local else settings.module)
+        self.root = json.dumps(root).encode()
+        secrets = settings.secrets.items()
+        self.environment = {f"TF_VAR_{name}": project.secret(each) for name, each in secrets}
+        self.environment["TF_DATA_DIR"] = str(self.directory / ".terraform")
+        make_directory(self.directory)
+        with (base / "init.lock").open("w") as lock:  # plugin caches need one init at a time
             fcntl.flock(lock, fcntl.LOCK_EX)
-            write_atomic(self._shared / "main.tf.json", self._root.encode())
-            options = []
-            if self.settings.is_local:
-                if not self._local.is_dir():
-                    raise NodeError(
-                        f"module {self.settings.module} not found",
-                        f"{self._local} is not a directory. Check out the commit that has it.",
-                        code="terraform-failed",
-                    )
-                if (self._local / LOCK_FILE).exists():
-                    shutil.copyfile(self._local / LOCK_FILE, self._shared / LOCK_FILE)
-                    options = ["-lockfile=readonly"]
-            with StateServer(state) as server:
-                self.run("init", options, self._shared, server.environment, cancelled)
-
-    @cached_property
-    def digest(self) -> str:
-        """Digest of the files of the module, of those that it calls, and of the lock file."""
-        installed = json.loads((self._shared / ".terraform/modules/modules.json").read_text())
-        digest = hashlib.sha256()
-        places = {each["Key"]: self._shared / each["Dir"] for each in installed["Modules"]}
-        for key, place in sorted(places.items()):
-            for path in _files(place) if key else ():
-                name = f"{key}/{path.relative_to(place)}"
-                digest.update(f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
-        if (self._shared / LOCK_FILE).exists():
-            digest.update((self._shared / LOCK_FILE).read_bytes())
-        return f"sha256:{digest.hexdigest()}"
-
-    def directory(self, id_: str) -> Path:
-        """Return the working directory of a node."""
-        directory = make_directory(self._base.resolve() / "nodes" / id_)
-        write_atomic(directory / "main.tf.json", self._root.encode())
-        if (self._shared / LOCK_FILE).exists():
-            shutil.copyfile(self._shared / LOCK_FILE, directory / LOCK_FILE)
-        return directory
-
-    def run(
-        self,
-        command: str,
-        args: Sequence[str],
-        directory: Path,
-        variables: Mapping[str, str],
-        cancelled: Event,
-        **more: Any,
-    ) -> bytes:
-        """Run a command in a working directory; see ``TerraformProgram``."""
-        own = ("TF_PLUGIN_CACHE_DIR", "TF_CLI_CONFIG_FILE")
-        files = [Path("~", name).expanduser() for name in (".terraformrc", ".tofurc")]
-        if not any(map(os.environ.get, own)) and not any(map(Path.exists, files)):
-            cache = make_directory(self._base / "plugins")
-            variables = {**variables, "TF_PLUGIN_CACHE_DIR": str(cache)}
-        environment = {**variables, "TF_DATA_DIR": str(self._shared / ".terraform")}
-        words = [command, "-no-color", *args]
-        return self.program.run(words, directory, environment, cancelled, **more)
-
-    def secrets(self) -> dict[str, str]:
-        """Return the values of secrets as variables of the environment."""
-        names = self.settings.secrets.items()
-        return {f"TF_VAR_{_SECRET}{name}": self._project.secret(of) for name, of in names}
+            write_atomic(self.directory / "main.tf.json", self.root)
+            command = [self.program, "init", "-no-color"]
+            if settings.is_local and (place / LOCK_FILE).exists():
+                shutil.copyfile(place / LOCK_FILE, self.directory / LOCK_FILE)
+                command.append("-lockfile=readonly")
+            with serve(state) as backend:
+                run_program(command, self.directory, {**self.environment, **backend}, Event())
+            self.digest = _digest_files(self.directory)
 
 
-def _files(directory: Path) -> Iterator[Path]:
-    """Yield the files of a module, sorted, without what the program writes there."""
-    for path in sorted(directory.rglob("*")):
-        parts = path.relative_to(directory).parts
-        if path.is_file() and not {".terraform", ".git"} & {*parts} and ".tfstate" not in path.name:
-            yield path
+def _digest_files(directory: Path) -> str:
+    """Return the digest of the modules that are installed in a directory, and of its lock file."""
+    installed = json.loads((directory / ".terraform/modules/modules.json").read_text())
+    found = hashlib.sha256()
+    places = {each["Key"]: directory / each["Dir"] for each in installed["Modules"] if each["Key"]}
+    for key, place in sorted(places.items()):
+        for path in sorted(place.rglob("*")):
+            parts = path.relative_to(place).parts
+            own = {".terraform", ".git"} & {*parts} or ".tfstate" in path.name
+            if path.is_file() and not own:
+                found.update(f"{key}/{'/'.join(parts)}\0{path.stat().st_size}\0".encode())
+                found.update(path.read_bytes())
+    if (directory / LOCK_FILE).exists():
+        found.update((directory / LOCK_FILE).read_bytes())
+    return found.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,76 +105,66 @@ class NodeModule:
 
     module: TerraformModule
     id: str
-    state: NodeStateDocument
+    state: NodeState
     inputs: Mapping[str, str]
-    cancelled: Event
+
+    @property
+    def directory(self) -> Path:
+        """The working directory of the node."""
+        return self.module.directory.parents[1] / "nodes" / self.id
 
     def plan(self, *options: str) -> tuple[bytes, dict[str, Any]]:
         """Return a plan as the program writes it, and as JSON. Takes no lock."""
-        with ExitStack() as stack:
-            descriptor, path = stack.enter_context(memory_file())
-            self._run(
-                stack, "plan", "-json", "-lock=false", f"-out={path}", *options, files=(descriptor,)
-            )
-            document = self._run(stack, "show", "-json", path, files=(descriptor,))
-            return read_memory(descriptor), json.loads(document)
+        with memory_file() as file:
+            path = f"/dev/fd/{file.fileno()}"
+            self.run(["plan", "-lock=false", f"-out={path}", *options], Event(), file)
+            document = self.run(["show", "-json", path], Event(), file)
+            file.seek(0)
+            return file.read(), json.loads(document)
 
-    def apply(self, plan: bytes | None = None, *, destroy: bool = False) -> None:
-        """Apply a plan, else what the module says; NodeError with what failed.
+    def apply(self, cancelled: Event, plan: bytes = b"", *, destroy: bool = False) -> None:
+        """Apply a plan, else what the module says, also if this process is killed; NodeError with what failed."""
+        self.recover(cancelled)
+        name = f"{Path(self.module.program).name} {'destroy' if destroy else 'apply'}"
+        run_outliving(_apply, self, plan, destroy, cancelled=cancelled, name=name)
 
-        Recovers first.
-        """
-        self.recover()
-        with ExitStack() as stack:
-            args = ["-json", *(["-destroy"] if destroy else ())]
-            files: tuple[int, ...] = ()
-            if plan is None:
-                args.append("-auto-approve")
-            else:
-                descriptor, path = stack.enter_context(memory_file(plan))
-                args, files = [*args, path], (descriptor,)
-            self._run(stack, "apply", *args, files=files)
+    def run(self, words: Sequence[str], cancelled: Event, plan: IO[bytes] | None = None) -> bytes:
+        """Run a command in the working directory of the node."""
+        make_directory(self.directory)
+        write_atomic(self.directory / "main.tf.json", self.module.root)
+        settings = self.module.settings
+        values = {**settings.variables, **self.inputs}
+        if settings.max_lifetime is not None:
+            values["max_lifetime"] = int(settings.max_lifetime)
+        write_atomic(self.directory / "terraform.tfvars.json", json.dumps(values).encode())
+        if (self.module.directory / LOCK_FILE).exists():
+            shutil.copyfile(self.module.directory / LOCK_FILE, self.directory / LOCK_FILE)
 
-    def _run(self, stack: ExitStack, command: str, *args: str, files: Sequence[int]) -> bytes:
-        server = stack.enter_context(StateServer(self.state))
-        variables = {f"TF_VAR_{name}": value for name, value in self.inputs.items()}
-        environment = {**variables, **self.module.secrets(), **server.environment}
-        directory = self.module.directory(self.id)
-        words = [*(["-input=false"] if command != "show" else ()), *args]
-        try:
-            return self.module.run(
-                command,
-                words,
-                directory,
-                environment,
-                self.cancelled,
-                files=files,
-                started=self._started,
-            )
-        except NodeError as error:
-            raise self.state.failure or error from None
-        finally:
-            if not self.state.failure:
-                (directory / _UNSAVED).unlink(missing_ok=True)
+        def started(pid: int) -> None:
+            self.state.processes = [describe_process(), describe_process(pid)]
 
-    def _started(self, pid: int) -> None:
-        self.state.process = describe_process(pid)
+        command = [self.module.program, words[0], "-no-color", *words[1:]]
+        with serve(self.state) as backend:
+            environment = {**self.module.environment, **backend}
+            try:
+                return run_program(
+                    command, self.directory, environment, cancelled, plan=plan, started=started
+                )
+            except TrainctlError as error:
+                raise self.state.failure or error from None
 
-    def recover(self) -> None:
-        """Wait for a program that a killed command left behind, and save the state that it could not send."""
-        while (holder := self.state.holder()) is not None:
-            document, dead = holder
-            if dead is None:
+    def recover(self, cancelled: Event) -> None:
+        """Wait for a program that a killed command left behind, and save a state that it could not send."""
+        while (holder := self.state.holder()) is not None and not holder[1]:
+            if holder[1] is None:
                 raise NodeUnreachable(
-                    f"{self.module.program.name} was interrupted on {document['host']} while it changed this node",
-                    f"Run the command there, which continues. If that machine is lost: look for what has the key {self.inputs['key']}, then delete {self.state.lock_key} next to the state.",
+                    f"{Path(self.module.program).name} changes this node on {holder[0]}",
+                    f"Wait until it has ended. If that machine is lost: look for what has the key {self.inputs['key']}, then delete {self.state.lock_key} next to the state.",
                     code="terraform-interrupted",
                 )
-            if dead:
-                break
-            if self.cancelled.wait(0.5):
+            if cancelled.wait(0.5):
                 raise UserInterrupt("stopped while waiting for another command")
-        unsaved = self.module.directory(self.id) / _UNSAVED
+        unsaved = self.directory / _UNSAVED
         if unsaved.exists():
             self.state.restore(unsaved.read_bytes())
             unsaved.unlink()
@@ -240,4 +173,93 @@ class NodeModule:
 
     def clean(self) -> None:
         """Delete the working directory."""
-        shutil.rmtree(self.module.directory(self.id), ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _apply(module: NodeModule, plan: bytes, destroy: bool, cancelled: Event) -> None:
+    with memory_file(plan) as file:
+        options = ["-destroy"] if destroy else []
+        options.append(f"/dev/fd/{file.fileno()}" if plan else "-auto-approve")
+        module.run(["apply", *options], cancelled, file)
+
+
+def plan_node(module: NodeModule, cluster: str, name: str, key: str, *options: str) -> MachinePlan:
+    """Run the program's ``plan``, reduced to what a review needs, and kept to be applied as it is."""
+    state = _hex_digest(module.state.read())
+    file, document = module.plan(*options)
+    planner = f"{Path(module.module.program).name} {document['terraform_version']}"
+    changes = tuple(_changes(document, module.inputs))
+    kept = {"plan": base64.b64encode(file).decode(), "made_for": _made_for(module), "state": state}
+    output = document.get("output_changes", {}).get("node", {}).get("after")  # known members
+    planned = Node(cluster, name, **node_facts(module.module.settings, output or {}))
+    covers = digest([planner, module.module.digest, changes])
+    return MachinePlan(name, key, planner, changes, covers, json.dumps(kept), planned)
+
+
+def apply_reviewed(module: NodeModule, reviewed: MachinePlan, cancelled: Event) -> None:
+    """Apply a reviewed plan as it is, or finish it after an interruption; StalePlan if something else would be done."""
+    kept = json.loads(reviewed.file)
+    if kept["made_for"] != _made_for(module):
+        raise StalePlan(
+            f"the plan of {reviewed.node} can't be applied: the module has changed since, or another computer has its login key",
+            "Plan again.",
+        )
+    module.recover(cancelled)
+    file = base64.b64decode(kept["plan"])
+    if kept["state"] != _hex_digest(module.state.read()):
+        file, document = module.plan()
+        allowed = {change["address"] for change in reviewed.changes}
+        more = [each["address"] for each in _changes(document, module.inputs)]
+        if not allowed.issuperset(more):
+            raise StalePlan(
+                f"the state of {reviewed.node} has changed since the plan was made",
+                f"To finish it, {', '.join({*more} - allowed)} would change, too. Plan again.",
+            )
+    module.apply(cancelled, file)
+
+
+def _made_for(module: NodeModule) -> str:
+    return f"{module.module.digest} {module.inputs['public_key']}"
+
+
+def _hex_digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _changes(document: Mapping[str, Any], inputs: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield what changes, with the values that are known and neither sensitive nor those of before."""
+    for item in document.get("resource_changes") or ():
+        change = item["change"]
+        if change["actions"] not in (["no-op"], ["read"]):
+            before, after = (
+                _shown(change.get(when), change.get(f"{when}_sensitive"), inputs) or {}
+                for when in ("before", "after")
+            )
+            paths = change.get("replace_paths") or ()
+            yield {
+                "address": item["address"],
+                "actions": change["actions"],
+                "reason": item.get("action_reason") or "",
+                "values": {
+                    name: value
+                    for name, value in sorted(after.items())
+                    if value not in (None, [], {}, before.get(name))
+                },
+                "replace_paths": [".".join(map(str, path)) for path in paths],
+            }
+
+
+def _shown(value: Any, sensitive: Any, inputs: Mapping[str, str]) -> Any:
+    """Return a value without its sensitive parts, and with the names of inputs for their values."""
+    if sensitive is True:
+        return "(sensitive value)"
+    if isinstance(value, dict):
+        hidden = sensitive if isinstance(sensitive, dict) else {}
+        return {name: _shown(each, hidden.get(name), inputs) for name, each in value.items()}
+    if isinstance(value, list):
+        hides = sensitive if isinstance(sensitive, list) else []
+        return [_shown(*pair, inputs) for pair in zip_longest(value, hides[: len(value)])]
+    if isinstance(value, str):
+        for name, text in inputs.items():
+            value = value.replace(text, f"<{name}>")
+    return value

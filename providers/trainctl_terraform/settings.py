@@ -17,11 +17,11 @@ from trainctl.plugin_api.provider import (
     integer_schema,
     text_schema,
 )
+from trainctl_ssh.hosts import HOST
 from trainctl_ssh.user_data import BOOT_TIMEOUT, IDLE_TIMEOUT, shutdown_command
 
 OWN_INPUTS = ("name", "key", "public_key", "user_data")
 """Inputs of a module that trainctl sets."""
-_IDENTIFIER = r"^[A-Za-z_][A-Za-z0-9_-]*$(?!\n)"
 _COMMIT = compile_lazily(r"[?&]ref=[0-9a-f]{40}(&|$)")
 
 
@@ -48,7 +48,10 @@ class TerraformSettings:
 
 def schema() -> JsonObject:
     """Return the JSON Schema of a cluster section, without the core's keys."""
-    names = {"pattern": _IDENTIFIER, "not": {"enum": [*OWN_INPUTS, "max_lifetime"]}}
+    names = {
+        "pattern": r"^[A-Za-z_][A-Za-z0-9_-]*$(?!\n)",
+        "not": {"enum": [*OWN_INPUTS, "max_lifetime"]},
+    }
     secret = {
         "type": "object",
         "additionalProperties": False,
@@ -77,8 +80,7 @@ def schema() -> JsonObject:
 
 def read_settings(own: Mapping[str, Any]) -> TerraformSettings:
     """Return the settings that the schema accepts."""
-    names = {each.name for each in fields(TerraformSettings)}
-    values = {name: value for name, value in own.items() if name in names}
+    values = {each.name: own[each.name] for each in fields(TerraformSettings) if each.name in own}
     for name in values.keys() & {"boot_timeout", "idle_timeout", "max_lifetime"}:
         values[name] = parse_duration(values[name])
     if "secrets" in values:
@@ -89,42 +91,15 @@ def read_settings(own: Mapping[str, Any]) -> TerraformSettings:
 def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
     """Yield sources without a version, and inputs that are set twice."""
     settings = read_settings(cluster.settings)
-    is_registry = (
-        not settings.is_local and "::" not in settings.module and "://" not in settings.module
-    )
-    if is_registry and not settings.version:
-        yield SettingsProblem(
-            ("version",), f"module {settings.module} has no version",
-            "Set version to an exact one, or write a directory as ./DIRECTORY.",
-        )  # fmt: skip
-    if settings.version and not is_registry:
-        yield SettingsProblem(
-            ("version",), "only modules of a registry have a version", "Remove version."
-        )
-    if not settings.is_local and not is_registry and not _COMMIT.search(settings.module):
+    if not (settings.is_local or settings.version or _COMMIT.search(settings.module)):
         yield SettingsProblem(
             ("module",), f"module {settings.module} is not pinned",
-            "Add the commit: ?ref= and 40 hexadecimal digits.",
+            "Set version for a module of a registry, add ?ref= and the 40 digits of a commit to another source, or write a directory as ./DIRECTORY.",
         )  # fmt: skip
     for name in sorted(settings.variables.keys() & settings.secrets.keys()):
         yield SettingsProblem(
             ("secrets", name), f"{name} is in variables and in secrets", "Remove one of them."
         )
-
-
-_OUTPUT: JsonObject = {
-    "type": "object",
-    "required": ["address", "user"],
-    "properties": {
-        "address": {"type": "string", "pattern": r"^[A-Za-z0-9_:][A-Za-z0-9_.:-]*$(?!\n)"},
-        "user": {"type": "string", "pattern": r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$(?!\n)"},
-        "port": {"type": "integer", "minimum": 1, "maximum": 65535},
-        "host_key": {"type": "string", "pattern": r"^[a-z][A-Za-z0-9@.-]* +[A-Za-z0-9+/]+=*( .*)?$(?!\n)"},
-        "price_per_hour": {"type": "number", "minimum": 0},
-        "jump": {"type": "string", "pattern": r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*$(?!\n)"},
-        "ends": {"type": "array", "items": {"enum": ["guest", "provider"]}},
-    },
-}  # fmt: skip
 
 
 def read_output(state: Mapping[str, Any], node: str) -> dict[str, Any] | None:
@@ -136,11 +111,19 @@ def read_output(state: Mapping[str, Any], node: str) -> dict[str, Any] | None:
         return None
     if isinstance(value, dict):  # optional members may be null
         value = {name: member for name, member in value.items() if member is not None}
-    for error in Draft202012Validator(_OUTPUT).iter_errors(value):
+    host: Any = HOST["properties"]
+    names = ("address", "user", "port", "jump", "host_key", "price_per_hour")
+    ends = {"type": "array", "items": {"enum": ["guest", "provider"]}}
+    output = {
+        "type": "object",
+        "required": ["address", "user"],
+        "properties": {**{name: host[name] for name in names}, "ends": ends},
+    }
+    for error in Draft202012Validator(output).iter_errors(value):
         where = "".join(f".{part}" for part in error.absolute_path)
         raise NodeError(
             f"the module's output node{where} of {node} is invalid: {error.validator}",
-            "It must be an object with address and user, and may have port, host_key, price_per_hour, jump and ends.",
+            f"It must be an object with address and user, and may have {', '.join(names[2:])} and ends.",
             code="terraform-output",
         )
     return dict(value)

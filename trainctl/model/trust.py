@@ -7,8 +7,10 @@ that the environment names. A host named only in the manifest needs an entry in 
 from __future__ import annotations
 
 import json
+import os
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from trainctl.base.lazy_dataclass import dataclass
@@ -242,12 +244,13 @@ class Trust:
                 code="secret-outside-project",
             )
 
-    def require_module(self, source: str, path: str = "") -> None:
-        """Raise PermissionDenied unless a module may be run; ``path`` is its directory relative to the manifest.
-
-        ``./../X`` is no other name of a directory: of local modules only ``path`` counts.
-        """
-        named = path or source
+    def require_module(self, source: str, directory: Path) -> None:
+        """Raise PermissionDenied unless a module may be run; a local one counts by its path from the manifest's directory."""
+        named = source
+        if source.startswith(("./", "../", "/")):
+            place = Path(os.path.realpath(directory / source))
+            inside = place.is_relative_to(directory)
+            named = f"./{place.relative_to(directory)}" if inside else str(place)
         if not any(fnmatchcase(named, pattern) for pattern in self.modules):
             raise PermissionDenied(
                 f"module {named} is not run: it runs programs on this computer",

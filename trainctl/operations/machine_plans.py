@@ -10,22 +10,18 @@ from trainctl.base.json import digest
 from trainctl.base.lazy_dataclass import replace
 from trainctl.base.system.processes import describe_process
 from trainctl.errors import NodeError, PermissionDenied
-from trainctl.ledger.state import State
-from trainctl.model.action import Action, ActionReason
+from trainctl.model.action import Action
 from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Diagnostic, of_error, warning
 from trainctl.model.specs.resource import ClusterSpec
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.changes import plain, with_machines
 from trainctl.plan.values import Change, Plan, PlanInputs
-from trainctl.plugin_api.provider import ResourceStatus
 from trainctl.resources.agents import nodes_of, unprovisioned_nodes
 from trainctl.resources.clusters import provider_cluster
 
 if TYPE_CHECKING:
-    from trainctl.plugin_api.machines import MachinePlan, PlansMachines
-
-_CREATES = (Action.CREATE, Action.UPDATE, Action.REPLACE)
+    from trainctl.plugin_api.machines import MachinePlan
 
 
 def plan_with_machines(
@@ -34,61 +30,45 @@ def plan_with_machines(
     """Make a plan, then again with what the providers of its clusters say about their machines."""
     plan, found, problems = make(inputs), {}, list[Diagnostic]()
     for change in plan.changes:
-        provider = _planner(workspace, change, looks=change.address in inputs.observed)
-        if provider is None:
+        if change.address.kind is not Kind.CLUSTER or not (
+            change.action in (Action.CREATE, Action.UPDATE, Action.REPLACE, Action.DELETE)
+            or change.address in inputs.observed
+        ):
             continue
+        provider: Any = workspace.provider(change.provider)
+        if not hasattr(provider, "plan_machines"):
+            continue
+        address = str(change.address)
         if offline:
-            problems.append(
-                warning(
-                    f"machines of {change.address} are not planned offline",
-                    "Plan without --offline to review what is created.",
-                    address=str(change.address),
-                    code="machines-not-planned",
-                )
-            )
+            advice = "Plan without --offline to review what is created."
+            summary = f"machines of {address} are not planned offline"
+            problems.append(warning(summary, advice, address=address, code="machines-not-planned"))
             continue
         try:
             key = change.resumes or _key(workspace, plan, change)
-            plans, outdated = _plan(workspace, inputs.state, provider, change, key)
-            if plans:
-                found[change.address] = key, plans
-            if outdated:
-                problems.append(_outdated_warning(change, outdated))
+            plans, outdated = _plan(inputs, provider, change, key)
         except (NodeError, PermissionDenied) as error:
-            problems.append(of_error(error, str(change.address)))
+            problems.append(of_error(error, address))
+            continue
+        if plans:
+            found[change.address] = key, plans
+        if outdated:
+            summary = f"{', '.join(outdated)} of {address} stay as they are: their module has changed and would replace resources"
+            advice = f"To get new machines, plan with --replace {address}."
+            problems.append(warning(summary, advice, address=address, code="machines-outdated"))
     if not found and not problems:
         return plan
-    planned = [machine.planned for _, plans in found.values() for machine in plans]
-    known = {node.id: node for node in planned if node is not None}
-    prices = {node.id: node.price_per_hour for node in known.values() if node.price_per_hour}
-    more = replace(
-        inputs,
-        prices={**inputs.prices, **prices},
-        machines={
-            address: tuple(known.get(node.id, node) for node in nodes)
-            for address, nodes in inputs.machines.items()
-        },
-        diagnostics=(*inputs.diagnostics, *problems),
-    )
+    known = {
+        item.planned.id: item.planned for _, plans in found.values() for item in plans if item.planned
+    }  # fmt: skip
+    prices = {id_: node.price_per_hour for id_, node in known.items() if node.price_per_hour}
+    machines = {
+        address: tuple(known.get(node.id, node) for node in nodes)
+        for address, nodes in inputs.machines.items()
+    }
+    diagnostics = (*inputs.diagnostics, *problems)
+    more = replace(inputs, prices=inputs.prices | prices, machines=machines, diagnostics=diagnostics)  # fmt: skip
     return with_machines(make(more), found)
-
-
-def _outdated_warning(change: Change, nodes: Sequence[str]) -> Diagnostic:
-    return warning(
-        f"{', '.join(nodes)} of {change.address} stay as they are: their module has changed and would replace resources",
-        f"To get new machines, plan with --replace {change.address}.",
-        address=str(change.address),
-        code="machines-outdated",
-    )
-
-
-def _planner(workspace: Workspace, change: Change, *, looks: bool) -> Any:
-    """Return the provider of a cluster that changes, if it plans machines; also of another one that is observed."""
-    acts = change.action in (*_CREATES, Action.DELETE)
-    if change.address.kind is not Kind.CLUSTER or not (acts or looks):
-        return None
-    provider = workspace.provider(change.provider)
-    return provider if hasattr(provider, "plan_machines") else None
 
 
 def _key(workspace: Workspace, plan: Plan, change: Change) -> str:
@@ -99,43 +79,37 @@ def _key(workspace: Workspace, plan: Plan, change: Change) -> str:
 
 
 def _plan(
-    workspace: Workspace, state: State, provider: PlansMachines, change: Change, key: str
+    inputs: PlanInputs, provider: Any, change: Change, key: str
 ) -> tuple[Sequence[MachinePlan], Sequence[str]]:
-    """Plan the machines of nodes that the change creates, changes or deletes, as the handler of clusters does.
+    """Plan the machines that the change creates, updates or deletes, as the handler of clusters does.
 
     Also returns the nodes that would have to be replaced.
     """
-    recorded, instance = state.resources.get(change.address), workspace.provider(change.provider)
-    made = nodes_of(recorded) if recorded else ()
+    recorded, observed = (
+        inputs.state.resources.get(change.address),
+        inputs.observed.get(change.address),
+    )
+    nodes = nodes_of(recorded) if recorded else ()
     attempted = unprovisioned_nodes(recorded) if recorded else ()
+    lost = observed.missing if observed else ()
+    made = {node.name: node.key for node in (*attempted, *nodes) if node.name not in lost}
+    if change.action in (Action.REPLACE, Action.DELETE):
+        made.clear()
     spec = ClusterSpec.from_attributes(change.after or change.before or {})
     cluster = provider_cluster(change.address.name, spec)
-    desired = {node.name for node in instance.plan(cluster)} if change.after is not None else set()
-    if change.action in (Action.REPLACE, Action.DELETE):
-        kept = set()
-    else:
-        looks = change.reason is ActionReason.MISSING
-        kept = {
-            node.name
-            for node in made
-            if not (looks and instance.read(node) is ResourceStatus.MISSING)
-        }
-    keys = {name: f"{key}/{name}" for name in sorted(desired - kept)}
-    keys |= {node.name: node.key for node in attempted if node.key and node.name in keys}
-    existing = {node.name: node.key for node in made if node.name in desired & kept}
-    ending = [
-        node
-        for node in (*made, *attempted)
-        if node.key not in keys.values() and node.name not in desired & kept
-    ]
-    plans = provider.plan_machines(cluster, {**existing, **keys}, ending)
-    in_place = [item for item in plans if item.key in existing.values()]
+    desired = [node.name for node in provider.plan(cluster)] if change.after is not None else ()
+    keys = {name: made.get(name) or f"{key}/{name}" for name in desired}
+    ending = [node for node in (*nodes, *attempted) if node.key not in keys.values()]
+    plans = provider.plan_machines(cluster, keys, ending)
+    in_place = {node.key for node in nodes} & {*keys.values()}
     outdated = [
-        item.node for item in in_place if any("delete" in each.actions for each in item.changes)
+        item.node
+        for item in plans
+        if item.key in in_place and any("delete" in each["actions"] for each in item.changes)
     ]
     left = [
         item
         for item in plans
-        if item not in in_place or (item.changes and item.node not in outdated)
+        if item.node not in outdated and (item.changes or item.key not in in_place)
     ]
     return left, outdated

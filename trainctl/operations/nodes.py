@@ -324,13 +324,12 @@ def _with_records(
     workspace: Workspace, names: Collection[str]
 ) -> Iterator[tuple[str, ClusterSettings]]:
     """Yield other providers than ``names`` that may have records of machines next to the state."""
-    from trainctl.operations.records import open_records
-    from trainctl.plugin_api.project import UsesProject
+    from trainctl.operations.records import SealedRecords
 
     with suppress(UsageError):  # a state that can't have any
-        open_records(workspace)
+        SealedRecords(workspace)
         for name in discovery.plugin_names(discovery.PROVIDERS):
-            if name not in names and isinstance(workspace.provider(name), UsesProject):
+            if name not in names and hasattr(workspace.provider(name), "set_project"):
                 yield name, ClusterSettings("", {})
 
 

@@ -3,70 +3,72 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from trainctl.encryption.keys import SEALED, EncryptionKeys, require_plain
+from trainctl.desired.values import DesiredState
+from trainctl.encryption.keys import SEALED, require_plain
 from trainctl.errors import StateError, UsageError
+from trainctl.model.redaction import Redactor
 from trainctl.operations.states import open_objects
-from trainctl.operations.workspace import Workspace
+from trainctl.operations.workspace import Workspace, WorkspaceSettings
 from trainctl.plugin_api.project import ProviderRecords
 
 if TYPE_CHECKING:
-    from trainctl.base.objects import ObjectStat, ObjectStore
-
-_PREFIX = "nodes"
-"""Before all keys of records."""
-
-
-def open_records(workspace: Workspace, url: str = "") -> SealedRecords:
-    """Return the records next to the workspace's state, or to that of a URL; UsageError if it can't have any."""
-    url = url or workspace.ledger.url
-    objects = open_objects(url, *workspace.state_access, workspace.settings.environ)
-    return SealedRecords(objects, workspace.state_keys, lambda: workspace.ledger.state().lineage)
+    from trainctl.base.objects import ObjectStat
 
 
 def copy_records(workspace: Workspace, old: str, new: str) -> None:
     """Copy all records, and seal them with the newest key; onto themselves to encrypt them."""
     try:
-        records = open_records(workspace, old)
+        records = SealedRecords(workspace, old)
     except UsageError:  # of a plugin, which has none
         return
-    for key, data in records.documents():
-        open_records(workspace, new).put(key, data)
+    for key in [item.key for item in records.list("nodes")]:
+        data = records.get(key, accepts_plain=True)
+        if data is not None:
+            SealedRecords(workspace, new).put(key, data)
 
 
 class SealedRecords:
-    """JSON documents in an object store, sealed if there are keys; ``state`` returns the id of the state.
+    """JSON documents next to the state of a URL, sealed if there are keys; UsageError if it can't have any.
 
     A document is bound to its key and state, not to a version: an older copy is not noticed.
     """
 
-    def __init__(
-        self, objects: ObjectStore, keys: EncryptionKeys | None, state: Callable[[], str]
-    ) -> None:
-        self._objects, self._keys, self._state = objects, keys, state
+    def __init__(self, workspace: Workspace, url: str = "", lineage: str = "") -> None:
+        self._workspace, self._lineage = workspace, lineage
+        self._url, self._keys = url or workspace.ledger.url, workspace.state_keys
+        environ = workspace.settings.environ
+        self._objects = open_objects(self._url, *workspace.state_access, environ)
 
-    def get(self, key: str) -> bytes | None:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Open them again, without the manifest, which may have changed."""
+        settings, (declared, secrets) = self._workspace.settings, self._workspace.state_access
+        desired = DesiredState(settings.directory, {}, secrets.specs, state=declared)
+        place = (settings.directory, dict(settings.environ), settings.trust_file)
+        return _reopened, (*place, desired, self._url, self._state())
+
+    def _state(self) -> str:
+        return self._lineage or self._workspace.ledger.state().lineage
+
+    def get(self, key: str, *, accepts_plain: bool = False) -> bytes | None:
         """Return a document; StateError if it is encrypted without a key, or isn't encrypted with one."""
-        return self._unsealed(key, self._objects.get(key))
-
-    def _unsealed(self, key: str, data: bytes | None, *, plain: bool = False) -> bytes | None:
+        data, name = self._objects.get(key), f"{key} of the state"
         if not data:
             return None
-        document, name = json.loads(data), f"{key} of the state"
+        document = json.loads(data)
         if self._keys is None:
             require_plain(document, name)
-            return data
-        if SEALED in document:
+        elif SEALED in document:
             return str(self._keys.unseal(document[SEALED], name, "record", key)).encode()
-        if plain:
-            return data
-        raise StateError(
-            f"{name} is not encrypted, but the manifest declares its encryption",
-            "To encrypt it from now on, run: trainctl state rekey",
-            code="state-not-encrypted",
-        )
+        elif not accepts_plain:
+            raise StateError(
+                f"{name} is not encrypted, but the manifest declares its encryption",
+                "To encrypt it from now on, run: trainctl state rekey",
+                code="state-not-encrypted",
+            )
+        return data
 
     def _sealed(self, key: str, data: bytes) -> bytes:
         if self._keys is None:
@@ -90,12 +92,12 @@ class SealedRecords:
         """Delete documents; see ``ObjectStore``."""
         self._objects.delete(keys)
 
-    def documents(self) -> Iterator[tuple[str, bytes]]:
-        """Yield keys and content of all documents, also of plain ones."""
-        for key in [item.key for item in self._objects.list(_PREFIX)]:
-            data = self._unsealed(key, self._objects.get(key), plain=True)
-            if data is not None:
-                yield key, data
+
+def _reopened(
+    directory: Any, environ: Any, trust: Any, desired: DesiredState, url: str, lineage: str
+) -> SealedRecords:
+    settings = WorkspaceSettings(directory, environ, Redactor(), lambda _: {}, trust_file=trust)
+    return SealedRecords(Workspace(settings, desired), url, lineage)
 
 
 _: type[ProviderRecords] = SealedRecords

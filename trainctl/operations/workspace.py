@@ -415,26 +415,15 @@ class Workspace:
             return self._providers[name]
 
     def _project(self) -> ProjectAccess:
-        from trainctl.operations.records import open_records
+        from trainctl.operations.records import SealedRecords
         from trainctl.plugin_api.project import ProjectAccess
 
-        def require_module(source: str) -> None:
-            settings, path = self.settings, ""
-            if source.startswith(("./", "../", "/")):
-                place = (settings.directory / source).resolve()
-                inside = place.is_relative_to(settings.directory.resolve())
-                path = (
-                    f"./{place.relative_to(settings.directory.resolve())}" if inside else str(place)
-                )
-            if settings.untrusted:
-                raise PermissionDenied(f"module {source} is not run for an untrusted plan")
-            self.trust.require_module(source, path)
-
+        directory = self.settings.directory.resolve()
         return ProjectAccess(
-            directory=self.settings.directory,
-            records=lambda: open_records(self),
+            directory=directory,
+            records=lambda: SealedRecords(self),
             secret=lambda name: self.secrets.value(name),
-            require_module=require_module,
+            require_module=lambda source: self.trust.require_module(source, directory),
         )
 
     @cached_property

@@ -57,7 +57,7 @@ class Observation:
     """Observation of a recorded resource, with outputs that change without apply.
 
     Jobs: outputs are ``run``, the record of the newest run, or ``runs``, several. Clusters: ``unobserved`` are ids of
-    nodes without a result, ``recovered_nodes`` names of nodes that are reachable again. Weights: ``other_mirror`` is the
+    nodes without a result, ``recovered_nodes`` and ``missing`` names of nodes that are reachable again, and of those that don't exist. Weights: ``other_mirror`` is the
     mirror that has them, if it isn't the desired one.
     """
 
@@ -66,6 +66,7 @@ class Observation:
     detail: str = ""
     recovered_nodes: tuple[str, ...] = ()
     unobserved: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     other_mirror: str = ""
 
 

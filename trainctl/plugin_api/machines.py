@@ -39,7 +39,7 @@ class ListsMachines(Protocol):
     def machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
         """Return all existing machines of trainctl that the account has, of any cluster and lineage.
 
-        The settings of ``cluster`` say where to look, such as in which region; a provider that ``UsesProject`` looks in its
+        The settings of ``cluster`` say where to look, such as in which region; a provider with ``set_project`` looks in its
         records, and gets no settings if no cluster has it. Raises NodeError or NodeUnreachable.
         """
         ...
@@ -50,32 +50,21 @@ class ListsMachines(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class MachineChange:
-    """Change of one resource of a platform that a machine needs; ``actions`` as in the JSON of plans.
-
-    ``values``: known ones after the change, without those that are sensitive. ``replace_paths`` force a replacement.
-    """
-
-    address: str
-    actions: tuple[str, ...]
-    reason: str = ""
-    values: Mapping[str, Any] = field(default_factory=dict)
-    replace_paths: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class MachinePlan:
     """What ``create`` with ``key``, or ``delete``, would do for a node.
 
     ``planned`` has what is known of the node before it exists, such as its price. ``digest`` covers what is done and by what,
     and nothing that differs between computers. ``file``: the provider's own, that ``create`` gets.
+
+    ``changes`` are of the platform's resources: ``address``, ``actions`` and ``reason`` as in the JSON of plans, ``values``
+    that are known after the change and not sensitive, and ``replace_paths``, which force a replacement.
     """
 
     node: str
     key: str
     planner: str
     """The program that made it, with its version."""
-    changes: tuple[MachineChange, ...]
+    changes: tuple[Mapping[str, Any], ...]
     digest: str
     file: str = ""
     planned: Node | None = None
@@ -88,9 +77,7 @@ class PlansMachines(Protocol):
     def plan_machines(
         self, cluster: ClusterSettings, keys: Mapping[str, str], ending: Sequence[Node]
     ) -> Sequence[MachinePlan]:
-        """Plan to create nodes, by name with their keys, and to delete nodes; changes nothing.
-
-        Nodes that exist may have changed in place: they have a plan only if something is to be done.
+        """Plan to create or update nodes, by name with their keys, and to delete nodes; changes nothing.
 
         Raises NodeError with the platform's reason, PermissionDenied if the user doesn't allow it.
         """

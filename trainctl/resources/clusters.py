@@ -279,6 +279,9 @@ class ClusterHandler:
             detail=", ".join(problems),
             recovered_nodes=recovered_nodes,
             unobserved=tuple(unobserved),
+            missing=tuple(
+                node.name for node in nodes if statuses[node.id] is ResourceStatus.MISSING
+            ),
         )
 
     def _remove_others(self, step: ApplyStep, recorded: RecordedResource, keys: Set[str]) -> None:

@@ -6,14 +6,16 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.machines.sshd import require_sshd
 from tests.support.machines.terraform import LOOPBACK, write_terraform
+from trainctl.base.objects import is_key
 from trainctl.plugin_api.project import ProjectAccess
 from trainctl.plugin_api.provider import ClusterSettings, Node
-from trainctl.store.objects import MemoryObjects
+from trainctl.store.objects import DirectoryObjects
 from trainctl.testing.machines import MachinesConformance, PlatformFaults
 from trainctl.testing.provider import ProviderConformance
 from trainctl_terraform import TerraformProvider
@@ -35,9 +37,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         subprocess.run(["sh", LOOPBACK / "stop.sh"], env={"PLACE": str(machine)}, check=True)
 
 
+class Records(DirectoryObjects):
+    """Records that a process which outlives this one opens again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DirectoryObjects, (self.root, is_key)
+
+
 @pytest.fixture
-def provider(place: Path) -> Iterator[TerraformProvider]:
-    records = MemoryObjects()
+def provider(place: Path, tmp_path: Path) -> Iterator[TerraformProvider]:
+    records = Records(tmp_path, is_key)
     with closing(TerraformProvider()) as provider:
         provider.set_project(
             ProjectAccess(place, lambda: records, "of {}".format, lambda source: None)

@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
 import pytest
 
-from tests.support.sealed import encryption_keys
+from trainctl.desired.values import DesiredState, SecretSpec
 from trainctl.errors import StateError
-from trainctl.operations.records import SealedRecords
-from trainctl.store.objects import MemoryObjects
+from trainctl.model.redaction import Redactor
+from trainctl.model.specs.location import StateEncryption, StateKey, StoreLocation
+from trainctl.operations.records import SealedRecords, copy_records
+from trainctl.operations.workspace import Workspace, WorkspaceSettings
 
 KEY = "nodes/a/node.json"
 
 
-def test_records_are_encrypted_where_the_state_is() -> None:
-    """A document is bound to its key; one without its encryption is refused, and copied to be encrypted."""
-    objects, keys = MemoryObjects(), encryption_keys()
-    plain = SealedRecords(objects, None, lambda: "lineage")
-    sealed = SealedRecords(objects, keys, lambda: "lineage")
-    plain.put(KEY, b'{"a": 1}')
-    with pytest.raises(StateError, match="is not encrypted"):
-        sealed.get(KEY)
-    for key, data in sealed.documents():
-        sealed.put(key, data)
+def workspace(place: Path, *, encrypted: bool) -> Workspace:
+    """A project whose state is at a place."""
+    url = (place / "state").as_uri()
+    keys = StateEncryption((StateKey("k1", "passphrase"),)) if encrypted else None
+    secrets = {"passphrase": SecretSpec("passphrase", "env", "PASSPHRASE")}
+    desired = DesiredState(place, {}, secrets, state=StoreLocation(url, encryption=keys))
+    environ = {"PASSPHRASE": "correct horse battery", "HOME": str(place)}
+    settings = WorkspaceSettings(place, environ, Redactor(), lambda _: {})
+    return Workspace(settings, desired)
 
-    assert sealed.get(KEY) == b'{"a": 1}'
-    assert b'"a"' not in (objects.get(KEY) or b"")
-    with pytest.raises(StateError, match="doesn't declare"):
-        plain.get(KEY)
-    objects.put("nodes/b/node.json", objects.get(KEY) or b"")
-    with pytest.raises(StateError, match="cannot decrypt"):
-        sealed.get("nodes/b/node.json")
+
+def test_records_are_encrypted_where_the_state_is(tmp_path: Path) -> None:
+    """A document is bound to its key; one without its encryption is refused, and copied to be encrypted."""
+    plain = SealedRecords(workspace(tmp_path, encrypted=False), lineage="lineage")
+    with workspace(tmp_path, encrypted=True) as encrypted:
+        sealed = SealedRecords(encrypted, lineage="lineage")
+        plain.put(KEY, b'{"a": 1}')
+        with pytest.raises(StateError, match="is not encrypted"):
+            sealed.get(KEY)
+        copy_records(encrypted, encrypted.ledger.url, encrypted.ledger.url)
+
+        assert sealed.get(KEY) == b'{"a": 1}'
+        file = tmp_path / "state" / KEY
+        assert b'"a"' not in file.read_bytes()
+        with pytest.raises(StateError, match="doesn't declare"):
+            plain.get(KEY)
+        other = tmp_path / "state/nodes/b/node.json"
+        other.parent.mkdir()
+        other.write_bytes(file.read_bytes())
+        with pytest.raises(StateError, match="cannot decrypt"):
+            sealed.get("nodes/b/node.json")
+
+        assert pickle.loads(pickle.dumps(sealed)).get(KEY) == b'{"a": 1}'

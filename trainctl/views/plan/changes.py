@@ -18,7 +18,7 @@ from trainctl.model.address import Kind
 from trainctl.model.json_codec import to_json
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.plan.values import AffectedRun, Change, Drift, Plan
-from trainctl.plugin_api.machines import MachineChange, MachinePlan
+from trainctl.plugin_api.machines import MachinePlan
 from trainctl.views.terminal.text import (
     Style,
     display_width,
@@ -366,7 +366,7 @@ def _machine_lines(machines: Sequence[MachinePlan], page: PageStyle) -> list[str
     groups: dict[tuple[str, ...], list[str]] = {}
     for machine in machines:
         lines = tuple(line for item in machine.changes for line in _platform_lines(item))
-        counts = Counter(action for item in machine.changes for action in item.actions)
+        counts = Counter(action for item in machine.changes for action in item["actions"])
         verbs = {"create": "add", "update": "change", "delete": "destroy"}
         text = ", ".join(f"{counts[action]} to {verb}" for action, verb in verbs.items())
         groups.setdefault((f"{machine.planner}: {text}", *lines), []).append(machine.node)
@@ -379,15 +379,17 @@ def _machine_lines(machines: Sequence[MachinePlan], page: PageStyle) -> list[str
     return [page.style(escape(line), "dim") for line in found]
 
 
-def _platform_lines(change: MachineChange) -> Iterator[str]:
-    sign = _SIGNS.get(change.actions, "~")
-    reason = f" ({change.reason.replace('_', ' ')})" if change.reason else ""
-    yield f"   {sign} {change.address}{reason}"
-    for name, value in change.values.items():
-        forced = "  # forces replacement" if name in change.replace_paths else ""
-        yield f"         {name} = {json.dumps(value, ensure_ascii=False)}{forced}"
+def _platform_lines(change: Mapping[str, Any]) -> Iterator[str]:
+    sign = _SIGNS.get(tuple(change["actions"]), "~")
+    reason = f" ({change['reason'].replace('_', ' ')})" if change["reason"] else ""
+    yield f"   {sign} {change['address']}{reason}"
+    for name, value in change["values"].items():
+        forced = "  # forces replacement" if name in change["replace_paths"] else ""
+        text = json.dumps(value, ensure_ascii=False)
+        yield f"         {name} = {text[:_LONGEST_VALUE]}{'…' * (len(text) > _LONGEST_VALUE)}{forced}"
 
 
+_LONGEST_VALUE = 200
 _SIGNS = {
     ("create",): "+",
     ("delete",): "-",
