@@ -147,7 +147,7 @@ def load_bytecode(archive: ProgramArchive, cache: Path) -> bytes:
     """Read the program's bytecode from ``cache``, or compile and store it there."""
     from trainctl.base.filesystem.files import make_directory, write_atomic
 
-    path = cache / f"{sys.implementation.cache_tag}.pyz"
+    path = cache / f"{sys.implementation.cache_tag}.code"
     with contextlib.suppress(OSError):
         data = path.read_bytes()
         if is_valid_bytecode(data, archive.sha256):
@@ -175,19 +175,38 @@ MISSING = 97
 
 _LOAD = """\
 gc.set_threshold(10_000, 50, 50)  # importing makes no garbage
-descriptor = os.memfd_create("trainctl")
-with os.fdopen(descriptor, "wb", closefd=False) as stream:
-    stream.write(data)
+class Importer:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        stem = name.replace(".", "/")
+        for origin in (stem + ".py", stem + "/__init__.py"):
+            if origin in members:
+                is_package = origin != stem + ".py"
+                return type(sys.__spec__)(name, Importer, origin=origin, is_package=is_package)
+    @staticmethod
+    def create_module(spec):
+        return None
+    @staticmethod
+    def exec_module(module):
+        code = members[module.__spec__.origin]
+        code = marshal.loads(code) if compiled else compile(code, module.__spec__.origin, "exec")
+        exec(code, module.__dict__)
+if compiled:
+    members = marshal.loads(memoryview(data)[64:])
+else:
+    import io, zipfile
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
 del data
-sys.path.insert(0, "/proc/self/fd/%d" % descriptor)
+sys.meta_path.insert(0, Importer)
 from trainctl.program import main
 sys.exit(main())
 """
-"""Runs from memory, so that all code loaded now or later has been verified."""
+"""Imports from memory, so that all code loaded now or later has been verified."""
 
 RUN = (
     """\
-import gc, hashlib, os, sys
+import gc, hashlib, marshal, os, sys
 path, digest = sys.argv[1:3]
 def read(path):
     try:
@@ -196,10 +215,12 @@ def read(path):
     except OSError:
         return b""
 tag = sys.implementation.cache_tag
-faster = "%s-%s.pyz" % (path[:-4], tag)
-data = read(faster)
-made_for = (digest + tag).encode() + sys.modules["_frozen_importlib_external"].MAGIC_NUMBER
-if data[:64] != hashlib.sha256(made_for + data[64:]).hexdigest().encode():
+data = read("%s-%s.code" % (path[:-4], tag))
+expected = hashlib.sha256((digest + tag).encode())
+expected.update(sys.modules["_frozen_importlib_external"].MAGIC_NUMBER)
+expected.update(memoryview(data)[64:])
+compiled = data[:64] == expected.hexdigest().encode()
+if not compiled:
     data = read(path)
     if hashlib.sha256(data).hexdigest() != digest:
         sys.exit(97)
@@ -243,7 +264,7 @@ sys.path.insert(0, path)
 from trainctl.base.system.bytecode import is_valid_bytecode, pack_bytecode, remove_unused
 if not is_valid_bytecode(body, digest):
     body = pack_bytecode(data, digest)
-put("%s-%s.pyz" % (path[:-4], sys.implementation.cache_tag), body)
+put("%s-%s.code" % (path[:-4], sys.implementation.cache_tag), body)
 descriptor = os.open(folder, os.O_RDONLY)
 os.fsync(descriptor)
 os.close(descriptor)
@@ -257,7 +278,7 @@ Standard input: program and bytecode, compressed with zlib. Invalid bytecode is 
 
 VISIT = (
     """\
-import gc, hashlib, os, sys, zlib
+import gc, hashlib, marshal, os, sys, zlib
 size, digest, length, program = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 data = bytearray()
 while len(data) < size:
@@ -272,7 +293,8 @@ body = data[length:]
 made_for = (program + sys.implementation.cache_tag).encode()
 made_for += sys.modules["_frozen_importlib_external"].MAGIC_NUMBER
 expected = hashlib.sha256(made_for + body[64:]).hexdigest().encode()
-data = body if body[:64] == expected else data[:length]
+compiled = body[:64] == expected
+data = body if compiled else data[:length]
 """
     + _LOAD
 )

@@ -74,8 +74,7 @@ def become(order, streams):
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
-    os.closerange(3, descriptor)  # which is the program, from which modules are loaded later, too
-    os.closerange(descriptor + 1, 1024)
+    os.closerange(3, 1024)
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["environ"])

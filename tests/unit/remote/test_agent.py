@@ -101,7 +101,9 @@ def ask(agents: Callable[[], NodeAgent], node: Node) -> Any:
 
 
 def _bytecode(node: Node) -> Path:
-    return _installed(node).with_name(f"{node_archive().sha256}-{sys.implementation.cache_tag}.pyz")
+    return _installed(node).with_name(
+        f"{node_archive().sha256}-{sys.implementation.cache_tag}.code"
+    )
 
 
 def test_the_archive_is_the_same_in_every_process() -> None:

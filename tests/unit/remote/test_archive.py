@@ -74,7 +74,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def installed(node: Node) -> bytes:
-    name = f"{node_archive().sha256}-{sys.implementation.cache_tag}.pyz"
+    name = f"{node_archive().sha256}-{sys.implementation.cache_tag}.code"
     return (Path(node.root) / "agent" / name).read_bytes()
 
 

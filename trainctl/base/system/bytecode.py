@@ -27,19 +27,18 @@ def pack_bytecode(
 ) -> bytes:
     """Compile the zip ``program``, whose sha256 is ``digest``, for this Python.
 
-    Format: the hex sha256 of (digest, cache tag, magic number, rest), then a zip of unchecked hash-based .pyc files
-    (PEP 552). ``known`` returns code of a member, by name and source, that was compiled before.
+    Format: the hex sha256 of (digest, cache tag, magic number, rest), then a marshalled dict of marshalled code by
+    member. ``known`` returns code of a member, by name and source, that was compiled before.
     """
-    header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
-    stream = io.BytesIO()
     import zipfile
 
-    with zipfile.ZipFile(io.BytesIO(program)) as sources, zipfile.ZipFile(stream, "w") as target:
+    members = {}
+    with zipfile.ZipFile(io.BytesIO(program)) as sources:
         for name in sources.namelist():
             source = sources.read(name)
             code = known(name, source) or compile(source, name, "exec", dont_inherit=True)
-            target.writestr(zipfile.ZipInfo(name + "c"), header + marshal.dumps(code))
-    body = stream.getvalue()
+            members[name] = marshal.dumps(code)
+    body = marshal.dumps(members)
     return _bytecode_header(digest, body) + body
 
 

@@ -10,10 +10,7 @@ import ctypes
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Callable, Optional, Union
-
-_OPEN = "/proc/self/fd/"
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -147,11 +144,9 @@ def remount_read_only(target: str) -> None:
 
 
 def close_other_descriptors(*kept: int) -> None:
-    """Close all files but standard streams, the program and ``kept``."""
-    # the program is loaded from in-memory files
-    program = (path[len(_OPEN) :] for path in sys.path if path.startswith(_OPEN))
-    spared = {0, 1, 2, *kept, *(int(name) for name in program if name.isdigit())}
-    for number in [int(path.name) for path in Path(_OPEN).iterdir()]:
+    """Close all files but standard streams and ``kept``."""
+    spared = {0, 1, 2, *kept}
+    for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - no import of pathlib
         if number not in spared:
             with contextlib.suppress(OSError):  # the descriptor of the listing is already closed
                 os.close(number)
