@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from typing import NamedTuple
 
 from trainctl.base.json import JsonObject
 from trainctl.base.lazy_dataclass import replace
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.provider import (
     Capabilities,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cached_property
-from typing import Any, Iterable, Iterator, NamedTuple, Sequence
+from typing import Any, Iterable, Iterator, Sequence
 
 from trainctl.base.json import JsonValue, canonical
 from trainctl.base.lazy_dataclass import dataclass, field
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lazy_pattern import compile_lazily
 
 _MEMBERS = ("path", "size", "sha256", "chunks")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO, Iterator, NamedTuple, Optional, Protocol, Sequence, Union
+from typing import BinaryIO, Iterator, Optional, Protocol, Sequence, Union
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import StorageError
 

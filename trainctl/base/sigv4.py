@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from typing import Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Mapping, Optional, Sequence, Tuple
 from urllib.parse import quote
+
+from trainctl.base.lazy_named_tuple import NamedTuple
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
 

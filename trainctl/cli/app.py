@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.cli.options import (
     CommandParameter,
     GlobalOptions,

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from trainctl.base.lazy_dataclass import dataclass, field
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.cli.app import GLOBAL, HELP, CliCommand, CommandGroup, load
 from trainctl.cli.options import CommandParameter

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from trainctl.base.lazy_dataclass import dataclass, fields
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.units import parse_duration
 from trainctl.cli.session import LogLevel
 from trainctl.errors import UsageError

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.lazy_dataclass import fields as dataclass_fields
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.manifest.tree import (
     ManifestNode,
     Path,

@@ -16,7 +16,6 @@ from typing import (  # fmt: skip
     Iterator,
     List,
     Mapping,
-    NamedTuple,
     Optional,
     Sequence,
     Set,
@@ -26,6 +25,7 @@ from typing import (  # fmt: skip
 
 from trainctl.base.filesystem.safe_path import display_path
 from trainctl.base.lazy_dataclass import asdict
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.listing import ResolvedSource, SourceFile, file_index
 from trainctl.base.network.addresses import ServingAddresses
 from trainctl.base.protocol.method import EmptyResponse

@@ -16,7 +16,6 @@ from typing import (
     Dict,
     Iterator,
     List,
-    NamedTuple,
     Optional,
     Set,
     Tuple,
@@ -32,6 +31,7 @@ from trainctl.base.filesystem.files import (
     remove_tree,
     write_json,
 )
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lease import FileLease
 from trainctl.base.protocol import training as protocol
 from trainctl.base.protocol.runs import RunSpec

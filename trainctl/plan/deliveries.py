@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from trainctl.base.lazy_dataclass import dataclass, field
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.units import format_bytes
 from trainctl.model.action import ActionReason
 from trainctl.model.address import Address

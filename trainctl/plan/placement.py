@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from trainctl.base.lazy_dataclass import dataclass, replace
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.reports import RunForecast, UnattendedCost

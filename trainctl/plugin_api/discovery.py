@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache, reduce
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import UsageError
 from trainctl.plugin_api.provider import Provider

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Callable, NamedTuple, Protocol, runtime_checkable
+from typing import Callable, Protocol, runtime_checkable
 
 from trainctl.base.lazy_dataclass import dataclass, field
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.retry import RetryFn
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.objects import ObjectStat
 from trainctl.base.protocol.mirrors import (
     OBJECT_DELETE,

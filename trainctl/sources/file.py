@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from trainctl.base.filesystem.files import read_json, write_volatile
 from trainctl.base.filesystem.safe_path import DENIED, display_path, unusable_file
 from trainctl.base.lazy_dataclass import replace
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.listing import ResolvedSource, SourceFile, sort_files
 from trainctl.base.parallel import each
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound

@@ -9,12 +9,12 @@ from typing import (
     Dict,
     List,
     Mapping,
-    NamedTuple,
     Optional,
     Sequence,
     Tuple,
 )
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.listing import (
     CHUNK_BYTES,
     ListedFile,

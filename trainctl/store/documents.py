@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple, TypeVar
 
 from trainctl.base.json import canonical, hex_digest
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.listing import Listing, is_digest
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import StorageError

@@ -15,7 +15,6 @@ from typing import (
     Generator,
     Iterator,
     List,
-    NamedTuple,
     Optional,
     Protocol,
     Tuple,
@@ -23,6 +22,7 @@ from typing import (
 )
 
 from trainctl.base.filesystem.safe_path import display_path
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.listing import SourceFile
 from trainctl.base.retry import RetryPolicy, RetryState
 from trainctl.errors import SourceInterrupted, SourceMismatch, TrainctlError

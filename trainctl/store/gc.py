@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from itertools import islice
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 from trainctl.base.lazy_dataclass import dataclass, field
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lease import Liveness
 from trainctl.base.objects import ObjectStat, ObjectStore
 from trainctl.errors import StorageError

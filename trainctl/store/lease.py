@@ -10,9 +10,10 @@ import itertools
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Set
 
 from trainctl.base.clock import elapsed
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lease import (
     RENEW_SECONDS,
     Liveness,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, FrozenSet, Iterable, Iterator, List, Optional, Tuple
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.objects import ObjectStore
 from trainctl.base.parallel import map_ordered

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tuple
 
 from trainctl.base.lazy_dataclass import asdict, dataclass
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.listing import ResolvedSource, is_digest
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import StorageError

@@ -10,7 +10,6 @@ from typing import (
     Iterable,
     List,
     Mapping,
-    NamedTuple,
     Optional,
     Sequence,
     Set,
@@ -18,6 +17,7 @@ from typing import (
 )
 
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lease import Liveness
 from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore

@@ -15,7 +15,6 @@ from typing import (
     Iterable,
     List,
     Mapping,
-    NamedTuple,
     Optional,
     Sequence,
     Set,
@@ -23,6 +22,7 @@ from typing import (
     TypeVar,
 )
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lazy_pattern import compile_lazily
 
 LOOSE = "."

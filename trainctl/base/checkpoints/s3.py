@@ -18,7 +18,6 @@ from typing import (
     Dict,
     Iterator,
     Mapping,
-    NamedTuple,
     Optional,
     Tuple,
     TypeVar,
@@ -29,6 +28,7 @@ from trainctl.base import sigv4
 from trainctl.base.checkpoints.stores import StoreUnavailable, UnstorableFile
 from trainctl.base.http import HttpClient, HttpError, Response
 from trainctl.base.http.limits import retry_after
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.objects import ObjectStat
 from trainctl.base.pagination import pages

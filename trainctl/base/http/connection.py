@@ -10,10 +10,11 @@ import io
 import socket
 import time
 from base64 import b64encode
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from trainctl.base.http.urls import PORTS
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.network.http_errors import UnusableProxy
 from trainctl.base.throughput import ThroughputMonitor
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any, Mapping, NamedTuple, Optional, Type
+from typing import Any, Mapping, Optional, Type
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.network.http_errors import (
     HostThrottled,

@@ -13,8 +13,9 @@ import struct
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Iterator, List, Optional, Sequence, TypeVar, Union
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.protocol import host
 from trainctl.base.system.processes import boot_id

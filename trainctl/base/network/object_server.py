@@ -32,7 +32,6 @@ from typing import (  # fmt: skip
     Dict,
     Iterator,
     List,
-    NamedTuple,
     Optional,
     Sequence,
     Set,
@@ -41,6 +40,7 @@ from typing import (  # fmt: skip
     cast,
 )
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.listing import is_digest
 from trainctl.base.network.addresses import address_family, is_private, listen

@@ -11,8 +11,9 @@ import os
 import selectors
 import signal
 import sys
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.protocol.wire import FrameDecoder, encode_frame
 from trainctl.base.system.syscalls import PR_SET_PDEATHSIG, close_other_descriptors, prctl
 

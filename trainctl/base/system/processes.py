@@ -7,7 +7,9 @@ import hashlib
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional
+
+from trainctl.base.lazy_named_tuple import NamedTuple
 
 _MACHINE_IDS = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 _AFTER_NAME_STATE = 0

@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.cli import options
 from trainctl.cli.options import OutputFormat, argument, duration, option, print_result
 from trainctl.cli.session import CliSession

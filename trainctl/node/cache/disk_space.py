@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from trainctl.base.filesystem.space import space_for_weights
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.listing import Listing
 from trainctl.base.protocol.weights import CacheQueryRequest, CacheQueryResponse
 from trainctl.base.units import format_bytes

@@ -17,7 +17,6 @@ from typing import (
     Iterable,
     List,
     Mapping,
-    NamedTuple,
     Optional,
 )
 
@@ -31,6 +30,7 @@ from trainctl.base.checkpoints.layout import (
     parse_step,
 )
 from trainctl.base.filesystem.files import list_names
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lazy_pattern import compile_lazily
 
 if TYPE_CHECKING:

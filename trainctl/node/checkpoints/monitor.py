@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from trainctl.base.checkpoints.layout import (
     checkpoint_class,
@@ -20,6 +20,7 @@ from trainctl.base.checkpoints.layout import (
     series,
 )
 from trainctl.base.filesystem.files import list_names, resolve_within
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.protocol.runs import CheckpointStoreSpec
 from trainctl.base.system.processes import all_pids

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from trainctl.base.filesystem.files import modified_at, write_json
+from trainctl.base.lazy_named_tuple import NamedTuple
 
 SYNCING = "SYNCING"
 COMPLETED = "COMPLETED"

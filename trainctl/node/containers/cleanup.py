@@ -10,9 +10,10 @@ import contextlib
 import os
 from pathlib import Path
 from socket import gethostname
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from trainctl.base.filesystem.files import make_directory, read_json, remove_tree, write_json
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.system.processes import cpu_seconds, descendants, is_alive, process_record
 from trainctl.node.containers.engines import (
     APPTAINER,

@@ -8,8 +8,9 @@ import subprocess
 import threading
 from collections import deque
 from pathlib import Path, PurePosixPath
-from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.protocol.host import EngineInfo
 from trainctl.errors import NodeError

@@ -8,9 +8,10 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path, PurePath
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from trainctl.base.filesystem.files import is_inside, make_directory, remove_tree
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.protocol.host import HostRequirement, MissingHostRequirements
 from trainctl.base.protocol.runs import PersistentDirectory, RunSpec
 from trainctl.errors import NodeError, UnknownOnNode

@@ -6,8 +6,9 @@ No I/O and no clock: ``now`` is the caller's time in seconds.
 from __future__ import annotations
 
 import random
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Optional, Sequence, Set
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.protocol.runs import GangSpec
 from trainctl.errors import TrainctlError
 from trainctl.node.runs import record as runs

@@ -6,10 +6,11 @@ import contextlib
 import json
 import os
 import signal
-from typing import Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Mapping, Optional, Sequence, Tuple
 
 from trainctl.base.clock import Stopwatch
 from trainctl.base.filesystem.files import make_directory
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.system.processes import descendants, process_record
 from trainctl.base.system.syscalls import (
     PR_SET_CHILD_SUBREAPER,

@@ -18,13 +18,13 @@ from typing import (
     Deque,
     List,
     Mapping,
-    NamedTuple,
     Optional,
     Pattern,
     Tuple,
 )
 
 from trainctl.base.filesystem.files import read_json
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.protocol.runs import ReadLinesRequest
 from trainctl.base.system.syscalls import keep_freed_memory, punch_hole
 from trainctl.errors import NodeError, UnknownOnNode

@@ -7,9 +7,10 @@ import errno
 import functools
 import os
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from trainctl.base.filesystem.files import is_inside, make_directory, remove_tree
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.system import syscalls
 from trainctl.base.system.syscalls import (
     MS_BIND,

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, cast
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
 
 from trainctl.base.filesystem.files import (
     PRIVATE_FILE,
@@ -18,6 +18,7 @@ from trainctl.base.filesystem.files import (
     write_atomic,
     write_json,
 )
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.protocol import WAITS_FOR_RESUME, WAITS_FOR_SECRETS
 from trainctl.base.protocol.runs import (
     ApplyPosition,

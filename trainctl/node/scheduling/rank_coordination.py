@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.units import parse_duration
 from trainctl.node.runs import record as runs

@@ -9,11 +9,12 @@ import signal
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 from trainctl.base.clock import Stopwatch
 from trainctl.base.filesystem.files import remove_tree, write_atomic
 from trainctl.base.filesystem.space import from_os_error
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.system.processes import is_alive
 from trainctl.base.system.syscalls import (

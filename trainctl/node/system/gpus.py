@@ -13,11 +13,11 @@ from typing import (
     Iterator,
     List,
     Mapping,
-    NamedTuple,
     Optional,
     Tuple,
 )
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.errors import NodeError, TrainctlError
 
 _TIMEOUT_SECONDS = 30.0

@@ -14,12 +14,12 @@ from typing import (
     Iterable,
     Iterator,
     List,
-    NamedTuple,
     Optional,
     Sequence,
     Union,
 )
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.listing import CHUNK_BYTES, Chunk, ListedFile, Listing
 from trainctl.base.network.object_server import MAX_PACKED_BYTES
 

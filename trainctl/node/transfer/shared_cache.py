@@ -16,7 +16,6 @@ from typing import (
     Iterator,
     List,
     Mapping,
-    NamedTuple,
     Optional,
     Sequence,
     Set,
@@ -24,6 +23,7 @@ from typing import (
 )
 
 from trainctl.base.filesystem.space import from_os_error
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.listing import ListedFile, Listing, ResolvedSource
 from trainctl.base.objects import ObjectStore
 from trainctl.base.parallel import map_ordered

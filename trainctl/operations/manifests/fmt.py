@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.errors import ManifestError, TrainctlError
 from trainctl.manifest.files import UnreadableManifest, file_bytes, manifest_files
 from trainctl.manifest.read import parse_mapping

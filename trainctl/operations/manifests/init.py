@@ -7,9 +7,9 @@ import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import trainctl
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.manifest.files import manifest_files
 
 EXAMPLES: Mapping[str, str] = {

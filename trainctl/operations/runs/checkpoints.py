@@ -9,11 +9,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 from trainctl.base.checkpoints.manifests import is_checkpoint_name
 from trainctl.base.json import digest
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.parallel import each
 from trainctl.errors import (
     NodeError,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache, partial
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from trainctl.base.lazy_dataclass import dataclass, field, replace
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.parallel import each
 from trainctl.base.protocol.method import NodeCacheRequest

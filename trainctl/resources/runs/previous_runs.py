@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from trainctl.base.lazy_dataclass import dataclass, replace
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.parallel import each
 from trainctl.base.protocol.runs import STATUS, RunReport, StatusRequest
 from trainctl.errors import NodeError, TrainctlError, UnknownOnNode

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from trainctl.base.lazy_dataclass import replace
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.parallel import each
 from trainctl.base.protocol import INTERRUPTED
 from trainctl.base.protocol import runs as protocol

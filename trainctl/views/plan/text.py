@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.units import format_bytes
 from trainctl.model.action import Action
