@@ -216,8 +216,13 @@ class _InputPipe:
         with self._lock:
             if self._stream.closed:
                 raise BrokenPipeError
-            self._stream.write(data)
-            self._stream.flush()
+            try:
+                self._stream.write(data)
+                self._stream.flush()
+            except BrokenPipeError:  # ``close`` may have given up waiting
+                with contextlib.suppress(BrokenPipeError):
+                    self._stream.close()
+                raise
 
     def close(self, wait: float = -1) -> None:
         """Close, unless a write blocks for ``wait`` seconds: then nothing reads, not even the end."""

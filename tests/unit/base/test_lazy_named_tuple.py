@@ -35,11 +35,11 @@ class Derived(Sized):
 
 
 def declare(module: Any) -> type[Any]:
-    class Point(module.NamedTuple):  # type: ignore[misc,name-defined]
+    class Point(module.NamedTuple):  # type: ignore[misc]
         """Where."""
 
         x: int
-        y: Unknown = 2  # noqa: F821  # not evaluated
+        y: Unknown = 2  # type: ignore[name-defined]  # noqa: F821  # not evaluated
 
     return Point
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from trainctl.base.protocol.method import untyped_method
 from trainctl.base.protocol.wire import FrameDecoder, encode_frame
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.provider import CommandOutput, Node
+from trainctl.remote import processes
 from trainctl.remote.agent import NodeAgent
 from trainctl_local import LocalTransport
 
@@ -130,3 +132,17 @@ def test_output_that_fills_its_pipe_is_read_in_larger_pieces(transport: LocalTra
     program = "import os; os.write(1, bytes(2**21))"
     transport.run([sys.executable, "-c", program], on_stdout=take)
     assert (sum(sizes), max(sizes)) == (2**21, 2**18)
+
+
+def test_input_that_a_program_no_longer_reads_is_closed() -> None:
+    """By the write that fails, as a close gives up when a write takes long."""
+    reader, writer = os.pipe()
+    stream = os.fdopen(writer, "wb")
+    pipe = processes._InputPipe(stream)
+    os.close(reader)
+
+    with pytest.raises(BrokenPipeError):
+        pipe.write(b"data")
+    assert stream.closed
+    with pytest.raises(BrokenPipeError):
+        pipe.write(b"more")
