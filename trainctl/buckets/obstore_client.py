@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -35,6 +36,7 @@ from trainctl.errors import (
     SourceMismatch,
     SourceUnreachable,
 )
+from trainctl.model.single_flight import SingleFlight
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore, S3Store
@@ -295,12 +297,15 @@ def _block_other_hosts(*servers: str) -> dict[str, str]:
     return {"proxy_url": f"http://{UNREACHABLE_PROXY}", "proxy_excludes": ",".join(hosts)}
 
 
+_READ: SingleFlight[bytes] = SingleFlight(forget_errors=True)
+
+
 def read_certificates(environ: Mapping[str, str]) -> bytes:
     """Return the certificates that variables name; SourceError if one can't be read."""
-    return b"\n".join(_read(name, environ[name]) for name in _CERTIFICATES if environ.get(name))
+    named = tuple((name, environ[name]) for name in _CERTIFICATES if environ.get(name))
+    return _READ.get(named, lambda: b"\n".join(starmap(_read, named)))
 
 
-@cache
 def _read(name: str, location: str) -> bytes:
     path = Path(location)
     try:

@@ -24,8 +24,10 @@ from tests.support.servers.hub import FaultyHandler, listen
 from tests.support.servers.raw_server import RawRequest, RawServer, raw_response, serve_responses
 from trainctl import errors
 from trainctl.base.checkpoints.s3 import S3Client
+from trainctl.base.parallel import each
 from trainctl.base.retry import RetryPolicy
 from trainctl.buckets import bucket as bucket_module
+from trainctl.buckets import obstore_client
 from trainctl.buckets.bucket import Bucket, BucketObjects
 from trainctl.buckets.location import parse_bucket_location
 from trainctl.buckets.metadata import ObjectInfo
@@ -228,6 +230,23 @@ def test_certificates_of_the_environment_are_trusted(monkeypatch: pytest.MonkeyP
                 assert (list(store.list()), store.get("a")) == ([], EMPTY.encode())
         with pytest.raises(errors.SourceError, match="cannot read certificates from /nowhere"):
             unsigned("s3://models/a", url, AWS_CA_BUNDLE="/nowhere.pem")
+
+
+def test_certificates_are_read_once_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan opens many buckets at once, and a directory of certificates is long."""
+    calls: list[str] = []
+
+    def read(name: str, location: str) -> bytes:
+        calls.append(name)
+        time.sleep(0.05)  # the others ask meanwhile
+        return location.encode()
+
+    monkeypatch.setattr(obstore_client, "_read", read)
+    named = {"SSL_CERT_DIR": "/authorities", "SSL_CERT_FILE": "/authority.pem"}
+    results = each(obstore_client.read_certificates, [named] * 8, 8)
+    assert {b"/authorities", b"/authority.pem"} == set(results[0].split(b"\n"))
+    assert set(results) == {results[0]}
+    assert sorted(calls) == sorted(named)
 
 
 def test_the_environment_neither_signs_nor_redirects(

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from trainctl.weights.lock import LockEntry
     from trainctl.weights.resolution import Resolution, SourceRequest
 
+_SOURCES_AT_ONCE = 32
+"""Sources resolved at once, as many as one host is sent requests."""
 _TRANSIENT_CODES = (SourceUnavailable.default_code, SourceInterrupted.default_code)
 """Error codes of a temporarily unavailable bucket."""
 
@@ -237,7 +239,7 @@ def survey_weights(
     resolve = partial(
         _resolve, workspace, once=once, open_source=open_source, upgrade=options.upgrade
     )
-    outcomes = list(zip(queries, each(resolve, queries, options.parallelism), strict=True))
+    outcomes = list(zip(queries, each(resolve, queries, _SOURCES_AT_ONCE), strict=True))
     resolved = {
         query.resource.address: outcome.resolution.resolved
         for query, outcome in outcomes
