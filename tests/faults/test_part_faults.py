@@ -22,7 +22,14 @@ from trainctl.store.store import MirrorStore
 CHUNK = 2**20
 BIG = noise(11 * CHUNK + 12345)
 FILES = {"model.safetensors": BIG, "config.json": b"{}"}
-PARTS = -(-len(BIG) // CHUNK)
+LAST = len(BIG) - 11 * CHUNK
+PARTS = [
+    *((at, at + CHUNK // 4 - 1) for at in range(0, CHUNK, CHUNK // 4)),
+    *((at, at + CHUNK - 1) for at in range(CHUNK, 10 * CHUNK, CHUNK)),
+    *((at, at + CHUNK // 4 - 1) for at in range(10 * CHUNK, 11 * CHUNK, CHUNK // 4)),
+    *((at, min(at - (-LAST // 4), len(BIG)) - 1) for at in range(11 * CHUNK, len(BIG), -(-LAST // 4))),
+]  # fmt: skip
+"""First and last byte of each range: all connections fetch the first chunk and the last two."""
 
 
 @pytest.fixture(autouse=True)
@@ -61,11 +68,11 @@ def part_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "part"]
 
 
-def test_each_chunk_is_requested_once(hub: Hub, tmp_path: Path) -> None:
+def test_each_byte_is_requested_once(hub: Hub, tmp_path: Path) -> None:
     mirror, listing = mirrored(hub, tmp_path)
     assert contents(mirror, listing) == FILES
-    assert ranges(hub) == [(at, min(at + CHUNK, len(BIG)) - 1) for at in range(0, len(BIG), CHUNK)]
-    assert len(hub.asked("model.safetensors")) == PARTS
+    assert ranges(hub) == PARTS
+    assert len(hub.asked("model.safetensors")) == len(PARTS)
     assert 1 < hub.connections <= 6
     assert_sound(tmp_path, CHUNK)
     assert leftovers(tmp_path) == []
@@ -117,7 +124,7 @@ def test_the_hub_is_asked_once_for_its_storage(hub: Hub, tmp_path: Path) -> None
         assert contents(mirror, listing) == FILES
         requests = hub.asked("model.safetensors")
         stored = [request for request in requests if request.path.startswith("/cdn/")]
-        assert len(stored) == PARTS
+        assert len(stored) == len(PARTS)
         assert len(requests) - len(stored) <= 4
         assert not [record for record in stored if "Authorization" in record.headers]
         source = HubSource(hub.url)

@@ -129,6 +129,8 @@ def sha256_of(data: Union[bytes, bytearray, memoryview]) -> str:
 PARALLEL_MIN_BYTES = 64 * 2**20
 """Smaller files are fetched over one connection."""
 _CONNECTIONS = 4
+_SHARED_AT_END = 2
+"""Chunks at the end of a file that all connections fetch together."""
 _BUFFER_BYTES = 2**20
 _POLL_SECONDS = 0.1
 
@@ -264,6 +266,17 @@ class FileTransfer:
             )
 
 
+class _PartialChunk:
+    """A chunk that connections are fetching; ``missing`` bytes have yet to arrive."""
+
+    __slots__ = ("buffer", "data", "missing")
+
+    def __init__(self, buffer: bytearray, data: memoryview, missing: int) -> None:
+        self.buffer = buffer
+        self.data = data
+        self.missing = missing
+
+
 class _ParallelDownload:
     """Iterator over chunks, in order, that several connections fetch.
 
@@ -276,8 +289,10 @@ class _ParallelDownload:
         self._transfer = transfer
         self._file = file
         self._buffers = buffers
-        self._next = self._requested = numbers.start
+        self._next = numbers.start
         self._end = numbers.stop
+        self._ranges = self._plan_ranges(numbers)
+        self._partial: Dict[int, _PartialChunk] = {}
         self._ready: Dict[int, BufferedChunk] = {}
         self._error: Optional[BaseException] = None
         self._ended = threading.Event()
@@ -295,9 +310,28 @@ class _ParallelDownload:
         self._ended.set()
         for thread in self._threads:
             thread.join()
+        for partial_chunk in self._partial.values():
+            self._transfer.on_bytes(partial_chunk.missing - len(partial_chunk.data))
+            self._buffers.release(partial_chunk.buffer)
         for chunk in self._ready.values():
             self._transfer.on_bytes(-len(chunk.data))
             chunk.release()
+
+    def _plan_ranges(self, numbers: range) -> Iterator[Tuple[int, int, int]]:
+        """Yield the number of a chunk, and start and end of a range of it.
+
+        All connections fetch the first chunk and the last ones, so that hashing begins early and little is left at the end.
+        """
+        for number in numbers:
+            size = self._size_of(number)
+            is_shared = number == numbers.start or number >= numbers.stop - _SHARED_AT_END
+            step = -(-size // _CONNECTIONS) if is_shared else size
+            for start in range(0, size, step):
+                yield number, start, min(start + step, size)
+
+    def _size_of(self, number: int) -> int:
+        size = self._buffers.chunk_bytes
+        return min(size, self._file.size - number * size)
 
     def __iter__(self) -> Iterator[BufferedChunk]:
         while self._next < self._end:
@@ -326,25 +360,24 @@ class _ParallelDownload:
                 self._changed.notify_all()
 
     def _fetch_next(self) -> bool:
-        """Fetch the next free chunk; return whether there may be more."""
+        """Fetch the next range; return whether there may be more."""
         with self._lock:
-            number = self._requested
-            if number >= self._end or self._ended.is_set():
+            number, start, end = next(self._ranges, (0, 0, 0))
+            if not end or self._ended.is_set():
                 return False
-            buffer = self._buffers.acquire(self._ended)
-            self._requested += 1
-        size = min(len(buffer), self._file.size - number * len(buffer))
-        data, is_complete = memoryview(buffer)[:size], False
-        try:
-            is_complete = self._fetch(number * len(buffer), data)
-        finally:
-            if not is_complete:
-                self._buffers.release(buffer)
+            if start == 0:
+                buffer = self._buffers.acquire(self._ended)
+                size = self._size_of(number)
+                self._partial[number] = _PartialChunk(buffer, memoryview(buffer)[:size], size)
+            chunk = self._partial[number]
+        is_complete = self._fetch(number * self._buffers.chunk_bytes + start, chunk.data[start:end])
         with self._changed:
             if is_complete:
-                self._ready[number] = BufferedChunk(
-                    number, data, partial(self._buffers.release, buffer)
-                )
+                chunk.missing -= end - start
+                if not chunk.missing:
+                    del self._partial[number]
+                    release = partial(self._buffers.release, chunk.buffer)
+                    self._ready[number] = BufferedChunk(number, chunk.data, release)
             else:
                 self._ended.set()
             self._changed.notify_all()
