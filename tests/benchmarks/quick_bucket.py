@@ -1,7 +1,7 @@
 """An S3 server that costs little and holds a million small objects, so that what is measured against it is the client.
 
-It keeps objects in memory, believes every signature, and answers what a mirror asks: listings, gets, puts (with ``If-None-Match``), heads and
-deletions, alone or many. As a program: ``python -m tests.benchmarks.quick_bucket [MILLISECONDS]``; each answer takes so long. It prints its URL, and
+It keeps objects in memory, believes every signature, and answers what a mirror asks: listings, gets, puts (with ``If-None-Match``), heads (with the CRC-32,
+as S3 has of what its libraries put) and deletions, alone or many. As a program: ``python -m tests.benchmarks.quick_bucket [MILLISECONDS]``; each answer takes so long. It prints its URL, and
 ends with its input.
 """
 
@@ -12,6 +12,8 @@ import hashlib
 import re
 import sys
 import time
+import zlib
+from base64 import b64encode
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from email.utils import formatdate
@@ -28,6 +30,7 @@ class _Object(NamedTuple):
     data: bytes
     modified: float
     tag: str
+    crc32: str
 
     @property
     def head(self) -> list[str]:
@@ -38,7 +41,7 @@ class Answer(NamedTuple):
     """Status, headers and body."""
 
     status: int
-    body: bytes = b""
+    body: bytes | memoryview = b""
     headers: tuple[str, ...] = ()
     length: int | None = None
 
@@ -75,12 +78,14 @@ class QuickBucket:
             return Answer(404, b"<Error><Code>NoSuchKey</Code></Error>" if whole else b"")
         part = _RANGE.match(headers.get("range", ""))
         if part is None or not whole:
-            body = result.data if whole else b""
-            return Answer(200, body, tuple(result.head), len(result.data))
+            body, its = result.data if whole else b"", result.head
+            if "x-amz-checksum-mode" in headers:
+                its += [f"x-amz-checksum-crc32: {result.crc32}", "x-amz-checksum-type: FULL_OBJECT"]
+            return Answer(200, body, tuple(its), len(result.data))
         first, size = int(part[1]), len(result.data)
         end = min(size, int(part[2]) + 1) if part[2] else size
-        its = (*result.head, f"Content-Range: bytes {first}-{end - 1}/{size}")
-        return Answer(206, result.data[first:end], its)
+        more = (*result.head, f"Content-Range: bytes {first}-{end - 1}/{size}")
+        return Answer(206, memoryview(result.data)[first:end], more)
 
     def _put(self, key: str, body: bytes, headers: dict[str, str]) -> Answer:
         if key in self._objects and headers.get("if-none-match") == "*":
@@ -88,7 +93,8 @@ class QuickBucket:
         if key not in self._objects:
             insort(self._keys, key)
         tag = hashlib.md5(body, usedforsecurity=False).hexdigest()
-        self._objects[key] = _Object(body, time.time(), tag)
+        crc32 = b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
+        self._objects[key] = _Object(body, time.time(), tag, crc32)
         return Answer(200, b"", tuple(self._objects[key].head))
 
     def _delete(self, key: str) -> None:
@@ -139,7 +145,10 @@ async def serve(bucket: QuickBucket, seconds: float) -> asyncio.Server:
                 method, target, _ = first.split(" ")
                 if seconds:
                     await asyncio.sleep(seconds)
-                writer.write(_bytes_of(bucket.answer(method, target, headers, body)))
+                answer = bucket.answer(method, target, headers, body)
+                writer.write(_head_of(answer))
+                writer.write(answer.body)  # apart, as a longer answer would be a copy
+                await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
@@ -148,10 +157,10 @@ async def serve(bucket: QuickBucket, seconds: float) -> asyncio.Server:
     return await asyncio.start_server(converse, "127.0.0.1", 0, limit=2**20)
 
 
-def _bytes_of(answer: Answer) -> bytes:
+def _head_of(answer: Answer) -> bytes:
     length = len(answer.body) if answer.length is None else answer.length
     lines = [f"HTTP/1.1 {answer.status} OK", f"Content-Length: {length}", *answer.headers]
-    return "\r\n".join([*lines, "", ""]).encode() + answer.body
+    return "\r\n".join([*lines, "", ""]).encode()
 
 
 async def main(milliseconds: float) -> None:

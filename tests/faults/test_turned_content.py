@@ -37,6 +37,7 @@ from trainctl.errors import SourceMismatch
 from trainctl.node.mirror import SourceUrlCache, UrlUpstream
 from trainctl.plugin_api.sources import SourceCredential
 from trainctl.sources.bucket import BucketSource
+from trainctl.store import file_hash, writers
 
 RIGHT, WRONG = b"<weights as they were put>", b"<weights as they were cut>"
 """The proxy replaces these bytes in every response."""
@@ -114,6 +115,26 @@ def test_wrong_bytes_of_the_right_length_are_refused(
     assert leftovers(root) == []
     assert not list(root.glob("listings/*"))
     assert_sound(root)
+
+
+@pytest.mark.parametrize(("algorithm", "name"), [("CRC32", "CRC-32"), ("SHA256", "sha256")])
+def test_a_checksum_of_s3_takes_the_place_of_the_md5(
+    algorithm: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of large objects, by one request for each; then no MD5 is computed."""
+    monkeypatch.setattr(writers, "PARALLEL_MIN_BYTES", CHUNK)
+    monkeypatch.setattr(file_hash, "_non_security_hash", None)
+    mirror, large = mirror_at(tmp_path / "mirror", CHUNK), STREAMED.replace(RIGHT, b"")
+    for data in (STREAMED, large):
+        with on_s3(tmp_path, data, ChecksumAlgorithm=algorithm) as (source, uri, credential):
+            resolved = source.resolve(uri, None, credential)
+            if data is STREAMED:
+                with pytest.raises(SourceMismatch, match=f"xpected {name}"):
+                    ingest(mirror, resolved, source, credential=credential)
+                assert leftovers(tmp_path / "mirror") == []
+            else:
+                listing = ingest(mirror, resolved, source, credential=credential)
+                assert contents(mirror, listing) == {"model.bin": large}
 
 
 def test_the_etag_of_an_encrypted_object_is_not_compared(tmp_path: Path) -> None:

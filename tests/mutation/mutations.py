@@ -101,7 +101,7 @@ MUTATIONS = [
             "if not is_mine:",
         ),
         ("writers.py", "and sha256_of(data) == sha256", ""),
-        ("file_transfer.py", 'self.upstream.update(b"blob %d\\0" % file.size)', "pass"),
+        ("file_hash.py", 'self.upstream.update(b"blob %d\\0" % file.size)', "pass"),
     ),
     *_mutations(
         "trainctl",

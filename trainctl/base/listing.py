@@ -40,9 +40,8 @@ class SourceFile:
     ``sha256:HEX`` (LFS, or declared), ``git:HEX`` (git blob sha1), ``xet:HEX`` (buckets of the Hub),
     ``mtime:NANOSECONDS:INODE`` (local), ``etag:TAG`` and ``modified:TIME`` (web servers, buckets), or ``size:BYTES`` if
     upstream reports nothing else.
-    ``checksum``: further checksums, words of ``md5:HEX``, ``crc32:HEX``, ``crc32c:HEX`` and ``crc64nvme:HEX``. Downloads
-    are verified against one of them; pins don't include them. Without HEX it comes with the file itself; ``crc:`` if
-    there may be one. ``HEX/BYTES`` is the CRC of the CRCs of parts of so many bytes.
+    ``checksum``: another checksum, ``sha256:HEX``, ``md5:HEX`` or ``crc32:HEX``. Downloads are verified against it; pins
+    don't include it. ``md5:`` without HEX comes with a request for this file alone.
     """
 
     path: str

@@ -78,9 +78,15 @@ def signed_headers(
 
 
 def presigned_query(
-    target: RequestTarget, credential: S3Credential, region: str, seconds: int, now: float
+    target: RequestTarget,
+    credential: S3Credential,
+    region: str,
+    seconds: int,
+    now: float,
+    headers: Query = (),
 ) -> str:
-    """Return the query of a presigned URL that is valid for ``seconds`` from ``now``."""
+    """Return the query of a presigned URL that is valid for ``seconds`` from ``now``; requests must send the headers."""
+    signed = {"host": target.host, **dict(headers)}
     moment = _timestamp(now)
     scope = f"{moment[:8]}/{region}/s3/aws4_request"
     query = [
@@ -89,12 +95,12 @@ def presigned_query(
         ("X-Amz-Credential", f"{credential.key_id}/{scope}"),
         ("X-Amz-Date", moment),
         ("X-Amz-Expires", str(seconds)),
-        ("X-Amz-SignedHeaders", "host"),
+        ("X-Amz-SignedHeaders", ";".join(sorted(signed))),
     ]
     if credential.token:
         query.append(("X-Amz-Security-Token", credential.token))
     unsigned = target._replace(query=query)
-    signature = _signature(unsigned, {"host": target.host}, UNSIGNED, scope, moment, credential)
+    signature = _signature(unsigned, signed, UNSIGNED, scope, moment, credential)
     return f"{quote_query(query)}&X-Amz-Signature={signature}"
 
 

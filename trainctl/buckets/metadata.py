@@ -25,6 +25,8 @@ from trainctl.buckets import credentials as kinds
 from trainctl.buckets.location import entra_authority
 from trainctl.buckets.obstore_client import BucketSettings, is_expired
 
+CHECKSUM_MODE = {"x-amz-checksum-mode": "ENABLED"}
+"""Header by which S3 reports the checksums of an object."""
 _ARCHIVED = {"GLACIER", "DEEP_ARCHIVE", "ARCHIVE_ACCESS", "DEEP_ARCHIVE_ACCESS", "Archive"}
 """Classes of S3, tiers of its Intelligent-Tiering and of Azure; all of Google's are readable."""
 _MAX_BYTES = 64 * 2**20  # a page has thousands of objects, whose keys have up to 3 kB when quoted
@@ -137,10 +139,11 @@ class MetadataClient:
             return response.headers, _read_success(response)
 
     def presigned_query(self, access: kinds.AwsKeys, method: str, url: str, seconds: int) -> str:
-        """Return the query that signs a URL, for that time."""
+        """Return the query that signs a URL, for that time; HEAD requests must send CHECKSUM_MODE."""
         target = _target(method, url, self._settings.billing_headers)
+        more = CHECKSUM_MODE.items() if method == "HEAD" else ()
         return sigv4.presigned_query(
-            target, _key(access), self._settings.region, seconds, time.time()
+            target, _key(access), self._settings.region, seconds, time.time(), [*more]
         )
 
     def _signature(

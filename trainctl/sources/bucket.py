@@ -21,7 +21,7 @@ from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile, sort_
 from trainctl.buckets.bucket import SIGNING, Bucket
 from trainctl.buckets.credentials import parse_credential
 from trainctl.buckets.location import BucketLocation, parse_bucket_location
-from trainctl.buckets.metadata import ObjectInfo
+from trainctl.buckets.metadata import CHECKSUM_MODE, ObjectInfo
 from trainctl.buckets.obstore_client import SILENCE_SECONDS, BucketSettings
 from trainctl.errors import SourceDenied, SourceError, SourceMismatch, SourceNotFound
 from trainctl.plugin_api.sources import ByteRange, Fill, SourceCredential
@@ -107,18 +107,20 @@ class BucketSource:
     def stat(
         self, resolved: ResolvedSource, file: SourceFile, credential: SourceCredential | None
     ) -> str:
-        """Return the file's MD5 from its server, or ``""``."""
+        """Return a checksum of the file from its server, the cheapest to compute, or ``""``."""
         url = self._signed(resolved, file, credential, "HEAD") if file.checksum else None
         if url is None:
             return file.checksum
         subject = _file_label(resolved, file)
+        headers = download_headers(resolved.source)
+        headers |= CHECKSUM_MODE if self._scheme in _TAGGED else {}
         try:
-            with self._http.get(
-                url, subject, download_headers(resolved.source), method="HEAD"
-            ) as response:
+            with self._http.get(url, subject, headers, method="HEAD") as response:
                 check_not_replaced(response.headers, subject, file)
                 if has_no_md5_etag(response.headers):
                     return ""
+                if checksum := _checksum_of(response.headers):
+                    return checksum
                 return file.checksum if self._scheme in _TAGGED else _md5_of(response.headers)
         except SourceError as error:
             if error.retryable or isinstance(error, SourceMismatch):
@@ -256,14 +258,33 @@ def _source_file(location: BucketLocation, info: ObjectInfo) -> SourceFile:
     return SourceFile(info.key, info.size, f"etag:{info.etag}", checksum)
 
 
+def _checksum_of(headers: Mapping[str, str]) -> str:
+    """Return the SHA-256 or CRC-32 of a complete object, as S3 reports it, or ``""``.
+
+    Composite checksums, of the checksums of an upload's parts, are left out; their values end with the number of parts.
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html
+    """
+    if headers.get("x-amz-checksum-type") == "COMPOSITE":
+        return ""
+    for kind, length in (("sha256", 32), ("crc32", 4)):
+        digest = _decode_base64(headers.get(f"x-amz-checksum-{kind}") or "")
+        if len(digest) == length:
+            return f"{kind}:{digest.hex()}"
+    return ""
+
+
+def _decode_base64(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        return b""
+
+
 def _md5_of(headers: Mapping[str, str]) -> str:
     """Return the MD5 of a complete object, as Azure and Google report it, or ``""``."""
     match = _GOOGLE_MD5.search(headers.get("x-goog-hash") or "")
     text = match[1] if match else headers.get("Content-MD5") or ""
-    try:
-        digest = b64decode(text, validate=True)
-    except ValueError:
-        return ""
+    digest = _decode_base64(text)
     return f"md5:{digest.hex()}" if len(digest) == 16 else ""
 
 

@@ -8,18 +8,19 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Union
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import SourceMismatch, TrainctlError
 from trainctl.store import documents, keys
 from trainctl.store.coverage import BlobInfo, Groups, SourceCoverage
 from trainctl.store.documents import PackEntry
+from trainctl.store.file_hash import FileHash, announced_digest, sha256_of
 from trainctl.store.file_transfer import (
+    PARALLEL_MIN_BYTES,
     BufferedChunk,
     ChunkBufferPool,
-    FileHash,
     FileTransfer,
-    sha256_of,
 )
 from trainctl.store.lease import interrupted_error
 
@@ -69,9 +70,10 @@ class ChunkWriter:
         self._pool.shutdown()
 
     def _fetch_chunks(self, file: SourceFile, key: str) -> BlobInfo:
+        announced = self._with_cheapest_checksum(file)
         with ThreadPoolExecutor(1, "hash") as first, ThreadPoolExecutor(1, "hash") as second:
             hashing = (first, second)  # MD5 takes twice as long as SHA-256
-            incoming = _IncomingFile(file, self._pool, hashing, lambda chunk: self._store(file, key, chunk))  # fmt: skip
+            incoming = _IncomingFile(announced, self._pool, hashing, lambda chunk: self._store(file, key, chunk))  # fmt: skip
             try:
                 self._receive(file, key, incoming)
                 sha256 = incoming.verify(self._transfer)
@@ -86,6 +88,14 @@ class ChunkWriter:
         document = {"version": 1, "size": file.size, "chunks": digests}
         self._objects.put(keys.chunk_list(sha256), documents.encode(document))
         return BlobInfo(sha256, file.size, tuple(digests))
+
+    def _with_cheapest_checksum(self, file: SourceFile) -> SourceFile:
+        """Request a checksum that takes the place of an MD5, which takes longer than the request if the file is large."""
+        if file.size < PARALLEL_MIN_BYTES or announced_digest(file)[0] != "md5":
+            return file
+        transfer = self._transfer
+        checksum = transfer.retry.run(lambda: transfer.upstream.checksum(file), transfer.stop)
+        return replace(file, checksum=checksum)
 
     def _receive(self, file: SourceFile, key: str, incoming: _IncomingFile) -> None:
         """Reuse chunks of an earlier transfer or repair, and fetch the others."""

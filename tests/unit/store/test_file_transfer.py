@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,13 @@ import pytest
 
 from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceMismatch
-from trainctl.store.file_transfer import FileHash
+from trainctl.store.file_hash import FileHash
 
 DATA = b"weights"
 RIGHT, WRONG = (f"md5:{hashlib.md5(data).hexdigest()}" for data in (DATA, b"other"))
+
+SHA256 = f"sha256:{hashlib.sha256(DATA).hexdigest()}"
+CRC32 = f"crc32:{zlib.crc32(DATA):08x}"
 
 
 def hashed(announced: str, reported: str) -> str:
@@ -34,6 +38,9 @@ def hashed(announced: str, reported: str) -> str:
         ("md5:", "md5:"),
         (WRONG, ""),
         (WRONG, RIGHT),
+        (WRONG, SHA256),
+        (CRC32, WRONG),
+        (SHA256, WRONG),
     ],
 )
 def test_content_is_taken_unless_its_md5_is_another(announced: str, reported: str) -> None:
@@ -46,3 +53,17 @@ def test_another_md5_is_refused(announced: str) -> None:
     """Whether it was announced or reported later."""
     with pytest.raises(SourceMismatch, match="MD5"):
         hashed(announced, WRONG)
+
+
+@pytest.mark.parametrize(
+    ("announced", "reported", "name"),
+    [
+        (WRONG, CRC32, "MD5"),  # the CRC-32 was not computed, so the MD5 decides
+        (WRONG, f"sha256:{'0' * 64}", "MD5"),
+        ("crc32:00000000", "", "CRC-32"),
+        (f"sha256:{'0' * 64}", "", "sha256"),
+    ],
+)
+def test_other_checksums_are_compared(announced: str, reported: str, name: str) -> None:
+    with pytest.raises(SourceMismatch, match=f"Expected {name} {announced.partition(':')[2]}"):
+        hashed(announced, reported)
