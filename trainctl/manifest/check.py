@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.lazy_dataclass import fields as dataclass_fields
 from trainctl.base.lazy_named_tuple import NamedTuple
+from trainctl.manifest.sections import UndecidedValue, read_section
 from trainctl.manifest.tree import (
     ManifestNode,
     Path,
@@ -29,6 +29,9 @@ from trainctl.model.credentials import any_credential, is_secret_key, looks_like
 from trainctl.model.diagnostics import Diagnostic, Position, did_you_mean, error
 from trainctl.model.specs.checks import NAME_ADVICE, OBJECT, OTHERS, TEXT, CheckedSection, key_of
 from trainctl.model.specs.document import ORIGIN_KEYS, Manifest
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 KINDS = {
     "projects": "project",
@@ -302,6 +305,10 @@ def check(root: ManifestNode, reported: Collection[Position | None] = ()) -> Che
         )
         summary = "both 'project' and 'projects' are set"
         problems.append(error(summary, advice, where=where, code="conflicting-projects"))
+    with suppress(UndecidedValue):
+        return CheckedManifest(read_section(Manifest, to_plain(root)), root, problems)
+    from pydantic import ValidationError
+
     for attempt in range(_ATTEMPTS):
         try:
             return CheckedManifest(manifest_type().validate_python(to_plain(root)), root, problems)
@@ -328,6 +335,8 @@ def check(root: ManifestNode, reported: Collection[Position | None] = ()) -> Che
 @cache
 def manifest_type() -> TypeAdapter[Manifest]:
     """Return pydantic's validator of a manifest, which takes a tenth of a second to make."""
+    from pydantic import TypeAdapter
+
     return TypeAdapter(Manifest)
 
 

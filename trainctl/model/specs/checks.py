@@ -5,7 +5,8 @@ pydantic finds the checks in the annotations; it is loaded by the reader of mani
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+import re
+from collections.abc import Callable, Mapping, Set
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, cast, get_args
 
 from trainctl.base.lazy_dataclass import dataclass, field, fields
@@ -96,16 +97,21 @@ def validation_error(summary: str, detail: str, *, code: str) -> PydanticCustomE
     )
 
 
-class _Check:
-    """An annotation that pydantic asks for the schema of a value."""
+class ValueCheck:
+    """An annotation that pydantic asks for the schema of a value.
+
+    ``plain``: returns the value of a valid value of the annotated type; raises ValueError if it may be invalid.
+    """
 
     def __init__(
         self,
         build: Callable[[Any, Any], Any] = lambda source, handler: handler(source),
         json_schema: dict[str, Any] | None = None,
+        plain: Callable[[Any], Any] = lambda value: value,
     ) -> None:
         self._build = build
         self._json_schema = json_schema or {}
+        self.plain = plain
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         return self._build(source, handler)
@@ -114,7 +120,7 @@ class _Check:
         return {**handler(schema), **self._json_schema}
 
 
-def check(function: Callable[[Any], Any], **json_schema: Any) -> _Check:
+def check(function: Callable[[Any], Any], **json_schema: Any) -> ValueCheck:
     """Replace a value by what the function returns; it may raise a ``validation_error``."""
 
     def build(source: Any, handler: Any) -> Any:
@@ -122,12 +128,12 @@ def check(function: Callable[[Any], Any], **json_schema: Any) -> _Check:
 
         return core_schema.no_info_after_validator_function(function, handler(source))
 
-    return _Check(build, json_schema)
+    return ValueCheck(build, json_schema, function)
 
 
 def require(
     test: Callable[[Any], object], summary: str, detail: str, code: str, **json_schema: Any
-) -> _Check:
+) -> ValueCheck:
     """Refuse values that don't pass a test."""
 
     def checked(value: Any) -> Any:
@@ -138,7 +144,7 @@ def require(
     return check(checked, **json_schema)
 
 
-def prepared(function: Callable[[Any], Any]) -> _Check:
+def prepared(function: Callable[[Any], Any]) -> ValueCheck:
     """Replace a value before it is checked."""
 
     def build(source: Any, handler: Any) -> Any:
@@ -146,20 +152,52 @@ def prepared(function: Callable[[Any], Any]) -> _Check:
 
         return core_schema.no_info_before_validator_function(function, handler(source))
 
-    return _Check(build)
+    return ValueCheck(build, plain=_not_plain)
 
 
-def limits(**of_schema: Any) -> _Check:
+def _not_plain(_: Any) -> Any:
+    raise ValueError("only pydantic converts a value before its type is checked")
+
+
+_COMPARISONS: Mapping[str, Callable[[Any, Any], object]] = {
+    "ge": lambda value, limit: value >= limit,
+    "le": lambda value, limit: value <= limit,
+    "gt": lambda value, limit: value > limit,
+}
+
+
+def limits(**of_schema: Any) -> ValueCheck:
     """Limit a value by keys of its core schema: ``ge``, ``le``, ``gt`` of numbers, ``pattern`` of text."""
-    return _Check(lambda source, handler: {**handler(source), **of_schema})
+
+    def within(value: Any) -> Any:
+        for name, limit in of_schema.items():
+            if name == "pattern":
+                valid: object = "\n" not in value and re.search(limit, value)
+            elif name == "min_length":
+                valid = len(value) >= limit
+            else:
+                valid = _COMPARISONS[name](value, limit)
+            if not valid:
+                raise ValueError(name)
+        return value
+
+    return ValueCheck(lambda source, handler: {**handler(source), **of_schema}, plain=within)
 
 
-def described(**json_schema: Any) -> _Check:
+def described(**json_schema: Any) -> ValueCheck:
     """Replace keys of the JSON Schema."""
-    return _Check(json_schema=json_schema)
+    return ValueCheck(json_schema=json_schema)
 
 
-def listed(*, least: int | None = None) -> _Check:
+class ListCheck(ValueCheck):
+    """An annotation of a tuple that is written as a list of at least so many items."""
+
+    def __init__(self, build: Callable[[Any, Any], Any], least: int) -> None:
+        super().__init__(build)
+        self.least = least
+
+
+def listed(*, least: int | None = None) -> ValueCheck:
     """Read a tuple from a list of at least so many items."""
 
     def build(source: Any, handler: Any) -> Any:
@@ -170,7 +208,7 @@ def listed(*, least: int | None = None) -> _Check:
             tuple, core_schema.list_schema(items, min_length=least)
         )
 
-    return _Check(build)
+    return ListCheck(build, least or 0)
 
 
 def _text_or_object(source: Any, handler: Any) -> Any:
@@ -183,7 +221,7 @@ def _text_or_object(source: Any, handler: Any) -> Any:
     )
 
 
-TEXT_OR_OBJECT = _Check(_text_or_object)
+TEXT_OR_OBJECT = ValueCheck(_text_or_object)
 """Reads a union of text and a section; errors are those of the form that is written."""
 
 
