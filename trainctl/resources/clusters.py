@@ -131,7 +131,8 @@ class NodeProvisioner:
         try:
             node = self.provider.create(self.cluster, planned.name, key)
             agent = self.agents.of(self.provider.name, node)
-            agent.call(STATUS, StatusRequest(root=node.root, keys=[]))
+            if not self.provider.capabilities.shares_disk_with_client:  # this machine is reachable
+                agent.call(STATUS, StatusRequest(root=node.root, keys=[]))
             if self.provider.capabilities.costs_money and node.shutdown:
                 timeout = IDLE_TIMEOUT_SECONDS if node.idle_timeout is None else node.idle_timeout
                 settings: IdleShutdownSettings = {

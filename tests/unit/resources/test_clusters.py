@@ -110,6 +110,7 @@ def test_made_grown_shrunk_and_removed(lab: Lab) -> None:
 def test_a_replacement_leaves_nothing_of_the_old(lab: Lab) -> None:
     lab.make("one", Action.CREATE)
     mark = lab.home / "trainctl/nodes/lab-0/agent/mark"
+    mark.parent.mkdir()
     mark.touch()
     (node,) = nodes_of(lab.make("two", Action.REPLACE))
     assert node.key == "two/lab-0"
