@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from trainctl import __version__
 
 _VERSION_FLAGS = (["version"], ["--version"], ["-version"])
-_GC_THRESHOLDS = (100_000, 50, 50)
+_GC_THRESHOLDS = (1_000_000, 50, 50)
 """Thresholds of the garbage collector: a command builds large values without cycles.
 
 The defaults cost a third of the CPU time of planning thousands of resources.

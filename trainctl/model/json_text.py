@@ -35,8 +35,12 @@ class JsonText(Mapping[str, Any]):
         return len(self._decoded)
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, JsonText | dict) and json_text(other) == self._text:
-            return True  # usual, and faster than to decode it
+        # Usual, and faster than to decode it.
+        if isinstance(other, JsonText):
+            if other._text == self._text:
+                return True
+        elif isinstance(other, dict) and _encode(other) == self._text:
+            return True
         return isinstance(other, Mapping) and self._decoded == decoded(other)
 
     def __str__(self) -> str:

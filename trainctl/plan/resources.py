@@ -355,7 +355,9 @@ def plan_unchanged(inputs: PlanInputs, addresses: Iterable[Address]) -> dict[Add
             and address.kind in STATE_ONLY_KINDS
             and address not in others
             and recorded.attributes == resource.attributes
-            and recorded.lifecycle == resource.lifecycle
+            and (
+                recorded.lifecycle is resource.lifecycle or recorded.lifecycle == resource.lifecycle
+            )
             and recorded.depends_on == resource.depends_on
         ):
             changes[address] = Change(

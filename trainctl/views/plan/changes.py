@@ -67,7 +67,9 @@ def format_path(path: Path) -> str:
 def added_rows(value: Any, path: Path = ()) -> Iterator[AttributeRow]:
     """Return the rows of a new value, without empty attributes."""
     return (
-        AttributeRow("+", at, after=leaf) for at, leaf in _leaves(value, path) if not is_empty(leaf)
+        AttributeRow("+", at, MISSING, leaf)
+        for at, leaf in _leaves(value, path)
+        if not is_empty(leaf)
     )
 
 
@@ -101,7 +103,7 @@ def changed_rows(before: Any, after: Any, path: Path = ()) -> Iterator[Attribute
 
 def is_empty(value: Any) -> bool:
     """Whether a value is null or empty."""
-    return value is None or value in ({}, [], "")
+    return value is None or (not value and value in ({}, [], ""))
 
 
 def is_code(value: Any) -> bool:
@@ -111,7 +113,7 @@ def is_code(value: Any) -> bool:
 
 def is_multiline(value: Any) -> bool:
     """Whether a value is a multi-line text."""
-    return isinstance(value, str) and "\n" in value.strip("\n")
+    return isinstance(value, str) and "\n" in value and "\n" in value.strip("\n")
 
 
 def _list_rows(before: list[Any], after: list[Any], path: Path) -> Iterator[AttributeRow]:
@@ -220,6 +222,7 @@ def live_run_text(run: AffectedRun, now: float | None) -> str:
 
 UNKNOWN = "(known after apply)"
 _DIGEST = compile_lazily(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}|([0-9a-f]{12})[0-9a-f]{28}")
+_DIGEST_LENGTHS = (71, 40)
 _LONGEST_NAME = 44
 _NEXT_TO_NAMES = 36
 """Columns reserved for values next to aligned names."""
@@ -250,8 +253,12 @@ def row_lines(
     widths = [width for width in map(display_width, names) if width <= most]
     size = max([*widths, *(len(name) for name in unknown)], default=0)
     forced = tuple(forces)
+    added = f"{_INDENT}{_symbol('+', page)} "
     lines: list[str] = []
     for row, name in zip(rows, names, strict=True):
+        if row.symbol == "+" and not forced and not is_multiline(row.after):
+            lines.append(f"{added}{pad(name, size)} = {_formatted_value(row.path, row.after)}")
+            continue
         # the attribute, its parent or a part of it forces replacement
         is_forced = forced and any(
             row.path[: len(force)] == force or force[: len(row.path)] == row.path
@@ -273,7 +280,7 @@ def hidden_line(hidden: str, page: PageStyle) -> str:
 def brief(value: Any) -> str:
     """Format a value in one line; shorten digests and commits."""
     if isinstance(value, str):
-        match = _DIGEST.fullmatch(value)
+        match = _DIGEST.fullmatch(value) if len(value) in _DIGEST_LENGTHS else None
         return match[1] or match[2] if match else literal(value)
     if not is_code(value):
         return literal(value)

@@ -145,6 +145,7 @@ _CI_COMMAND = compile_lazily(
 )
 
 _JSON = json.JSONEncoder(ensure_ascii=False)
+_quote = json.encoder.encode_basestring
 
 
 def escape(text: str) -> str:
@@ -167,7 +168,7 @@ def strip_ci_commands(text: str) -> str:
 
 def literal(value: Any) -> str:
     """Format a value as JSON, escaped."""
-    return escape(_JSON.encode(value))
+    return escape(_quote(value) if isinstance(value, str) else _JSON.encode(value))
 
 
 def escape_character(match: re.Match[str]) -> str:
