@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from threading import Event
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.base.json import digest
@@ -99,6 +99,15 @@ def _digest_files(directory: Path) -> str:
     return found.hexdigest()
 
 
+class ProgramPlan(NamedTuple):
+    """A plan as the program writes it, and as JSON, with the settings and the state that it was made for."""
+
+    settings: TerraformSettings
+    state: bytes
+    file: bytes
+    document: dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class NodeModule:
     """A module for one node: ``id`` names its records, ``inputs`` are the values of ``OWN_INPUTS``."""
@@ -113,14 +122,15 @@ class NodeModule:
         """The working directory of the node."""
         return self.module.directory.parents[1] / "nodes" / self.id
 
-    def plan(self, *options: str) -> tuple[bytes, dict[str, Any]]:
-        """Return a plan as the program writes it, and as JSON. Takes no lock."""
+    def plan(self, *options: str) -> ProgramPlan:
+        """Plan; takes no lock."""
+        state = self.state.read()
         with memory_file() as file:
             path = f"/dev/fd/{file.fileno()}"
             self.run(["plan", "-lock=false", f"-out={path}", *options], Event(), file)
             document = self.run(["show", "-json", path], Event(), file)
             file.seek(0)
-            return file.read(), json.loads(document)
+            return ProgramPlan(self.module.settings, state, file.read(), json.loads(document))
 
     def apply(self, cancelled: Event, plan: bytes = b"", *, destroy: bool = False) -> None:
         """Apply a plan, else what the module says, also if this process is killed; NodeError with what failed."""
@@ -183,14 +193,18 @@ def _apply(module: NodeModule, plan: bytes, destroy: bool, cancelled: Event) -> 
         module.run(["apply", *options], cancelled, file)
 
 
-def plan_node(module: NodeModule, cluster: str, name: str, key: str, *options: str) -> MachinePlan:
-    """Run the program's ``plan``, reduced to what a review needs, and kept to be applied as it is."""
-    state = _hex_digest(module.state.read())
-    file, document = module.plan(*options)
-    planner = f"{Path(module.module.program).name} {document['terraform_version']}"
-    changes = tuple(_changes(document, module.inputs))
-    kept = {"plan": base64.b64encode(file).decode(), "made_for": _made_for(module), "state": state}
-    output = document.get("output_changes", {}).get("node", {}).get("after")  # known members
+def review_plan(
+    module: NodeModule, plan: ProgramPlan, cluster: str, name: str, key: str
+) -> MachinePlan:
+    """Reduce a plan to what a review needs, and keep it to be applied as it is."""
+    planner = f"{Path(module.module.program).name} {plan.document['terraform_version']}"
+    changes = tuple(_changes(plan.document, module.inputs))
+    kept = {
+        "plan": base64.b64encode(plan.file).decode(),
+        "made_for": _made_for(module),
+        "state": _hex_digest(plan.state),
+    }
+    output = plan.document.get("output_changes", {}).get("node", {}).get("after")  # known members
     planned = Node(cluster, name, **node_facts(module.module.settings, output or {}))
     covers = digest([planner, module.module.digest, changes])
     return MachinePlan(name, key, planner, changes, covers, json.dumps(kept), planned)
@@ -207,9 +221,10 @@ def apply_reviewed(module: NodeModule, reviewed: MachinePlan, cancelled: Event) 
     module.recover(cancelled)
     file = base64.b64decode(kept["plan"])
     if kept["state"] != _hex_digest(module.state.read()):
-        file, document = module.plan()
+        plan = module.plan()
+        file = plan.file
         allowed = {change["address"] for change in reviewed.changes}
-        more = [each["address"] for each in _changes(document, module.inputs)]
+        more = [each["address"] for each in _changes(plan.document, module.inputs)]
         if not allowed.issuperset(more):
             raise StalePlan(
                 f"the state of {reviewed.node} has changed since the plan was made",

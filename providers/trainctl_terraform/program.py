@@ -20,7 +20,17 @@ from trainctl.remote.responses import printable_tail
 _POLL_SECONDS = 0.1
 _MOST = 800
 """Characters of the beginning and of the end of an error."""
-_IGNORED = ("TF_VAR_", "TF_CLI_ARGS", "TF_LOG", "TF_HTTP_", "TF_WORKSPACE", "TF_DATA_DIR")
+_IGNORED = (
+    *(
+        "TF_VAR_",
+        "TF_CLI_ARGS",
+        "TF_LOG",
+        "TF_HTTP_",
+        "TF_WORKSPACE",
+        "TF_DATA_DIR",
+        "TF_ENCRYPTION",
+    ),
+)
 """Prefixes of the user's variables that would change what a plan means, or log secrets."""
 _FIXED = {"TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "CHECKPOINT_DISABLE": "1"}
 _OUTLIVING = "import pickle, sys; function, *args = pickle.load(sys.stdin.buffer); function(*args)"
@@ -101,7 +111,7 @@ def run_outliving(
     """Call a function with the arguments and an event in a process that continues if this one is killed."""
     command = [sys.executable, "-P", "-c", _OUTLIVING]
     with memory_file(pickle.dumps((_call, function, *args))) as stdin:
-        run_program(command, Path("/"), {}, cancelled, stdin=stdin, name=name)
+        run_program(command, Path.cwd(), {}, cancelled, stdin=stdin, name=name)
 
 
 def _call(function: Callable[..., object], *args: object) -> None:

@@ -31,7 +31,6 @@ from trainctl.plugin_api.provider import (
 from trainctl_ssh.keys import (
     HOST_KEY,
     NEXT_HOST_KEY,
-    KeyPair,
     data_directory,
     derive_host_key,
     ensure_login_key,
@@ -39,7 +38,13 @@ from trainctl_ssh.keys import (
 )
 from trainctl_ssh.machines import PARALLELISM, SshMachines
 from trainctl_ssh.user_data import LOGIN_USER, user_data
-from trainctl_terraform.module import NodeModule, TerraformModule, apply_reviewed, plan_node
+from trainctl_terraform.module import (
+    NodeModule,
+    ProgramPlan,
+    TerraformModule,
+    apply_reviewed,
+    review_plan,
+)
 from trainctl_terraform.settings import (
     find_problems,
     node_facts,
@@ -52,16 +57,17 @@ from trainctl_terraform.states import NodeState
 
 @dataclass(frozen=True, slots=True)
 class TerraformNode:
-    """What is known of a node before its machine exists; ``keys`` are its public host keys by name."""
+    """What is known of a node before its machine exists; ``inputs`` of its module, and public host ``keys`` by name."""
 
     key: str
     cluster: str
     name: str
     lineage: str
     settings: JsonObject
+    inputs: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
-    module: str = ""
-    """Digest of the module that was applied completely."""
+    is_complete: bool = False
+    """Whether its module has been applied completely."""
 
     @property
     def id(self) -> str:
@@ -78,11 +84,18 @@ class TerraformNode:
         """File of the login key."""
         return login_key_path(os.environ, TerraformProvider.name, self.cluster, self.attempt)
 
-    @property
-    def login_keys(self) -> tuple[KeyPair, KeyPair]:
-        """The login key, and the host key of user data."""
+    def with_inputs(self) -> TerraformNode:
+        """Set the inputs, which stay as they are, with the login key of this computer and a first host key."""
         login = ensure_login_key(self.login_path)
-        return login, derive_host_key(login, self.key)
+        host = derive_host_key(login, self.key)
+        boot_timeout = read_settings(self.settings).boot_timeout
+        inputs = {
+            "name": self.name,
+            "key": self.id,
+            "public_key": login.public,
+            "user_data": user_data(LOGIN_USER, login, host, boot_timeout),
+        }
+        return replace(self, inputs=inputs, keys={HOST_KEY: host.public})
 
 
 class TerraformProvider(SshMachines):
@@ -97,8 +110,9 @@ class TerraformProvider(SshMachines):
 
     def __init__(self) -> None:
         super().__init__()
-        self._project: ProjectAccess | None = None
         self._modules: SingleFlight[TerraformModule] = SingleFlight()
+        self._plans: dict[str, ProgramPlan] = {}
+        """Of nodes that were read, by key."""
         self._changing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def set_project(self, project: ProjectAccess) -> None:
@@ -127,18 +141,17 @@ class TerraformProvider(SshMachines):
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """Returns when the machine has booted."""
-        new = TerraformNode(key, cluster.name, name, cluster.lineage, cluster.settings)
-        record = replace(self._record(key) or new, settings=cluster.settings)
+        record = self._known_or_new(cluster, name, key)
         self._save(record)
         with self._changing[key]:
             reviewed = cluster.planned.get(key)
-            if reviewed is not None or not record.module or not self._exists(record):
+            if reviewed is not None or not record.is_complete or not self._exists(record):
                 module = self._module(record)
                 if reviewed is not None:
                     apply_reviewed(module, reviewed, cluster.cancelled)
                 else:
                     module.apply(cluster.cancelled)
-                self._save(replace(self._require(key), module=module.module.digest))
+                self._save(replace(self._require(key), is_complete=True))
 
         def look() -> tuple[Node, str]:
             record = self._require(key)
@@ -155,22 +168,23 @@ class TerraformProvider(SshMachines):
     def plan_machines(
         self, cluster: ClusterSettings, keys: Mapping[str, str], ending: Sequence[Node]
     ) -> Sequence[MachinePlan]:
-        def create(item: tuple[str, str]) -> MachinePlan | None:
+        def create(item: tuple[str, str]) -> MachinePlan:
             name, key = item
-            known = self._record(key)
-            module = self._module(known or TerraformNode(key, cluster.name, name, "", cluster.settings))  # fmt: skip
-            if known is not None and known.module == module.module.digest:
-                return None
-            return plan_node(module, cluster.name, name, key)
+            module = self._module(self._known_or_new(cluster, name, key))
+            planned = self._plans.pop(key, None)
+            if planned is None or planned.settings != module.module.settings:
+                planned = module.plan()
+            return review_plan(module, planned, cluster.name, name, key)
 
         def end(node: Node) -> MachinePlan | None:
             record = self._record(node.key)
             if record is None or not _has_resources(self._state(record).load()):
                 return None
-            return plan_node(self._module(record), cluster.name, node.name, node.key, "-destroy")
+            module = self._module(record)
+            return review_plan(module, module.plan("-destroy"), cluster.name, node.name, node.key)
 
-        plans = [*each(end, ending, PARALLELISM), *each(create, [*keys.items()], PARALLELISM)]
-        return [plan for plan in plans if plan is not None]
+        ended = [plan for plan in each(end, ending, PARALLELISM) if plan is not None]
+        return [*ended, *each(create, [*keys.items()], PARALLELISM)]
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
         """Paths are empty if the machine doesn't respond, the address if its creation was interrupted."""
@@ -229,7 +243,10 @@ class TerraformProvider(SshMachines):
             record.login_path.unlink(missing_ok=True)
 
     def _exists(self, record: TerraformNode) -> bool:
-        """Whether the machine exists, or was only partly created: then it has no output, or an invalid one."""
+        """Whether the machine exists, or was only partly created: then it has no output, or an invalid one.
+
+        It doesn't if its address becomes null, or unknown since something was deleted elsewhere.
+        """
         if not _has_resources(self._state(record).load()):
             return False
         try:
@@ -238,9 +255,13 @@ class TerraformProvider(SshMachines):
             return True
         if made is None:
             return True
-        _, plan = self._module(record).plan("-refresh-only")
-        value = plan.get("planned_values", {}).get("outputs", {}).get("node", {}).get("value")
-        return isinstance(value, dict) and bool(value.get("address"))
+        self._plans[record.key] = planned = self._module(record).plan()
+        change = planned.document.get("output_changes", {}).get("node", {})
+        after, unknown = change.get("after"), change.get("after_unknown")
+        if unknown.get("address") if isinstance(unknown, dict) else unknown:
+            drift = planned.document.get("resource_drift") or ()
+            return not any("delete" in each["change"]["actions"] for each in drift)
+        return isinstance(after, dict) and bool(after.get("address"))
 
     def _output(self, record: TerraformNode) -> dict[str, Any] | None:
         return read_output(self._state(record).load(), record.name)
@@ -251,12 +272,10 @@ class TerraformProvider(SshMachines):
         details: dict[str, Any] = {"node": record.name, "lineage": record.attempt}
         if made is None:
             return self._blank(record, details)
-        key = made.get("host_key") or record.keys.get(HOST_KEY) or record.login_keys[1].public
-        login: dict[str, Any] = {
-            name: made[name] for name in ("user", "port", "jump") if name in made
-        }
+        key = made.get("host_key") or record.keys[HOST_KEY]
+        details |= {name: made[name] for name in ("user", "port", "jump") if name in made}
         return replace(
-            self._blank(record, {**details, **login, "host_key": " ".join(key.split()[:2])}),
+            self._blank(record, {**details, "host_key": " ".join(key.split()[:2])}),
             address=made["address"],
             gpus=settings.gpus,
             **node_facts(settings, made),
@@ -272,30 +291,18 @@ class TerraformProvider(SshMachines):
 
     def _module(self, record: TerraformNode) -> NodeModule:
         """Return the module of a node, initialised once per command."""
-        settings, state, project = read_settings(record.settings), self._state(record), self._opened
-        project.require_module(settings.module)
+        settings, state = read_settings(record.settings), self._state(record)
+        self._project.require_module(settings.module)
+        base = data_directory(os.environ, self.name)
         module = self._modules.get(
             json.dumps(asdict(settings), sort_keys=True),
-            lambda: TerraformModule(settings, project, data_directory(os.environ, self.name), state),
-        )  # fmt: skip
-        login, host = record.login_keys
-        inputs = {
-            "name": record.name,
-            "key": record.id,
-            "public_key": login.public,
-            "user_data": user_data(LOGIN_USER, login, host, settings.boot_timeout),
-        }
-        return NodeModule(module, record.id, state, inputs)
-
-    @property
-    def _opened(self) -> ProjectAccess:
-        if self._project is None:
-            raise NodeError("the terraform provider has no project")
-        return self._project
+            lambda: TerraformModule(settings, self._project, base, state),
+        )
+        return NodeModule(module, record.id, state, record.inputs)
 
     @property
     def _records(self) -> ProviderRecords:
-        return self._opened.records()
+        return self._project.records()
 
     def _state(self, record: TerraformNode) -> NodeState:
         return NodeState(self._records, record.id)
@@ -303,6 +310,10 @@ class TerraformProvider(SshMachines):
     def _record(self, key: str) -> TerraformNode | None:
         data = self._records.get(_path(TerraformNode(key, "", "", "", {}))) if key else None
         return None if data is None else TerraformNode(**json.loads(data))
+
+    def _known_or_new(self, cluster: ClusterSettings, name: str, key: str) -> TerraformNode:
+        new = TerraformNode(key, cluster.name, name, cluster.lineage, cluster.settings)
+        return replace(self._record(key) or new.with_inputs(), settings=cluster.settings)
 
     def _require(self, key: str) -> TerraformNode:
         record = self._record(key)

@@ -53,7 +53,7 @@ def plan_with_machines(
         if plans:
             found[change.address] = key, plans
         if outdated:
-            summary = f"{', '.join(outdated)} of {address} stay as they are: their module has changed and would replace resources"
+            summary = f"{', '.join(outdated)} of {address} stay as they are: their module would replace resources"
             advice = f"To get new machines, plan with --replace {address}."
             problems.append(warning(summary, advice, address=address, code="machines-outdated"))
     if not found and not problems:

@@ -77,19 +77,15 @@ class SealedRecords:
         return json.dumps({SEALED: sealed}).encode()
 
     def put(self, key: str, data: bytes) -> None:
-        """Create or replace a document; see ``ObjectStore``."""
         self._objects.put(key, self._sealed(key, data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Create a document; see ``ObjectStore``."""
         return self._objects.put_if_absent(key, self._sealed(key, data))
 
     def list(self, prefix: str) -> Iterator[ObjectStat]:
-        """List documents; see ``ObjectStore``."""
         return self._objects.list(prefix)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete documents; see ``ObjectStore``."""
         self._objects.delete(keys)
 
 

@@ -342,7 +342,10 @@ def with_machines(
             if change.action is Action.NOOP:  # changed in place
                 why = ActionReason.CONFIG_CHANGED
                 change = replace(
-                    change, action=Action.UPDATE, reason=why, note="its module has changed"
+                    change,
+                    action=Action.UPDATE,
+                    reason=why,
+                    note="its machines differ from what their module declares",
                 )
             change = replace(change, key=key, machines=tuple(plans), covers=covers)
         changes.append(change)

@@ -14,9 +14,9 @@ from tests.support.machines.sshd import require_sshd
 from tests.support.machines.terraform import LOOPBACK, write_terraform
 from trainctl.base.objects import is_key
 from trainctl.plugin_api.project import ProjectAccess
-from trainctl.plugin_api.provider import ClusterSettings, Node
+from trainctl.plugin_api.provider import ClusterSettings, Node, ResourceStatus
 from trainctl.store.objects import DirectoryObjects
-from trainctl.testing.machines import MachinesConformance, PlatformFaults
+from trainctl.testing.machines import KEY, MachinesConformance, PlatformFaults
 from trainctl.testing.provider import ProviderConformance
 from trainctl_terraform import TerraformProvider
 
@@ -88,3 +88,21 @@ class TestTerraformMachines(Terraform, MachinesConformance):
             subprocess.run(["sh", LOOPBACK / "stop.sh"], env={"PLACE": str(machine)}, check=True)
 
         return PlatformFaults(lose)
+
+    def test_a_machine_that_differs_from_its_module_is_planned_in_place(
+        self, provider: TerraformProvider, cluster: ClusterSettings, name: str, tmp_path: Path
+    ) -> None:
+        """Here its state was edited; one that has not changed has no changes, also on another computer."""
+        provider.create(cluster, name, KEY)
+
+        def actions() -> list[Any]:
+            [plan] = provider.plan_machines(cluster, {name: KEY}, [])
+            return [change["actions"] for change in plan.changes]
+
+        assert actions() == []
+        [state] = tmp_path.glob("nodes/*/state.json")
+        state.write_text(state.read_text().replace("/stop.sh", "/other.sh"))
+        [node] = provider.list(cluster)
+        assert provider.read(node) is ResourceStatus.PRESENT
+        assert actions() == [["update"]]
+        state.write_text(state.read_text().replace("/other.sh", "/stop.sh"))

@@ -1,0 +1,64 @@
+"""Plans of the program, as a review sees them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from trainctl.plugin_api.machines import MachinePlan
+from trainctl.store.objects import MemoryObjects
+from trainctl_terraform.module import NodeModule, ProgramPlan, review_plan
+from trainctl_terraform.settings import TerraformSettings
+from trainctl_terraform.states import NodeState
+
+SETTINGS = TerraformSettings("./m")
+
+
+class Module:
+    """An initialised module."""
+
+    program, digest, settings = "/bin/tofu", "d", SETTINGS
+
+
+def review(change: dict[str, Any], key: str = "k1") -> MachinePlan:
+    module: Any = Module()
+    inputs = {"name": "gpu-0", "key": key, "public_key": "ssh-ed25519 AAAA", "user_data": "#c"}
+    node = NodeModule(module, "a", NodeState(MemoryObjects(), "a"), inputs)
+    document = {
+        "terraform_version": "1.11.0",
+        "resource_changes": [{"address": "module.node.c.m", "change": change}],
+        "output_changes": {"node": {"after": {"user": "u", "price_per_hour": 2.5}}},
+    }
+    plan = ProgramPlan(SETTINGS, b"", b"", document)
+    return review_plan(node, plan, "gpu", "gpu-0", "key/gpu-0")
+
+
+def creation(key: str, size: int = 1) -> dict[str, Any]:
+    tags = {"key": key, "token": "hunter2"}
+    after = {"name": f"trainctl-{key}", "size": size, "tags": [tags], "password": "hunter2"}
+    sensitive = {"tags": [{"token": True}], "password": True}
+    return {"actions": ["create"], "before": None, "after": after, "after_sensitive": sensitive}
+
+
+def test_a_review_has_no_sensitive_value_and_its_digest_no_key() -> None:
+    """It covers what is done; the price is known before the machine exists."""
+    plan = review(creation("k1"))
+
+    assert "hunter2" not in json.dumps(plan.changes)
+    assert plan.changes[0]["values"]["name"] == "trainctl-<key>"
+    assert (plan.planner, plan.planned and plan.planned.price_per_hour) == ("tofu 1.11.0", 2.5)
+    assert plan.digest == review(creation("k2"), "k2").digest
+    assert plan.digest != review(creation("k1", size=2)).digest
+
+
+def test_a_review_shows_values_that_change() -> None:
+    change = creation("k1") | {"actions": ["delete", "create"], "replace_paths": [["size"]]}
+    before = {"before": {**change["after"], "size": 4}, "before_sensitive": {"password": True}}
+
+    [shown] = review(change | before).changes
+
+    assert shown["values"]["size"] == 1
+    assert "name" not in shown["values"]
+    assert "password" not in shown["values"]
+    assert shown["replace_paths"] == ["size"]
+    assert review({"actions": ["no-op"]}).changes == ()
