@@ -199,11 +199,8 @@ def review_plan(
     """Reduce a plan to what a review needs, and keep it to be applied as it is."""
     planner = f"{Path(module.module.program).name} {plan.document['terraform_version']}"
     changes = tuple(_changes(plan.document, module.inputs))
-    kept = {
-        "plan": base64.b64encode(plan.file).decode(),
-        "made_for": _made_for(module),
-        "state": _hex_digest(plan.state),
-    }
+    file = base64.b64encode(plan.file).decode()
+    kept = {"plan": file, "made_for": _made_for(module), "state": _hex_digest(plan.state)}
     output = plan.document.get("output_changes", {}).get("node", {}).get("after")  # known members
     planned = Node(cluster, name, **node_facts(module.module.settings, output or {}))
     covers = digest([planner, module.module.digest, changes])

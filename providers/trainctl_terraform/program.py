@@ -38,14 +38,14 @@ _OUTLIVING = "import pickle, sys; function, *args = pickle.load(sys.stdin.buffer
 
 def find_program(name: str) -> str:
     """Return the path of a program, by default of the first that is installed; NodeError if none is."""
-    found = [shutil.which(each) for each in ([name] if name else ["tofu", "terraform"])]
-    for path in filter(None, found):
-        return path
-    raise NodeError(
-        f"{name or 'neither tofu nor terraform'} is not installed",
-        "Install OpenTofu 1.11 or Terraform 1.10, or newer, or set program of the cluster.",
-        code="terraform-missing",
-    )
+    path = shutil.which(name or "tofu") or shutil.which(name or "terraform")
+    if path is None:
+        raise NodeError(
+            f"{name or 'neither tofu nor terraform'} is not installed",
+            "Install OpenTofu 1.11 or Terraform 1.10, or newer, or set program of the cluster.",
+            code="terraform-missing",
+        )
+    return path
 
 
 def memory_file(content: bytes = b"") -> IO[bytes]:
