@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.support.projects.project import ProjectHarness
 from tests.support.projects.weights_project import JOB, assert_nothing_half_done
 from tests.support.servers.certificate_authority import authority
+from tests.support.servers.hub import FaultyHandler, listen
 from tests.support.servers.web_server import MODIFIED, NOTHING, WebServer, serve_web
 from tests.support.storage.weights_data import noise
 
@@ -57,6 +59,23 @@ def test_a_job_reads_a_file_of_a_web_server(work: ProjectHarness, web: WebServer
     web.forget()
     assert work.run("plan", "--detailed-exitcode").stderr == ""
     assert web.asked == ["HEAD /model.bin"]
+
+
+def test_many_sources_are_asked_at_once(fresh: ProjectHarness) -> None:
+    """None is answered before 32 are asked; ``--parallelism`` is for hosts."""
+    together = threading.Barrier(32)
+
+    class Handler(FaultyHandler):
+        def do_HEAD(self) -> None:  # noqa: N802  the name is the library's
+            together.wait(20)
+            self.answer(200, b"x")
+
+    fresh.variables["SSL_CERT_FILE"] = str(authority().certificates)
+    with listen(Handler, authority().server) as url:
+        weights = {f"w{number}": {"source": f"{url}/{number}.bin"} for number in range(32)}
+        document = {"project": {"name": "demo"}, "weights": weights}
+        fresh.write({"trainctl.yaml": json.dumps(document)})
+        assert len(fresh.json("plan", "--parallelism", "1")["weights"]) == 32
 
 
 def test_declared_content_is_pinned_and_verified(work: ProjectHarness, web: WebServer) -> None:
