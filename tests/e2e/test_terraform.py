@@ -153,6 +153,20 @@ def test_a_machine_is_planned_created_lost_replaced_and_destroyed_by_a_colleague
     assert not [*(machines.directory.parent / "data").glob("trainctl/terraform/*.key")]
 
 
+@pytest.mark.skipif(not shutil.which("terraform"), reason="terraform is not installed")
+def test_an_installed_program_creates_a_machine_and_destroys_it(machines: ProjectHarness) -> None:
+    """Not only its engine."""
+    (machines.directory.parent / "bin" / "terraform").unlink()
+    machines.variables |= {"TF_CLI_CONFIG_FILE": "/dev/null"}
+    declare(machines)
+    machines.run("plan", "--out", "p.bin")
+    machines.run("apply", "p.bin")
+    assert len(running(machines)) == 1
+    assert "No changes" in machines.run("plan").stdout
+    machines.run("destroy", "--auto-approve")
+    assert (running(machines), records(machines)) == ([], set())
+
+
 def test_a_module_runs_only_with_trust_and_its_plan_only_as_reviewed(
     machines: ProjectHarness,
 ) -> None:
