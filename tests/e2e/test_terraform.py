@@ -117,6 +117,19 @@ def test_orphans_are_what_states_of_nodes_have_and_no_manifest_names(
     assert machines.json("nodes", "--orphans") == {"machines": []}
 
 
+def test_machines_that_cannot_be_read_do_not_stop_a_plan(machines: ProjectHarness) -> None:
+    """They are kept as they are, for example while the platform doesn't respond."""
+    declare(machines)
+    machines.run("apply", "--auto-approve")
+    program = machines.directory.parent / "bin" / "terraform"
+    text = program.read_text()
+    program.write_text("#!/bin/sh\nexit 1\n")
+    assert "gpu-0 is unreachable" in machines.run("plan").stderr
+    assert "terraform init failed" in machines.run("plan", "--destroy").stderr
+    program.write_text(text)
+    machines.run("destroy", "--auto-approve")
+
+
 def test_a_machine_is_planned_created_lost_replaced_and_destroyed_by_a_colleague(
     machines: ProjectHarness,
 ) -> None:

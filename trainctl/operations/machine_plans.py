@@ -12,7 +12,7 @@ from trainctl.base.system.processes import describe_process
 from trainctl.errors import NodeError, PermissionDenied
 from trainctl.model.action import Action
 from trainctl.model.address import Kind
-from trainctl.model.diagnostics import Diagnostic, of_error, warning
+from trainctl.model.diagnostics import Diagnostic, Severity, of_error, warning
 from trainctl.model.specs.resource import ClusterSpec
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.changes import plain, with_machines
@@ -48,7 +48,10 @@ def plan_with_machines(
             key = change.resumes or _key(workspace, plan, change)
             plans, outdated = _plan(inputs, provider, change, key)
         except (NodeError, PermissionDenied) as error:
-            problems.append(of_error(error, address))
+            problem = of_error(error, address)
+            if change.action is Action.DELETE:  # the others can be deleted
+                problem = replace(problem, severity=Severity.WARNING, forbids=False)
+            problems.append(problem)
             continue
         if plans:
             found[change.address] = key, plans
@@ -100,7 +103,9 @@ def _plan(
     desired = [node.name for node in provider.plan(cluster)] if change.after is not None else ()
     keys = {name: made.get(name) or f"{key}/{name}" for name in desired}
     ending = [node for node in (*nodes, *attempted) if node.key not in keys.values()]
-    plans = provider.plan_machines(cluster, keys, ending)
+    unread = [node.key for node in nodes if observed and node.id in observed.unobserved]
+    readable = {name: key for name, key in keys.items() if key not in unread}
+    plans = provider.plan_machines(cluster, readable, ending)
     in_place = {node.key for node in nodes} & {*keys.values()}
     outdated = [
         item.node
