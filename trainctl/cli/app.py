@@ -55,6 +55,7 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
         CommandRow("status", "runs", "Show the status of jobs and runs"),
         CommandRow("logs", "logs", "Print the logs of a job"),
         CommandRow("metrics", "logs", "Show GPU, CPU, memory and disk usage of a run"),
+        CommandRow("results", "runs", "Compare what runs reported, for example losses"),
         CommandRow("run", "apply", "Start a new run of one or more jobs"),
         CommandRow("stop", "runs", "Stop one or more runs"),
         CommandRow("ssh", "sessions", "Open a shell in the environment of a run"),

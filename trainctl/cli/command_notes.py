@@ -96,6 +96,9 @@ NOTES: Mapping[str, CommandNotes] = {
     "metrics": CommandNotes(
         ("trainctl metrics job.train --follow", "trainctl metrics job.train --format csv")
     ),
+    "results": CommandNotes(
+        ("trainctl results job.fit --sort val_loss", "trainctl results job.fit --format csv")
+    ),
     "stop": CommandNotes(
         ("trainctl stop job.train --grace 2m", "trainctl stop --all --auto-approve"),
         {12: "With several runs: one could not be stopped."},

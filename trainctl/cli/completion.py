@@ -11,8 +11,8 @@ from binascii import crc32
 from collections.abc import Callable, Sequence
 
 ADDRESS_COMMANDS = (
-    *("status", "logs", "metrics", "run", "stop", "ssh", "proxy", "download", "import", "history"),
-    *("state show", "state mv", "state rm", "checkpoints list", "checkpoints download"),
+    *("status", "logs", "metrics", "results", "run", "stop", "ssh", "proxy", "download", "import"),
+    *("history", "state show", "state mv", "state rm", "checkpoints list", "checkpoints download"),
     *("checkpoints url", "checkpoints upload", "checkpoints deploy", "session extend"),
 )
 """Commands with an address as first argument."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.lazy_dataclass import dataclass, field, fields
+from trainctl.base.protocol.runs import KeyResult
 from trainctl.errors import NodeUnreachable
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
@@ -93,6 +94,20 @@ class JobStatus:
     like: int | None = None
     workdir: Mapping[int, str] = field(default_factory=dict)
     apply: PendingApply | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """A run with the ``seconds`` that it ran and the ``cost`` of its nodes, None: unknown."""
+
+    status: JobStatus
+    seconds: float | None
+    cost: float | None
+
+    @property
+    def reported(self) -> Mapping[str, KeyResult]:
+        """Return what the run reported, by key."""
+        return self.status.run.reported.get("results") or {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from tests.golden.screens import text, windows
 from tests.unit.views.test_json import problems
+from trainctl.errors import UsageError
 from trainctl.model.address import Address, Kind
-from trainctl.model.reports import Checkpoint, JobStatus, RankSample
+from trainctl.model.reports import Checkpoint, JobStatus, RankSample, RunResult
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.views.runs.metrics import metrics_csv, metrics_json, metrics_lines, sample_json
+from trainctl.views.runs.results import results_csv, results_json, results_table, sort_results
 from trainctl.views.runs.status import status_json, status_lines, status_table, sweep_lines
 from trainctl.views.terminal.text import csv_lines
 
@@ -44,6 +47,54 @@ def test_sweep(screen: SnapshotAssertion) -> None:
     ]
     assert windows(lambda width: sweep_lines(jobs, 0.0, width), 80, 120) == screen
     assert all(line.isprintable() for line in status_table([jobs[-1]]))
+
+
+def reported(**values: list[float]) -> dict[str, Any]:
+    """Results with these values, at the steps 0, 10, and so on."""
+
+    def result(points: list[float]) -> dict[str, Any]:
+        rows = [{"value": value, "step": 10 * number} for number, value in enumerate(points)]
+        return {
+            "last": rows[-1],
+            "min": min(rows, key=lambda row: row["value"]),
+            "max": max(rows, key=lambda row: row["value"]),
+        }
+
+    return {key: result(points) for key, points in values.items()}
+
+
+def results() -> list[RunResult]:
+    rows = []
+    for lr, values in (
+        ("1e-2", {"loss": [3, 1, 2], "val_loss": [5, 2, 4], "\x1b[2J": [1]}),
+        ("1e-3", {"loss": [4, 3], "tokens_per_s": [12345.678, 99]}),
+        ("1e-4", {}),
+    ):
+        status = job(f"lr={lr}", RunStatus.COMPLETED, lr=lr, model="small")
+        run = replace(status.run, reported={"results": reported(**values)})
+        status = replace(status, run=run, checkpoints=(checkpoint("checkpoint-100"),))
+        rows.append(RunResult(status, 61.5, 0.25 if values else None))
+    return rows
+
+
+def test_results(screen: SnapshotAssertion) -> None:
+    """Columns that don't fit are named; a run that lacks the key is last."""
+    rows = results()
+    sorted_by = {by: sort_results(rows, by) for by in ("val_loss", "loss:max")}
+    assert (
+        windows(lambda width: results_table(rows, width), 60, 80, 120)
+        + text(
+            *(results_table(found, 100, by) for by, found in sorted_by.items()),
+            list(csv_lines(*results_csv(rows))),
+            results_table([]),
+            status_lines(rows[0].status, 0.0),
+        )
+        == screen
+    )
+    assert problems("results", results_json(rows)) == []
+    with pytest.raises(UsageError, match="no run has reported 'val_los'") as raised:
+        sort_results(rows, "val_los:max")
+    assert raised.value.detail == "Did you mean val_loss?"
 
 
 def test_status_shows_the_newest_of_many_checkpoints(screen: SnapshotAssertion) -> None:

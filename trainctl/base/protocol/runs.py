@@ -184,16 +184,29 @@ HeldSession = TypedDict("HeldSession", {"until": float, "exit_code": int})
 """Commands that have ended, while the run keeps its place until a time."""
 
 
+ResultPoint = TypedDict("ResultPoint", {"value": float, "step": Optional[int]})
+"""``step`` null: unknown."""
+
+
+class KeyResult(TypedDict):
+    """A number that a run reported: its last value, the lowest and the highest."""
+
+    last: ResultPoint
+    min: ResultPoint
+    max: ResultPoint
+
+
 class RunDetails(TypedDict, total=False):
     """What a node reports of a run and its record in a state keeps; in the JSON of ``status`` by these names if not otherwise.
 
-    ``loaded``: the checkpoints it started with, ``{run, rank, name, step, version}``.
+    ``loaded``: the checkpoints it started with, ``{run, rank, name, step, version}``. ``results``: by key.
     """
 
     retries: Optional[int]
     loaded: Optional[List[Dict[str, Any]]]
     session: Optional[HeldSession]
     sync: UploadStatus
+    results: Optional[Dict[str, KeyResult]]
 
 
 class RunMoment(TypedDict, total=False):

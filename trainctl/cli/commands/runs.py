@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.cli import options
-from trainctl.cli.options import OutputFormat, argument, duration, option, print_result
+from trainctl.cli.options import OutputFormat, TableFormat, argument, duration, option, print_result
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import approve, open_workspace, query_all
 from trainctl.errors import PartialApply, UsageError
@@ -82,6 +82,34 @@ def status_command(
             print_result(session.output, format_, status_json(status), lines)
         for text in full_cache_warnings(workspace):
             session.output.note(warning_text(text, code="cache-too-full"))
+    return 0
+
+
+def results_command(
+    session: CliSession,
+    addresses: Annotated[
+        list[str] | None, argument("ADDRESS", "Jobs or matrices [default: all jobs]")
+    ] = None,
+    sort: Annotated[
+        str | None,
+        option("--sort KEY", "Lowest value first, or with KEY:max the highest", options.OUTPUT),
+    ] = None,
+    format_: options.TableFormatOption = TableFormat.TEXT,
+) -> int:
+    """Compare what runs reported: the last value of each key, the lowest and the highest.
+
+    Of a job all runs, of a matrix the newest run of each job.
+    """
+    from trainctl.operations.runs.results import results_of
+    from trainctl.views.runs.results import results_csv, results_json, results_table, sort_results
+
+    jobs = [lookup.job_address(address) for address in addresses or ()]
+    with open_workspace(session) as workspace:
+        results = results_of(workspace, jobs)
+    if sort is not None:
+        results = sort_results(results, sort)
+    lines = results_table(results, session.output.width, sort)
+    print_result(session.output, format_, results_json(results), lines, results_csv(results))
     return 0
 
 

@@ -1,7 +1,7 @@
-"""Training progress that a job reports.
+"""Training progress and results that a job reports.
 
-A job appends JSON lines with ``step``, ``total``, ``loss`` and ``remaining_seconds`` to ``$TRAINCTL_PROGRESS``. A newer
-line overrides the values of older ones.
+A job appends JSON lines with numbers to ``$TRAINCTL_PROGRESS``: ``step``, ``total``, ``remaining_seconds``, and any other,
+such as ``loss``, which is a result. A newer line overrides the values of older ones.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import socket
 import time
 from typing import Any, Dict, List, Mapping, Optional
 
-from trainctl.base.filesystem.files import make_directory, write_atomic
+from trainctl.base.filesystem.files import make_directory, read_json, write_atomic, write_json
 from trainctl.base.network.addresses import listen
-from trainctl.base.protocol.runs import ReportedStep, TrainingProgress
+from trainctl.base.protocol.runs import KeyResult, ReportedStep, ResultPoint, TrainingProgress
 from trainctl.base.system.syscalls import fork_child
 from trainctl.node.runs.record import NodeRun
 
@@ -57,6 +57,54 @@ def newest_values(run: NodeRun) -> Dict[str, float]:
         size = run.progress_lines.stat().st_size
         return _numbers(_read(run, max(0, size - _TAIL_BYTES), _TAIL_BYTES))
     return {}
+
+
+_PLACES = frozenset({"step", "total", "remaining_seconds"})
+_MAX_KEYS = 100
+_MAX_NAME = 64
+_MAX_LINE = 2**16
+
+
+def update_results(run: NodeRun, *, is_over: bool = False) -> Dict[str, KeyResult]:
+    """Fold the lines that a job has added into the results of all attempts, and store them; results by key.
+
+    At most 100 keys are kept. ``is_over``: nothing is added any more, and the last line may lack its end.
+    """
+    kept = read_json(run.results) or {"offset": 0, "step": None, "keys": {}}
+    results: Dict[str, KeyResult] = kept["keys"]
+    with contextlib.suppress(FileNotFoundError), run.progress_lines.open("rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        stream.seek(kept["offset"] if kept["offset"] <= size else 0)
+        while line := stream.readline(_MAX_LINE):
+            if len(line) < _MAX_LINE and not line.endswith(b"\n") and not is_over:
+                break
+            kept["offset"] = stream.tell()
+            numbers = _numbers([line])
+            step = numbers.get("step", kept["step"])
+            kept["step"] = None if step is None else int(step)
+            for name, value in numbers.items():
+                name = name[:_MAX_NAME]
+                if name not in _PLACES and (name in results or len(results) < _MAX_KEYS):
+                    _fold(results, name, {"value": value, "step": kept["step"]})
+    write_json(run.results, kept, durable=False)
+    return results
+
+
+def _fold(results: Dict[str, KeyResult], name: str, point: ResultPoint) -> None:
+    result = results.setdefault(name, {"last": point, "min": point, "max": point})
+    result["last"] = point
+    if point["value"] < result["min"]["value"]:
+        result["min"] = point
+    if point["value"] > result["max"]["value"]:
+        result["max"] = point
+
+
+def begin_attempt(run: NodeRun) -> None:
+    """Store the results of an earlier attempt and discard its progress."""
+    results = update_results(run, is_over=True)
+    # first: lines that are read twice change nothing
+    write_json(run.results, {"offset": 0, "step": None, "keys": results}, durable=False)
+    write_atomic(run.progress_lines, b"", durable=False)
 
 
 def _read(run: NodeRun, start: int, length: int) -> List[bytes]:
@@ -116,11 +164,8 @@ class ProgressEndpoint:
     def variables(self) -> Dict[str, str]:
         """Discard the progress of an earlier attempt and listen; return the job's variables."""
         directory = make_directory(self._run.progress)
-        for name, content in (
-            (self._run.progress_lines.name, b""),
-            ("token", self._token.encode()),
-            ("ca.crt", _CERTIFICATE),
-        ):
+        begin_attempt(self._run)
+        for name, content in (("token", self._token.encode()), ("ca.crt", _CERTIFICATE)):
             write_atomic(directory / name, content, durable=False)
         variables = {"TRAINCTL_PROGRESS": str(self._run.progress_lines)}
         try:

@@ -21,7 +21,7 @@ from trainctl.base.system.processes import cpu_seconds, descendants, parent_of
 from trainctl.base.system.syscalls import fork_child
 from trainctl.errors import TrainctlError, UnknownOnNode
 from trainctl.node.containers.cleanup import container_processes
-from trainctl.node.metrics.progress import read_progress
+from trainctl.node.metrics.progress import read_progress, update_results
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system import gpus
 from trainctl.node.system.layout import Layout
@@ -155,6 +155,8 @@ class Sampler:
         if before is not None:
             sample["host"]["cpu_usage"] = _rate(sample["host"], before["host"], seconds)
         sample["progress"] = read_progress(self._run, started_at)
+        if not last:  # the supervisor reads the rest
+            update_results(self._run)
         code = 0
         try:
             with_gpus = self._started >= self._gpus_due and not last

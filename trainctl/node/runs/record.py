@@ -77,6 +77,8 @@ class NodeRun:
         self.progress = self.directory / "progress"
         """Reported training progress, and the credentials to post it."""
         self.progress_lines = self.progress / "lines.jsonl"
+        self.results = self.directory / "results.json"
+        """Last values and extremes of what the run reported, and how far its progress was read."""
         self.gang = self.directory / "gang.json"
         """Address and token of rank 0 for the other ranks of a gang."""
         self.held = self.directory / "held"

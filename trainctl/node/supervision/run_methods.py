@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, cast
 from trainctl.base.filesystem.files import (
     list_names,
     make_directory,
+    read_json,
     remove_tree,
     temporary_name,
 )
@@ -199,6 +200,8 @@ def _status_with_queue(run: NodeRun) -> Optional[protocol.RunReport]:
         return None
     is_live = status["status"] not in runs.ENDED
     progress = read_progress(run, status.get("started_at"), is_live=is_live)
+    if is_live:
+        status["results"] = (read_json(run.results) or {}).get("keys")
     return {**status, "waiting": waiting_text(run, status), "progress": progress}
 
 

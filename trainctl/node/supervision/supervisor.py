@@ -38,7 +38,7 @@ from trainctl.node.environment.workspace import (
     shell_program,
     started_commands,
 )
-from trainctl.node.metrics.progress import ProgressEndpoint
+from trainctl.node.metrics.progress import ProgressEndpoint, update_results
 from trainctl.node.metrics.sampler import Sampler
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import (
@@ -350,6 +350,8 @@ class _Supervisor:
         ending = {**outcome._asdict(), "ended_at": at, "session": None}
         if not outcome.root_cause:
             del ending["root_cause"]
+        with contextlib.suppress(OSError):
+            ending["results"] = update_results(self._run, is_over=True) or None
         for _ in range(_WRITE_ATTEMPTS):
             with contextlib.suppress(OSError):
                 remove_tree(self._run.scratch)

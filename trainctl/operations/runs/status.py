@@ -56,6 +56,14 @@ def job_statuses(workspace: Workspace, address: Address | None = None) -> list[J
     return _refresh_statuses(workspace, list(newest_runs(with_unrecorded_runs(workspace), address)))
 
 
+def all_run_statuses(workspace: Workspace, address: Address) -> list[JobStatus]:
+    """Return the status of every run of a job, the oldest first; UsageError if it has none."""
+    newest = find_run(with_unrecorded_runs(workspace), address)
+    return _refresh_statuses(
+        workspace, [JobRun(newest.job, run, newest.state) for run in runs_of(newest.job)]
+    )
+
+
 def watch_statuses(
     workspace: Workspace, address: Address | None, run: str | None
 ) -> Iterator[list[JobStatus]]:

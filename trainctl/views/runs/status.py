@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainctl.base.lazy_dataclass import asdict
-from trainctl.base.protocol.runs import RunDetails
+from trainctl.base.protocol.runs import ResultPoint, RunDetails
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
 from trainctl.model.delivery import THROUGH_CLIENT, DeliveryRecord, MirroringRecord
 from trainctl.model.json_codec import to_json
-from trainctl.model.reports import JobStatus
+from trainctl.model.reports import Checkpoint, JobStatus
 from trainctl.model.run import LIVE_FIRST, RunRecord, RunStatus
 from trainctl.views.terminal.text import (
     display_width,
@@ -27,6 +27,8 @@ from trainctl.views.terminal.text import (
 
 _CHECKPOINTS = 3
 _BAR = 20
+_RESULTS = 6
+"""How many keys are shown."""
 _PHASES = ("mirroring", "provisioning", "delivering", "running")
 _RANK_KEYS = ("rank", "node", "status", "exit_code", "error", "workdir")
 
@@ -95,7 +97,12 @@ def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[
             rows.append(("files", escape(status.workdir[rank.rank])))
     times = (("created", run.created_at), ("started", run.started_at), ("ended", run.ended_at))
     rows += [(word, f"{second(when)} UTC") for word, when in times if format_timestamp(when)]
-    rows += [*_phases(status, now), *_transfers(run), *_checkpoints(status, named=named)]
+    rows += [
+        *_results(status),
+        *_phases(status, now),
+        *_transfers(run),
+        *_checkpoints(status, named=named),
+    ]
     return [*lines, *(f"  {word:<13} {text}" for word, text in rows)]
 
 
@@ -135,6 +142,27 @@ def _remarks(status: JobStatus) -> Iterator[tuple[str, str]]:
     if apply:
         rest = ": interrupted; the next apply resumes it" if apply.interrupted else ""
         yield "apply", f"of {escape(apply.actor)}, since {second(apply.since)} UTC{rest}"
+
+
+def _results(status: JobStatus) -> Iterator[tuple[str, str]]:
+    """Yield the last value of each key that an ended run reported, with its extremes."""
+    run = status.run
+    results = {} if run.status.live else run.reported.get("results") or {}
+    for number, (name, result) in enumerate([*results.items()][:_RESULTS]):
+        text = f"{name} {result_text(result['last'])}"
+        if result["min"] != result["max"]:
+            extremes = f"lowest {result_text(result['min'])}, highest {result_text(result['max'])}"
+            text += f", {extremes}"
+        yield "" if number else "results", escape(text)
+    if len(results) > _RESULTS:
+        job = status.address.shell_quoted
+        yield "", f"… and {len(results) - _RESULTS} more: trainctl results {job}"
+
+
+def result_text(point: ResultPoint) -> str:
+    """Format ``0.4823 at step 1,200``."""
+    step = point["step"]
+    return f"{point['value']:.4g}" + ("" if step is None else f" at step {step:,}")
 
 
 def _checkpoints(status: JobStatus, *, named: bool) -> Iterator[tuple[str, str]]:
@@ -323,8 +351,6 @@ _REASONS = 5
 
 def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = None) -> list[str]:
     """Return a table of a matrix by its varying values, and the counts."""
-    from trainctl.base.checkpoints.layout import recency_key
-
     if not statuses:
         return ["No job of the matrix has run yet."]
     values = [dict(status.matrix) for status in statuses]
@@ -337,9 +363,6 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
     rows = []
     for status in ordered:
         run = status.run
-        complete = [checkpoint for checkpoint in status.checkpoints if checkpoint.complete]
-        newest = max(complete, key=lambda checkpoint: recency_key(asdict(checkpoint)), default=None)
-        step = newest and newest.step
         ran = run.phases.get("running")
         if ran is None and run.started_at is not None and run.status.live:
             ran = max(0.0, now - run.started_at)
@@ -349,7 +372,7 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
                 state_text(status),
                 f"{run.number} ({run.id})",
                 "" if ran is None else format_duration(ran),
-                f"step {step}" if step is not None else escape(newest.name) if newest else "",
+                checkpoint_text(status),
             ]
         )
     headers = [*(escape(name) for name in names), "STATUS", "RUN", "RAN", "CHECKPOINT"]
@@ -374,6 +397,22 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
     if len(reasons) > _REASONS:
         lines.append(f"  … and {len(reasons) - _REASONS} more reasons: trainctl status JOB")
     return [*head, *lines]
+
+
+def newest_checkpoint(status: JobStatus) -> Checkpoint | None:
+    """Return the newest complete checkpoint of a run."""
+    from trainctl.base.checkpoints.layout import recency_key
+
+    complete = [checkpoint for checkpoint in status.checkpoints if checkpoint.complete]
+    return max(complete, key=lambda checkpoint: recency_key(asdict(checkpoint)), default=None)
+
+
+def checkpoint_text(status: JobStatus) -> str:
+    """Format the newest complete checkpoint: ``step 100``, or its name; empty without one."""
+    newest = newest_checkpoint(status)
+    if newest is None:
+        return ""
+    return escape(newest.name) if newest.step is None else f"step {newest.step}"
 
 
 def _sort_key(value: str) -> tuple[int, float, str]:

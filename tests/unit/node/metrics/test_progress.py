@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.cases import cases
 from tests.support.node_program.nodes import NodeHarness, wait_for
-from trainctl.node.metrics.progress import read_progress
+from trainctl.node.metrics.progress import begin_attempt, read_progress, update_results
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system.layout import Layout
 
@@ -72,6 +72,75 @@ def test_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Any) -
     monkeypatch.setattr(time, "time", lambda: at)
     progress: Any = read_progress(run, at - 100)
     assert progress["remaining_seconds"] == pytest.approx(case["left"])
+
+
+def reported(run: NodeRun, *rows: Any) -> None:
+    with run.progress_lines.open("a") as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def summary(results: Any) -> dict[str, list[tuple[float, int | None]]]:
+    """Last, lowest and highest of each key, each with its step."""
+    points = ("last", "min", "max")
+    return {
+        key: [(result[point]["value"], result[point]["step"]) for point in points]
+        for key, result in results.items()
+    }
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> NodeRun:
+    run = NodeRun(Layout(str(tmp_path)), "run-1")
+    run.progress.mkdir(parents=True)
+    return run
+
+
+def test_results_are_last_values_and_extremes(run: NodeRun) -> None:
+    """Lines are read once, in whatever pieces they come; a line without step is of the step before."""
+    reported(run, {"epoch": 0}, {"step": 1, "loss": 3, "total": 9})
+    assert summary(update_results(run)) == {
+        "epoch": [(0, None)] * 3,
+        "loss": [(3, 1)] * 3,
+    }
+    reported(run, {"step": 2, "loss": 1}, {"val_loss": 0.5}, {"step": 3, "loss": 2, "no": "text"})
+    with run.progress_lines.open("a") as stream:
+        stream.write('{"step": 4, "loss": ')
+    assert summary(update_results(run))["loss"] == [(2, 3), (1, 2), (3, 1)]
+    with run.progress_lines.open("a") as stream:
+        stream.write("7}")
+    results = update_results(run, is_over=True)
+    assert summary(results)["loss"] == [(7, 4), (1, 2), (7, 4)]
+    assert summary(results)["val_loss"] == [(0.5, 2)] * 3
+    assert summary(update_results(run)) == summary(results)
+
+
+def test_results_of_an_earlier_attempt_are_kept(run: NodeRun) -> None:
+    """Also if its supervisor was killed before it emptied the file."""
+    reported(run, {"step": 1, "loss": 3}, {"step": 2, "loss": 1})
+    begin_attempt(run)
+    assert run.progress_lines.read_bytes() == b""
+    reported(run, {"step": 1, "loss": 2})
+    assert summary(update_results(run))["loss"] == [(2, 1), (1, 2), (3, 1)]
+    run.progress_lines.unlink()
+    assert summary(update_results(run))["loss"] == [(2, 1), (1, 2), (3, 1)]
+
+
+def test_results_are_bounded(run: NodeRun) -> None:
+    with run.progress_lines.open("w") as stream:
+        stream.write(json.dumps({"x" * 2**20: 1}) + "\n")
+    reported(run, *({f"key-{number}" + "y" * 100: number} for number in range(300)))
+    results = update_results(run)
+    assert len(results) == 100
+    assert max(map(len, results)) == 64
+
+
+def test_an_ended_run_has_its_results(node: NodeHarness) -> None:
+    lines = ('{"step": 3, "loss": 2.5}', '{"step": 4, "loss": 2.0, "val_loss": 1}')
+    node.start(node.spec(*(f"echo '{line}' >>$TRAINCTL_PROGRESS" for line in lines)))
+    assert summary(node.ended()["results"]) == {
+        "loss": [(2.0, 4), (2.0, 4), (2.5, 3)],
+        "val_loss": [(1, 4)] * 3,
+    }
 
 
 def test_lines_without_step_and_loss_are_no_progress(node: NodeHarness) -> None:

@@ -1,0 +1,41 @@
+"""What runs reported and took, of a job, of a sweep, or of several."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from trainctl.ledger.usage import run_usage
+from trainctl.model.address import Address
+from trainctl.model.reports import JobStatus, RunResult
+from trainctl.operations.runs.status import all_run_statuses, is_matrix, job_statuses
+from trainctl.operations.workspace import Workspace
+
+
+def results_of(workspace: Workspace, addresses: Sequence[Address] = ()) -> list[RunResult]:
+    """Return the results of the runs of each job, and of the newest runs of a matrix; by default of all jobs' newest runs.
+
+    Values of runs whose nodes are gone or don't respond are those that the state has.
+    """
+    statuses: dict[str, JobStatus] = {}
+    for address in addresses or (None,):
+        if address is None or is_matrix(workspace, address):
+            found = job_statuses(workspace, address)
+        else:
+            found = all_run_statuses(workspace, address)
+        statuses.update({status.run.id: status for status in found})
+    now = time.time()
+    costs = {
+        usage.id: usage.hours(0.0, now) * usage.price_per_hour
+        for usage in run_usage(workspace.ledger.entries())
+        if usage.price_per_hour is not None
+    }
+    return [_result(status, costs.get(status.run.id), now) for status in statuses.values()]
+
+
+def _result(status: JobStatus, cost: float | None, now: float) -> RunResult:
+    run = status.run
+    seconds = run.phases.get("running")
+    if seconds is None and run.started_at is not None and run.status.live:
+        seconds = max(0.0, now - run.started_at)
+    return RunResult(status, seconds, cost)
