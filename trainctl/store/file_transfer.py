@@ -200,6 +200,21 @@ class _PartialChunk:
         self.missing = missing
 
 
+def _plan_ranges(
+    numbers: range, chunk_bytes: int, file_bytes: int
+) -> Iterator[Tuple[int, int, int]]:
+    """Yield the number of a chunk, and start and end of a range of it.
+
+    All connections fetch the first chunk and the last ones, so that hashing begins early and little is left at the end.
+    """
+    for number in numbers:
+        size = min(chunk_bytes, file_bytes - number * chunk_bytes)
+        is_shared = number == numbers.start or number >= numbers.stop - _SHARED_AT_END
+        step = -(-size // _CONNECTIONS) if is_shared else size
+        for start in range(0, size, step):
+            yield number, start, min(start + step, size)
+
+
 class _ParallelDownload:
     """Iterator over chunks, in order, that several connections fetch.
 
@@ -214,7 +229,7 @@ class _ParallelDownload:
         self._buffers = buffers
         self._next = numbers.start
         self._end = numbers.stop
-        self._ranges = self._plan_ranges(numbers)
+        self._ranges = _plan_ranges(numbers, buffers.chunk_bytes, file.size)
         self._partial: Dict[int, _PartialChunk] = {}
         self._ready: Dict[int, BufferedChunk] = {}
         self._error: Optional[BaseException] = None
@@ -239,22 +254,6 @@ class _ParallelDownload:
         for chunk in self._ready.values():
             self._transfer.on_bytes(-len(chunk.data))
             chunk.release()
-
-    def _plan_ranges(self, numbers: range) -> Iterator[Tuple[int, int, int]]:
-        """Yield the number of a chunk, and start and end of a range of it.
-
-        All connections fetch the first chunk and the last ones, so that hashing begins early and little is left at the end.
-        """
-        for number in numbers:
-            size = self._size_of(number)
-            is_shared = number == numbers.start or number >= numbers.stop - _SHARED_AT_END
-            step = -(-size // _CONNECTIONS) if is_shared else size
-            for start in range(0, size, step):
-                yield number, start, min(start + step, size)
-
-    def _size_of(self, number: int) -> int:
-        size = self._buffers.chunk_bytes
-        return min(size, self._file.size - number * size)
 
     def __iter__(self) -> Iterator[BufferedChunk]:
         while self._next < self._end:
@@ -290,7 +289,7 @@ class _ParallelDownload:
                 return False
             if start == 0:
                 buffer = self._buffers.acquire(self._ended)
-                size = self._size_of(number)
+                size = min(len(buffer), self._file.size - number * len(buffer))
                 self._partial[number] = _PartialChunk(buffer, memoryview(buffer)[:size], size)
             chunk = self._partial[number]
         is_complete = self._fetch(number * self._buffers.chunk_bytes + start, chunk.data[start:end])
