@@ -181,10 +181,6 @@ class NodeModule:
         if holder:
             self.state.unlock()
 
-    def clean(self) -> None:
-        """Delete the working directory."""
-        shutil.rmtree(self.directory, ignore_errors=True)
-
 
 def _apply(module: NodeModule, plan: bytes, destroy: bool, cancelled: Event) -> None:
     with memory_file(plan) as file:

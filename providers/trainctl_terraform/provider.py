@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -210,7 +211,7 @@ class TerraformProvider(SshMachines):
         return ResourceStatus.PRESENT if node.root else ResourceStatus.UNREACHABLE
 
     def delete(self, node: Node) -> None:
-        self._delete(node.key)
+        self._delete(node.key, node.cluster)
 
     def machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
         """Those of the records, whatever the cluster."""
@@ -224,21 +225,23 @@ class TerraformProvider(SshMachines):
         return each(machine, list(self._all_records()), PARALLELISM)
 
     def end(self, machine: Machine) -> None:
-        self._delete(machine.key)
+        self._delete(machine.key, machine.cluster)
 
-    def _delete(self, key: str) -> None:
+    def _delete(self, key: str, cluster: str) -> None:
         record = self._record(key)
-        if record is None:
-            return
-        with self._changing[key]:
-            module = self._module(record)
-            module.recover(Event())
-            if _has_resources(module.state.load()):
-                module.apply(Event(), destroy=True)
-            # The record goes last: what it names can always be deleted again.
-            module.state.delete()
-            self._records.delete([_path(record)])
-            module.clean()
+        if record is not None:
+            with self._changing[key]:
+                module = self._module(record)
+                module.recover(Event())
+                if _has_resources(module.state.load()):
+                    module.apply(Event(), destroy=True)
+                # The record goes last: what it names can always be deleted again.
+                module.state.delete()
+                self._records.delete([_path(record)])
+        # A deletion that was killed may have left files on this computer.
+        record = record or TerraformNode(key, cluster, "", "", {})
+        place = data_directory(os.environ, self.name) / "nodes" / record.id
+        shutil.rmtree(place, ignore_errors=True)
         if record.attempt not in {each.attempt for each in self._all_records()}:
             record.login_path.unlink(missing_ok=True)
 

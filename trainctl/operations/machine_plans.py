@@ -88,10 +88,8 @@ def _plan(
 
     Also returns the nodes that would have to be replaced.
     """
-    recorded, observed = (
-        inputs.state.resources.get(change.address),
-        inputs.observed.get(change.address),
-    )
+    recorded = inputs.state.resources.get(change.address)
+    observed = inputs.observed.get(change.address)
     nodes = nodes_of(recorded) if recorded else ()
     attempted = unprovisioned_nodes(recorded) if recorded else ()
     lost = observed.missing if observed else ()

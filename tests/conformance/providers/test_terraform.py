@@ -18,7 +18,9 @@ from trainctl.plugin_api.provider import ClusterSettings, Node, ResourceStatus
 from trainctl.store.objects import DirectoryObjects
 from trainctl.testing.machines import KEY, MachinesConformance, PlatformFaults
 from trainctl.testing.provider import ProviderConformance
+from trainctl_ssh.keys import ensure_login_key
 from trainctl_terraform import TerraformProvider
+from trainctl_terraform.provider import TerraformNode
 
 pytestmark = pytest.mark.integration
 
@@ -106,3 +108,17 @@ class TestTerraformMachines(Terraform, MachinesConformance):
         assert provider.read(node) is ResourceStatus.PRESENT
         assert actions() == [["update"]]
         state.write_text(state.read_text().replace("/other.sh", "/stop.sh"))
+
+    def test_a_repeated_deletion_deletes_files_that_a_killed_one_left(
+        self, provider: TerraformProvider, place: Path
+    ) -> None:
+        """Those of this computer, though the records are deleted already."""
+        data = place / "data" / "trainctl" / "terraform"
+        record = TerraformNode(KEY, "lab", "lab-0", "", {})
+        ensure_login_key(record.login_path)
+        directory = data / "nodes" / record.id
+        directory.mkdir(parents=True, exist_ok=True)
+
+        provider.delete(Node("lab", "lab-0", key=KEY))
+
+        assert (directory.exists(), record.login_path.exists()) == (False, False)
