@@ -19,6 +19,8 @@ _SPEC = "__lazy_spec__"
 _DESCRIPTION = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
 _ORDER = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 _FACTORY = object()
+_INITIAL: Dict[type, List[str]] = {}
+"""Names of the fields that the constructor of a class takes."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -229,10 +231,10 @@ def _fields(value: Any) -> Tuple[LazyField, ...]:
 
 
 def _replace(value: Any, **changes: Any) -> Any:
-    for name, field in getattr(value, _SPEC)[0].items():
-        if field.init and name not in changes:
-            changes[name] = getattr(value, name)
-    return type(value)(**changes)
+    kind = type(value)
+    if kind not in _INITIAL:
+        _INITIAL[kind] = [field.name for field in _fields(kind) if field.init]
+    return kind(**{**{name: getattr(value, name) for name in _INITIAL[kind]}, **changes})
 
 
 def _as_dict(value: Any) -> Any:

@@ -31,7 +31,7 @@ from trainctl.manifest.tree import Path as TreePath
 from trainctl.model.address import NAME, Address, Kind, slug
 from trainctl.model.credentials import mask_credentials
 from trainctl.model.diagnostics import Diagnostic, Position, Severity, error
-from trainctl.model.json_codec import to_json
+from trainctl.model.json_codec import shared_json, to_json
 from trainctl.model.specs.checks import LONGEST_NAME, converted
 from trainctl.model.specs.document import ImportedRun, Manifest, MovedResource, RemovedResource
 from trainctl.model.specs.location import CheckpointsLocation, Location, StoreLocation
@@ -249,7 +249,7 @@ def with_digests(
                 "provider": resource.provider,
                 "attributes": resource.attributes,
                 "depends_on": list(map(str, resource.depends_on)),
-                "lifecycle": to_json(resource.lifecycle),
+                "lifecycle": shared_json(resource.lifecycle),
             }
         )
         for address, resource in desired.resources.items()

@@ -6,7 +6,7 @@ import sys
 import typing
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Self, TypeVar, Union, cast
@@ -39,11 +39,12 @@ def to_json(value: Any) -> Any:
     if kind in _ATOMS:
         return value
     if is_dataclass(kind):
-        return {
-            name: to_json(member)
-            for name, needed in _members(kind)
-            if (member := getattr(value, name)) not in _EMPTY or needed
-        }
+        form = {}
+        for name, needed in _members(kind):
+            member = getattr(value, name)
+            if needed or member not in _EMPTY:
+                form[name] = member if type(member) in _ATOMS else to_json(member)
+        return form
     if isinstance(value, Address | Path):
         return str(value)
     if isinstance(value, Action):
@@ -55,6 +56,12 @@ def to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_json(member) for member in value]
     return value
+
+
+@lru_cache(100)
+def shared_json(value: Hashable) -> Any:
+    """Return the JSON form of a value that many resources share; it must not be changed."""
+    return to_json(value)
 
 
 def from_json(kind: type[T], value: Any) -> T:

@@ -13,7 +13,7 @@ from trainctl.errors import TrainctlError
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.action import Action, ActionReason
 from trainctl.model.address import Address, Kind
-from trainctl.model.json_codec import to_json
+from trainctl.model.json_codec import shared_json, to_json
 from trainctl.model.specs.location import CheckpointsLocation, StoreLocation
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.model.trust import PlanPolicy, PolicyLevel
@@ -254,7 +254,7 @@ def change_digest(change: Change) -> str:
             "provider": change.provider,
             "after": plain(change.after),
             "replace_paths": [list(path) for path in change.replace_paths],
-            "lifecycle": to_json(change.lifecycle),
+            "lifecycle": shared_json(change.lifecycle),
             "version": change.seen,
             "stops": change.stops.id if change.stops else None,
             "covers": plain(change.covers),

@@ -124,6 +124,9 @@ def merge_observed_outputs(
     return dict(plain(merge_outputs(outputs, observed.outputs) if observed else outputs))
 
 
+_NO_CAPABILITIES = Capabilities()
+
+
 def resource_context(inputs: PlanInputs, address: Address) -> ResourceContext:
     """Collect the context of an address."""
     options, state = inputs.options, inputs.state
@@ -144,7 +147,7 @@ def resource_context(inputs: PlanInputs, address: Address) -> ResourceContext:
         unrecorded_runs=inputs.unrecorded_runs.get(address, ()),
         replace=address in options.replace or address in options.run,
         destroying=options.destroy,
-        capabilities=inputs.capabilities.get(provider, Capabilities()),
+        capabilities=inputs.capabilities.get(provider, _NO_CAPABILITIES),
     )
 
 

@@ -294,6 +294,9 @@ class AffectedRun:
     """Total of all ranks; 0 if the job names no accelerator."""
 
 
+_IDLE = (Action.NOOP, Action.READ)
+
+
 @dataclass(frozen=True)
 class Change:
     """Change of one resource.
@@ -343,7 +346,7 @@ class Change:
     @property
     def acts(self) -> bool:
         """Whether the change does anything, if only to the record."""
-        return bool(self.edit) or self.action not in (Action.NOOP, Action.READ)
+        return bool(self.edit) or self.action not in _IDLE
 
     @cached_property
     def job_spec(self) -> JobSpec:
@@ -480,7 +483,8 @@ class Plan:
     @cached_property
     def acting(self) -> tuple[Change, ...]:
         """The changes that do anything."""
-        return tuple(change for change in self.changes if change.acts)
+        # As ``Change.acts``, without a call for each of many no-ops.
+        return tuple(each for each in self.changes if each.edit or each.action not in _IDLE)
 
     @property
     def has_changes(self) -> bool:

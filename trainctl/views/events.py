@@ -127,8 +127,6 @@ class TextEventPrinter:
                 self._closed = True
 
     def _line(self, event: Event) -> None:
-        from trainctl.views.problems import error_lines
-
         data = event.data
         text = f"{event.address}: {event.message}" if event.address else event.message
         if event.type is EventType.STEP_STARTED:
@@ -137,10 +135,12 @@ class TextEventPrinter:
             text += f" ({format_duration(data['seconds'])})"
         if event.type is EventType.STEP_DONE and data.get("run"):
             text += f", run {data['run']}"
-        details = str(data.get("detail") or "").splitlines()
-        text = "\n".join([text, *(f"  {line}" for line in details)])
+        if data.get("detail"):
+            text = "\n  ".join([text, *str(data["detail"]).splitlines()])
         with self._progress.suspended():
             if event.type is EventType.STEP_FAILED:
+                from trainctl.views.problems import error_lines
+
                 detail = str(data.get("detail") or "")
                 error = TrainctlError(event.message, detail, code=data.get("code"))
                 self._output.note(*error_lines(error, str(event.address), self._output.error_style))
