@@ -114,6 +114,7 @@ class TerraformProvider(SshMachines):
         self._modules: SingleFlight[TerraformModule] = SingleFlight()
         self._plans: dict[str, ProgramPlan] = {}
         """Of nodes that were read, by key."""
+        self._deleting = threading.Lock()
         self._changing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def set_project(self, project: ProjectAccess) -> None:
@@ -235,15 +236,17 @@ class TerraformProvider(SshMachines):
                 module.recover(Event())
                 if _has_resources(module.state.load()):
                     module.apply(Event(), destroy=True)
-                # The record goes last: what it names can always be deleted again.
                 module.state.delete()
-                self._records.delete([_path(record)])
         # A deletion that was killed may have left files on this computer.
         record = record or TerraformNode(key, cluster, "", "", {})
         place = data_directory(os.environ, self.name) / "nodes" / record.id
         shutil.rmtree(place, ignore_errors=True)
-        if record.attempt not in {each.attempt for each in self._all_records()}:
-            record.login_path.unlink(missing_ok=True)
+        with self._deleting:
+            others = {each.attempt for each in self._all_records() if each.key != key}
+            if record.attempt not in others:
+                record.login_path.unlink(missing_ok=True)
+            # The record goes last: what it names can always be deleted again.
+            self._records.delete([_path(record)])
 
     def _exists(self, record: TerraformNode) -> bool:
         """Whether the machine exists, or was only partly created: then it has no output, or an invalid one.
