@@ -42,6 +42,7 @@ def benchmarks_page() -> str:
         keys = ("case", "trainctl", "other", "figure", "limit")
         rows = ([result[key] for key in keys] for result in benchmark["results"])
         lines += table(("case", "trainctl", benchmark["other"], "figure", "limit"), rows)
+        lines += [benchmark["note"], ""] if "note" in benchmark else []
     return text_of(lines)
 
 
