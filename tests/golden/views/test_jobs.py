@@ -67,7 +67,7 @@ def results() -> list[RunResult]:
     rows = []
     for lr, values in (
         ("1e-2", {"loss": [3, 1, 2], "val_loss": [5, 2, 4], "\x1b[2J": [1]}),
-        ("1e-3", {"loss": [4, 3], "tokens_per_s": [12345.678, 99]}),
+        ("1e-3", {"loss": [4, 3], "tokens per s": [12345.678, 99]}),
         ("1e-4", {}),
     ):
         status = job(f"lr={lr}", RunStatus.COMPLETED, lr=lr, model="small")

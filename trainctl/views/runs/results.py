@@ -75,12 +75,14 @@ def results_table(
                 checkpoint_text(result.status),
             ]
         )  # fmt: skip
-    drops = ("CHECKPOINT", "RAN", "STEP", "COST", *(key for key in reversed(keys) if key != best))
-    escaped = [escape(header) for header in headers]
-    lines = table(escaped, rows, width=width, right={*map(escape, keys)}, shrinks=(), drops=drops)
-    hidden = [key for key in keys if escape(key) not in lines[0].split()]
+    titles = [escape(key) for key in keys]
+    drops = ("CHECKPOINT", "RAN", "STEP", "COST", *(t for t in reversed(titles) if t != escape(best)))  # fmt: skip
+    headers = [escape(header) for header in headers]
+    lines = table(headers, rows, width=width, right=titles, shrinks=(), drops=drops)
+    shown = {title.strip() for title in lines[0].split("  ")}
+    hidden = [title for title in titles if title not in shown]
     if hidden:
-        lines += ["", f"Not shown: {escape(', '.join(hidden))}. To see all: --format csv"]
+        lines += ["", f"Not shown: {', '.join(hidden)}. To see all: --format csv"]
     return lines
 
 
