@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from threading import Event
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.base.json import digest
 from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.system.processes import describe_process
 from trainctl.errors import NodeUnreachable, StalePlan, TrainctlError, UserInterrupt
 from trainctl.plugin_api.machines import MachinePlan

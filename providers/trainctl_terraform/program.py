@@ -21,16 +21,8 @@ _POLL_SECONDS = 0.1
 _MOST = 800
 """Characters of the beginning and of the end of an error."""
 _IGNORED = (
-    *(
-        "TF_VAR_",
-        "TF_CLI_ARGS",
-        "TF_LOG",
-        "TF_HTTP_",
-        "TF_WORKSPACE",
-        "TF_DATA_DIR",
-        "TF_ENCRYPTION",
-    ),
-)
+    "TF_VAR_", "TF_CLI_ARGS", "TF_LOG", "TF_HTTP_", "TF_WORKSPACE", "TF_DATA_DIR", "TF_ENCRYPTION"
+)  # fmt: skip
 """Prefixes of the user's variables that would change what a plan means, or log secrets."""
 _FIXED = {"TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "CHECKPOINT_DISABLE": "1"}
 _OUTLIVING = "import pickle, sys; function, *args = pickle.load(sys.stdin.buffer); function(*args)"
