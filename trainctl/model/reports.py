@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.lazy_dataclass import dataclass, field, fields
+from trainctl.base.points import RunPoints
 from trainctl.base.protocol.runs import KeyResult
 from trainctl.errors import NodeUnreachable
 from trainctl.model.address import Address
@@ -98,16 +99,18 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """A run with the ``seconds`` that it ran and the ``cost`` of its nodes, None: unknown."""
+    """A run with the ``seconds`` that it ran, the ``cost`` of its nodes, None: unknown, and the points read."""
 
     status: JobStatus
     seconds: float | None
     cost: float | None
+    points: RunPoints = field(default_factory=dict)
 
     @property
     def reported(self) -> Mapping[str, KeyResult]:
         """Return what the run reported, by key."""
-        return self.status.run.reported.get("results") or {}
+        found = self.status.run.reported.get("results")
+        return found or {key: points.result for key, points in self.points.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ _METHODS = {
     "extend_session": "supervision.run_methods.extend_session",
     "set_queue_order": "supervision.run_methods.set_queue_order",
     "metrics": "metrics.sampler.read_metrics",
+    "points": "runs.points.read_points",
     "create_batch_run": "supervision.batch_methods.create_batch_run",
     "run_rank": "supervision.batch_methods.run_rank",
     "expect_stop": "supervision.batch_methods.expect_stop",

@@ -21,6 +21,8 @@ from trainctl.operations.directories import default_state_url, split_environment
 from trainctl.operations.nodes import quarantine_lost_nodes, record_quarantine
 from trainctl.operations.policies import with_policies
 from trainctl.operations.runs.control import runs_waiting_for_secrets, send_secrets
+from trainctl.operations.runs.lookup import JobRun
+from trainctl.operations.runs.points import keep_points
 from trainctl.operations.secrets import trust_violations
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.placement import planned_runs
@@ -28,6 +30,7 @@ from trainctl.plan.plan_file import approval_digests
 from trainctl.plan.values import Plan
 from trainctl.resources.handlers import handlers
 from trainctl.resources.jobs import deferral_reason
+from trainctl.resources.runs.run_control import runs_of
 from trainctl.resources.weights import lock_entry
 from trainctl.weights.lock import LockEntry, LockFile
 
@@ -96,6 +99,13 @@ def apply(
             {change.address: change.after for change in plan.drift if change.after is not None}
         )
     result = engine.run(plan, options.permit)
+    jobs = [
+        workspace.ledger.recorded(change.address)
+        for change in plan.acting
+        if change.address.kind is Kind.JOB
+    ]
+    # a run that was replaced, and one that has already ended
+    keep_points(workspace, [JobRun(job, run) for job in jobs if job for run in runs_of(job)[-2:]])
     workspace.ledger.flush()
     return result
 

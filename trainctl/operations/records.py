@@ -1,4 +1,4 @@
-"""Records of providers, next to the state and encrypted as it is."""
+"""Records of providers and points of runs, next to the state and encrypted as it is."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from trainctl.base.objects import ObjectStat
 
 
+POINTS = "points"
+"""Prefix of the points of ended runs."""
+
+
 def copy_records(workspace: Workspace, old: str, new: str) -> None:
     """Copy all records, and seal them with the newest key; onto themselves to encrypt them."""
     try:
         records = SealedRecords(workspace, old)
     except UsageError:  # of a plugin, which has none
         return
-    for key in [item.key for item in records.list("nodes")]:
+    for key in [item.key for prefix in ("nodes", POINTS) for item in records.list(prefix)]:
         data = records.get(key, accepts_plain=True)
         if data is not None:
             SealedRecords(workspace, new).put(key, data)

@@ -94,6 +94,11 @@ class RunCheckpoints:
         return leased
 
 
+def points_key(prefix: str, rank: int) -> str:
+    """Return the key of the points that a rank of a run has reported."""
+    return f"{prefix}/points-{rank}.json"
+
+
 def list_runs(store: CheckpointStore, project: str) -> Iterator[RunCheckpoints]:
     """Yield every run of a project with a complete checkpoint."""
     prefixes = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from trainctl.base.lazy_typed_dict import TypedDict
 from trainctl.base.protocol.method import (
@@ -341,6 +341,14 @@ MetricsRequest = TypedDict("MetricsRequest", {"root": str, "key": str, "since": 
 MetricsResponse = TypedDict("MetricsResponse", {"samples": List[Dict[str, Any]]})
 """Samples, the oldest first, each with ``time`` in Unix seconds."""
 
+PointsRequest = TypedDict(
+    "PointsRequest",
+    {"root": str, "runs": Mapping[str, Mapping[str, Sequence[int]]], "keys": Optional[List[str]]},
+)
+"""``runs``: by key, with the positions that the client has by key of the points. ``keys`` null: all."""
+PointsResponse = TypedDict("PointsResponse", {"runs": Dict[str, Dict[str, Any]]})
+"""``runs``: JSON of their points, see ``base.points``."""
+
 RunInputsResponse = TypedDict(
     "RunInputsResponse", {"code": str, "code_present": bool, "run_inputs": RunInputs}
 )
@@ -390,6 +398,8 @@ FIND_RUN = Method("find_run", FindRunRequest, FindRunResponse)
 """Find a run by its ID or key; null: not on this node."""
 METRICS = Method("metrics", MetricsRequest, MetricsResponse)
 """Return the samples of a run."""
+POINTS = Method("points", PointsRequest, PointsResponse)
+"""Return the points of runs that the client lacks."""
 READ_LINES = Method("read_lines", ReadLinesRequest, bytes)
 """Return lines of a log as frames: a line of JSON ``{time, bytes, next, open}``, then ``bytes`` bytes."""
 

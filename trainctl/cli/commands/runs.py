@@ -105,7 +105,7 @@ def results_command(
 
     jobs = [lookup.job_address(address) for address in addresses or ()]
     with open_workspace(session) as workspace:
-        results = results_of(workspace, jobs)
+        results = results_of(workspace, jobs, with_points=format_ is TableFormat.JSON)
     if sort is not None:
         results = sort_results(results, sort)
     lines = results_table(results, session.output.width, sort)

@@ -26,6 +26,7 @@ from trainctl.base.checkpoints.manifests import (
     VERSIONS,
     CheckpointManifest,
     RunCheckpoints,
+    points_key,
 )
 from trainctl.base.checkpoints.stores import (
     CheckpointStore,
@@ -35,6 +36,7 @@ from trainctl.base.checkpoints.stores import (
 )
 from trainctl.base.filesystem.files import resolve_within
 from trainctl.base.objects import ObjectStat
+from trainctl.base.points import points_json
 from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.throughput import RateLimiter
 from trainctl.base.units import parse_size
@@ -54,6 +56,7 @@ from trainctl.node.checkpoints.monitor import (
     list_saved,
 )
 from trainctl.node.checkpoints.upload_journal import COMPLETED, SYNCING, UploadJournal, UploadRecord
+from trainctl.node.runs.points import points_of
 from trainctl.node.runs.record import NodeRun, upload_status
 
 _BLOCK = 2**20
@@ -138,6 +141,7 @@ class Uploader:
             self._sweep()
             for prefix in (f"{top}/{rank}", f"{top}/{VERSIONS}/{rank}", f"{top}/.{self._run_file}"):
                 self._target.store.abandon(prefix)
+            self._put_points()
             self._write_run(end.record)
         keys = sorted(self._refused)
         refusals = "; ".join(self._refused[key] for key in keys) or None
@@ -305,6 +309,7 @@ class Uploader:
         number_series([*self._complete.values(), manifest])
         manifest["pointers"] = [pointer._asdict() for pointer in pointers_of(checkpoint, manifest)]
         self._target.put(manifest)
+        self._put_points()
         self._complete[checkpoint.key] = manifest
         if before and not self._in_place:
             self._delete_unreferenced(_object_keys(before))
@@ -383,6 +388,12 @@ class Uploader:
         for stored in self._objects():
             if stored.key not in referenced:
                 self._target.store.delete(stored.key)
+
+    def _put_points(self) -> None:
+        points = {} if self._in_place else points_of(self._run)
+        if points:
+            key, text = points_key(self._target.prefix, self._rank), json.dumps(points_json(points))
+            self._target.store.put(key, text.encode())
 
     def _write_run(self, record: Mapping[str, Any]) -> None:
         identity = {name: self._spec.get(name) for name in _RUN_KEYS}

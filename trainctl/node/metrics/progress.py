@@ -9,20 +9,23 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
-import math
 import os
 import socket
 import time
 from typing import Any, Dict, List, Mapping, Optional
 
-from trainctl.base.filesystem.files import make_directory, read_json, write_atomic, write_json
+from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.base.network.addresses import listen
-from trainctl.base.protocol.runs import KeyResult, ReportedStep, ResultPoint, TrainingProgress
+from trainctl.base.protocol.runs import ReportedStep, TrainingProgress
 from trainctl.base.system.syscalls import fork_child
+from trainctl.node.runs.points import (
+    HEAD_BYTES,
+    TAIL_BYTES,
+    ProgressTimes,
+    begin_attempt,
+    numbers_of,
+)
 from trainctl.node.runs.record import NodeRun
-
-_TAIL_BYTES = 2**16
-_HEAD_BYTES = 2**12
 
 
 def read_progress(
@@ -38,7 +41,7 @@ def read_progress(
     if left is None and started_at and step and total:
         is_resumed = run.record.get("loaded") or run.record.get("retries")
         # resumed training begins at its first step
-        first = _numbers(_read(run, 0, _HEAD_BYTES)[::-1]).get("step", 0.0) if is_resumed else 0.0
+        first = numbers_of(_read(run, 0, HEAD_BYTES)[::-1]).get("step", 0.0) if is_resumed else 0.0
         if step > first:
             left = (at - started_at) * (total - step) / (step - first)
     reported: ReportedStep = {
@@ -55,74 +58,14 @@ def newest_values(run: NodeRun) -> Dict[str, float]:
     """Return the newest value of each number in the last lines."""
     with contextlib.suppress(OSError):
         size = run.progress_lines.stat().st_size
-        return _numbers(_read(run, max(0, size - _TAIL_BYTES), _TAIL_BYTES))
+        return numbers_of(_read(run, max(0, size - TAIL_BYTES), TAIL_BYTES))
     return {}
-
-
-_PLACES = frozenset({"step", "total", "remaining_seconds"})
-_MAX_KEYS = 100
-_MAX_NAME = 64
-_MAX_LINE = 2**16
-
-
-def update_results(run: NodeRun, *, is_over: bool = False) -> Dict[str, KeyResult]:
-    """Fold the lines that a job has added into the results of all attempts, and store them; results by key.
-
-    At most 100 keys are kept. ``is_over``: nothing is added any more, and the last line may lack its end.
-    """
-    kept = read_json(run.results) or {"offset": 0, "step": None, "keys": {}}
-    results: Dict[str, KeyResult] = kept["keys"]
-    with contextlib.suppress(FileNotFoundError), run.progress_lines.open("rb") as stream:
-        size = os.fstat(stream.fileno()).st_size
-        stream.seek(kept["offset"] if kept["offset"] <= size else 0)
-        while line := stream.readline(_MAX_LINE):
-            if len(line) < _MAX_LINE and not line.endswith(b"\n") and not is_over:
-                break
-            kept["offset"] = stream.tell()
-            numbers = _numbers([line])
-            step = numbers.get("step", kept["step"])
-            kept["step"] = None if step is None else int(step)
-            for name, value in numbers.items():
-                name = name[:_MAX_NAME]
-                if name not in _PLACES and (name in results or len(results) < _MAX_KEYS):
-                    _fold(results, name, {"value": value, "step": kept["step"]})
-    write_json(run.results, kept, durable=False)
-    return results
-
-
-def _fold(results: Dict[str, KeyResult], name: str, point: ResultPoint) -> None:
-    result = results.setdefault(name, {"last": point, "min": point, "max": point})
-    result["last"] = point
-    if point["value"] < result["min"]["value"]:
-        result["min"] = point
-    if point["value"] > result["max"]["value"]:
-        result["max"] = point
-
-
-def begin_attempt(run: NodeRun) -> None:
-    """Store the results of an earlier attempt and discard its progress."""
-    results = update_results(run, is_over=True)
-    # first: lines that are read twice change nothing
-    write_json(run.results, {"offset": 0, "step": None, "keys": results}, durable=False)
-    write_atomic(run.progress_lines, b"", durable=False)
 
 
 def _read(run: NodeRun, start: int, length: int) -> List[bytes]:
     with run.progress_lines.open("rb") as stream:
         stream.seek(start)
         return stream.read(length).splitlines()
-
-
-def _numbers(lines: List[bytes]) -> Dict[str, float]:
-    """Return the last finite number of each name."""
-    row: Dict[str, float] = {}
-    for line in lines:
-        with contextlib.suppress(ValueError):
-            value = json.loads(line)
-            for name, number in value.items() if isinstance(value, dict) else ():
-                if type(number) in (int, float) and math.isfinite(number):
-                    row[str(name)] = number
-    return row
 
 
 _LOOPBACK = "127.0.0.1"
@@ -150,6 +93,7 @@ class ProgressEndpoint:
 
     def __init__(self, run: NodeRun) -> None:
         self._run = run
+        self.times = ProgressTimes(run)
         self._listener: Optional[socket.socket] = None
         self._token = os.urandom(16).hex()
 
@@ -164,7 +108,7 @@ class ProgressEndpoint:
     def variables(self) -> Dict[str, str]:
         """Discard the progress of an earlier attempt and listen; return the job's variables."""
         directory = make_directory(self._run.progress)
-        begin_attempt(self._run)
+        begin_attempt(self._run, self.times)
         for name, content in (("token", self._token.encode()), ("ca.crt", _CERTIFICATE)):
             write_atomic(directory / name, content, durable=False)
         variables = {"TRAINCTL_PROGRESS": str(self._run.progress_lines)}
@@ -217,7 +161,7 @@ class ProgressEndpoint:
 
     def _append(self, status: Mapping[str, Any]) -> None:
         """Append a ``trainerStatus``, whose metrics are texts; ValueError if it isn't one."""
-        row: Dict[str, Any] = {}
+        row: Dict[str, Any] = {"time": self.times.now}
         for metric in list(status.get("metrics") or ())[:256]:
             name = str(metric["name"])[:64]
             with contextlib.suppress(ValueError):

@@ -79,6 +79,8 @@ class NodeRun:
         self.progress_lines = self.progress / "lines.jsonl"
         self.results = self.directory / "results.json"
         """Last values and extremes of what the run reported, and how far its progress was read."""
+        self.points = self.directory / "points"
+        """Points of what the run reported, a file for each key."""
         self.gang = self.directory / "gang.json"
         """Address and token of rank 0 for the other ranks of a gang."""
         self.held = self.directory / "held"

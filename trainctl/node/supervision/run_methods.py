@@ -10,7 +10,6 @@ from typing import Any, Callable, Dict, Mapping, Optional, cast
 from trainctl.base.filesystem.files import (
     list_names,
     make_directory,
-    read_json,
     remove_tree,
     temporary_name,
 )
@@ -23,6 +22,7 @@ from trainctl.node.cache.holds import CacheHolds
 from trainctl.node.containers import cleanup
 from trainctl.node.metrics.progress import read_progress
 from trainctl.node.runs import record as runs
+from trainctl.node.runs.points import stored_results
 from trainctl.node.runs.record import NodeRun, upload_seconds
 from trainctl.node.scheduling.allocation import waiting_text
 from trainctl.node.system import layout as names
@@ -201,7 +201,7 @@ def _status_with_queue(run: NodeRun) -> Optional[protocol.RunReport]:
     is_live = status["status"] not in runs.ENDED
     progress = read_progress(run, status.get("started_at"), is_live=is_live)
     if is_live:
-        status["results"] = (read_json(run.results) or {}).get("keys")
+        status["results"] = stored_results(run)
     return {**status, "waiting": waiting_text(run, status), "progress": progress}
 
 

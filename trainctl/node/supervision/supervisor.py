@@ -38,7 +38,7 @@ from trainctl.node.environment.workspace import (
     shell_program,
     started_commands,
 )
-from trainctl.node.metrics.progress import ProgressEndpoint, update_results
+from trainctl.node.metrics.progress import ProgressEndpoint
 from trainctl.node.metrics.sampler import Sampler
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import (
@@ -49,6 +49,7 @@ from trainctl.node.runs.attempt import (
     Launch,
 )
 from trainctl.node.runs.logs import LogTruncator
+from trainctl.node.runs.points import update_results
 from trainctl.node.runs.record import (
     NodeRun,
     declared_variables,
@@ -141,9 +142,9 @@ class _Supervisor:
             )
         self._allocation: Allocation = self._peers.allocation()
         self._uploads = UploaderProcess(request.run, request.spec, request.secrets, request.data)
-        self._sampler = Sampler(request.run, request.spec)
-        self._place = HeldPlace(request.run, request.spec, self._update_record)
         self._progress = ProgressEndpoint(request.run)
+        self._sampler = Sampler(request.run, request.spec, self._progress.times)
+        self._place = HeldPlace(request.run, request.spec, self._update_record)
         self._disks = DiskGuard(request.run, request.spec)
 
     def run(self) -> None:
@@ -199,7 +200,7 @@ class _Supervisor:
         loaded = load_checkpoints(run, request.spec, request.secrets, request.data)
         self._update_record(loaded=loaded)
         self._uploads.start_and_announce()
-        return self._attempts([self._sampler, self._uploads.restart_if_dead])
+        return self._attempts([self._progress.times, self._sampler, self._uploads.restart_if_dead])
 
     def _attempts(self, chores: List[Callable[[], None]]) -> Optional[RunOutcome]:
         number = 0
@@ -351,7 +352,8 @@ class _Supervisor:
         if not outcome.root_cause:
             del ending["root_cause"]
         with contextlib.suppress(OSError):
-            ending["results"] = update_results(self._run, is_over=True) or None
+            times = self._progress.times
+            ending["results"] = update_results(self._run, times, is_over=True) or None
         for _ in range(_WRITE_ATTEMPTS):
             with contextlib.suppress(OSError):
                 remove_tree(self._run.scratch)

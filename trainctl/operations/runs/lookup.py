@@ -289,13 +289,22 @@ def refresh_runs(
             changed[run.job.address] = {"run": record.to_json()}
     if changed:
         workspace.ledger.observe_many(changed)
+        _keep_points(workspace, [run for run, _ in refreshed if run.job.address in changed])
     return refreshed
+
+
+def _keep_points(workspace: Workspace, runs: Sequence[JobRun]) -> None:
+    if any(not run.record.status.live for run in runs):
+        from trainctl.operations.runs.points import keep_points
+
+        keep_points(workspace, runs)
 
 
 def record_run(workspace: Workspace, job: RecordedResource, record: RunRecord) -> None:
     """Record an observed run, unless the apply that starts it will."""
     if _is_recorded(workspace, JobRun(job, record)):
         workspace.ledger.observe(job.address, {"run": record.to_json()})
+        _keep_points(workspace, [JobRun(job, record)])
 
 
 def _is_recorded(workspace: Workspace, run: JobRun) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from trainctl.base.points import KeyPoints
 from trainctl.base.units import format_duration
 from trainctl.errors import UsageError
 from trainctl.model.diagnostics import nearest
@@ -117,6 +118,7 @@ def _row(result: RunResult) -> dict[str, Any]:
         "status": run.status.value,
         "matrix": dict(result.status.matrix) or None,
         "results": dict(result.reported),
+        "points": {key: _columns(points) for key, points in result.points.items()},
         "started_at": format_timestamp(run.started_at),
         "seconds": result.seconds,
         "cost": result.cost,
@@ -124,6 +126,12 @@ def _row(result: RunResult) -> dict[str, Any]:
         "commit": run.commit,
         "refresh_error": result.status.refresh_error or None,
     }
+
+
+def _columns(points: KeyPoints) -> dict[str, list[float | None]]:
+    values, steps, times = points.columns()
+    known = [None if step != step else step for step in steps]
+    return {"values": [*values], "steps": known, "times": [*times]}
 
 
 def _key_and_mode(by: str) -> tuple[str, _Point]:

@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.cases import cases
 from tests.support.node_program.nodes import NodeHarness, wait_for
-from trainctl.node.metrics.progress import begin_attempt, read_progress, update_results
+from trainctl.node.metrics.progress import read_progress
+from trainctl.node.runs.points import begin_attempt, update_results
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system.layout import Layout
 

@@ -1,0 +1,98 @@
+"""Everything that runs report, after their nodes are gone."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.node_program.nodes import all_text_below
+from tests.support.projects.project import ProjectHarness
+from tests.support.servers.buckets import BucketServer, rclone
+
+MANIFEST = """\
+project: {name: demo}
+secrets:
+  key: {from: env, name: PASSPHRASE}
+  bucket: {from: env, name: BUCKET}
+state: {url: "STATE", encryption: {keys: [{id: k1, secret: key}]}}
+MORE
+jobs:
+  fit:
+    code: ./src
+    matrix: {lr: [1, 2]}
+    runtime:
+      start_commands: ["python3 train.py ${{ matrix.lr }}"]
+      checkpointing_config: {enabled: ENABLED}
+"""
+TRAIN = """\
+import json, os, sys
+
+with open(os.environ["TRAINCTL_PROGRESS"], "a") as file:
+    for step in range(1, 1001):
+        print(json.dumps({"step": step, "loss": int(sys.argv[1]) / step}), file=file)
+        if step % 100 == 0:
+            print(json.dumps({"a key of nobody's": step, "time": 1.7e9 + step}), file=file)
+"""
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketServer]:
+    """A bucket of rclone."""
+    with rclone(tmp_path_factory.mktemp("s3") / "root") as server:
+        yield server
+
+
+def write(fresh: ProjectHarness, enabled: str = "false", more: str = "") -> None:
+    fresh.variables["PASSPHRASE"] = "a passphrase of the state"
+    manifest = MANIFEST.replace("MORE", more).replace("ENABLED", enabled)
+    manifest = manifest.replace("STATE", (fresh.directory / "state").as_uri(), 1)
+    fresh.write({"trainctl.yaml": manifest, "src/train.py": TRAIN})
+    fresh.trust('secret = "bucket"\nhosts = ["127.0.0.1"]')
+
+
+def assert_complete(runs: list[dict[str, Any]]) -> None:
+    """Each point of both runs, in its order."""
+    assert [run["matrix"]["lr"] for run in runs] == ["1", "2"]
+    for run, factor in zip(runs, (1, 2), strict=True):
+        loss, other = (run["points"][key] for key in ("loss", "a key of nobody's"))
+        assert loss["values"] == [factor / step for step in range(1, 1001)]
+        assert loss["steps"] == [*range(1, 1001)]
+        assert loss["times"] == sorted(loss["times"])
+        assert other["values"] == other["steps"] == [*range(100, 1001, 100)]
+        assert other["times"] == [1.7e9 + step for step in range(100, 1001, 100)]
+        assert math.isclose(run["results"]["loss"]["min"]["value"], factor / 1000)
+
+
+def test_points_of_a_plain_script_outlive_its_nodes(fresh: ProjectHarness) -> None:
+    """Kept by the command that sees the end, encrypted as the state is, and wherever it moves to."""
+    write(fresh)
+    fresh.run("apply", "--auto-approve", "--wait")
+    shutil.rmtree(fresh.nodes)
+    assert_complete(fresh.json("results", "fit")["runs"])
+    assert b"of nobody" not in all_text_below(fresh.directory / "state")
+    moved = (fresh.directory / "moved").as_uri()
+    fresh.run("state", "migrate", moved)
+    shutil.rmtree(fresh.directory / "state")
+    assert_complete(fresh.json("results", "fit", "--state", moved)["runs"])
+
+
+def test_points_are_uploaded_with_checkpoints(fresh: ProjectHarness, bucket: BucketServer) -> None:
+    """Those of nodes that are gone before any command sees the end."""
+    fresh.variables["BUCKET"] = json.dumps(bucket.credential)
+    place = f"checkpoints: {{url: s3://models/points, endpoint_url: '{bucket.endpoint}', auth: {{auth_secret_name: bucket}}}}"
+    write(fresh, "true", place)
+    fresh.run("apply", "--auto-approve")
+    assert bucket.directory is not None
+    records: list[Path] = []
+    while len(records) < 2:
+        found = [*bucket.directory.rglob("run.json")]
+        records = [path for path in found if "ended_at" in path.read_text()]
+    shutil.rmtree(fresh.nodes)
+    assert_complete(fresh.json("results", "fit")["runs"])
+    assert "0.001" in fresh.run("results", "fit").stdout
