@@ -43,9 +43,8 @@ from trainctl_aws.cluster_resources import delete_instance, delete_unused
 from trainctl_aws.launch import InstanceLauncher, LaunchRecord, find_by_key
 from trainctl_aws.offers import NO_FACTS, make_offers, survey_market
 from trainctl_aws.request import MachineRequest
-from trainctl_aws.settings import AwsSettings, find_problems, read_settings, schema
+from trainctl_aws.settings import AwsSettings, find_problems, read_settings
 from trainctl_ssh.machines import SshMachines
-from trainctl_ssh.user_data import shutdown_command
 
 _SURVEY_SECONDS = 3.0
 _OFFERS_TTL_SECONDS = 60.0
@@ -78,7 +77,7 @@ class AwsProvider(SshMachines):
             account.close()
 
     def schema(self) -> JsonObject:
-        return schema()
+        return AwsSettings.schema("region")
 
     def check(self, cluster: ClusterSettings) -> Sequence[SettingsProblem]:
         return tuple(find_problems(cluster))
@@ -95,8 +94,9 @@ class AwsProvider(SshMachines):
                 gpus=None if -1 in counts else min(counts, default=None),
                 # Equal details would mean the same machine.
                 details={"region": settings.region, "node": f"{cluster.name}-{number}"},
-                price_per_hour=types[0].price if types and types[0] else None,
-                **_ends(settings),
+                **settings.node_facts(
+                    settings.user, types[0].price if types and types[0] else None
+                ),
             )
             for number in range(settings.nodes)
         ]
@@ -275,17 +275,8 @@ def node_of(settings: AwsSettings, instance: Instance) -> Node:
         key=tags.get(KEY, ""),
         gpus=known.gpus if known else None,
         details=details,
-        price_per_hour=_number(tags.get(PRICE, "")),
-        **_ends(settings),
+        **settings.node_facts(settings.user, _number(tags.get(PRICE, ""))),
     )
-
-
-def _ends(settings: AwsSettings) -> dict[str, Any]:
-    return {
-        "shutdown": shutdown_command(settings.user),
-        "idle_timeout": settings.idle_timeout,
-        "boot_timeout": settings.boot_timeout,
-    }
 
 
 def _number(text: str) -> float | None:

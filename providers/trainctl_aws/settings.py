@@ -7,17 +7,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainctl.base.json import JsonObject
-from trainctl.base.lazy_dataclass import dataclass, field, fields
-from trainctl.base.units import parse_duration
-from trainctl.plugin_api.provider import (
-    ClusterSettings,
-    SettingsProblem,
-    duration_schema,
-    integer_schema,
-    text_schema,
-)
+from trainctl.base.lazy_dataclass import dataclass
+from trainctl.plugin_api.provider import ClusterSettings, SettingsProblem, text_schema
 from trainctl_aws.catalog import ACCELERATORS, TYPES, counts_of, types_with
-from trainctl_ssh.user_data import BOOT_TIMEOUT, IDLE_TIMEOUT
+from trainctl_ssh.machines import (
+    MachineSettings,
+    duration_setting,
+    setting,
+    text_setting,
+    whole_setting,
+)
 
 DEFAULT_IMAGE = (
     "ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
@@ -29,36 +28,19 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9_+=,.@-]*$(?!\n)"
 _SUBNET = text_schema(_ID.format("subnet"), "Subnet.")
 
 
-def _setting(value: Any, **schema: Any) -> Any:
-    """Return a member with its default and its schema."""
-    return field(default=value, metadata=schema)
-
-
-def _text(pattern: str, description: str, **more: Any) -> Any:
-    return _setting(more.get("default", ""), **text_schema(pattern, description, **more))
-
-
-def _whole(description: str, minimum: int = 1, **more: Any) -> Any:
-    return _setting(more.get("default", 0), **integer_schema(description, minimum, **more))
-
-
 def _list(pattern: str, item: str, description: str) -> Any:
-    return _setting((), **_list_schema(text_schema(pattern, item), description))
+    return setting((), **_list_schema(text_schema(pattern, item), description))
 
 
 def _list_schema(items: JsonObject, description: str) -> JsonObject:
     return {"type": "array", "items": items, "minItems": 1, "description": description}
 
 
-def _duration(schema: JsonObject) -> Any:
-    return _setting(parse_duration(str(schema["default"])), **schema)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AwsSettings:
+class AwsSettings(MachineSettings):
     """Settings of one cluster by their keys in the manifest; durations in seconds."""
 
-    region: str = _text(r"^[a-z]{2}(-[a-z]+)+-[0-9]+$(?!\n)", "Region, such as us-east-1.")
+    region: str = text_setting(r"^[a-z]{2}(-[a-z]+)+-[0-9]+$(?!\n)", "Region, such as us-east-1.")
     zones: tuple[str, ...] = _list(
         r"^[a-z0-9-]+[a-z]$(?!\n)",
         "Availability zone.",
@@ -69,53 +51,54 @@ class AwsSettings:
         "Instance type.",
         "Instance types in order of preference.",
     )
-    accelerator: str = _setting(
+    accelerator: str = setting(
         "",
         enum=list(ACCELERATORS),
         description="GPU, as an alternative to instance_types; the cheapest type comes first.",
     )
-    count: int = _whole(
+    count: int = whole_setting(
         "Number of GPUs per node, with accelerator; default: 8, or all that a machine can have."
     )
-    nodes: int = _whole("Number of machines.", default=1)
-    ami: str = _text(
+    ami: str = text_setting(
         r"^(ami-[0-9a-f]{8,17}|ssm:/[A-Za-z0-9_./-]+)$(?!\n)",
         "Image: its ID, or ssm:/PARAMETER; default: the current deep-learning base image with Ubuntu 22.04.",
     )
-    user: str = _text(
+    user: str = text_setting(
         r"^[a-z_][a-z0-9_-]*$(?!\n)", "Login name of the image; default: ubuntu.", default="ubuntu"
     )
-    availability_model: str = _setting(
+    availability_model: str = setting(
         "on_demand",
         enum=["on_demand", "spot"],
         default="on_demand",
         description="on_demand, or cheaper spot instances that AWS can end.",
     )
-    capacity_reservation: str = _text(_ID.format("cr"), "ID of a capacity reservation to use.")
-    capacity_block: str = _text(_ID.format("cr"), "ID of a capacity block for ML to use.")
-    volume: int = _whole("Size of the root volume in GB.", minimum=8, default=200)
-    placement_group: str | bool = _setting(
+    capacity_reservation: str = text_setting(
+        _ID.format("cr"), "ID of a capacity reservation to use."
+    )
+    capacity_block: str = text_setting(_ID.format("cr"), "ID of a capacity block for ML to use.")
+    volume: int = whole_setting("Size of the root volume in GB.", minimum=8, default=200)
+    placement_group: str | bool = setting(
         False,
         anyOf=[{"type": "boolean"}, {"type": "string", "pattern": _NAME}],
         description="Place the machines close to each other: true for a group of its own, or the name of a group; default: true with efa, unless capacity is reserved.",
     )
-    efa: bool = _setting(
+    efa: bool = setting(
         False,
         type="boolean",
         default=False,
         description="Attach Elastic Fabric Adapters, for training on several nodes.",
     )
-    instance_profile: str = _text(
+    instance_profile: str = text_setting(
         _NAME, "Name of the instance profile whose role the machines get; default: none."
     )
-    tags: tuple[tuple[str, str], ...] = _setting(
+    tags: tuple[tuple[str, str], ...] = setting(
         (),
         type="object",
         propertyNames={"pattern": r"^(?!aws:|trainctl:|Name$)[A-Za-z0-9 +=._:/@-]{1,128}$(?!\n)"},
         additionalProperties={"type": "string", "maxLength": 256},
         description="More tags of machines and volumes.",
     )
-    subnet: tuple[str, ...] = _setting(
+    subnet: tuple[str, ...] = setting(
         (),
         anyOf=[_SUBNET, _list_schema(_SUBNET, "Subnets.")],
         description="Subnet, or a list with one for each zone; default: those of the default VPC.",
@@ -130,31 +113,29 @@ class AwsSettings:
         "Address range.",
         "Address ranges that may connect to port 22, such as 203.0.113.7/32.",
     )
-    address: str = _setting(
+    address: str = setting(
         "public",
         enum=["public", "private"],
         default="public",
         description="Address that trainctl connects to; private machines have no public address.",
     )
-    jump: str = _text(
+    jump: str = text_setting(
         r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*$(?!\n)",
         "Jump hosts, as for ssh -J: user@host:port, separated by commas.",
     )
-    port: int = _whole("Port of sshd.", maximum=65535, default=22)
-    max_nodes: int = _whole(
+    port: int = whole_setting("Port of sshd.", maximum=65535, default=22)
+    max_nodes: int = whole_setting(
         "Most machines of this cluster that may exist at the same time; default: any number."
     )
-    max_price_per_hour: float | None = _setting(
+    max_price_per_hour: float | None = setting(
         None,
         type="number",
         exclusiveMinimum=0,
         description="Highest price per hour of one machine in USD; offers above it are not tried.",
     )
-    capacity_timeout: float = _duration(
-        duration_schema("How long to try all offers again while there is no capacity.", "0s")
+    capacity_timeout: float = duration_setting(
+        "How long to try all offers again while there is no capacity.", "0s"
     )
-    boot_timeout: float = _duration(BOOT_TIMEOUT)
-    idle_timeout: float = _duration(IDLE_TIMEOUT)
 
     @property
     def spot(self) -> bool:
@@ -174,37 +155,22 @@ class AwsSettings:
         return self.address != "private"
 
 
-def schema() -> JsonObject:
-    """Return the JSON Schema of a cluster section, without the core's keys."""
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["region"],
-        "properties": {member.name: dict(member.metadata) for member in fields(AwsSettings)},
-    }
-
-
 def read_settings(cluster: ClusterSettings) -> AwsSettings:
     """Return the settings of a cluster that the schema accepts."""
     own: Mapping[str, Any] = cluster.settings
-    values = {each.name: own[each.name] for each in fields(AwsSettings) if own.get(each.name)}
-    values.setdefault("ami", DEFAULT_IMAGE)
-    for name, value in values.items():
-        if name.endswith("_timeout"):
-            values[name] = parse_duration(value)
-        elif isinstance(value, list):
-            values[name] = tuple(value)
-        elif name == "tags":
-            values[name] = tuple(sorted(value.items()))
-        elif name == "subnet":
-            values[name] = (value,)
-    accelerator = values.get("accelerator", "")
+    others: dict[str, Any] = {
+        name: tuple(value) for name, value in own.items() if isinstance(value, list)
+    }
+    others["tags"] = tuple(sorted(own.get("tags", {}).items()))
+    if isinstance(own.get("subnet"), str):
+        others["subnet"] = (own["subnet"],)
+    accelerator = own.get("accelerator", "")
     if counts := counts_of(accelerator):
-        types = types_with(accelerator, int(values.get("count", max(counts))))
-        values.setdefault("instance_types", types)
-    reserved = values.get("capacity_block") or values.get("capacity_reservation")
-    group = own.get("placement_group", bool(own.get("efa")) and not reserved)
-    return AwsSettings(**{**values, "placement_group": group})
+        types = types_with(accelerator, int(own.get("count", max(counts))))
+        others.setdefault("instance_types", types)
+    reserved = own.get("capacity_block") or own.get("capacity_reservation")
+    others["placement_group"] = own.get("placement_group", bool(own.get("efa")) and not reserved)
+    return AwsSettings.read({"ami": DEFAULT_IMAGE, **own}, **others)
 
 
 def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
-from typing import Any
+from typing import Any, Self
 
-from trainctl.base.lazy_dataclass import replace
+from trainctl.base.json import JsonObject
+from trainctl.base.lazy_dataclass import dataclass, field, fields, replace
 from trainctl.base.parallel import each
+from trainctl.base.units import parse_duration
 from trainctl.errors import NodeUnreachable, UserInterrupt
-from trainctl.plugin_api.provider import ClusterSettings, Confirm, Node, Transport
+from trainctl.plugin_api.provider import (
+    ClusterSettings,
+    Confirm,
+    Node,
+    Transport,
+    duration_schema,
+    integer_schema,
+    text_schema,
+)
 from trainctl_ssh.hosts import find_host_paths
 from trainctl_ssh.keys import locate_with_own_key, login_key_path, run_as_root
 from trainctl_ssh.provider import SshProvider
@@ -21,10 +31,73 @@ from trainctl_ssh.user_data import (
     LOGIN_MARKER,
     NOT_WATCHED,
     WATCH_AT_BOOT,
+    shutdown_command,
 )
 
 PARALLELISM = 16
 _LONGEST_PAUSE_SECONDS = 4.0
+
+
+def setting(value: Any, /, **schema: Any) -> Any:
+    """Return a member of settings with its default and its schema."""
+    return field(default=value, metadata=schema)
+
+
+def text_setting(pattern: str, description: str, **more: Any) -> Any:
+    """Return a text with its schema."""
+    return setting(more.get("default", ""), **text_schema(pattern, description, **more))
+
+
+def whole_setting(description: str, minimum: int = 1, **more: Any) -> Any:
+    """Return an integer with its schema."""
+    return setting(more.get("default", 0), **integer_schema(description, minimum, **more))
+
+
+def duration_setting(description: str, default: str) -> Any:
+    """Return a duration with its schema, in seconds."""
+    return setting(parse_duration(default), **duration_schema(description, default))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSettings:
+    """Settings of one cluster by their keys in the manifest; durations in seconds."""
+
+    nodes: int = whole_setting("Number of machines.", default=1)
+    boot_timeout: float = duration_setting(
+        "Time for a machine to boot; it turns itself off if it is not set up by then.", "15m"
+    )
+    idle_timeout: float = duration_setting(
+        "Time without runs after which a machine turns itself off.", "30m"
+    )
+
+    @classmethod
+    def schema(cls, required: str) -> JsonObject:
+        """Return the JSON Schema of a cluster section, without the core's keys."""
+        properties: dict[str, Any] = {each.name: dict(each.metadata) for each in fields(cls)}
+        return {
+            "type": "object",
+            "additionalProperties": False,
+            "required": [required],
+            "properties": properties,
+        }
+
+    @classmethod
+    def read(cls, own: Mapping[str, Any], **others: Any) -> Self:
+        """Return the settings that the schema accepts, with ``others``."""
+        values = {each.name: own[each.name] for each in fields(cls) if each.name in own}
+        for name in values:
+            if name.endswith(("_timeout", "_lifetime")):
+                values[name] = parse_duration(values[name])
+        return cls(**{**values, **others})
+
+    def node_facts(self, user: str, price: object) -> dict[str, Any]:
+        """Return the members of a node that say what it costs, and what ends its machine."""
+        return {
+            "price_per_hour": price if isinstance(price, int | float) else None,
+            "shutdown": shutdown_command(user),
+            "boot_timeout": self.boot_timeout,
+            "idle_timeout": self.idle_timeout,
+        }
 
 
 class SshMachines:

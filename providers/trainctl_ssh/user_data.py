@@ -6,13 +6,8 @@ from typing import Any
 
 import yaml
 
-from trainctl.plugin_api.provider import duration_schema
 from trainctl_ssh.keys import KeyPair
 
-BOOT_TIMEOUT = duration_schema(
-    "Time for a machine to boot; it turns itself off if it is not set up by then.", "15m"
-)
-IDLE_TIMEOUT = duration_schema("Time without runs after which a machine turns itself off.", "30m")
 LOGIN_MARKER = "/var/lib/trainctl/login"
 """File that the first login creates."""
 KEPT_MARKER = "/var/lib/trainctl/kept"

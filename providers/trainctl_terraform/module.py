@@ -1,4 +1,4 @@
-"""A module as the program sees it: the root module that calls it, working directories, plans of a node."""
+"""A module as the program sees it: the root module that calls it, and state, lock and plans of a node."""
 
 from __future__ import annotations
 
@@ -7,33 +7,36 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from itertools import zip_longest
 from pathlib import Path
 from threading import Event
+from types import MappingProxyType
 from typing import IO, Any
 
 from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.base.json import digest
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.lazy_named_tuple import NamedTuple
-from trainctl.base.system.processes import describe_process
-from trainctl.errors import NodeUnreachable, StalePlan, TrainctlError, UserInterrupt
-from trainctl.plugin_api.machines import MachinePlan
-from trainctl.plugin_api.project import ProjectAccess
+from trainctl.base.lazy_pattern import compile_lazily
+from trainctl.base.system.processes import Process, describe_process, is_dead
+from trainctl.errors import NodeError, NodeUnreachable, StalePlan, TrainctlError, UserInterrupt
+from trainctl.plugin_api.machines import MachinePlan, ProjectAccess, ProviderRecords
 from trainctl.plugin_api.provider import Node
-from trainctl_terraform.program import find_program, memory_file, run_outliving, run_program
-from trainctl_terraform.settings import OWN_INPUTS, TerraformSettings, node_facts
-from trainctl_terraform.states import NodeState, serve
+from trainctl_terraform.program import find_program, memory_file, run_outliving, run_program, serve
+from trainctl_terraform.settings import OWN_INPUTS, TerraformNode, TerraformSettings, output_facts
 
-LOCK_FILE = ".terraform.lock.hcl"
+_LOCK_FILE = ".terraform.lock.hcl"
 _UNSAVED = "errored.tfstate"
-"""File that the program leaves in its directory if it can't send a state."""
+"""File that the program leaves in its directory if it can't save a state."""
+_BACKEND = compile_lazily(
+    r'(?m)^\s*backend\s+"(\w+)"\s*\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\}'
+)
 
 
 def root_module(settings: TerraformSettings, source: str) -> dict[str, Any]:
-    """Return the root module that calls a module, as JSON: the same for all nodes of a cluster.
+    """Return the root module that calls a module, as JSON, but for its backend: the same for all nodes of a cluster.
 
     Secrets are ephemeral variables, which the program writes neither to plans nor to states.
     """
@@ -43,7 +46,6 @@ def root_module(settings: TerraformSettings, source: str) -> dict[str, Any]:
     version = {"version": settings.version} if settings.version else {}
     inputs = {name: f"${{var.{name}}}" for name in names}
     return {
-        "terraform": {"backend": {"http": {}}},
         "variable": {name: secret if name in settings.secrets else {} for name in names},
         "module": {"node": {**inputs, "source": source, **version}},
         "output": {"node": {"value": "${module.node.node}"}},
@@ -56,82 +58,136 @@ class TerraformModule:
     ``directory`` has what init installs; ``digest`` covers the files of the module and of those that it calls.
     """
 
-    def __init__(
-        self, settings: TerraformSettings, project: ProjectAccess, base: Path, state: NodeState
-    ) -> None:
+    def __init__(self, settings: TerraformSettings, project: ProjectAccess, base: Path) -> None:
         self.settings, self.program = settings, find_program(settings.program)
         place = (project.directory / settings.module).resolve()
-        name = f"{settings.module} {settings.version} {self.program} {place}"
+        self.backend = declared_backend(place) if settings.is_local else ""
+        name = f"{settings.module} {settings.version} {self.program} {place} {self.backend}"
         self.directory = base.resolve() / "modules" / hashlib.sha256(name.encode()).hexdigest()[:24]
         # Relative paths are used in place; the directories of nodes are as deep as this one.
         relative = os.path.relpath(place, self.directory)
         root = root_module(settings, relative if settings.is_local else settings.module)
-        self.root = json.dumps(root).encode()
+        self.files = {"main.tf.json": json.dumps(root).encode()}
         secrets = settings.secrets.items()
-        self.environment = {f"TF_VAR_{name}": project.secret(each) for name, each in secrets}
+        self.environment = {
+            f"TF_VAR_{name}": project.secret(each["secret"]) for name, each in secrets
+        }
         self.environment["TF_DATA_DIR"] = str(self.directory / ".terraform")
+        init = ["init"]
+        if settings.is_local and (place / _LOCK_FILE).exists():
+            self.files[_LOCK_FILE] = (place / _LOCK_FILE).read_bytes()
+            init.append("-lockfile=readonly")
         make_directory(self.directory)
         with (base / "init.lock").open("w") as lock:  # plugin caches need one init at a time
             fcntl.flock(lock, fcntl.LOCK_EX)
-            write_atomic(self.directory / "main.tf.json", self.root)
-            command = [self.program, "init", "-no-color"]
-            if settings.is_local and (place / LOCK_FILE).exists():
-                shutil.copyfile(place / LOCK_FILE, self.directory / LOCK_FILE)
-                command.append("-lockfile=readonly")
-            with serve(state) as backend:
-                run_program(command, self.directory, {**self.environment, **backend}, Event())
-            self.digest = _digest_files(self.directory)
+            if not settings.is_local:
+                self._run("get")
+                self.backend = declared_backend(self._places()["node"])
+            block = self.backend or 'backend "http" {}'
+            self.files["backend.tf"] = f"terraform {{\n{block}\n}}\n".encode()
+            self._run(*init)
+            if (self.directory / _LOCK_FILE).exists():
+                self.files[_LOCK_FILE] = (self.directory / _LOCK_FILE).read_bytes()
+        self.digest = _digest_files(self._places(), self.files)
+
+    def _places(self) -> dict[str, Path]:
+        """Return the directories of the modules that are installed."""
+        installed = json.loads((self.directory / ".terraform/modules/modules.json").read_text())
+        places = {each["Key"]: self.directory / each["Dir"] for each in installed["Modules"]}
+        return {key: place for key, place in places.items() if key}  # without the root module
+
+    def _run(self, *words: str) -> None:
+        for name, data in self.files.items():
+            write_atomic(self.directory / name, data)
+        with serve(lambda *_: b"", []) as backend:
+            environment = {**self.environment, **backend}
+            run_program([self.program, *words], self.directory, environment, Event())
 
 
-def _digest_files(directory: Path) -> str:
-    """Return the digest of the modules that are installed in a directory, and of its lock file."""
-    installed = json.loads((directory / ".terraform/modules/modules.json").read_text())
-    found = hashlib.sha256()
-    places = {each["Key"]: directory / each["Dir"] for each in installed["Modules"] if each["Key"]}
+def declared_backend(module: Path) -> str:
+    """Return the block of the backend that a module declares; NodeError if it can't be used."""
+    for path in sorted([*module.glob("*.tf"), *module.glob("*.tf.json")]):
+        text = path.read_text()
+        found = _BACKEND.search(text)
+        if found and found[1] != "local":
+            return found[0]
+        if found or (
+            path.suffix == ".json" and "backend" in str(json.loads(text).get("terraform"))
+        ):
+            raise NodeError(
+                f"{path.name} declares a backend that can't be used",
+                "Remove it, as trainctl keeps the states of nodes, or declare another than local as a block of a .tf file.",
+            )
+    return ""
+
+
+def _digest_files(places: Mapping[str, Path], own: Mapping[str, bytes]) -> str:
+    """Return the digest of the modules that are installed, and of the lock file."""
+    found = hashlib.sha256(own.get(_LOCK_FILE, b""))
     for key, place in sorted(places.items()):
         for path in sorted(place.rglob("*")):
             parts = path.relative_to(place).parts
-            own = {".terraform", ".git"} & {*parts} or ".tfstate" in path.name
-            if path.is_file() and not own:
+            made = {".terraform", ".git"} & {*parts} or ".tfstate" in path.name
+            if path.is_file() and not made:
                 found.update(f"{key}/{'/'.join(parts)}\0{path.stat().st_size}\0".encode())
                 found.update(path.read_bytes())
-    if (directory / LOCK_FILE).exists():
-        found.update((directory / LOCK_FILE).read_bytes())
     return found.hexdigest()
 
 
 class ProgramPlan(NamedTuple):
-    """A plan as the program writes it, and as JSON, with the settings and the state that it was made for."""
+    """A plan as the program writes it, and as JSON, with the digest of the state that it was made for."""
 
-    settings: TerraformSettings
-    state: bytes
+    state: str
     file: bytes
     document: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeModule:
-    """A module for one node: ``id`` names its records, ``inputs`` are the values of ``OWN_INPUTS``."""
+    """A module for one node, with the records of the project."""
 
     module: TerraformModule
-    id: str
-    state: NodeState
-    inputs: Mapping[str, str]
+    records: ProviderRecords
+    node: TerraformNode
 
     @property
     def directory(self) -> Path:
         """The working directory of the node."""
-        return self.module.directory.parents[1] / "nodes" / self.id
+        return self.module.directory.parents[1] / "nodes" / self.node.id
+
+    def state(self) -> bytes:
+        """Return the state as the program wrote it; empty without one."""
+        if self.module.backend:
+            return self.run(["state", "pull"], Event())
+        return self.records.get(self.node.path("state")) or b""
+
+    def has_resources(self) -> bool:
+        """Whether the state has what the module created."""
+        found = json.loads(self.state() or b"{}").get("resources") or ()
+        return any(each.get("mode") == "managed" for each in found)
+
+    def output(self) -> Any:
+        """Return what the module returns as ``node``; None before it has been applied."""
+        outputs = json.loads(self.state() or b"{}").get("outputs") or {}
+        return (outputs.get("node") or {}).get("value")
+
+    def delete_state(self) -> None:
+        """Delete the state, once all resources are deleted."""
+        if self.module.backend:
+            with suppress(NodeError):  # it doesn't exist
+                words = ["workspace", "delete", self.node.id]
+                self.run(words, Event(), variables={"TF_WORKSPACE": "default"})
+        self.records.delete([self.node.path("state")])
 
     def plan(self, *options: str) -> ProgramPlan:
         """Plan; takes no lock."""
-        state = self.state.read()
+        state = hashlib.sha256(self.state()).hexdigest()
         with memory_file() as file:
             path = f"/dev/fd/{file.fileno()}"
             self.run(["plan", "-lock=false", f"-out={path}", *options], Event(), file)
             document = self.run(["show", "-json", path], Event(), file)
             file.seek(0)
-            return ProgramPlan(self.module.settings, state, file.read(), json.loads(document))
+            return ProgramPlan(state, file.read(), json.loads(document))
 
     def apply(self, cancelled: Event, plan: bytes = b"", *, destroy: bool = False) -> None:
         """Apply a plan, else what the module says, also if this process is killed; NodeError with what failed."""
@@ -139,136 +195,166 @@ class NodeModule:
         name = f"{Path(self.module.program).name} {'destroy' if destroy else 'apply'}"
         run_outliving(_apply, self, plan, destroy, cancelled=cancelled, name=name)
 
-    def run(self, words: Sequence[str], cancelled: Event, plan: IO[bytes] | None = None) -> bytes:
+    def run(
+        self,
+        words: Sequence[str],
+        cancelled: Event,
+        plan: IO[bytes] | None = None,
+        started: Callable[[int], None] | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> bytes:
         """Run a command in the working directory of the node."""
-        make_directory(self.directory)
-        write_atomic(self.directory / "main.tf.json", self.module.root)
         settings = self.module.settings
-        values = {**settings.variables, **self.inputs}
+        values = {**settings.variables, **self.node.inputs}
         if settings.max_lifetime is not None:
             values["max_lifetime"] = int(settings.max_lifetime)
-        write_atomic(self.directory / "terraform.tfvars.json", json.dumps(values).encode())
-        if (self.module.directory / LOCK_FILE).exists():
-            shutil.copyfile(self.module.directory / LOCK_FILE, self.directory / LOCK_FILE)
-
-        def started(pid: int) -> None:
-            self.state.processes = [describe_process(), describe_process(pid)]
-
-        command = [self.module.program, words[0], "-no-color", *words[1:]]
-        with serve(self.state) as backend:
-            environment = {**self.module.environment, **backend}
+        make_directory(self.directory)
+        own = {"terraform.tfvars.json": json.dumps(values).encode()}
+        for name, data in {**self.module.files, **own}.items():
+            write_atomic(self.directory / name, data)
+        command, failures = [self.module.program, *words], list[TrainctlError]()
+        declared = nullcontext({"TF_WORKSPACE": self.node.id})
+        served = serve(self._answer, failures)
+        with declared if self.module.backend else served as backend:
+            environment = {**self.module.environment, **backend, **variables}
             try:
                 return run_program(
                     command, self.directory, environment, cancelled, plan=plan, started=started
                 )
             except TrainctlError as error:
-                raise self.state.failure or error from None
+                raise (failures or [error])[0] from None
+
+    def _answer(self, method: str, data: bytes) -> bytes:
+        if method == "GET":
+            return self.records.get(self.node.path("state")) or b""
+        self.records.put(self.node.path("state"), data)
+        return b""
+
+    def lock(self, *processes: Process) -> None:
+        """Record the processes that change the node; NodeError if others do, or have deleted it."""
+        lock, held = self.node.path("lock"), [each._asdict() for each in processes]
+        document = json.dumps({"host": os.uname().nodename, "processes": held}).encode()
+        if not self.records.put_if_absent(lock, document):
+            raise NodeError("another command changes this node", "Wait until it has ended.")
+        if self.records.get(self.node.path("node")) is None:
+            self.records.delete([lock])
+            raise NodeError("another command has deleted this node")
 
     def recover(self, cancelled: Event) -> None:
         """Wait for a program that a killed command left behind, and save a state that it could not send."""
-        while (holder := self.state.holder()) is not None and not holder[1]:
-            if holder[1] is None:
+        lock = self.node.path("lock")
+        while (held := self.records.get(lock)) is not None:
+            holder = json.loads(held)
+            ended = [is_dead(Process(**each)) for each in holder["processes"]]
+            if False not in ended and None in ended:
                 raise NodeUnreachable(
-                    f"{Path(self.module.program).name} changes this node on {holder[0]}",
-                    f"Wait until it has ended. If that machine is lost: look for what has the key {self.inputs['key']}, then delete {self.state.lock_key} next to the state.",
+                    f"{Path(self.module.program).name} changes this node on {holder['host']}",
+                    f"Wait until it has ended. If that machine is lost: look for what has the key {self.node.inputs['key']}, then delete {lock} next to the state.",
                     code="terraform-interrupted",
                 )
+            if all(ended):
+                break
             if cancelled.wait(0.5):
                 raise UserInterrupt("stopped while waiting for another command")
         unsaved = self.directory / _UNSAVED
         if unsaved.exists():
-            self.state.restore(unsaved.read_bytes())
+            new, old = json.loads(unsaved.read_bytes()), json.loads(self.state() or b"{}")
+            if new.get("serial", 0) > old.get("serial", -1):
+                if self.module.backend:
+                    self.run(["state", "push", _UNSAVED], cancelled)
+                else:
+                    self._answer("POST", unsaved.read_bytes())
             unsaved.unlink()
-        if holder:
-            self.state.unlock()
+        if held:
+            self.records.delete([lock])
+
+    def review(self, plan: ProgramPlan) -> MachinePlan:
+        """Reduce a plan to what a review needs, and keep it to be applied as it is."""
+        planner = f"{Path(self.module.program).name} {plan.document['terraform_version']}"
+        changes = tuple(_changes(plan.document, self.node.inputs))
+        file = base64.b64encode(plan.file).decode()
+        kept = json.dumps({"plan": file, "made_for": self._made_for, "state": plan.state})
+        output = plan.document.get("output_changes", {}).get("node", {}).get("after")
+        facts = output_facts(self.module.settings, output or {})
+        planned = Node(self.node.cluster, self.node.name, **facts)
+        covers = digest([planner, self.module.digest, changes])
+        return MachinePlan(planned.name, self.node.key, planner, changes, covers, kept, planned)
+
+    @property
+    def _made_for(self) -> str:
+        return f"{self.module.digest} {self.node.inputs['public_key']}"
+
+    def apply_reviewed(self, reviewed: MachinePlan, cancelled: Event) -> None:
+        """Apply a reviewed plan as it is, or finish it after an interruption; StalePlan if something else would be done."""
+        kept = json.loads(reviewed.file)
+        if kept["made_for"] != self._made_for:
+            raise StalePlan(
+                f"the plan of {reviewed.node} can't be applied: the module has changed since, or another computer has its login key",
+                "Plan again.",
+            )
+        self.recover(cancelled)
+        file = base64.b64decode(kept["plan"])
+        if kept["state"] != hashlib.sha256(self.state()).hexdigest():
+            plan = self.plan()
+            file = plan.file
+            more = {each["address"] for each in _changes(plan.document, self.node.inputs)}
+            more -= {change["address"] for change in reviewed.changes}
+            if more:
+                raise StalePlan(
+                    f"the state of {reviewed.node} has changed since the plan was made",
+                    f"To finish it, {', '.join(sorted(more))} would change, too. Plan again.",
+                )
+        self.apply(cancelled, file)
 
 
 def _apply(module: NodeModule, plan: bytes, destroy: bool, cancelled: Event) -> None:
-    with memory_file(plan) as file:
-        options = ["-destroy"] if destroy else []
-        options.append(f"/dev/fd/{file.fileno()}" if plan else "-auto-approve")
-        module.run(["apply", *options], cancelled, file)
+    with memory_file(plan) as file, ExitStack() as ended:
 
+        def started(pid: int) -> None:
+            module.lock(describe_process(), describe_process(pid))
+            ended.callback(module.records.delete, [module.node.path("lock")])
 
-def review_plan(
-    module: NodeModule, plan: ProgramPlan, cluster: str, name: str, key: str
-) -> MachinePlan:
-    """Reduce a plan to what a review needs, and keep it to be applied as it is."""
-    planner = f"{Path(module.module.program).name} {plan.document['terraform_version']}"
-    changes = tuple(_changes(plan.document, module.inputs))
-    file = base64.b64encode(plan.file).decode()
-    kept = {"plan": file, "made_for": _made_for(module), "state": _hex_digest(plan.state)}
-    output = plan.document.get("output_changes", {}).get("node", {}).get("after")  # known members
-    planned = Node(cluster, name, **node_facts(module.module.settings, output or {}))
-    covers = digest([planner, module.module.digest, changes])
-    return MachinePlan(name, key, planner, changes, covers, json.dumps(kept), planned)
-
-
-def apply_reviewed(module: NodeModule, reviewed: MachinePlan, cancelled: Event) -> None:
-    """Apply a reviewed plan as it is, or finish it after an interruption; StalePlan if something else would be done."""
-    kept = json.loads(reviewed.file)
-    if kept["made_for"] != _made_for(module):
-        raise StalePlan(
-            f"the plan of {reviewed.node} can't be applied: the module has changed since, or another computer has its login key",
-            "Plan again.",
-        )
-    module.recover(cancelled)
-    file = base64.b64decode(kept["plan"])
-    if kept["state"] != _hex_digest(module.state.read()):
-        plan = module.plan()
-        file = plan.file
-        allowed = {change["address"] for change in reviewed.changes}
-        more = [each["address"] for each in _changes(plan.document, module.inputs)]
-        if not allowed.issuperset(more):
-            raise StalePlan(
-                f"the state of {reviewed.node} has changed since the plan was made",
-                f"To finish it, {', '.join({*more} - allowed)} would change, too. Plan again.",
-            )
-    module.apply(cancelled, file)
-
-
-def _made_for(module: NodeModule) -> str:
-    return f"{module.module.digest} {module.inputs['public_key']}"
-
-
-def _hex_digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+        words = ["apply", "-lock=false", *(["-destroy"] if destroy else [])]
+        words.append(f"/dev/fd/{file.fileno()}" if plan else "-auto-approve")
+        module.run(words, cancelled, file, started)
 
 
 def _changes(document: Mapping[str, Any], inputs: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield what changes, with the values that are known and neither sensitive nor those of before."""
+    """Yield what changes, with the values that are known and neither sensitive nor those of before.
+
+    Names of inputs stand for their values, so that nodes have equal changes.
+    """
     for item in document.get("resource_changes") or ():
         change = item["change"]
-        if change["actions"] not in (["no-op"], ["read"]):
-            before, after = (
-                _shown(change.get(when), change.get(f"{when}_sensitive"), inputs) or {}
-                for when in ("before", "after")
-            )
-            paths = change.get("replace_paths") or ()
-            yield {
-                "address": item["address"],
-                "actions": change["actions"],
-                "reason": item.get("action_reason") or "",
-                "values": {
-                    name: value
-                    for name, value in sorted(after.items())
-                    if value not in (None, [], {}, before.get(name))
-                },
-                "replace_paths": [".".join(map(str, path)) for path in paths],
-            }
+        if change["actions"] in (["no-op"], ["read"]):
+            continue
+        before, after = (
+            _without_sensitive(change.get(when) or {}, change.get(f"{when}_sensitive"))
+            for when in ("before", "after")
+        )
+        known = {
+            name: value
+            for name, value in sorted(after.items())
+            if value not in (None, [], {}, before.get(name))
+        }
+        text = json.dumps(known)
+        for name, value in inputs.items():
+            text = text.replace(json.dumps(value)[1:-1], f"<{name}>")
+        yield {
+            "address": item["address"],
+            "actions": change["actions"],
+            "reason": item.get("action_reason") or "",
+            "values": json.loads(text),
+            "replace_paths": [".".join(map(str, at)) for at in change.get("replace_paths") or ()],
+        }
 
 
-def _shown(value: Any, sensitive: Any, inputs: Mapping[str, str]) -> Any:
-    """Return a value without its sensitive parts, and with the names of inputs for their values."""
+def _without_sensitive(value: Any, sensitive: Any) -> Any:
     if sensitive is True:
         return "(sensitive value)"
     if isinstance(value, dict):
-        hidden = sensitive if isinstance(sensitive, dict) else {}
-        return {name: _shown(each, hidden.get(name), inputs) for name, each in value.items()}
+        hidden = sensitive or {}
+        return {name: _without_sensitive(each, hidden.get(name)) for name, each in value.items()}
     if isinstance(value, list):
-        hides = sensitive if isinstance(sensitive, list) else []
-        return [_shown(*pair, inputs) for pair in zip_longest(value, hides[: len(value)])]
-    if isinstance(value, str):
-        for name, text in inputs.items():
-            value = value.replace(text, f"<{name}>")
+        return [_without_sensitive(*each) for each in zip_longest(value, sensitive or ())]
     return value

@@ -1,44 +1,62 @@
-"""Settings of a cluster, and the output of its module."""
+"""Settings of a cluster, records of its nodes, and the output of its module."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from trainctl.base.json import JsonObject
-from trainctl.base.lazy_dataclass import dataclass, field, fields
+from trainctl.base.lazy_dataclass import dataclass, field, replace
 from trainctl.base.lazy_pattern import compile_lazily
-from trainctl.base.units import parse_duration
 from trainctl.errors import NodeError
 from trainctl.plugin_api.provider import (
-    IDLE_TIMEOUT_SECONDS,
     ClusterSettings,
+    Node,
     SettingsProblem,
+    duration_schema,
     integer_schema,
-    text_schema,
 )
+from trainctl_ssh import keys
 from trainctl_ssh.hosts import HOST
-from trainctl_ssh.user_data import BOOT_TIMEOUT, IDLE_TIMEOUT, shutdown_command
+from trainctl_ssh.machines import MachineSettings, setting, text_setting
+from trainctl_ssh.user_data import LOGIN_USER, user_data
 
+PROVIDER = "terraform"
 OWN_INPUTS = ("name", "key", "public_key", "user_data")
 """Inputs of a module that trainctl sets."""
 _COMMIT = compile_lazily(r"[?&]ref=[0-9a-f]{40}(&|$)")
+_NAMES: JsonObject = {
+    "pattern": r"^[A-Za-z_][A-Za-z0-9_-]*$(?!\n)",
+    "not": {"enum": [*OWN_INPUTS, "max_lifetime"]},
+}
+_SECRET: JsonObject = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["secret"],
+    "properties": {"secret": {"type": "string", "description": "Name of a declared secret."}},
+}
 
 
-@dataclass(frozen=True, slots=True)
-class TerraformSettings:
-    """Settings of one cluster; durations in seconds. ``secrets``: names of secrets by variable."""
+def _inputs(description: str, **schema: Any) -> Any:
+    return setting({}, type="object", propertyNames=_NAMES, description=description, **schema)
 
-    module: str
-    version: str = ""
-    program: str = ""
-    nodes: int = 1
-    variables: Mapping[str, Any] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict)
-    gpus: int | None = None
-    max_lifetime: float | None = None
-    boot_timeout: float = 900.0
-    idle_timeout: float = IDLE_TIMEOUT_SECONDS
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerraformSettings(MachineSettings):
+    """Settings of one cluster by their keys in the manifest; durations in seconds."""
+
+    module: str = text_setting(r"^[^\x00-\x20\x7f-][^\x00-\x20\x7f]*$(?!\n)", "Module of one machine: a directory (./infra/h100), git::https://…?ref=COMMIT, or a source of a registry.")  # fmt: skip
+    version: str = text_setting(
+        r"^[0-9][0-9A-Za-z.+-]*$(?!\n)", "Version of a module from a registry."
+    )
+    program: str = setting("", enum=["tofu", "terraform"], description="Program to run; default: tofu if it is installed, else terraform.")  # fmt: skip
+    variables: Mapping[str, Any] = _inputs("Inputs of the module, by name.")
+    secrets: Mapping[str, Any] = _inputs("Inputs of the module whose values are secrets: {NAME: {secret: SECRET}}. The module declares them as ephemeral.", additionalProperties=_SECRET)  # fmt: skip
+    gpus: int | None = setting(None, **integer_schema("Number of GPUs that jobs may use; default: all that the machine reports.", minimum=0))  # fmt: skip
+    max_lifetime: float | None = setting(None, anyOf=duration_schema("", "")["anyOf"], description="Time after which the cloud ends a machine: an input of the module, in seconds.")  # fmt: skip
 
     @property
     def is_local(self) -> bool:
@@ -46,51 +64,75 @@ class TerraformSettings:
         return self.module.startswith(("./", "../", "/"))
 
 
-def schema() -> JsonObject:
-    """Return the JSON Schema of a cluster section, without the core's keys."""
-    names = {
-        "pattern": r"^[A-Za-z_][A-Za-z0-9_-]*$(?!\n)",
-        "not": {"enum": [*OWN_INPUTS, "max_lifetime"]},
-    }
-    secret = {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["secret"],
-        "properties": {"secret": {"type": "string", "description": "Name of a declared secret."}},
-    }
-    properties: dict[str, Any] = {
-        "module": text_schema(r"^[^\x00-\x20\x7f-][^\x00-\x20\x7f]*$(?!\n)", "Module of one machine: a directory (./infra/h100), git::https://…?ref=COMMIT, or a source of a registry."),
-        "version": text_schema(r"^[0-9][0-9A-Za-z.+-]*$(?!\n)", "Version of a module from a registry."),
-        "program": {"enum": ["tofu", "terraform"], "description": "Program to run; default: tofu if it is installed, else terraform."},
-        "nodes": integer_schema("Number of machines.", default=1),
-        "variables": {"type": "object", "propertyNames": names, "description": "Inputs of the module, by name."},
-        "secrets": {"type": "object", "propertyNames": names, "additionalProperties": secret, "description": "Inputs of the module whose values are secrets: {NAME: {secret: SECRET}}. The module declares them as ephemeral."},
-        "gpus": integer_schema("Number of GPUs that jobs may use; default: all that the machine reports.", minimum=0),
-        "max_lifetime": {"anyOf": BOOT_TIMEOUT["anyOf"], "description": "Time after which the cloud ends a machine: an input of the module, in seconds."},
-        "boot_timeout": BOOT_TIMEOUT,
-        "idle_timeout": IDLE_TIMEOUT,
-    }  # fmt: skip
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["module"],
-        "properties": properties,
-    }
+@dataclass(frozen=True, slots=True)
+class TerraformNode:
+    """Record of a node: ``inputs`` of its module, public ``host_keys`` by name, and the ``output`` once it is complete.
 
+    ``backend`` is that which the module declared, None before its first apply.
+    """
 
-def read_settings(own: Mapping[str, Any]) -> TerraformSettings:
-    """Return the settings that the schema accepts."""
-    values = {each.name: own[each.name] for each in fields(TerraformSettings) if each.name in own}
-    for name in values.keys() & {"boot_timeout", "idle_timeout", "max_lifetime"}:
-        values[name] = parse_duration(values[name])
-    if "secrets" in values:
-        values["secrets"] = {name: each["secret"] for name, each in values["secrets"].items()}
-    return TerraformSettings(**values)
+    key: str
+    cluster: str = ""
+    name: str = ""
+    lineage: str = ""
+    settings: JsonObject = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    host_keys: Mapping[str, str] = field(default_factory=dict)
+    output: Mapping[str, Any] = field(default_factory=dict)
+    backend: str | None = None
+
+    @property
+    def id(self) -> str:
+        """Name of the node's directory in the records."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:32]
+
+    def path(self, name: str) -> str:
+        """Return the key of one of its records: ``node``, ``state`` or ``lock``."""
+        return f"nodes/{self.id}/{name}.json"
+
+    @property
+    def attempt(self) -> str:
+        """What names the login key: the attempt that makes the nodes, as plans are older than the lineage."""
+        return self.key.rpartition("/")[0]
+
+    @property
+    def login_path(self) -> Path:
+        """File of the login key."""
+        return keys.login_key_path(os.environ, PROVIDER, self.cluster, self.attempt)
+
+    def with_inputs(self) -> TerraformNode:
+        """Set the inputs, which stay as they are, with the login key of this computer and a first host key."""
+        login = keys.ensure_login_key(self.login_path)
+        host = keys.derive_host_key(login, self.key)
+        boot_timeout = TerraformSettings.read(self.settings).boot_timeout
+        inputs = {
+            "name": self.name,
+            "key": self.id,
+            "public_key": login.public,
+            "user_data": user_data(LOGIN_USER, login, host, boot_timeout),
+        }
+        return replace(self, inputs=inputs, host_keys={keys.HOST_KEY: host.public})
+
+    def node(self) -> Node:
+        """Return the node, without paths; without an address until it is complete."""
+        settings, output = TerraformSettings.read(self.settings), self.output
+        details: dict[str, Any] = {"node": self.name, "lineage": self.attempt}
+        details |= {name: output[name] for name in ("user", "port", "jump") if name in output}
+        key = output.get("host_key") or self.host_keys[keys.HOST_KEY]
+        return Node(
+            self.cluster,
+            self.name,
+            output.get("address", ""),
+            key=self.key,
+            gpus=settings.gpus,
+            details={**details, "host_key": " ".join(key.split()[:2])},
+            **output_facts(settings, output),
+        )
 
 
 def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
     """Yield sources without a version, and inputs that are set twice."""
-    settings = read_settings(cluster.settings)
+    settings = TerraformSettings.read(cluster.settings)
     if not (settings.is_local or settings.version or _COMMIT.search(settings.module)):
         yield SettingsProblem(
             ("module",), f"module {settings.module} is not pinned",
@@ -102,13 +144,10 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
         )
 
 
-def read_output(state: Mapping[str, Any], node: str) -> dict[str, Any] | None:
-    """Return the output ``node`` of a state, a machine; None without one, NodeError if it isn't a machine."""
+def read_output(value: Any, node: str) -> dict[str, Any]:
+    """Return the output ``node`` of a module; NodeError if it isn't a machine."""
     from jsonschema import Draft202012Validator  # slow to import
 
-    value = ((state.get("outputs") or {}).get("node") or {}).get("value")
-    if value is None:
-        return None
     if isinstance(value, dict):  # optional members may be null
         value = {name: member for name, member in value.items() if member is not None}
     host: Any = HOST["properties"]
@@ -129,13 +168,9 @@ def read_output(state: Mapping[str, Any], node: str) -> dict[str, Any] | None:
     return dict(value)
 
 
-def node_facts(settings: TerraformSettings, output: Mapping[str, Any]) -> dict[str, Any]:
+def output_facts(settings: TerraformSettings, output: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members of a node that an output, also a planned one, says: its price, and what ends its machine."""
-    price, ends = output.get("price_per_hour"), output.get("ends") or ()
-    return {
-        "price_per_hour": price if isinstance(price, int | float) else None,
-        "shutdown": shutdown_command(str(output.get("user"))) if "guest" in ends else (),
-        "max_lifetime": settings.max_lifetime if "provider" in ends else None,
-        "boot_timeout": settings.boot_timeout,
-        "idle_timeout": settings.idle_timeout,
-    }
+    facts = settings.node_facts(str(output.get("user")), output.get("price_per_hour"))
+    ends = output.get("ends") or ()
+    facts["max_lifetime"] = settings.max_lifetime if "provider" in ends else None
+    return facts if "guest" in ends else {**facts, "shutdown": ()}

@@ -17,6 +17,8 @@ from tests.support.machines.sshd import require_sshd
 from tests.support.machines.terraform import EXAMPLE, LOOPBACK, write_terraform
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
+from tests.support.servers.buckets import BucketServer, moto
+from trainctl.base.checkpoints.s3 import S3Client, element_text, elements
 
 pytestmark = pytest.mark.integration
 
@@ -240,6 +242,71 @@ def test_a_secret_goes_to_the_module_and_nowhere_else(machines: ProjectHarness) 
     assert "phemeral" in machines.run("plan", code=1).stderr
 
 
+BACKEND = """terraform {{
+  backend "s3" {{
+    bucket                      = "{name}"
+    key                         = "node.tfstate"
+    region                      = "us-east-1"
+    use_path_style              = true
+    skip_credentials_validation = true
+    skip_requesting_account_id  = true
+    skip_metadata_api_check     = true
+    endpoints                   = {{ s3 = "{endpoint}" }}
+    use_lockfile                = true
+  }}
+}}
+"""
+
+
+def test_states_are_in_the_backend_that_a_module_declares(machines: ProjectHarness) -> None:
+    """One workspace for each node, by which a colleague destroys it; nothing is left in the bucket."""
+    with moto() as bucket:
+        machines.variables |= {name.upper(): text for name, text in bucket.credential.items()}
+        backend = BACKEND.format(name=bucket.name, endpoint=bucket.endpoint)
+        machines.write({"infra/loopback/backend.tf": backend})
+        declare(machines, nodes=2)
+        machines.run("plan", "--out", "p.bin")
+        machines.run("apply", "p.bin")
+        assert (len(running(machines)), records(machines)) == (2, {"node.json"})
+        assert len(stored(bucket)) == 2
+        assert "No changes" in machines.run("plan").stdout
+
+        file = machines.directory / "infra/loopback/backend.tf"
+        file.unlink()
+        assert "gpu/gpu-0 is unreachable" in machines.run("plan").stderr
+        assert (
+            "the backend of ./infra/loopback has changed"
+            in machines.run("plan", "--destroy").stderr
+        )
+        file.write_text(backend)
+        shutil.rmtree(machines.directory.parent / "data")
+        machines.run("destroy", "--auto-approve")
+        assert (running(machines), records(machines), stored(bucket)) == ([], set(), set())
+
+
+def stored(bucket: BucketServer) -> set[str]:
+    client = S3Client(bucket.name, bucket.endpoint, bucket.credential)
+    body = client.request("GET", query=[("list-type", "2")]).body
+    return {element_text(each, "Key") for each in elements(body, "Contents")}
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        {"infra/loopback/backend.tf": 'terraform {\n  backend "local" {}\n}\n'},
+        {"infra/loopback/backend.tf.json": '{"terraform": {"backend": {"gcs": {"bucket": "b"}}}}'},
+    ],
+    ids=["local", "json"],
+)
+def test_a_backend_that_cannot_hold_the_states_is_refused(
+    machines: ProjectHarness, module: dict[str, str]
+) -> None:
+    """Instead of being ignored."""
+    declare(machines)
+    machines.write(module)
+    assert "declares a backend that can't be used" in machines.run("plan", code=1).stderr
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -277,6 +344,19 @@ def kill(project: ProjectHarness, text: str) -> None:
                 os.kill(int(process.name), signal.SIGKILL)
 
 
+def run_killed(project: ProjectHarness, command: str, moments: random.Random, seed: int) -> None:
+    """Start a command and kill it, and with it the process that saves the state or the program."""
+    with project.start(command, "--auto-approve") as process:
+        try:
+            process.wait(moments.uniform(0.5, 6))
+        except subprocess.TimeoutExpired:
+            if seed % 3 == 2:
+                kill(project, "pickle")
+            process.kill()
+    if seed % 3 == 1:
+        kill(project, str(project.directory.parent / "bin" / "terraform"))
+
+
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 100))]
 )
@@ -287,18 +367,21 @@ def test_a_killed_apply_or_destroy_leaves_one_machine_for_each_node_or_none(
     moments, top = random.Random(seed), machines.directory.parent
     declare(machines, nodes=2)
     for command, count in (("apply", 2), ("destroy", 0)):
-        with machines.start(command, "--auto-approve") as process:
-            try:
-                process.wait(moments.uniform(0.5, 6))
-            except subprocess.TimeoutExpired:
-                if seed % 3 == 2:
-                    kill(machines, "pickle")
-                process.kill()
-        if seed % 3 == 1:
-            kill(machines, str(top / "bin" / "terraform"))
+        run_killed(machines, command, moments, seed)
         machines.run(command, "--auto-approve")
 
         assert len(running(machines)) == len([*(top / "machines").glob("*")]) == count
     assert records(machines) == set()
     data = top / "data" / "trainctl" / "terraform"
     assert [*data.glob("nodes/*"), *data.glob("*.key")] == []
+
+
+@pytest.mark.parametrize(
+    "seed", [3, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 33))]
+)
+def test_a_destroy_after_a_killed_apply_leaves_nothing(machines: ProjectHarness, seed: int) -> None:
+    """It waits for a program that still runs; one that was killed itself may have begun what it doesn't know."""
+    declare(machines, nodes=2)
+    run_killed(machines, "apply", random.Random(seed), seed if seed % 3 != 1 else 0)
+    machines.run("destroy", "--auto-approve")
+    assert [*records(machines), *(machines.directory.parent / "machines").glob("*")] == []

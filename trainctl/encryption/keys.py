@@ -106,6 +106,15 @@ def missing_key_error(name: str, key: str) -> StateError:
     )
 
 
+def not_encrypted_error(name: str) -> StateError:
+    """Return the error for a value that isn't sealed, though keys are declared."""
+    return StateError(
+        f"{name} is not encrypted, but the manifest declares its encryption",
+        "To encrypt it from now on, run: trainctl state rekey\nIf it was encrypted before, another program replaced it: restore a backup instead.",
+        code="state-not-encrypted",
+    )
+
+
 def require_plain(document: JsonObject, name: str) -> None:
     """Raise StateError if a JSON object is sealed, where no keys are declared."""
     sealed = document.get(SEALED)

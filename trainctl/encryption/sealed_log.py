@@ -10,7 +10,7 @@ from typing import Any
 from trainctl.base.filesystem.files import make_directory, read_json, write_json
 from trainctl.base.json import JsonObject
 from trainctl.base.lazy_dataclass import replace
-from trainctl.encryption.keys import SEALED, EncryptionKeys
+from trainctl.encryption.keys import SEALED, EncryptionKeys, not_encrypted_error
 from trainctl.errors import StateError
 from trainctl.plugin_api.state import LogSlice, StateLog
 
@@ -131,11 +131,7 @@ class SealedLog:
         )
 
     def _not_encrypted(self) -> StateError:
-        return StateError(
-            f"the state at {self.url} is not encrypted, but the manifest declares its encryption",
-            "To encrypt it from now on, run: trainctl state rekey\nIf it was encrypted before, another program replaced it: restore a backup instead.",
-            code="state-not-encrypted",
-        )
+        return not_encrypted_error(f"the state at {self.url}")
 
 
 def _batches(entries: Iterable[JsonObject]) -> Iterator[list[Any]]:

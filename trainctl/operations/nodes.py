@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -266,8 +266,7 @@ def find_orphans(workspace: Workspace, lineages: Sequence[str] = ()) -> list[Orp
     from trainctl.plugin_api.machines import ListsMachines
 
     found: dict[tuple[str, str], Machine] = {}
-    clusters = list(_provider_clusters(workspace))
-    for name, cluster in (*clusters, *_with_records(workspace, {name for name, _ in clusters})):
+    for name, cluster in (*_provider_clusters(workspace), *_with_records(workspace)):
         provider = workspace.provider(name)
         if isinstance(provider, ListsMachines):
             found |= {(name, machine.id): machine for machine in provider.machines(cluster)}
@@ -320,16 +319,14 @@ def _provider_clusters(workspace: Workspace) -> Iterator[tuple[str, ClusterSetti
         yield item.provider, provider_cluster(item.address.name, item.cluster_spec)
 
 
-def _with_records(
-    workspace: Workspace, names: Collection[str]
-) -> Iterator[tuple[str, ClusterSettings]]:
-    """Yield other providers than ``names`` that may have records of machines next to the state."""
+def _with_records(workspace: Workspace) -> Iterator[tuple[str, ClusterSettings]]:
+    """Yield providers that may have records of machines next to the state, also without a cluster."""
     from trainctl.operations.records import SealedRecords
 
     with suppress(UsageError):  # a state that can't have any
         SealedRecords(workspace)
         for name in discovery.plugin_names(discovery.PROVIDERS):
-            if name not in names and hasattr(workspace.provider(name), "set_project"):
+            if hasattr(workspace.provider(name), "set_project"):
                 yield name, ClusterSettings("", {})
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainctl.desired.values import DesiredState
-from trainctl.encryption.keys import SEALED, require_plain
-from trainctl.errors import StateError, UsageError
+from trainctl.encryption.keys import SEALED, not_encrypted_error, require_plain
+from trainctl.errors import UsageError
 from trainctl.model.redaction import Redactor
 from trainctl.operations.states import open_objects
 from trainctl.operations.workspace import Workspace, WorkspaceSettings
-from trainctl.plugin_api.project import ProviderRecords
+from trainctl.plugin_api.machines import ProviderRecords
 
 if TYPE_CHECKING:
     from trainctl.base.objects import ObjectStat
@@ -67,11 +67,7 @@ class SealedRecords:
         elif SEALED in document:
             return str(self._keys.unseal(document[SEALED], name, "record", key)).encode()
         elif not accepts_plain:
-            raise StateError(
-                f"{name} is not encrypted, but the manifest declares its encryption",
-                "To encrypt it from now on, run: trainctl state rekey",
-                code="state-not-encrypted",
-            )
+            raise not_encrypted_error(name)
         return data
 
     def _sealed(self, key: str, data: bytes) -> bytes:

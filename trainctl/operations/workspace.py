@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from trainctl.manifest.files import PinnedFile
     from trainctl.model.delivery import MirrorSite
     from trainctl.plan.values import Plan
-    from trainctl.plugin_api.project import ProjectAccess
+    from trainctl.plugin_api.machines import ProjectAccess
     from trainctl.resources.agents import Agents, Services
     from trainctl.secrets.resolver import SecretResolver
     from trainctl.weights.mirrors import Mirror
@@ -416,7 +416,7 @@ class Workspace:
 
     def _project(self) -> ProjectAccess:
         from trainctl.operations.records import SealedRecords
-        from trainctl.plugin_api.project import ProjectAccess
+        from trainctl.plugin_api.machines import ProjectAccess
 
         directory = self.settings.directory.resolve()
         return ProjectAccess(

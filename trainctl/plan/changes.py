@@ -336,21 +336,15 @@ def with_machines(
     changes = []
     for change in plan.changes:
         key, plans = machines.get(change.address, ("", ()))
+        if plans and change.action is Action.NOOP:  # changed in place
+            why, note = ActionReason.CONFIG_CHANGED, "its machines differ from what their module declares"  # fmt: skip
+            change = replace(change, action=Action.UPDATE, reason=why, note=note)
         if plans:
             digests = [[machine.node, machine.digest] for machine in plans]
             covers = {**change.covers, "machines": digests}
-            if change.action is Action.NOOP:  # changed in place
-                why = ActionReason.CONFIG_CHANGED
-                change = replace(
-                    change,
-                    action=Action.UPDATE,
-                    reason=why,
-                    note="its machines differ from what their module declares",
-                )
             change = replace(change, key=key, machines=tuple(plans), covers=covers)
         changes.append(change)
-    digest_ = plan_digest(changes, plan.lineage, plan.policies)
-    return replace(plan, changes=tuple(changes), digest=digest_)
+    return replace(plan, changes=tuple(changes), digest=plan_digest(changes, plan.lineage, plan.policies))  # fmt: skip
 
 
 def with_images(plan: Plan, found: Mapping[str, str | TrainctlError]) -> Plan:

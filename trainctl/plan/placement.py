@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from math import inf, isfinite, nan
 from typing import TYPE_CHECKING
 
 from trainctl.base.lazy_dataclass import dataclass, replace
@@ -14,13 +15,7 @@ from trainctl.model.reports import RunForecast, UnattendedCost
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.specs.job_spec import Compute
 from trainctl.plan.changes import REMOVES
-from trainctl.plan.values import (
-    Change,
-    NodeFacts,
-    Plan,
-    PlanInputs,
-    gpus_of_kind,
-)
+from trainctl.plan.values import Change, NodeFacts, Plan, PlanInputs, gpus_of_kind
 from trainctl.plan.weights import content_key
 from trainctl.plugin_api.provider import IDLE_TIMEOUT_SECONDS, Node
 
@@ -307,24 +302,16 @@ def unattended_costs(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[
         jobs = inputs.desired.jobs_on(change.address)
         keeps = any(job.job_spec.runtime.checkpointing_config.enabled for job in jobs)
         ends = [_ends(node, boots=change.acts, keeps=keeps) for node in nodes]
+        lasts = [min(end.values(), default=inf) for end in ends]
         default = inputs.desired.resources[change.address].cluster_spec.price_per_hour
-        prices = [inputs.prices.get(node.id, default) for node in nodes]
-        lasts = [min(end.values(), default=None) for end in ends]
-        costs = [
-            None if price is None or last is None else price * last / 3600
-            for price, last in zip(prices, lasts, strict=True)
+        prices = [inputs.prices.get(node.id, nan if default is None else default) for node in nodes]
+        costs = (price * last / 3600 for price, last in zip(prices, lasts, strict=True))
+        names = tuple(name for name in ("guest", "provider") if all(name in end for end in ends))
+        figures = [
+            value if isfinite(value) else None
+            for value in (max(lasts), sum(prices), round(sum(costs), 6))
         ]
-        yield UnattendedCost(
-            change.address,
-            len(nodes),
-            tuple(name for name in _ENDS if all(name in end for end in ends)),
-            None if None in lasts else max(filter(None, lasts), default=0.0),
-            None if None in prices else sum(filter(None, prices)),
-            None if None in costs else round(sum(filter(None, costs)), 6),
-        )
-
-
-_ENDS = ("guest", "provider")
+        yield UnattendedCost(change.address, len(nodes), names, *figures)
 
 
 def _ends(node: Node, *, boots: bool, keeps: bool) -> dict[str, float]:

@@ -1,11 +1,13 @@
-"""Optional interfaces of providers: list machines, also those of no state; offer machines with prices."""
+"""Optional interfaces of providers: list, plan and offer machines, and use the project."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from trainctl.base.lazy_dataclass import asdict, dataclass, field, fields
+from trainctl.base.objects import ObjectStat
 from trainctl.plugin_api.provider import ClusterSettings, Node
 
 
@@ -125,3 +127,30 @@ class OffersMachines(Protocol):
         are unknown.
         """
         ...
+
+
+class ProviderRecords(Protocol):
+    """JSON documents of a provider next to the state, encrypted as it is; keys begin with ``nodes/``.
+
+    Methods are those of ``ObjectStore``. Records can be pickled, for a process that outlives this one.
+    """
+
+    def get(self, key: str) -> bytes | None: ...
+    def put(self, key: str, data: bytes) -> None: ...
+    def put_if_absent(self, key: str, data: bytes) -> bool: ...
+    def list(self, prefix: str) -> Iterable[ObjectStat]: ...
+    def delete(self, keys: Sequence[str]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectAccess:
+    """A project, as a provider sees it that has ``set_project``, which is called before anything else."""
+
+    directory: Path
+    """Directory of the manifest."""
+    records: Callable[[], ProviderRecords]
+    """Open the records; StateError if the state is at a place that has none."""
+    secret: Callable[[str], str]
+    """Return the value of a declared secret, which is then hidden in all output."""
+    require_module: Callable[[str], None]
+    """Raise PermissionDenied unless the user's trust file allows to run a module from this source."""

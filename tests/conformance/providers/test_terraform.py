@@ -13,14 +13,14 @@ import pytest
 from tests.support.machines.sshd import require_sshd
 from tests.support.machines.terraform import LOOPBACK, write_terraform
 from trainctl.base.objects import is_key
-from trainctl.plugin_api.project import ProjectAccess
+from trainctl.plugin_api.machines import ProjectAccess
 from trainctl.plugin_api.provider import ClusterSettings, Node, ResourceStatus
 from trainctl.store.objects import DirectoryObjects
 from trainctl.testing.machines import KEY, MachinesConformance, PlatformFaults
 from trainctl.testing.provider import ProviderConformance
 from trainctl_ssh.keys import ensure_login_key
 from trainctl_terraform import TerraformProvider
-from trainctl_terraform.provider import TerraformNode
+from trainctl_terraform.settings import TerraformNode
 
 pytestmark = pytest.mark.integration
 

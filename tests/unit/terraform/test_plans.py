@@ -7,11 +7,10 @@ from typing import Any
 
 from trainctl.plugin_api.machines import MachinePlan
 from trainctl.store.objects import MemoryObjects
-from trainctl_terraform.module import NodeModule, ProgramPlan, review_plan
-from trainctl_terraform.settings import TerraformSettings
-from trainctl_terraform.states import NodeState
+from trainctl_terraform.module import NodeModule, ProgramPlan
+from trainctl_terraform.settings import TerraformNode, TerraformSettings
 
-SETTINGS = TerraformSettings("./m")
+SETTINGS = TerraformSettings(module="./m")
 
 
 class Module:
@@ -23,14 +22,16 @@ class Module:
 def review(change: dict[str, Any], key: str = "k1") -> MachinePlan:
     module: Any = Module()
     inputs = {"name": "gpu-0", "key": key, "public_key": "ssh-ed25519 AAAA", "user_data": "#c"}
-    node = NodeModule(module, "a", NodeState(MemoryObjects(), "a"), inputs)
+    node = NodeModule(
+        module, MemoryObjects(), TerraformNode("key/gpu-0", "gpu", "gpu-0", inputs=inputs)
+    )
     document = {
         "terraform_version": "1.11.0",
         "resource_changes": [{"address": "module.node.c.m", "change": change}],
         "output_changes": {"node": {"after": {"user": "u", "price_per_hour": 2.5}}},
     }
-    plan = ProgramPlan(SETTINGS, b"", b"", document)
-    return review_plan(node, plan, "gpu", "gpu-0", "key/gpu-0")
+    plan = ProgramPlan("", b"", document)
+    return node.review(plan)
 
 
 def creation(key: str, size: int = 1) -> dict[str, Any]:

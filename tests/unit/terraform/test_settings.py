@@ -11,7 +11,7 @@ from trainctl.errors import NodeError, PermissionDenied
 from trainctl.model.trust import Trust
 from trainctl.plugin_api.provider import ClusterSettings
 from trainctl_terraform.module import root_module
-from trainctl_terraform.settings import find_problems, read_output, read_settings
+from trainctl_terraform.settings import TerraformSettings, find_problems, read_output
 
 PINNED = f"git::https://git.example/infra?ref={'a' * 40}"
 
@@ -33,7 +33,7 @@ def test_modules_are_pinned_and_inputs_are_set_once(settings: Any, problem: str)
 
 
 def test_inputs_are_variables_and_secrets_are_ephemeral() -> None:
-    settings = read_settings(
+    settings = TerraformSettings.read(
         {
             "module": "./m",
             "variables": {"a": ["${file(1)}%{if}"]},
@@ -59,7 +59,7 @@ def test_inputs_are_variables_and_secrets_are_ephemeral() -> None:
 )
 def test_an_output_that_is_no_machine_is_refused(node: Any, problem: str) -> None:
     with pytest.raises(NodeError, match=problem) as caught:
-        read_output({"outputs": {"node": {"value": node}}}, "gpu-0")
+        read_output(node, "gpu-0")
 
     assert caught.value.code == "terraform-output"
 

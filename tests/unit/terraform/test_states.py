@@ -10,61 +10,93 @@ from typing import Any
 import pytest
 
 from trainctl.base.system.processes import describe_process
-from trainctl.errors import NodeUnreachable
+from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.store.objects import MemoryObjects
 from trainctl_terraform.module import NodeModule
-from trainctl_terraform.states import NodeState
+from trainctl_terraform.program import run_program
+from trainctl_terraform.settings import TerraformNode
 
-STATE, LOCK = "nodes/a/state.json", "nodes/a/lock.json"
+NODE = TerraformNode("attempt/gpu-0", "gpu", "gpu-0", inputs={"key": "k"})
+LOCK, STATE = NODE.path("lock"), NODE.path("state")
+RUNNING = describe_process()
+ENDED = RUNNING._replace(pid=2**22 + 1, started=7)
 
 
 class Module:
     """A module whose directories are next to one."""
 
-    program = "/bin/tofu"
+    program, backend = "/bin/tofu", ""
 
     def __init__(self, place: Path) -> None:
         self.directory = place / "modules" / "m"
 
 
+@pytest.fixture
+def node(tmp_path: Path) -> NodeModule:
+    """A node without a state."""
+    module: Any = Module(tmp_path)
+    node = NodeModule(module, MemoryObjects(), NODE)
+    node.records.put(NODE.path("node"), b"{}")
+    node.directory.mkdir(parents=True)
+    return node
+
+
 def test_a_state_that_could_not_be_sent_is_saved_unless_another_computer_has_it(
-    tmp_path: Path,
+    node: NodeModule,
 ) -> None:
     """A newer state is kept; the lock of processes that have ended is released."""
-    objects = MemoryObjects()
-    state = NodeState(objects, "a")
-    module: Any = Module(tmp_path)
-    node = NodeModule(module, "a", state, {"key": "k"})
-    node.directory.mkdir(parents=True)
-    ended = describe_process()._replace(pid=2**22 + 1, started=7)
     for saved, unsaved, kept in ((b'{"serial": 4}', 5, 5), (b'{"serial": 9}', 5, 9)):
-        assert state.answer("POST", saved) == (200, b"")
-        state.processes = [ended, ended]
-        assert state.answer("LOCK", b'{"ID": "1"}') == (200, b"")
+        node.records.put(STATE, saved)
+        node.lock(ENDED, ENDED)
         (node.directory / "errored.tfstate").write_text(json.dumps({"serial": unsaved}))
         node.recover(Event())
-        assert state.load() == {"serial": kept}
-        assert (state.holder(), [*node.directory.iterdir()]) == (None, [])
+        assert json.loads(node.state()) == {"serial": kept}
+        assert (node.records.get(LOCK), [*node.directory.iterdir()]) == (None, [])
 
-    for other in (ended, describe_process()):
-        state.processes = [ended, other._replace(machine="other", boot="other")]
-        state.answer("LOCK", b'{"ID": "1"}')
-        assert state.answer("LOCK", b'{"ID": "2"}') == (423, b'{"ID": "1"}')
+    for other in (ENDED, RUNNING):
+        processes = [ENDED, other._replace(machine="other", boot="other")]
+        node.lock(*processes)
+        with pytest.raises(NodeError, match="another command changes this node"):
+            node.lock(*processes)
         with pytest.raises(NodeUnreachable, match="tofu changes this node on") as caught:
             node.recover(Event())
         assert caught.value.code == "terraform-interrupted"
-        state.unlock()
+        node.records.delete([LOCK])
 
 
-def test_a_lock_is_held_while_one_of_its_processes_runs() -> None:
+def test_a_lock_is_held_while_one_of_its_processes_runs(node: NodeModule) -> None:
     """The process that saves the state, or the program, may be killed alone."""
-    state = NodeState(MemoryObjects(), "a")
-    own = describe_process()
-    ended = own._replace(pid=2**22 + 1, started=7)
-    for processes, dead in (([ended, own], False), ([own, ended], False), ([ended, ended], True)):
-        state.processes = processes
-        state.answer("LOCK", b"{}")
-        holder = state.holder()
-        assert holder is not None
-        assert holder[1] is dead
-        state.unlock()
+    stopped = Event()
+    stopped.set()
+    for processes in ([ENDED, RUNNING], [RUNNING, ENDED]):
+        node.lock(*processes)
+        with pytest.raises(TrainctlError, match="waiting for another command"):
+            node.recover(stopped)
+        assert node.records.get(LOCK)
+        node.records.delete([LOCK])
+    node.lock(ENDED, ENDED)
+    node.recover(stopped)
+    assert node.records.get(LOCK) is None
+
+
+def test_a_node_that_was_deleted_is_not_changed_any_more(node: NodeModule) -> None:
+    """Such as by a program that a killed command has begun to start."""
+    node.records.delete([NODE.path("node")])
+    with pytest.raises(NodeError, match="has deleted this node"):
+        node.lock(RUNNING)
+    assert node.records.get(LOCK) is None
+
+
+def test_a_program_does_not_begin_before_its_lock_is_recorded(tmp_path: Path) -> None:
+    """Nor if the process that starts it is killed before: its standard input ends then."""
+    made = tmp_path / "made"
+    command = ["touch", str(made)]
+
+    def refuse(pid: int) -> None:
+        raise NodeError("locked")
+
+    with pytest.raises(NodeError, match="locked"):
+        run_program(command, tmp_path, {}, Event(), started=refuse)
+    assert not made.exists()
+    run_program(command, tmp_path, {}, Event(), started=lambda pid: None)
+    assert made.exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import ndiff
 from functools import cache, lru_cache
@@ -27,6 +26,7 @@ from trainctl.views.terminal.text import (
     literal,
     pad,
     pluralize,
+    shorten,
 )
 
 Path = tuple[str | int, ...]
@@ -368,41 +368,31 @@ def change_lines(change: Change, plan: Plan, page: PageStyle) -> list[str]:
     return lines
 
 
+_PLATFORM_ACTIONS = {"create": ("+", "add"), "update": ("~", "change"), "delete": ("-", "destroy")}
+"""Sign and verb of each action of a provider's platform."""
+
+
 def _machine_lines(machines: Sequence[MachinePlan], page: PageStyle) -> list[str]:
     """Return what a provider does on its platform, once for nodes with the same changes."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for machine in machines:
         lines = tuple(line for item in machine.changes for line in _platform_lines(item))
-        counts = Counter(action for item in machine.changes for action in item["actions"])
-        verbs = {"create": "add", "update": "change", "delete": "destroy"}
-        text = ", ".join(f"{counts[action]} to {verb}" for action, verb in verbs.items())
-        groups.setdefault((f"{machine.planner}: {text}", *lines), []).append(machine.node)
-    found = []
-    for (head, *rest), names in groups.items():
-        found += [
-            f"        # {', '.join(names)} by {head}",
-            *(f"        #{line}" for line in rest),
-        ]
-    return [page.style(escape(line), "dim") for line in found]
+        done = [action for item in machine.changes for action in item["actions"]]
+        counts = (f"{done.count(name)} to {verb}" for name, (_, verb) in _PLATFORM_ACTIONS.items())
+        head = f"by {machine.planner}: {', '.join(counts)}"
+        groups.setdefault((head, *lines), []).append(machine.node)
+    found = ((f" {', '.join(names)} {head}", *rest) for (head, *rest), names in groups.items())
+    return [page.style(escape(f"        #{line}"), "dim") for lines in found for line in lines]
 
 
 def _platform_lines(change: Mapping[str, Any]) -> Iterator[str]:
-    sign = _SIGNS.get(tuple(change["actions"]), "~")
+    sign = "/".join(_PLATFORM_ACTIONS.get(name, ("~",))[0] for name in change["actions"])
     reason = f" ({change['reason'].replace('_', ' ')})" if change["reason"] else ""
     yield f"   {sign} {change['address']}{reason}"
     for name, value in change["values"].items():
         forced = "  # forces replacement" if name in change["replace_paths"] else ""
-        text = json.dumps(value, ensure_ascii=False)
-        yield f"         {name} = {text[:_LONGEST_VALUE]}{'…' * (len(text) > _LONGEST_VALUE)}{forced}"
-
-
-_LONGEST_VALUE = 200
-_SIGNS = {
-    ("create",): "+",
-    ("delete",): "-",
-    ("delete", "create"): "-/+",
-    ("create", "delete"): "+/-",
-}
+        text = shorten(json.dumps(value, ensure_ascii=False), 200)
+        yield f"         {name} = {text}{forced}"
 
 
 def similar_lines(change: Change, shown: Change, page: PageStyle) -> list[str]:

@@ -12,7 +12,6 @@ from trainctl.model.action import Action
 from trainctl.model.json_codec import to_json
 from trainctl.plan.planner import is_applyable, is_complete
 from trainctl.plan.values import Change, DeliveryRow, Plan
-from trainctl.plugin_api.machines import MachinePlan
 from trainctl.views.plan.tables import lost_items
 from trainctl.views.terminal.text import format_timestamp
 
@@ -97,6 +96,8 @@ def _change(change: Change) -> dict[str, Any]:
     stopped, reused = change.stops, change.reuses and change.reuses.run
     started = stopped.started_at if stopped else None
     when = None if started is None else datetime.fromtimestamp(started, UTC).isoformat()
+    shown = ("node", "planner", "digest", "changes")
+    machines = [{name: form[name] for name in shown} for form in map(to_json, change.machines)]
     return {
         "address": str(address),
         "mode": "managed",
@@ -117,7 +118,7 @@ def _change(change: Change) -> dict[str, Any]:
         **({"previous_address": str(change.previous)} if change.previous else {}),
         "action_reason": change.reason.value if change.reason else None,
         "note": change.note or None,
-        **({"machines": [_machine(each) for each in change.machines]} if change.machines else {}),
+        **({"machines": machines} if machines else {}),
         "stops": stopped
         and {
             "run": stopped.id,
@@ -133,11 +134,6 @@ def _change(change: Change) -> dict[str, Any]:
             **(reused.reused_from or {"job": None, "state": None}),
         },
     }
-
-
-def _machine(machine: MachinePlan) -> dict[str, Any]:
-    form = to_json(machine)
-    return {name: form[name] for name in ("node", "planner", "digest", "changes")}
 
 
 def _delivery(line: DeliveryRow) -> dict[str, Any]:
