@@ -12,20 +12,24 @@ from contextlib import ExitStack, nullcontext, suppress
 from itertools import zip_longest
 from pathlib import Path
 from threading import Event
-from types import MappingProxyType
 from typing import IO, Any
 
 from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.base.json import digest
 from trainctl.base.lazy_dataclass import dataclass
-from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.system.processes import Process, describe_process, is_dead
 from trainctl.errors import NodeError, NodeUnreachable, StalePlan, TrainctlError, UserInterrupt
 from trainctl.plugin_api.machines import MachinePlan, ProjectAccess, ProviderRecords
 from trainctl.plugin_api.provider import Node
 from trainctl_terraform.program import find_program, memory_file, run_outliving, run_program, serve
-from trainctl_terraform.settings import OWN_INPUTS, TerraformNode, TerraformSettings, output_facts
+from trainctl_terraform.settings import (
+    OWN_INPUTS,
+    TerraformNode,
+    TerraformSettings,
+    output_facts,
+    read_output,
+)
 
 _LOCK_FILE = ".terraform.lock.hcl"
 _UNSAVED = "errored.tfstate"
@@ -106,19 +110,18 @@ class TerraformModule:
 
 def declared_backend(module: Path) -> str:
     """Return the block of the backend that a module declares; NodeError if it can't be used."""
-    for path in sorted([*module.glob("*.tf"), *module.glob("*.tf.json")]):
-        text = path.read_text()
-        found = _BACKEND.search(text)
-        if found and found[1] != "local":
-            return found[0]
-        if found or (
-            path.suffix == ".json" and "backend" in str(json.loads(text).get("terraform"))
-        ):
-            raise NodeError(
-                f"{path.name} declares a backend that can't be used",
-                "Remove it, as trainctl keeps the states of nodes, or declare another than local as a block of a .tf file.",
-            )
-    return ""
+    blocks = [_BACKEND.search(path.read_text(errors="replace")) for path in module.glob("*.tf")]
+    declared = {each[1]: each[0] for each in blocks if each}
+    for path in module.glob("*.tf.json"):
+        with suppress(ValueError, AttributeError):  # the program reports what is invalid
+            if "backend" in str(json.loads(path.read_bytes()).get("terraform")):
+                declared["of JSON"] = ""
+    for name in declared.keys() & {"local", "of JSON"}:
+        raise NodeError(
+            f"{module} declares a backend that can't be used: {name}",
+            "Remove it, as trainctl keeps the states of nodes, or declare another than local as a block of a .tf file.",
+        )
+    return "".join(declared.values())
 
 
 def _digest_files(places: Mapping[str, Path], own: Mapping[str, bytes]) -> str:
@@ -132,14 +135,6 @@ def _digest_files(places: Mapping[str, Path], own: Mapping[str, bytes]) -> str:
                 found.update(f"{key}/{'/'.join(parts)}\0{path.stat().st_size}\0".encode())
                 found.update(path.read_bytes())
     return found.hexdigest()
-
-
-class ProgramPlan(NamedTuple):
-    """A plan as the program writes it, and as JSON, with the digest of the state that it was made for."""
-
-    state: str
-    file: bytes
-    document: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,32 +161,60 @@ class NodeModule:
         found = json.loads(self.state() or b"{}").get("resources") or ()
         return any(each.get("mode") == "managed" for each in found)
 
-    def output(self) -> Any:
-        """Return what the module returns as ``node``; None before it has been applied."""
+    def output(self) -> dict[str, Any]:
+        """Return what the module has returned as ``node``; NodeError if that isn't a machine."""
         outputs = json.loads(self.state() or b"{}").get("outputs") or {}
-        return (outputs.get("node") or {}).get("value")
+        return read_output((outputs.get("node") or {}).get("value"), self.node.name)
+
+    def save_output(self) -> None:
+        """Record what the module has returned, if it is a machine."""
+        node = self.node.path("node")
+        with suppress(NodeError):
+            output, record = self.output(), json.loads(self.records.get(node) or b"{}")
+            self.records.put(node, json.dumps({**record, "output": output}).encode())
 
     def delete_state(self) -> None:
         """Delete the state, once all resources are deleted."""
         if self.module.backend:
             with suppress(NodeError):  # it doesn't exist
-                words = ["workspace", "delete", self.node.id]
-                self.run(words, Event(), variables={"TF_WORKSPACE": "default"})
+                self.run(["workspace", "delete", self.node.id], Event())
         self.records.delete([self.node.path("state")])
 
-    def plan(self, *options: str) -> ProgramPlan:
+    def plan(self, *options: str) -> MachinePlan:
         """Plan; takes no lock."""
-        state = hashlib.sha256(self.state()).hexdigest()
+        state = self.state()
         with memory_file() as file:
             path = f"/dev/fd/{file.fileno()}"
             self.run(["plan", "-lock=false", f"-out={path}", *options], Event(), file)
-            document = self.run(["show", "-json", path], Event(), file)
+            document = json.loads(self.run(["show", "-json", path], Event(), file))
             file.seek(0)
-            return ProgramPlan(state, file.read(), json.loads(document))
+            return self.review(document, file.read(), state)
+
+    def review(self, document: Mapping[str, Any], file: bytes, state: bytes) -> MachinePlan:
+        """Reduce a plan to what a review needs, and keep its file to be applied to this state as it is.
+
+        The node has ``gone`` in ``details``: whether its machine has been deleted elsewhere.
+        """
+        planner = f"{Path(self.module.program).name} {document['terraform_version']}"
+        changes = tuple(_changes(document, self.node.inputs))
+        kept = {"plan": base64.b64encode(file).decode(), "made_for": self._made_for(state)}
+        output = (document.get("output_changes") or {}).get("node", {}).get("after") or {}
+        drift = document.get("resource_drift") or ()
+        # An address that isn't known belongs to a machine that is to be changed, or was deleted.
+        deleted = any("delete" in each["change"]["actions"] for each in drift)
+        gone = not output["address"] if "address" in output else deleted
+        facts = output_facts(self.module.settings, output)
+        planned = Node(self.node.cluster, self.node.name, details={"gone": gone}, **facts)
+        covers, kept_ = digest([planner, self.module.digest, changes]), json.dumps(kept)
+        return MachinePlan(planned.name, self.node.key, planner, changes, covers, kept_, planned)
+
+    def _made_for(self, state: bytes) -> list[str]:
+        """Return what an applied plan needs as it was: the module and the login key, and the state."""
+        module = f"{self.module.digest} {self.node.inputs['public_key']}"
+        return [module, hashlib.sha256(state).hexdigest()]
 
     def apply(self, cancelled: Event, plan: bytes = b"", *, destroy: bool = False) -> None:
         """Apply a plan, else what the module says, also if this process is killed; NodeError with what failed."""
-        self.recover(cancelled)
         name = f"{Path(self.module.program).name} {'destroy' if destroy else 'apply'}"
         run_outliving(_apply, self, plan, destroy, cancelled=cancelled, name=name)
 
@@ -201,7 +224,6 @@ class NodeModule:
         cancelled: Event,
         plan: IO[bytes] | None = None,
         started: Callable[[int], None] | None = None,
-        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> bytes:
         """Run a command in the working directory of the node."""
         settings = self.module.settings
@@ -213,10 +235,11 @@ class NodeModule:
         for name, data in {**self.module.files, **own}.items():
             write_atomic(self.directory / name, data)
         command, failures = [self.module.program, *words], list[TrainctlError]()
-        declared = nullcontext({"TF_WORKSPACE": self.node.id})
+        workspace = "default" if words[0] == "workspace" else self.node.id
+        declared = nullcontext({"TF_WORKSPACE": workspace})
         served = serve(self._answer, failures)
         with declared if self.module.backend else served as backend:
-            environment = {**self.module.environment, **backend, **variables}
+            environment = {**self.module.environment, **backend}
             try:
                 return run_program(
                     command, self.directory, environment, cancelled, plan=plan, started=started
@@ -245,15 +268,15 @@ class NodeModule:
         lock = self.node.path("lock")
         while (held := self.records.get(lock)) is not None:
             holder = json.loads(held)
-            ended = [is_dead(Process(**each)) for each in holder["processes"]]
-            if False not in ended and None in ended:
+            ended = {is_dead(Process(**each)) for each in holder["processes"]}
+            if ended == {True}:
+                break
+            if False not in ended:
                 raise NodeUnreachable(
                     f"{Path(self.module.program).name} changes this node on {holder['host']}",
                     f"Wait until it has ended. If that machine is lost: look for what has the key {self.node.inputs['key']}, then delete {lock} next to the state.",
                     code="terraform-interrupted",
                 )
-            if all(ended):
-                break
             if cancelled.wait(0.5):
                 raise UserInterrupt("stopped while waiting for another command")
         unsaved = self.directory / _UNSAVED
@@ -266,45 +289,29 @@ class NodeModule:
                     self._answer("POST", unsaved.read_bytes())
             unsaved.unlink()
         if held:
+            self.save_output()
             self.records.delete([lock])
-
-    def review(self, plan: ProgramPlan) -> MachinePlan:
-        """Reduce a plan to what a review needs, and keep it to be applied as it is."""
-        planner = f"{Path(self.module.program).name} {plan.document['terraform_version']}"
-        changes = tuple(_changes(plan.document, self.node.inputs))
-        file = base64.b64encode(plan.file).decode()
-        kept = json.dumps({"plan": file, "made_for": self._made_for, "state": plan.state})
-        output = plan.document.get("output_changes", {}).get("node", {}).get("after")
-        facts = output_facts(self.module.settings, output or {})
-        planned = Node(self.node.cluster, self.node.name, **facts)
-        covers = digest([planner, self.module.digest, changes])
-        return MachinePlan(planned.name, self.node.key, planner, changes, covers, kept, planned)
-
-    @property
-    def _made_for(self) -> str:
-        return f"{self.module.digest} {self.node.inputs['public_key']}"
 
     def apply_reviewed(self, reviewed: MachinePlan, cancelled: Event) -> None:
         """Apply a reviewed plan as it is, or finish it after an interruption; StalePlan if something else would be done."""
         kept = json.loads(reviewed.file)
-        if kept["made_for"] != self._made_for:
+        now = self._made_for(self.state())
+        if kept["made_for"][0] != now[0]:
             raise StalePlan(
                 f"the plan of {reviewed.node} can't be applied: the module has changed since, or another computer has its login key",
                 "Plan again.",
             )
-        self.recover(cancelled)
-        file = base64.b64decode(kept["plan"])
-        if kept["state"] != hashlib.sha256(self.state()).hexdigest():
-            plan = self.plan()
-            file = plan.file
-            more = {each["address"] for each in _changes(plan.document, self.node.inputs)}
-            more -= {change["address"] for change in reviewed.changes}
+        if kept["made_for"] != now:
+            rest = self.plan()
+            kept = json.loads(rest.file)
+            more = {each["address"] for each in rest.changes}
+            more -= {each["address"] for each in reviewed.changes}
             if more:
                 raise StalePlan(
                     f"the state of {reviewed.node} has changed since the plan was made",
                     f"To finish it, {', '.join(sorted(more))} would change, too. Plan again.",
                 )
-        self.apply(cancelled, file)
+        self.apply(cancelled, base64.b64decode(kept["plan"]))
 
 
 def _apply(module: NodeModule, plan: bytes, destroy: bool, cancelled: Event) -> None:
@@ -317,6 +324,7 @@ def _apply(module: NodeModule, plan: bytes, destroy: bool, cancelled: Event) -> 
         words = ["apply", "-lock=false", *(["-destroy"] if destroy else [])]
         words.append(f"/dev/fd/{file.fileno()}" if plan else "-auto-approve")
         module.run(words, cancelled, file, started)
+        module.save_output()
 
 
 def _changes(document: Mapping[str, Any], inputs: Mapping[str, str]) -> Iterator[dict[str, Any]]:

@@ -33,13 +33,12 @@ from trainctl.plugin_api.provider import (
 )
 from trainctl_ssh import keys
 from trainctl_ssh.machines import PARALLELISM, SshMachines
-from trainctl_terraform.module import NodeModule, ProgramPlan, TerraformModule
+from trainctl_terraform.module import NodeModule, TerraformModule
 from trainctl_terraform.settings import (
     PROVIDER,
     TerraformNode,
     TerraformSettings,
     find_problems,
-    read_output,
 )
 
 
@@ -56,7 +55,7 @@ class TerraformProvider(SshMachines):
     def __init__(self) -> None:
         super().__init__()
         self._modules: SingleFlight[TerraformModule] = SingleFlight()
-        self._plans: dict[tuple[str, TerraformModule], ProgramPlan] = {}
+        self._plans: dict[tuple[str, TerraformModule], MachinePlan] = {}
         """Of nodes that were read."""
         self._deleting = threading.Lock()
         self._changing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -84,17 +83,17 @@ class TerraformProvider(SshMachines):
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """Returns when the machine has booted."""
-        record = self._known_or_new(cluster, name, key)
         with self._changing[key]:
+            record = self._known_or_new(cluster, name, key)
             reviewed, module = cluster.planned.get(key), self._module(record)
             self._save(replace(record, backend=module.module.backend))
             if reviewed is not None or not record.output or not self._exists(record):
+                module.recover(cluster.cancelled)
                 if reviewed is not None:
                     module.apply_reviewed(reviewed, cluster.cancelled)
                 else:
                     module.apply(cluster.cancelled)
-                output = read_output(module.output(), name)
-                self._save(replace(self._require(key), output=output))
+                module.output()  # raises if it isn't a machine
 
         def look() -> tuple[Node, str]:
             record = self._require(key)
@@ -115,15 +114,14 @@ class TerraformProvider(SshMachines):
         def create(item: tuple[str, str]) -> MachinePlan:
             name, key = item
             module = self._module(self._known_or_new(cluster, name, key))
-            planned = self._plans.pop((key, module.module), None) or module.plan()
-            return module.review(planned)
+            return self._plans.pop((key, module.module), None) or module.plan()
 
         def end(node: Node) -> MachinePlan | None:
             record = self._record(node.key)
             module = self._module(record) if record else None
             if module is None or not module.has_resources():
                 return None
-            return module.review(module.plan("-destroy"))
+            return module.plan("-destroy")
 
         ended = [plan for plan in each(end, ending, PARALLELISM) if plan is not None]
         return [*ended, *each(create, [*keys.items()], PARALLELISM)]
@@ -188,21 +186,14 @@ class TerraformProvider(SshMachines):
             self._project.records().delete([record.path("node"), record.path("lock")])
 
     def _exists(self, record: TerraformNode) -> bool:
-        """Whether the machine exists, or was only partly created.
-
-        It doesn't if its address becomes null, or unknown since something was deleted elsewhere.
-        """
+        """Whether the machine exists, or was only partly created."""
         module = self._module(record)
         if not module.has_resources():
             return False
         if not record.output:
             return True
-        self._plans[record.key, module.module] = planned = module.plan()
-        after = planned.document.get("output_changes", {}).get("node", {}).get("after")
-        if isinstance(after, dict) and "address" in after:
-            return bool(after["address"])
-        drift = planned.document.get("resource_drift") or ()
-        return not any("delete" in each["change"]["actions"] for each in drift)
+        self._plans[record.key, module.module] = plan = module.plan()
+        return plan.planned is None or not plan.planned.details["gone"]
 
     def _module(self, record: TerraformNode) -> NodeModule:
         """Return the module of a node, initialised once per command."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainctl.plugin_api.machines import MachinePlan
 from trainctl.store.objects import MemoryObjects
-from trainctl_terraform.module import NodeModule, ProgramPlan
+from trainctl_terraform.module import NodeModule
 from trainctl_terraform.settings import TerraformNode, TerraformSettings
 
 SETTINGS = TerraformSettings(module="./m")
@@ -30,8 +30,7 @@ def review(change: dict[str, Any], key: str = "k1") -> MachinePlan:
         "resource_changes": [{"address": "module.node.c.m", "change": change}],
         "output_changes": {"node": {"after": {"user": "u", "price_per_hour": 2.5}}},
     }
-    plan = ProgramPlan("", b"", document)
-    return node.review(plan)
+    return node.review(document, b"", b"")
 
 
 def creation(key: str, size: int = 1) -> dict[str, Any]:

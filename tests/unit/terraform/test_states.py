@@ -79,6 +79,15 @@ def test_a_lock_is_held_while_one_of_its_processes_runs(node: NodeModule) -> Non
     assert node.records.get(LOCK) is None
 
 
+def test_what_a_killed_command_has_changed_is_recorded(node: NodeModule) -> None:
+    """Such as another address of a machine that its module has changed in place."""
+    output = {"address": "10.0.0.2", "user": "u"}
+    node.records.put(STATE, json.dumps({"outputs": {"node": {"value": output}}}).encode())
+    node.lock(ENDED, ENDED)
+    node.recover(Event())
+    assert json.loads(node.records.get(NODE.path("node")) or b"{}")["output"] == output
+
+
 def test_a_node_that_was_deleted_is_not_changed_any_more(node: NodeModule) -> None:
     """Such as by a program that a killed command has begun to start."""
     node.records.delete([NODE.path("node")])
