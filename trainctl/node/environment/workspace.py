@@ -224,7 +224,13 @@ _EXIT_NO_PROGRAM = 97
 _KEPT = "__TRAINCTL_"
 """Prefix of copies that a startup file doesn't know and so doesn't change."""
 
-_HEAD = "{before}set -e\ncd -- {work}\n"
+_HEAD = """\
+{before}if [ -n "${{TRAINCTL_PROGRESS-}}" ] && [ "${{DISABLE_KUBEFLOW_INTEGRATION-}}" != TRUE ]; then
+    export PYTHONPATH="${{TRAINCTL_PROGRESS%/*}}/python${{PYTHONPATH:+:$PYTHONPATH}}"
+fi
+set -e
+cd -- {work}
+"""
 _COMMAND = """\
 printf %s {number} 1<>{step}
 eval {command}

@@ -18,8 +18,10 @@ from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.base.network.addresses import listen
 from trainctl.base.protocol.runs import ReportedStep, TrainingProgress
 from trainctl.base.system.syscalls import fork_child
+from trainctl.node.metrics import trainer_hook
 from trainctl.node.runs.points import (
     HEAD_BYTES,
+    PLACES,
     TAIL_BYTES,
     ProgressTimes,
     begin_attempt,
@@ -96,6 +98,8 @@ class ProgressEndpoint:
         self.times = ProgressTimes(run)
         self._listener: Optional[socket.socket] = None
         self._token = os.urandom(16).hex()
+        self._sent: Dict[str, Any] = {}
+        self._written = 0
 
     def serve(self) -> None:
         """Start the child; like all other processes below the supervisor it ends with the attempt."""
@@ -109,7 +113,9 @@ class ProgressEndpoint:
         """Discard the progress of an earlier attempt and listen; return the job's variables."""
         directory = make_directory(self._run.progress)
         begin_attempt(self._run, self.times)
-        for name, content in (("token", self._token.encode()), ("ca.crt", _CERTIFICATE)):
+        make_directory((directory / trainer_hook.FILE).parent)
+        files = {"token": self._token.encode(), "ca.crt": _CERTIFICATE}
+        for name, content in {**files, trainer_hook.FILE: trainer_hook.SOURCE}.items():
             write_atomic(directory / name, content, durable=False)
         variables = {"TRAINCTL_PROGRESS": str(self._run.progress_lines)}
         try:
@@ -160,7 +166,11 @@ class ProgressEndpoint:
         return 0
 
     def _append(self, status: Mapping[str, Any]) -> None:
-        """Append a ``trainerStatus``, whose metrics are texts; ValueError if it isn't one."""
+        """Append a ``trainerStatus``, whose metrics are texts; ValueError if it isn't one.
+
+        transformers sends the last value of each with every report: only new ones are points, and none if the job itself
+        appends lines.
+        """
         row: Dict[str, Any] = {"time": self.times.now}
         for metric in list(status.get("metrics") or ())[:256]:
             name = str(metric["name"])[:64]
@@ -175,9 +185,14 @@ class ProgressEndpoint:
         # transformers divides the time of a resumed process by all steps: estimate it from the steps
         if left is not None and not (total and "step" in row):
             row["remaining_seconds"] = float(left)
+        sent, self._sent = self._sent, {**self._sent, **row}
         flags = os.O_WRONLY | os.O_APPEND
         with os.fdopen(os.open(self._run.progress_lines, flags), "w") as stream:
-            stream.write(json.dumps(row) + "\n")
+            is_only_source = stream.seek(0, os.SEEK_END) == self._written
+            for name in row.keys() - PLACES - {"time"}:
+                if not is_only_source or row[name] == sent.get(name):
+                    del row[name]
+            self._written += stream.write(json.dumps(row) + "\n")
 
 
 _NAMES = {

@@ -13,7 +13,7 @@ import signal
 import stat
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from trainctl.base.filesystem.files import read_json, write_atomic, write_json
 from trainctl.base.protocol.runs import MetricsRequest, MetricsResponse, RunSpec
@@ -22,6 +22,7 @@ from trainctl.base.system.syscalls import fork_child
 from trainctl.errors import TrainctlError, UnknownOnNode
 from trainctl.node.containers.cleanup import container_processes
 from trainctl.node.metrics.progress import read_progress
+from trainctl.node.runs.event_files import MARK
 from trainctl.node.runs.points import ProgressTimes, update_results
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system import gpus
@@ -40,6 +41,8 @@ _COST_RATIO = 200
 _DISK_SECONDS = 10.0
 _DAY = 86400.0
 _GPU_SECONDS = 5.0  # nvidia-smi takes up to 3 s without the driver's persistence mode
+_EVENT_FILES = 100
+"""How many of TensorBoard's files are read."""
 _GPU_PAUSE = 600.0  # after a timeout; a hanging driver leaves a process behind each time
 _MAX_SECONDS = 30.0
 _LAST_SECONDS = 2.0
@@ -158,7 +161,7 @@ class Sampler:
             sample["host"]["cpu_usage"] = _rate(sample["host"], before["host"], seconds)
         sample["progress"] = read_progress(self._run, started_at)
         if not last:  # the supervisor reads the rest
-            update_results(self._run, self._times)
+            update_results(self._run, self._times, event_files(self._run))
         code = 0
         try:
             with_gpus = self._started >= self._gpus_due and not last
@@ -197,17 +200,25 @@ class Sampler:
         self, directories: Mapping[str, List[Path]], *, last: bool
     ) -> Mapping[str, Optional[int]]:
         path = self._run.directory / DISK_USAGE
-        stored = read_json(path) or {"due": 0.0, "usage": {}}
+        stored = read_json(path) or {"due": 0.0, "usage": {}, "event_files": []}
         is_fresh = time.time() < stored["due"] < time.time() + _DAY
         usage: Mapping[str, Optional[int]] = stored["usage"]
         if is_fresh and not last:
             return usage
         timeout = _DISK_SECONDS if not last else _LAST_SECONDS / 2
         deadline, cpu = time.monotonic() + timeout, time.process_time()
-        usage = {name: disk_usage(paths, deadline) for name, paths in directories.items()}
+        found = [*stored["event_files"]]
+        usage = {name: disk_usage(paths, deadline, found) for name, paths in directories.items()}
         cost = (time.process_time() - cpu) * _COST_RATIO / (os.cpu_count() or 1)
-        write_json(path, {"due": time.time() + max(_DISK_INTERVAL, cost), "usage": usage})
+        due = time.time() + max(_DISK_INTERVAL, cost)
+        event_files = [*dict.fromkeys(found)][:_EVENT_FILES]
+        write_json(path, {"due": due, "usage": usage, "event_files": event_files})
         return usage
+
+
+def event_files(run: NodeRun) -> Sequence[str]:
+    """Return the paths of TensorBoard's files that were found with the disk usage."""
+    return [*(read_json(run.directory / DISK_USAGE) or {}).get("event_files", ())]
 
 
 def job_directory(spec: RunSpec, variable: str) -> List[Path]:
@@ -274,8 +285,13 @@ def job_pids(supervisor: int, below: Iterable[int]) -> List[int]:
     return [pid for pid in below if parent_of(pid) != supervisor]
 
 
-def disk_usage(paths: Iterable[Path], deadline: float) -> Optional[int]:
-    """Bytes on disk below directories, each inode once; None after ``deadline``."""
+def disk_usage(
+    paths: Iterable[Path], deadline: float, event_files: Optional[List[str]] = None
+) -> Optional[int]:
+    """Bytes on disk below directories, each inode once; None after ``deadline``.
+
+    Adds the paths of TensorBoard's files to ``event_files``.
+    """
     total = 0
     inodes = set()
     for top in paths:
@@ -283,6 +299,8 @@ def disk_usage(paths: Iterable[Path], deadline: float) -> Optional[int]:
             if time.monotonic() > deadline:
                 return None
             for name in names:
+                if event_files is not None and MARK in name:
+                    event_files.append(f"{directory}/{name}")
                 try:
                     status = os.lstat(os.path.join(directory, name))  # noqa: PTH118 - there may be millions
                 except OSError:

@@ -35,6 +35,7 @@ from trainctl.base.points import (
 )
 from trainctl.base.protocol.runs import KeyResult, PointsRequest, PointsResponse
 from trainctl.base.system.syscalls import punch_hole
+from trainctl.node.runs.event_files import read_scalars
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system.layout import Layout
 
@@ -52,6 +53,9 @@ _BEFORE_BYTES = 64
 _SECONDS = 5.0
 _LAST_SECONDS = 60.0
 _ATTEMPTS = 5
+_EMPTY: Mapping[str, Any] = {"offset": 0, "step": None, "before": "", "event_keys": ()}
+_EVENT_FOLDERS = frozenset({"train", "training", "val", "valid", "validation", "eval", "test"})
+"""Names of directories of event files that tell equal tags apart, as those of Keras."""
 
 
 class ProgressTimes:
@@ -91,11 +95,13 @@ class PointLog:
 
     def __init__(self, run: NodeRun) -> None:
         self._run = run
-        document = read_json(run.results) or {"offset": 0, "step": None, "before": "", "keys": {}}
+        document = read_json(run.results) or {**_EMPTY, "keys": {}, "event_files": {}}
         self._offset: int = document["offset"]
         self._step: Optional[float] = document["step"]
         self._before: str = document["before"]  # bytes before the offset
         self._rows: Dict[str, Dict[str, Any]] = document["keys"]
+        self._event_files: Dict[str, int] = document["event_files"]  # offsets by path
+        self._event_keys = {*document["event_keys"]}
         self.points: RunPoints = {key: KeyPoints(row) for key, row in self._rows.items()}
         """Points by key; without ``load`` only new ones are kept."""
 
@@ -150,13 +156,34 @@ class PointLog:
             seen = given
         self._step = step = numbers.get("step", self._step)
         for name, value in numbers.items():
-            points = self.points.get(name)
-            if points is None:
-                name = name[:_MAX_NAME]
-                if name in PLACES or (name not in self.points and len(self.points) >= MAX_KEYS):
-                    continue
-                points = self.points.setdefault(name, KeyPoints())
-            points.add(value, step, seen)
+            if points := self.points.get(name) or self._new_points(name):
+                points.add(value, step, seen)
+
+    def _new_points(self, name: str) -> Optional[KeyPoints]:
+        name = name[:_MAX_NAME]
+        if name in PLACES or (name not in self.points and len(self.points) >= MAX_KEYS):
+            return None
+        return self.points.setdefault(name, KeyPoints())
+
+    def read_event_files(self, paths: Iterable[str], deadline: float) -> None:
+        """Add new scalars of TensorBoard's files, but not of keys that lines have."""
+        for path in paths:
+            end, folder = -1, Path(path).parent.name
+            prefix = f"{folder}/" if folder in _EVENT_FOLDERS else ""
+            while end != self._event_files.setdefault(path, 0) and time.monotonic() < deadline:
+                end = self._event_files[path]
+                with contextlib.suppress(OSError, ValueError):
+                    scalars, self._event_files[path] = read_scalars(path, end)
+                    for tag, value, step, at in scalars:
+                        self._add_scalar(prefix + tag, value, step, at)
+
+    def _add_scalar(self, name: str, value: float, step: int, at: float) -> None:
+        name = name[:_MAX_NAME]
+        is_own = name not in self.points or name in self._event_keys
+        points = self._new_points(name) if is_own and abs(value) <= sys.float_info.max else None
+        if points:
+            self._event_keys.add(name)
+            points.add(value, step, at)
 
     def begin_attempt(self) -> None:
         """Read the lines of the next attempt from the first."""
@@ -182,10 +209,22 @@ class PointLog:
                     stream.seek(size)  # a killed process may have added more
                     stream.write(new.tobytes())
             row.update(points.row, stored=size // POINT_BYTES + len(new) * 8 // POINT_BYTES)
-        place = {"offset": self._offset, "step": self._step, "before": self._before}
-        write_json(self._run.results, {**place, "keys": self._rows}, durable=False)
+        document = {
+            "offset": self._offset,
+            "step": self._step,
+            "before": self._before,
+            "keys": self._rows,
+            "event_files": self._event_files,
+            "event_keys": sorted(self._event_keys),
+        }
+        write_json(self._run.results, document, durable=False)
         for path in obsolete:
             path.unlink()
+
+    def drop_new(self) -> None:
+        """Free the memory of points that were stored, or can't be."""
+        for points in self.points.values():
+            points.kept = array("d")
 
     def free_lines(self) -> None:
         """Free the disk space of lines that were read, but not of the first and last."""
@@ -211,9 +250,13 @@ def stored_results(run: NodeRun) -> Optional[Dict[str, KeyResult]]:
 
 
 def update_results(
-    run: NodeRun, times: Optional[ProgressTimes] = None, *, is_over: bool = False
+    run: NodeRun,
+    times: Optional[ProgressTimes] = None,
+    event_files: Iterable[str] = (),
+    *,
+    is_over: bool = False,
 ) -> Dict[str, KeyResult]:
-    """Add the lines that a job has appended to the points of all attempts, and store them; results by key.
+    """Add what a job has reported to the points of all attempts, and store them; results by key.
 
     If the disk is full, the next call adds them again. At most 100 keys are kept.
     """
@@ -221,6 +264,8 @@ def update_results(
     deadline = time.monotonic() + (_LAST_SECONDS if is_over else _SECONDS)
     while log.read_lines(times, is_over=is_over) and time.monotonic() < deadline:
         is_stored = is_stored and _store(log)
+        log.drop_new()
+    log.read_event_files(event_files, deadline)
     if is_stored and _store(log):
         log.free_lines()
     return log.results

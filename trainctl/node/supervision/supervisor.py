@@ -39,7 +39,7 @@ from trainctl.node.environment.workspace import (
     started_commands,
 )
 from trainctl.node.metrics.progress import ProgressEndpoint
-from trainctl.node.metrics.sampler import Sampler
+from trainctl.node.metrics.sampler import Sampler, event_files
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import (
     ANOTHER_SUPERVISOR,
@@ -353,7 +353,8 @@ class _Supervisor:
             del ending["root_cause"]
         with contextlib.suppress(OSError):
             times = self._progress.times
-            ending["results"] = update_results(self._run, times, is_over=True) or None
+            found = event_files(self._run)
+            ending["results"] = update_results(self._run, times, found, is_over=True) or None
         for _ in range(_WRITE_ATTEMPTS):
             with contextlib.suppress(OSError):
                 remove_tree(self._run.scratch)

@@ -1,0 +1,87 @@
+"""Scalars in event files of TensorBoard."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.node_program.nodes import NodeHarness
+from trainctl.node.runs.event_files import read_scalars
+
+pytestmark = pytest.mark.integration
+
+WRITTEN = """\
+SAAAAAAAAAD+kkidCQe4MZQww9pBGg1icmFpbi5FdmVudDoyUi4KLHRlbnNvcmJvYXJkLnN1bW1hcnkud3JpdGVyLmV2ZW50X2Zp
+bGVfd3JpdGVyIUxiEBoAAAAAAAAAEpvYLQkAAABA/FTZQRABKg0KCwoEbG9zcxUAAAA/jbAuOS0AAAAAAAAAPEGK+wkAAEBA/FTZ
+QRCsAiofCh0KBGxvc3NCCAgBKgQAAIA+SgsKCQoHc2NhbGFyc4yGSJAoAAAAAAAAAP9wFkoJAACAQPxU2UEQ/v//////////ASoS
+ChAKCWV2YWwvbG9zcxUAAMC/mK/F2T0AAAAAAAAAYEnx7AkAAMBA/FTZQRADKjAKLgoRbm90ZS90ZXh0X3N1bW1hcnlCDwgHEgQS
+AggBQgVoZWxsb0oICgYKBHRleHRKblzg
+"""
+"""Of ``torch.utils.tensorboard`` 2.13: a plain scalar, one as a tensor, one with a negative step, and a text."""
+
+SCALARS = [
+    ("loss", 0.5, 1, 1.7e9),
+    ("loss", 0.25, 300, 1.7e9 + 1),
+    ("eval/loss", -1.5, -2, 1.7e9 + 2),
+]
+DATA = base64.b64decode(WRITTEN)
+
+
+def test_scalars_of_a_file_that_grows(tmp_path: Path) -> None:
+    """In whatever pieces it is written, each scalar is read once."""
+    path = tmp_path / "events.out.tfevents.1"
+    for end in range(len(DATA) + 1):
+        path.write_bytes(DATA[:end])
+        first, offset = read_scalars(str(path), 0)
+        path.write_bytes(DATA)
+        rest, last = read_scalars(str(path), offset)
+        assert (first + rest, last) == (SCALARS, len(DATA))
+
+
+@given(st.integers(0, len(DATA) - 1), st.binary(max_size=12))
+def test_corrupt_files(tmp_path_factory: pytest.TempPathFactory, at: int, change: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "events"
+    path.write_bytes(DATA[:at] + change + DATA[at + len(change) :])
+    found, offset = read_scalars(str(path), 0)
+    assert offset <= path.stat().st_size
+    assert len(found) <= len(SCALARS)
+    assert read_scalars(str(path), offset)[1] == offset
+
+
+def test_other_things_than_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    with pytest.raises(ValueError, match="not a file"):
+        read_scalars(str(tmp_path / "fifo"), 0)
+    with pytest.raises(OSError, match="symbolic links"):
+        read_scalars(str(tmp_path / "link"), 0)
+
+
+def test_a_run_that_writes_event_files(node: NodeHarness) -> None:
+    """A directory like that of Keras tells equal tags apart; what the job reports itself is not replaced."""
+    write = (
+        "mkdir -p logs/{0} && base64 -d >logs/{0}/events.out.tfevents.1 <<'END'\n" + WRITTEN + "END"
+    )
+    own = """echo '{"step": 7, "eval/loss": 9}' >>$TRAINCTL_PROGRESS"""
+    node.start(node.spec(own, write.format("today"), write.format("validation")))
+    assert node.ended()["results"] == {
+        "loss": {
+            "last": {"value": 0.25, "step": 300},
+            "min": {"value": 0.25, "step": 300},
+            "max": {"value": 0.5, "step": 1},
+        },
+        "validation/loss": {
+            "last": {"value": 0.25, "step": 300},
+            "min": {"value": 0.25, "step": 300},
+            "max": {"value": 0.5, "step": 1},
+        },
+        "eval/loss": {point: {"value": 9, "step": 7} for point in ("last", "min", "max")},
+        "validation/eval/loss": {
+            point: {"value": -1.5, "step": -2} for point in ("last", "min", "max")
+        },
+    }
