@@ -159,6 +159,8 @@ class LogBatch:
     skipped_bytes: int = 0
     prepared_by: str = ""
     """The other run, in words, that filled the training cache and has the lines; else empty."""
+    run: str = ""
+    """Id of the run, if those of several are read."""
 
 
 @dataclass(frozen=True, slots=True)

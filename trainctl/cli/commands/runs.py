@@ -68,9 +68,10 @@ def status_command(
             from trainctl.views.terminal.progress import show_updates
 
             def view(statuses: Sequence[JobStatus], width: int | None) -> list[str]:
-                if job is not None and len(statuses) == 1:
-                    return status_lines(statuses[0], time.time())
-                return status_table(statuses, width)
+                if job is not None and (run is not None or statuses[0].address == job):
+                    return status_lines(statuses[0], time.time(), named=run is not None)
+                jobs = _with_pending(workspace, statuses, job)
+                return [*_job_lines(jobs, width, job), *refresh_error_lines(statuses)]
 
             forms = partial(map, status_json) if format_ is OutputFormat.JSON else None
             show_updates(session.output, watch_statuses(workspace, job, run), view, forms)
@@ -129,7 +130,12 @@ class _Jobs(NamedTuple):
 
 def _jobs_of(workspace: Workspace, matrix: Address | None = None) -> _Jobs:
     """Return all jobs, or those of one matrix, and all open leases."""
-    statuses = job_statuses(workspace, matrix)
+    return _with_pending(workspace, job_statuses(workspace, matrix), matrix)
+
+
+def _with_pending(
+    workspace: Workspace, statuses: Sequence[JobStatus], matrix: Address | None
+) -> _Jobs:
     pending = pending_jobs(workspace, statuses, matrix)
     leases = [] if matrix else open_leases(workspace.ledger.known())
     return _Jobs(statuses, pending, leases)
@@ -155,18 +161,19 @@ def _print_jobs(
     session: CliSession, jobs: _Jobs, format_: OutputFormat, matrix: Address | None = None
 ) -> None:
     """Print all jobs, or those of one matrix, and the pending jobs."""
-    output, statuses = session.output, jobs.statuses
+    output = session.output
     if format_ is OutputFormat.JSON:
         output.json(jobs.to_json())
         return
-    lines = (
-        sweep_lines(statuses, time.time(), output.width)
-        if matrix
-        else status_table(statuses, output.width)
-    )
+    output.prose(*_job_lines(jobs, output.width, matrix))
+    output.note(*refresh_error_lines(jobs.statuses))
+
+
+def _job_lines(jobs: _Jobs, width: int | None, matrix: Address | None) -> list[str]:
+    statuses = jobs.statuses
+    lines = sweep_lines(statuses, time.time(), width) if matrix else status_table(statuses, width)
     pending = pending_job_lines(jobs.pending, statuses)
-    output.prose(*lines, *pending, *unfinished_lines(jobs.leases))
-    output.note(*refresh_error_lines(statuses))
+    return [*lines, *pending, *unfinished_lines(jobs.leases)]
 
 
 def stop_command(

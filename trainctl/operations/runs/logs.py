@@ -7,11 +7,11 @@ import heapq
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.base.protocol.runs import LogLinesQuery, LogStreamQuery
 from trainctl.errors import NodeError, NodeTimeout, NodeUnreachable, UnknownOnNode, UsageError
 from trainctl.operations.runs.lookup import JobRun, check_rank, run_control
@@ -21,6 +21,9 @@ from trainctl.resources.runs.run_control import RunControl
 
 if TYPE_CHECKING:
     from trainctl.model.reports import LogBatch, UnreachableNode
+
+_MOST_LOGS = 256
+"""How many logs are read at the same time, each by a thread over a connection to its node."""
 
 RETRY_SECONDS = 2.0
 """Delay before a retry of an unreachable node."""
@@ -82,29 +85,24 @@ class LogSelection:
 
 def read_log(
     workspace: Workspace,
-    run: JobRun,
+    runs: Sequence[JobRun],
     selection: LogSelection,
     take: Callable[[LogBatch | UnreachableNode], None],
 ) -> None:
-    """Pass on the lines of a run's log, several ranks merged by time.
+    """Pass on the lines of the logs of runs, several runs and ranks merged by time.
 
     A single rank is read by this thread, which is faster. Passes on unreachable nodes at the end; NodeUnreachable if all
     are. With ``follow``, retries them.
     """
     from trainctl.model.reports import unreachable_nodes
 
-    check_rank(run, selection.rank)
     cancelled = threading.Event()
 
     def cancel() -> None:
         cancelled.set()
         workspace.agents.close()
 
-    readers = [
-        _RankLogReader(workspace, run, record.rank, selection, cancelled)
-        for record in run.record.ranks
-        if selection.rank in (None, record.rank)
-    ]
+    readers = _readers(workspace, runs, selection, cancelled)
     if len(readers) == 1:
         readers[0].read(take, follow=selection.follow)
         return
@@ -117,13 +115,36 @@ def read_log(
         for batch in iterate_callbacks(*produce, cancel=cancel):
             take(batch)
         return
-    unreachable = {
-        reader.rank: reader.unreachable for reader in readers if reader.unreachable is not None
-    }
-    if unreachable and len(unreachable) == len(readers):
-        raise next(iter(unreachable.values()))
-    for node in unreachable_nodes(run.record, unreachable):
-        take(node)
+    errors = [(reader, reader.unreachable) for reader in readers if reader.unreachable is not None]
+    if errors and len(errors) == len(readers):
+        raise errors[0][1]
+    for run in runs:
+        unreachable = {reader.rank: error for reader, error in errors if reader.run is run}
+        for node in unreachable_nodes(run.record, unreachable):
+            take(node)
+
+
+def _readers(
+    workspace: Workspace,
+    runs: Sequence[JobRun],
+    selection: LogSelection,
+    cancelled: threading.Event,
+) -> list[_RankLogReader]:
+    """Return a reader for each log; UsageError if there are too many."""
+    for run in runs:
+        check_rank(run, selection.rank)
+    readers = [
+        _RankLogReader(workspace, run, record.rank, selection, cancelled, named=len(runs) > 1)
+        for run in runs
+        for record in run.record.ranks
+        if selection.rank in (None, record.rank)
+    ]
+    if len(readers) > _MOST_LOGS:
+        raise UsageError(
+            f"the runs have {len(readers)} logs; at most {_MOST_LOGS} are read at the same time",
+            "Name a single job, or use --rank 0.",
+        )
+    return readers
 
 
 class _RankLogReader:
@@ -136,11 +157,14 @@ class _RankLogReader:
         rank: int,
         selection: LogSelection,
         cancelled: threading.Event,
+        *,
+        named: bool,
     ) -> None:
         self._workspace = workspace
         self._cancelled = cancelled
-        self._run = run
+        self.run = run
         self.rank = rank
+        self._name = run.record.id if named else ""
         self.unreachable: NodeUnreachable | None = None
         self._request = selection.request
         self._frames = LogFrameParser(rank)
@@ -174,11 +198,11 @@ class _RankLogReader:
         runs: RunControl = run_control(self._workspace)
         offset = self._frames.offset
         request = LogStreamQuery(**self._request, follow=follow, open_end=open_end, offset=offset)
-        record = self._run.record
+        record = self.run.record
 
         def parse(data: bytes) -> None:
             for batch in self._frames.take(data):
-                take(batch)
+                take(replace(batch, run=self._name) if self._name else batch)
             if self._frames.offset:
                 self._request["tail"] = None  # a retry continues after these lines
 
@@ -189,7 +213,7 @@ class _RankLogReader:
             raise UnknownOnNode(
                 f"run {record.number} ({record.id}) not found on {node}",
                 "Its log was deleted from the node.",
-                address=str(self._run.job.address),
+                address=str(self.run.job.address),
             ) from error
         except NodeTimeout as error:
             pattern = self._request["grep"]
@@ -198,7 +222,7 @@ class _RankLogReader:
             raise NodeError(
                 f"--grep {pattern!r} timed out on a line of the log: {error.summary}",
                 "Use a simpler expression: for example foo instead of [a-z]*foo.",
-                address=str(self._run.job.address),
+                address=str(self.run.job.address),
                 code="slow-pattern",
             ) from error
 

@@ -134,6 +134,11 @@ class JobRun:
     state: State | None = None
 
     @property
+    def matrix(self) -> tuple[tuple[str, str], ...]:
+        """Names and values of the matrix, as written."""
+        return tuple((item.name, item.value) for item in self.job.job_spec.matrix or ())
+
+    @property
     def project(self) -> str:
         """The job's project."""
         return self.job.job_spec.project

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.parallel import each
+from trainctl.base.points import RunPoints
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError
 from trainctl.inputs.environment import work_directory
 from trainctl.model.address import Address, Kind
@@ -31,6 +32,7 @@ from trainctl.operations.runs.lookup import (
     run_control,
     with_unrecorded_runs,
 )
+from trainctl.operations.runs.points import ReportedPoints, read_points
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.runs.run_control import runs_of
 
@@ -112,7 +114,6 @@ def _status_of_run(workspace: Workspace, run: JobRun, problem: TrainctlError | N
             checkpoints, unreachable = known_checkpoints(workspace, run)
     except (NodeError, StorageError) as error:
         problem = problem or error
-    matrix = tuple((item.name, item.value) for item in run.job.job_spec.matrix or ())
     reasons = [problem.summary] if problem else [node.why for node in unreachable]
     completed = None  # the newest completed run before this one
     for record in runs_of(run.job) if run.record.status.live else ():
@@ -129,7 +130,7 @@ def _status_of_run(workspace: Workspace, run: JobRun, problem: TrainctlError | N
         run.record,
         tuple(checkpoints),
         "; ".join(reasons),
-        matrix,
+        run.matrix,
         _deadline(run.record),
         forecast=completed.phases if completed else {},
         like=completed.number if completed else None,
@@ -193,6 +194,24 @@ def samples_of(
     samples = [sample for reply in replies.values() if isinstance(reply, list) for sample in reply]
     samples.sort(key=lambda sample: (sample.time, sample.rank))
     return RunSamples(run, samples, unreachable_nodes(run.record, errors))
+
+
+def watch_points(
+    workspace: Workspace, runs: Sequence[JobRun], keys: Sequence[str] | None, *, follow: bool
+) -> Iterator[list[tuple[JobRun, RunPoints]]]:
+    """Yield the runs with their points, of some keys or all; with ``follow`` until all have ended."""
+    known: dict[str, ReportedPoints] = {}
+    while True:
+        refreshed = refresh_runs(workspace, runs)
+        current = [run for run, _ in refreshed]
+        known = read_points(workspace, current, keys, known)
+        for problem in dict.fromkeys(known[run.record.key].problem for run in current):
+            if problem:
+                workspace.notify(problem)
+        yield [(run, known[run.record.key].points) for run in current]
+        if not (follow and any(run.record.status.live for run in current)):
+            return
+        time.sleep(POLL_SECONDS)
 
 
 def watch_samples(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainctl.base.units import format_bytes
@@ -19,27 +19,31 @@ _MAX_LINE = 2**20
 
 
 class TextLogPrinter:
-    """Prints lines unchanged, with ``[rank N]`` before each if ``several``."""
+    """Prints lines unchanged, with ``[rank N]`` before each if ``several``, and the run's label if there are labels."""
 
-    def __init__(self, output: TerminalOutput, *, several: bool) -> None:
+    def __init__(
+        self, output: TerminalOutput, *, several: bool, labels: Mapping[str, str] | None = None
+    ) -> None:
         self._output = output
         self._several = several
-        self._open: int | None = None
+        self._labels = labels or {}
+        self._open: tuple[str, int] | None = None
         self._begun = False
         self._held = ""
 
     def show(self, batch: LogBatch) -> None:
         """Print lines."""
-        if batch.skipped_bytes or batch.rank != self._open:
+        if batch.skipped_bytes or (batch.run, batch.rank) != self._open:
             self.close()
         if batch.skipped_bytes:
             rank = f" of rank {batch.rank}" if self._several else ""
+            rank += f" of {escape(self._labels[batch.run])}" if batch.run else ""
             self._output.note(warning_text(_gap_text(batch, rank), code="log-truncated"))
         if batch.prepared_by:
             self._output.note(_prepared_elsewhere_text(batch))
         if batch.text is None:
             return
-        self._open = batch.rank
+        self._open = (batch.run, batch.rank)
         lines, end, part = self._held + batch.text, "\n", ""
         self._held = ""
         if batch.open:
@@ -61,7 +65,9 @@ class TextLogPrinter:
 
     @property
     def _mark(self) -> str:
-        return f"[rank {self._open}] " if self._several else ""
+        run, rank = self._open or ("", 0)
+        label = f"[{escape(self._labels[run])}] " if run else ""
+        return f"{label}[rank {rank}] " if self._several else label
 
     @property
     def _first(self) -> str:

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from trainctl.base.lazy_dataclass import asdict, replace
+from trainctl.base.points import RunPoints
 from trainctl.base.units import format_bytes, format_duration
+from trainctl.errors import UsageError
 from trainctl.model.address import Address
+from trainctl.model.diagnostics import nearest
 from trainctl.model.reports import (
     VOLUMES,
     GpuMetrics,
@@ -19,7 +22,15 @@ from trainctl.model.reports import (
 )
 from trainctl.model.run import RunRecord
 from trainctl.views.runs.status import progress_text
-from trainctl.views.terminal.text import Style, escape, format_timestamp, table, unreachable_json
+from trainctl.views.terminal.text import (
+    Style,
+    display_width,
+    escape,
+    format_timestamp,
+    shorten,
+    table,
+    unreachable_json,
+)
 
 N = TypeVar("N", int, float)
 _WARN, _ALARM = 0.7, 0.9
@@ -247,14 +258,43 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 _LABELS = 13
 
 
-def plot_lines(samples: Sequence[RankSample], width: int | None) -> list[str]:
-    """Return one line for each quantity of each rank, with its first, lowest, highest and last value."""
-    columns = max(10, min(width or 80, 120) - _LABELS - 34)
+def point_lines(
+    runs: Mapping[str, RunPoints], width: int | None, keys: Iterable[str], known: Iterable[str]
+) -> list[str]:
+    """Return a plot of each key of each run by its label, one line each; UsageError if none of the known keys is one."""
+    found = sorted({*known})
+    for key in keys:
+        if key not in found:
+            near = nearest(key, found)
+            hint = (
+                f"Did you mean {near}?" if near else f"Reported: {', '.join(found) or 'nothing'}."
+            )
+            raise UsageError(f"no run has reported {key!r}", hint, code="unknown-result")
+    labels = max(map(display_width, runs), default=0)
+    columns = max(10, min(width or 80, 120) - labels - 36)
     lines: list[str] = []
+    for key in [*keys] or found:
+        lines.append(escape(key))
+        for label, points in runs.items():
+            if key in points:
+                drawn = _plot(points[key].columns()[0], columns)
+                lines.append(
+                    f"  {escape(label)}{' ' * (labels - display_width(label))} {drawn}".rstrip()
+                )
+    return lines
+
+
+def plot_lines(samples: Sequence[RankSample], points: RunPoints, width: int | None) -> list[str]:
+    """Return one line for each key that was reported and each quantity of each rank, with its range and last value."""
+    columns = max(10, min(width or 80, 120) - _LABELS - 34)
+    lines = [
+        f"  {escape(shorten(key, _LABELS)):<{_LABELS}} {_plot(of_key.columns()[0], columns)}"
+        for key, of_key in points.items()
+    ]
+    lines = ["reported", *lines] if lines else []
     for rank in sorted({sample.rank for sample in samples}):
         own = [sample for sample in samples if sample.rank == rank]
         series: dict[str, list[Any]] = {
-            "loss": [(sample.progress or {}).get("loss") for sample in own],
             "step": [(sample.progress or {}).get("step") for sample in own],
             "CPU cores": [sample.cpu_usage for sample in own],
             "memory GB": [sample.cpu_memory_usage_bytes / 1e9 for sample in own],

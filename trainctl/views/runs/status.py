@@ -73,6 +73,7 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         **details,
         "retries": details["retries"] or 0,
         "rerun_of": run.rerun_of,
+        "commit": run.commit,
         "checkpoints": [checkpoint_json(checkpoint) for checkpoint in status.checkpoints],
         "apply": status.apply
         and {**asdict(status.apply), "since": format_timestamp(status.apply.since)},
@@ -123,6 +124,7 @@ def _remarks(status: JobStatus) -> Iterator[tuple[str, str]]:
         ("reused from", " in ".join((run.reused_from or {}).values())),
         (run.status.words, run.now.get("waiting")),
         ("image", run.image_digest),
+        ("commit", run.commit),
         ("progress", progress_text(progress) if progress else None),
         *(
             ("started with", ", ".join([f"{row['run']}: {row['name']}", *row.get("pointers", ())]))
@@ -397,6 +399,25 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
     if len(reasons) > _REASONS:
         lines.append(f"  … and {len(reasons) - _REASONS} more reasons: trainctl status JOB")
     return [*head, *lines]
+
+
+_LABEL = 24
+
+
+def run_labels(matrices: Mapping[str, Iterable[tuple[str, str]]]) -> dict[str, str]:
+    """Return short names of runs by their ids: the values of the matrix in which they differ, or the id."""
+    values = {run: dict(matrix) for run, matrix in matrices.items()}
+    names = dict.fromkeys(name for matrix in values.values() for name in matrix)
+    varying = [name for name in names if len({m.get(name) for m in values.values()}) > 1]
+    labels = {
+        run: " ".join(f"{name}={matrix[name]}" for name in varying if name in matrix)
+        for run, matrix in values.items()
+    }
+    counts = Counter(labels.values())
+    return {
+        run: label if 0 < display_width(label) <= _LABEL and counts[label] == 1 else run
+        for run, label in labels.items()
+    }
 
 
 def newest_checkpoint(status: JobStatus) -> Checkpoint | None:

@@ -14,7 +14,7 @@ from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.events import Event, EventType
 from trainctl.views.terminal.output import TerminalOutput
-from trainctl.views.terminal.text import display_width, shorten
+from trainctl.views.terminal.text import display_width, shorten, wrap
 
 T = TypeVar("T")
 _WINDOW = 5.0
@@ -124,7 +124,8 @@ def show_updates(
             if forms is not None:
                 output.json_lines(forms(update))
             elif output.can_redraw:
-                live.show(lines(update, output.error_width))
+                width = output.error_width or 80
+                live.show([part for line in lines(update, width) for part in wrap(line, width)])
             else:
                 output.prose(*lines(update, output.width), "")
                 output.flush()
