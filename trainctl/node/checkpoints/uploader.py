@@ -309,8 +309,8 @@ class Uploader:
         number_series([*self._complete.values(), manifest])
         manifest["pointers"] = [pointer._asdict() for pointer in pointers_of(checkpoint, manifest)]
         self._target.put(manifest)
-        self._put_points()
         self._complete[checkpoint.key] = manifest
+        self._put_points()
         if before and not self._in_place:
             self._delete_unreferenced(_object_keys(before))
 

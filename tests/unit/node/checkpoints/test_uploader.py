@@ -16,6 +16,7 @@ from tests.support.cases import cases
 from tests.support.node_program.saved_runs import PREFIX, ManualClock, SavedRun, restored
 from trainctl.base.checkpoints.manifests import RunCheckpoints
 from trainctl.base.checkpoints.stores import DirectoryCheckpointStore
+from trainctl.base.points import RunPoints, update_points
 from trainctl.errors import TrainctlError
 from trainctl.node.checkpoints import monitor
 from trainctl.node.checkpoints.methods import checkpoint_listing
@@ -101,6 +102,28 @@ def test_finished_files_and_complete_checkpoints_are_stored(
         assert "loaded" not in step or loaded(run) == [(PREFIX, step["loaded"])]
         for name in step.get("loaded by name", ()):
             assert loaded(run, name) == [(PREFIX, name)]
+
+
+def test_points_are_stored_with_each_checkpoint_and_at_the_end(
+    run: SavedRun, store: DirectoryCheckpointStore, clock: ManualClock
+) -> None:
+    def stored() -> list[float]:
+        found: RunPoints = {}
+        update_points(found, json.loads(store.get(f"{PREFIX}/points-0.json") or b""))
+        return [*found["loss"].columns()[0]]
+
+    run.run.progress.mkdir()
+    run.run.progress_lines.write_text('{"loss": 3}\n')
+    uploader = run.uploader()
+    run.save("checkpoint-1", {"a": b"1"})
+    uploader.run_round()
+    assert store.get(f"{PREFIX}/points-0.json") is None
+    clock.now += 100
+    uploader.run_round()
+    assert stored() == [3]
+    run.run.progress_lines.write_text('{"loss": 3}\n{"loss": 2}\n')
+    run.finish()
+    assert stored() == [3, 2]
 
 
 def test_an_unfinished_checkpoint_is_loaded_by_force_only(run: SavedRun) -> None:
