@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -88,43 +89,8 @@ def _kept_key(run: RunRecord) -> str:
     return f"{POINTS}/{run.key}.json"
 
 
-@dataclass(slots=True)
-class _NodeCall:
-    """A request to a node for the points of runs."""
-
-    agent: NodeAgent
-    root: str
-    runs: dict[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
-    ranks: list[tuple[int, ReportedPoints]] = field(default_factory=list)
-
-    def send(
-        self, keys: Collection[str] | None
-    ) -> list[tuple[int, ReportedPoints, Mapping[str, Any] | NodeError]]:
-        """Return the reply for each rank."""
-        names = None if keys is None else [*keys]
-        request = protocol.PointsRequest(root=self.root, runs=self.runs, keys=names)
-        try:
-            replies = self.agent.call(protocol.POINTS, request, timeout=QUERY_SECONDS)["runs"]
-        except NodeError as error:
-            return [(rank, reported, error) for rank, reported in self.ranks]
-        return [
-            (rank, reported, replies[run])
-            for run, (rank, reported) in zip(self.runs, self.ranks, strict=True)
-        ]
-
-
-def _take(rank: int, reported: ReportedPoints, reply: Mapping[str, Any] | NodeError) -> None:
-    """Add the points of a rank, unless a rank before it has some."""
-    if reported.rank not in (None, rank):
-        return
-    if isinstance(reply, NodeError):
-        reported.problem = reply.summary
-    elif reply["keys"]:
-        reported.rank, reported.problem = rank, ""
-        try:
-            update_points(reported.points, reply)
-        except ValueError as error:
-            reported.problem = str(error)
+_RankCall = tuple[NodeAgent, str, dict[str, int]]
+"""An agent, the root directory of its node program, and ranks by key of their runs."""
 
 
 class _PointReader:
@@ -149,24 +115,50 @@ class _PointReader:
     def read_nodes(self, runs: Sequence[JobRun], keys: Collection[str] | None) -> None:
         """Read those that nodes have; each node is called once."""
         control = run_control(self._workspace)
-        calls: dict[tuple[str, str], _NodeCall] = {}
+        calls: dict[tuple[str, str], _RankCall] = {}
         for run in runs:
             reported = self._found[run.record.key]
-            for rank in run.record.ranks:
-                if reported.rank not in (None, rank.rank):
-                    continue
+            for rank in (rank.rank for rank in run.record.ranks):
+                if reported.rank in (None, rank):
+                    try:
+                        agent, node = control.node_of_rank(run.record, rank)
+                    except NodeError as error:
+                        reported.problem = error.summary
+                    else:
+                        call = calls.setdefault((node.id, node.root), (agent, node.root, {}))
+                        call[2][run.record.key] = rank
+
+        def query(call: _RankCall) -> list[tuple[int, str, Mapping[str, Any] | NodeError]]:
+            agent, root, ranks = call
+            known = {
+                run: {key: points.position for key, points in self._found[run].points.items()}
+                for run in ranks
+            }
+            wanted = keys if keys is None else sorted(keys)
+            request = protocol.PointsRequest(root=root, runs=known, keys=wanted)
+            try:
+                replies = agent.call(protocol.POINTS, request, timeout=QUERY_SECONDS)["runs"]
+            except NodeError as error:
+                return [(rank, run, error) for run, rank in ranks.items()]
+            return [(rank, run, replies[run]) for run, rank in ranks.items()]
+
+        replies = chain.from_iterable(each(query, calls.values(), _NODES_AT_ONCE))
+        for rank, run_key, reply in sorted(replies, key=itemgetter(0)):
+            self._take(self._found[run_key], rank, reply)
+
+    def _take(
+        self, reported: ReportedPoints, rank: int, reply: Mapping[str, Any] | NodeError
+    ) -> None:
+        """Add the points of a rank, unless a rank before it has some."""
+        if reported.rank in (None, rank):
+            if isinstance(reply, NodeError):
+                reported.problem = reply.summary
+            elif reply["keys"]:
+                reported.rank, reported.problem = rank, ""
                 try:
-                    agent, node = control.node_of_rank(run.record, rank.rank)
-                    call = calls.setdefault((node.id, node.root), _NodeCall(agent, node.root))
-                    call.ranks.append((rank.rank, reported))
-                    positions = {key: each_.position for key, each_ in reported.points.items()}
-                    call.runs[run.record.key] = positions
-                except NodeError as error:
-                    reported.problem = error.summary
-        replies = each(lambda call: call.send(keys), calls.values(), _NODES_AT_ONCE)
-        received = [reply for replies_ in replies for reply in replies_]
-        for number, reported, reply in sorted(received, key=itemgetter(0)):
-            _take(number, reported, reply)
+                    update_points(reported.points, reply)
+                except ValueError as error:
+                    reported.problem = str(error)
 
     def read_uploaded(self, runs: Sequence[JobRun]) -> None:
         """Read those that were uploaded with checkpoints."""
