@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.cases import cases
 from tests.support.node_program.nodes import NodeHarness, wait_for
+from trainctl.base.points import RunPoints, update_points
 from trainctl.node.metrics.progress import read_progress
 from trainctl.node.runs.points import begin_attempt, update_results
 from trainctl.node.runs.record import NodeRun
@@ -42,8 +43,12 @@ assert post(token, progressPercentage=0, metrics=[{"name": "total_steps", "value
 metrics = {"loss": "0.25", "note": "text", "current_step": "50", "total_steps": "200", "lr": "nan"}
 metrics = [{"name": name, "value": value} for name, value in metrics.items()]
 assert post(token, progressPercentage=25, estimatedRemainingSeconds=600, metrics=metrics) == 200
-metrics += [{"name": "current_step", "value": "100"}]
+metrics += [{"name": "eval_loss", "value": "0.5"}, {"name": "current_step", "value": "100"}]
 assert post(token, progressPercentage=50, estimatedRemainingSeconds=600, metrics=metrics) == 200
+with open(os.environ["TRAINCTL_PROGRESS"], "a") as lines:
+    print(json.dumps({"step": 110, "loss": 0.125}), file=lines)
+metrics = [{"name": "loss", "value": "0.2"}, {"name": "current_step", "value": "150"}]
+assert post(token, progressPercentage=75, metrics=metrics) == 200
 PYTHON
 """
 """Posts as KEP-2779 describes."""
@@ -54,11 +59,18 @@ def progress(node: NodeHarness) -> Any:
 
 
 def test_a_job_posts_by_the_protocol_of_kubeflow(node: NodeHarness) -> None:
+    """A value that is sent again is no other point; values of a job that also appends lines are those of its lines."""
     node.start(node.spec(POST, "sleep 60"))
-    result = wait_for(lambda: (progress(node) or {}).get("step") == 100 and progress(node))
+    result = wait_for(lambda: (progress(node) or {}).get("step") == 150 and progress(node))
 
-    assert (result["step"], result["total"], result["loss"]) == (100, 200, 0.25)
+    assert (result["step"], result["total"], result["loss"]) == (150, 200, 0.125)
     assert 0 <= result["remaining_seconds"] < 500  # by steps, not the 600 s of the report
+    found: RunPoints = {}
+    update_points(
+        found, node.call("points", {"runs": {"run-1": {}}, "keys": None})["runs"]["run-1"]
+    )
+    columns = {key: [*map(list, points.columns()[:2])] for key, points in found.items()}
+    assert columns == {"loss": [[0.25, 0.125], [50, 110]], "eval_loss": [[0.5], [100]]}
 
 
 @pytest.mark.parametrize("case", cases("node/time_left"))
