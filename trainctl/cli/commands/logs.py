@@ -221,8 +221,9 @@ def _plot_points(
         reported = [run.record.reported.get("results") or () for run, _ in found]
         known = {key for names in (*reported, *by_label.values()) for key in names}
         is_live = any(run.record.status.live for run, _ in found)
-        # a live run may report the key later
-        wanted = [key for key in keys or () if key in known or not is_live]
+        wanted = keys or sorted(known)
+        if is_live:  # it may report the others later
+            wanted = [key for key in wanted if key in known]
         return point_lines(by_label, width, wanted, known) or ["Nothing reported yet."]
 
     show_updates(session.output, watch_points(workspace, runs, keys, follow=follow), view, None)

@@ -273,7 +273,7 @@ def point_lines(
     labels = max(map(display_width, runs), default=0)
     columns = max(10, min(width or 80, 120) - labels - 36)
     lines: list[str] = []
-    for key in [*keys] or found:
+    for key in keys:
         lines.append(escape(key))
         for label, points in runs.items():
             if key in points:
