@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.node_program.nodes import NodeHarness, wait_for
 from trainctl.base import points as base_points
 from trainctl.base.points import update_points
 from trainctl.node.runs import points as module
@@ -199,3 +202,18 @@ def test_lines_that_were_read_are_freed(run: NodeRun, monkeypatch: pytest.Monkey
     assert run.progress_lines.read_bytes().startswith(b'{"step": 0, "loss": 0}\n')
     assert PointLog(run).results["loss"]["max"]["value"] == 3
     assert points_of(run)["loss"].count == 40_000
+
+
+def test_a_run_whose_supervisor_is_killed(node: NodeHarness) -> None:
+    """All that it reported is there, of the attempts before and of the last one, and after it also what nobody read."""
+    report_one = """echo '{"loss": 1}' >>$TRAINCTL_PROGRESS; cp $TRAINCTL_PROGRESS ../first"""
+    report_more = (
+        """for n in 2 3; do echo "{\\"loss\\": $n}" >>$TRAINCTL_PROGRESS; done; sleep 60"""
+    )
+    commands = [f"if [ ! -e ../first ]; then {report_one}; exit 1; fi", report_more]
+    node.start(node.spec(*commands, retry={"max_attempts": 2, "delay": "0s"}))
+    run = NodeRun(Layout(str(node.root)), "run-1")
+    wait_for(lambda: points_of(run).keys() and points_of(run)["loss"].count == 3)
+    os.kill(node.status()["pid"], signal.SIGKILL)
+    assert node.ended()["status"] == "TRAINING_JOB_LOST"
+    assert losses(run) == [1, 2, 3]
