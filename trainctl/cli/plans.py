@@ -176,7 +176,7 @@ def show_plan(
         rest = rest_command(saved or shown)
         lines = plan_markdown(plan, now=time.time(), concise=concise, rest=rest)
     elif format_ is PlanFormat.HTML:
-        from trainctl.views.plan.pages import plan_html
+        from trainctl.views.plan.html import plan_html
 
         lines = plan_html(plan, now=time.time(), concise=concise)
     else:

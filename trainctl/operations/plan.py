@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -11,6 +12,7 @@ from trainctl.base.lazy_dataclass import replace
 from trainctl.base.parallel import BackgroundCall, each
 from trainctl.errors import NodeError, StalePlan, StateError, TrainctlError
 from trainctl.inputs.code import changed_files
+from trainctl.ledger.leases import entry_author
 from trainctl.ledger.planned_edits import NO_EDITS, StateEdits, plan_edits
 from trainctl.ledger.renaming import renames
 from trainctl.ledger.state import ORIGIN, RecordedResource, State
@@ -129,7 +131,13 @@ def create_plan(
             *nodes.diagnostics,
         ),
     )
-    plan = _make_complete(workspace, inputs, survey)
+    by = entry_author(workspace.settings.environ)
+    plan = replace(
+        _make_complete(workspace, inputs, survey),
+        author=by.actor,
+        commit=by.commit,
+        created_at=time.time(),
+    )
     return _with_contents(workspace, plan, code, offline=survey.offline)
 
 

@@ -466,6 +466,10 @@ class Plan:
     """Digest of its mandatory policies; empty without any."""
     policy_results: tuple[PolicyResult, ...] = ()
     digest: str = ""
+    author: str = ""
+    """Who made it, from the ``commit`` that was checked out, at ``created_at`` (Unix seconds)."""
+    commit: str | None = None
+    created_at: float | None = None
 
     @property
     def usable(self) -> bool:

@@ -7,13 +7,14 @@ from html.parser import HTMLParser
 
 _ELEMENTS = {
     *("html", "head", "meta", "title", "style", "body"),
-    *("h1", "h2", "p", "ul", "li", "code", "pre", "span", "details", "summary", "div"),
+    *("h1", "h2", "p", "ul", "li", "code", "pre", "details", "summary", "div", "b", "em"),
+    *("table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd"),
     *("svg", "path", "rect", "text"),
 }
 _ATTRIBUTES = {
     *("class", "lang", "charset", "name", "content", "http-equiv"),
     *("xmlns", "width", "height", "viewbox", "font-family", "font-size", "fill", "stroke"),
-    *("d", "x", "y", "rx"),
+    *("d", "x", "y", "rx", "open"),
 }
 
 
@@ -31,6 +32,8 @@ class _Reader(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+        if tag in ("td", "th", "dt", "dd", "p", "b"):  # cells and blocks end words
+            self.text += " "
 
     def handle_data(self, data: str) -> None:
         if self.open[-1:] != ["style"]:

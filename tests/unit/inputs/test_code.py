@@ -25,8 +25,9 @@ from trainctl.operations.contents import compare_code
 from trainctl.plan.plan_file import write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import OUTPUT_MARK
+from trainctl.views.plan.html import plan_html
 from trainctl.views.plan.json import plan_json
-from trainctl.views.plan.pages import plan_html, plan_markdown
+from trainctl.views.plan.pages import plan_markdown
 from trainctl.views.plan.text import plan_text
 
 

@@ -13,7 +13,8 @@ from trainctl.model.run import RunRecord
 from trainctl.operations.contents import with_contents
 from trainctl.plan.changes import plan_digest
 from trainctl.plan.values import Change, ImageRow, Plan
-from trainctl.views.plan.pages import plan_html, plan_markdown
+from trainctl.views.plan.html import plan_html
+from trainctl.views.plan.pages import plan_markdown
 from trainctl.views.plan.text import content_lines, plan_text
 
 BASE, TUNED, OTHER = (Address.parse(f"job.{name}") for name in ("base", "tuned", "other"))

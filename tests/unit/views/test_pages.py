@@ -26,7 +26,8 @@ from trainctl.plan.changes import plan_digest
 from trainctl.plan.plan_file import write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Plan, PlanOptions
-from trainctl.views.plan.pages import LIMIT, html_page, preformatted
+from trainctl.views.plan.html import html_page, preformatted
+from trainctl.views.plan.pages import LIMIT
 
 TEXT = (
     "@admin <img src=x> [a](https://evil.example) www.evil.example ```\n</details># h\u202e\x1b[2J`"
@@ -127,7 +128,7 @@ def test_every_value_of_a_hostile_plan_is_text(
 def test_names_that_are_markup_are_text() -> None:
     """Elements and references are shown as they are written, invisible characters as escapes."""
     evil = "<script>alert('&amp;')</script>\x1b[31m\u202e"
-    text = page_text("\n".join(html_page(evil, [preformatted([evil], ["add"])])))
+    text = page_text("\n".join(html_page(evil, [preformatted([evil])])))
     assert text.count("<script>alert('&amp;')</script>\\u001b[31m\\u202e") == 3
 
 

@@ -169,7 +169,8 @@ def _show(session: CliSession, planfile: Path | None, format_: PlanFormat) -> in
         return 0
     from trainctl.ledger.codec import state_to_json
     from trainctl.ledger.leases import open_leases
-    from trainctl.views.plan.pages import HTML_MARK, code_block, html_page, preformatted
+    from trainctl.views.plan.html import html_page, preformatted
+    from trainctl.views.plan.pages import HTML_MARK, code_block
     from trainctl.views.state import state_lines
 
     with open_workspace(session) as workspace:

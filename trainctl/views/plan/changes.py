@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from difflib import ndiff
 from functools import cache, lru_cache
 from types import MappingProxyType
@@ -232,10 +232,14 @@ _INDENT = "      "
 
 @dataclass(frozen=True, slots=True)
 class PageStyle:
-    """Width and style of text."""
+    """Width and style of text; ``table`` and ``attributes`` format those instead, as lines of another form."""
 
     width: int
     style: Style
+    table: Callable[[Mapping[str, Sequence[str]], Container[str]], list[str]] | None = None
+    attributes: (
+        Callable[[Sequence[AttributeRow], Sequence[Path], Mapping[str, Any]], list[str]] | None
+    ) = None
 
 
 def row_lines(
@@ -248,6 +252,8 @@ def row_lines(
 
     ``unknown`` maps names of values known after apply to their current values, or None.
     """
+    if page.attributes is not None:
+        return page.attributes(rows, tuple(forces), unknown)
     names = [row.name for row in rows]
     most = min(_LONGEST_NAME, page.width - _NEXT_TO_NAMES)
     widths = [width for width in map(display_width, names) if width <= most]
@@ -259,17 +265,17 @@ def row_lines(
         if row.symbol == "+" and not forced and not is_multiline(row.after):
             lines.append(f"{added}{pad(name, size)} = {_formatted_value(row.path, row.after)}")
             continue
-        # the attribute, its parent or a part of it forces replacement
-        is_forced = forced and any(
-            row.path[: len(force)] == force or force[: len(row.path)] == row.path
-            for force in forced
-        )
-        mark = page.style("  # forces replacement", "red") if is_forced else ""
+        mark = page.style("  # forces replacement", "red") if is_forced(row, forced) else ""
         lines += _row(row, name, size, page, mark)
     for name, before in unknown.items():
         old = "" if before is None else f"{_formatted_value((name,), before)} -> "
         lines.append(f"{_INDENT}{_symbol('~', page)} {pad(name, size)} = {old}{UNKNOWN}")
     return lines
+
+
+def is_forced(row: AttributeRow, forced: Sequence[Path]) -> bool:
+    """Whether the attribute, its parent or a part of it forces replacement."""
+    return any(row.path[: len(at)] == at or at[: len(row.path)] == row.path for at in forced)
 
 
 def hidden_line(hidden: str, page: PageStyle) -> str:
@@ -294,9 +300,9 @@ def _row(row: AttributeRow, name: str, size: int, page: PageStyle, mark: str) ->
     head = f"{_INDENT}{_symbol(row.symbol, page)} "
     if is_multiline(row.before) or is_multiline(row.after):
         return [f"{head}{name}:{mark}", *_block(row, page)]
-    values = _value_text(row, row.after)
+    values = value_text(row, row.after)
     if row.before is not MISSING:
-        values = f"{_value_text(row, row.before)} -> {values or 'null'}"
+        values = f"{value_text(row, row.before)} -> {values or 'null'}"
     line = f"{pad(name, size)} = {values}"
     if row.symbol != "~" or len(_INDENT) + 2 + display_width(line) <= page.width:
         return [f"{head}{line}{mark}"]
@@ -307,7 +313,8 @@ def _row(row: AttributeRow, name: str, size: int, page: PageStyle, mark: str) ->
     ]
 
 
-def _value_text(row: AttributeRow, value: Any) -> str:
+def value_text(row: AttributeRow, value: Any) -> str:
+    """Format a value of an attribute; empty if it is missing."""
     return "" if value is MISSING else _formatted_value(row.path, value)
 
 

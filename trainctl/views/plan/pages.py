@@ -1,4 +1,4 @@
-"""Format plans as Markdown and HTML; draw their graph as Mermaid, DOT and SVG."""
+"""Format plans as Markdown; draw their graph as Mermaid, DOT and SVG."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from html import escape as escape_html
+from itertools import pairwise
 
 from trainctl.base.lazy_pattern import compile_lazily
-from trainctl.base.units import format_duration
 from trainctl.model.address import Address
-from trainctl.plan.values import OUTPUT_MARK, DeliveryRow, Plan
+from trainctl.plan.values import OUTPUT_MARK, Plan
 from trainctl.views.plan.changes import LEGEND
 from trainctl.views.plan.tables import verdict
 from trainctl.views.plan.text import (
@@ -27,21 +27,22 @@ from trainctl.views.terminal.text import display_width, escape
 
 Graph = Mapping[str, Sequence[str]]
 """Labels of resources, each with the labels of those that it needs."""
+SIGN_CLASS = {"+": "add", "=": "add", "~": "change", "-": "take", "-/+": "take"}
+"""Classes of the symbols of actions, for colours."""
 
-_LETTER, _ROW, _GAP, _BARS = 8, 34, 60, 400
-_MOST_DELIVERIES = 40
+_LETTER, _ROW, _GAP, _MARGIN = 8, 40, 64, 12
 
 
 def resource_graph(
     needs: Mapping[Address, Iterable[Address]], signs: Mapping[Address, str] | None = None
 ) -> Graph:
-    """Return a graph in which jobs of a matrix with the same sign are one: ``+ job.sweep[*]``."""
+    """Return a graph in which the jobs of a matrix are one, with all of their signs: ``+ job.sweep[*]``."""
     graph: dict[str, dict[str, None]] = {}
-    labels = {
-        address: f"{(signs or {}).get(address, '')} "
-        f"{address if address.key is None else f'{address.group}[*]'}".strip()
-        for address in needs
-    }
+    names = {at: str(at) if at.key is None else f"{at.group}[*]" for at in needs}
+    marks: dict[str, dict[str, None]] = {}
+    for address, name in names.items():
+        marks.setdefault(name, {})[(signs or {}).get(address, "")] = None
+    labels = {at: " ".join(filter(None, [*marks[name], name])) for at, name in names.items()}
     for address, others in needs.items():
         edges = graph.setdefault(labels[address], {})
         edges.update({labels[other]: None for other in others if other in labels})
@@ -79,51 +80,57 @@ def _edges(graph: Graph) -> list[tuple[str, str]]:
 
 
 def graph_svg(graph: Graph) -> list[str]:
-    """Return a drawing in columns: each resource is to the right of all that it needs."""
+    """Return a drawing in columns: each resource is to the right of all that it needs, to which arrows point."""
+    columns = _columns(graph)
+    rows: list[list[str]] = [[] for _ in range(max(columns.values(), default=0) + 1)]
+    for label in graph:
+        rows[columns[label]].append(label)
+    routes = []
+    links: dict[str, list[str]] = {}
+    for label, other in _edges(graph):
+        passed = range(columns[label] - 1, columns[other], -1)
+        route = [label, *(f"{other}\0{column}" for column in passed), other]
+        routes.append(route)  # with places in the columns between, which arrows to a box share
+        for near, far in pairwise(route):
+            links.setdefault(near, []).append(far)
+        for name, column in zip(route[1:-1], passed, strict=True):
+            rows[column] += [name] if name not in rows[column] else []
+    places: dict[str, tuple[int, int, int]] = {}
+    x = _MARGIN
+    for members in rows:
+        members.sort(key=lambda name: sum(places[n][1] for n in links.get(name, ()) if n in places))
+        boxes = [display_width(name) for name in members if name in graph]
+        width = _LETTER * max(boxes, default=0) + 20
+        places |= {name: (x, _MARGIN + row * _ROW, width) for row, name in enumerate(members)}
+        x += width + _GAP
+    shapes = [_arrow([places[name] for name in route]) for route in routes]
+    for label in graph:
+        left, top, width = places[label]
+        mark = SIGN_CLASS.get(label.partition(" ")[0], "same")
+        box = f'x="{left}" y="{top}" width="{width}" height="26" rx="4" class="{mark}"'
+        shapes += [f"<rect {box}/>", _text(left + 10, top + 18, label)]
+    return _svg(x - _GAP + _MARGIN, max(map(len, rows)) * _ROW + _MARGIN, shapes)
+
+
+def _columns(graph: Graph) -> dict[str, int]:
     try:
         order = list(TopologicalSorter(graph).static_order())
     except CycleError:  # possible in records only
         order = list(graph)
     columns: dict[str, int] = {}
     for label in order:
-        columns[label] = max((columns.get(other, 0) + 1 for other in graph[label]), default=0)
-    boxes: dict[str, tuple[int, int, int]] = {}
-    x = bottom = 0
-    for column in sorted(set(columns.values())):
-        members = [label for label in graph if columns[label] == column]
-        members.sort(key=lambda label: sum(boxes[to][1] for to in graph[label] if to in boxes))
-        width = _LETTER * max(map(display_width, members)) + 20
-        boxes |= {label: (x, row * _ROW, width) for row, label in enumerate(members)}
-        x, bottom = x + width + _GAP, max(bottom, len(members) * _ROW)
-    shapes = []
-    for label, other in _edges(graph):
-        start, top = boxes[label][0], boxes[label][1] + 13
-        end, y = boxes[other][0] + boxes[other][2], boxes[other][1] + 13
-        curve = f"M{start} {top}C{start - 30} {top} {end + 30} {y} {end} {y}"
-        shapes.append(f'<path d="{curve}m6 -4l-6 4l6 4"/>')
-    for label, (left, top, width) in boxes.items():
-        box = f'x="{left}" y="{top}" width="{width}" height="26" rx="4"'
-        shapes += [f'<rect {box} fill="Canvas"/>', _text(left + 10, top + 18, label)]
-    return _svg(x, bottom, shapes)
+        columns[label] = max((columns.get(other, -1) + 1 for other in graph[label]), default=0)
+    return columns
 
 
-def timeline_svg(rows: Iterable[DeliveryRow]) -> list[str]:
-    """Return bars of the slowest deliveries: mirroring hollow, delivery to the node filled."""
-    timed = [(row.forecast_seconds, row) for row in rows if row.forecast_seconds]
-    timed = sorted(timed, key=lambda item: -item[0])[:_MOST_DELIVERIES]
-    names = [f"{row.job} rank {row.rank}: {row.weights}" for _, row in timed]
-    left = _LETTER * max(map(display_width, names), default=0) + 20
-    shapes = []
-    for y, (seconds, row), name in zip(range(0, 10**6, _ROW), timed, names, strict=False):
-        full = _BARS * seconds / timed[0][0]
-        last = full if row.last_hop_seconds is None else full * row.last_hop_seconds / seconds
-        shapes += [
-            f'<rect x="{left}" y="{y}" width="{full:.1f}" height="26"/>',
-            f'<rect x="{left + full - last:.1f}" y="{y}" width="{last:.1f}" height="26" fill="currentColor"/>',
-            _text(0, y + 18, name),
-            _text(left + full + 8, y + 18, format_duration(seconds)),
-        ]
-    return _svg(left + _BARS + 100, len(timed) * _ROW, shapes) if shapes else []
+def _arrow(places: Sequence[tuple[int, int, int]]) -> str:
+    """Return a curve from the left of the first place to the right of the last, through those between."""
+    path = f"M{places[0][0]} {places[0][1] + 13}"
+    for (left, top, _), (to, row, width) in pairwise(places):
+        end, bend = to + width, _GAP // 2
+        path += f"C{left - bend} {top + 13} {end + bend} {row + 13} {end} {row + 13}"
+        path += f"H{to}" if (to, row, width) != places[-1] else "m7 -4l-7 4l7 4"
+    return f'<path d="{path}"/>'
 
 
 def _text(x: float, y: float, words: str) -> str:
@@ -132,7 +139,7 @@ def _text(x: float, y: float, words: str) -> str:
 
 
 def _svg(width: int, height: int, shapes: Sequence[str]) -> list[str]:
-    size = f'width="{width}" height="{height}" viewBox="-1 -1 {width} {height}"'
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     style = 'font-family="monospace" font-size="13" fill="none" stroke="currentColor"'
     return [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', *shapes, "</svg>"]
 
@@ -249,97 +256,3 @@ def _truncate(lines: Sequence[str], most: int, rest: str, before: str = "") -> l
 
 def _size(lines: Iterable[str]) -> int:
     return sum(len(line) + 1 for line in lines)
-
-
-_STYLE = """\
-:root { color-scheme: light dark; --text: #1f2328; --ground: #fff; --box: #f6f8fa; --line: #d1d9e0; --add: #116329; --take: #a40e26; --change: #7d4e00; }
-@media (prefers-color-scheme: dark) {
-  :root { --text: #e6edf3; --ground: #0d1117; --box: #161b22; --line: #30363d; --add: #56d364; --take: #ff7b72; --change: #e3b341; }
-}
-body { margin: 0 auto; max-width: 72rem; padding: 1.5rem; color: var(--text); background: var(--ground); font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.4rem; }
-h2 { font-size: 1.1rem; margin: 1.5rem 0 .5rem; }
-code, pre { font: 14px/1.45 ui-monospace, monospace; }
-pre { margin: 0; padding: .75rem 1rem; overflow-x: auto; background: var(--box); border: 1px solid var(--line); border-radius: 6px; }
-.picture { overflow-x: auto; }
-details { margin: .5rem 0; }
-summary { cursor: pointer; padding: .25rem 0; }
-.add { color: var(--add); }
-.take { color: var(--take); }
-.change { color: var(--change); }
-"""
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-
-
-def html_text(words: str) -> str:
-    """Escape text for HTML."""
-    return escape_html(escape(words))
-
-
-def html_code(words: str) -> str:
-    """Return inline code."""
-    return f"<code>{html_text(words)}</code>"
-
-
-def preformatted(lines: Iterable[str], classes: Iterable[str] = ()) -> str:
-    """Return lines as ``<pre>``, each with a CSS class or ''."""
-    marks = list(classes)
-    shown = [html_text(line) for line in lines]
-    if marks:
-        shown = [
-            f'<span class="{mark}">{line}</span>' if mark else line
-            for line, mark in zip(shown, marks, strict=True)
-        ]
-    return "<pre>" + "\n".join(shown) + "</pre>"
-
-
-def html_page(title: str, body: Sequence[str]) -> list[str]:
-    """Return a complete HTML page; ``body`` is HTML."""
-    return [
-        "<!doctype html>",
-        HTML_MARK,
-        '<html lang="en">',
-        "<head>",
-        '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        f"<title>{html_text(title)}</title>",
-        f"<style>\n{_STYLE}</style>",
-        "</head>",
-        "<body>",
-        f"<h1>{html_text(title)}</h1>",
-        *body,
-        "</body>",
-        "</html>",
-    ]
-
-
-_MOST_DRAWN = 150
-_CLASSES = {"+": "add", "-": "take", "!": "change", "": ""}
-
-
-def plan_html(plan: Plan, now: float | None = None, *, concise: bool = False) -> list[str]:
-    """Return the HTML page of a plan; ``concise`` omits the changes."""
-    body = [f"<p>{html_text(verdict(plan))}</p>"] if plan.has_changes else []
-    for section in sections(plan, now):
-        body.append(f"<h2>{html_text(section.title.replace('`', ''))}</h2>")
-        if section.lines:
-            body.append(preformatted(section.lines))
-            continue
-        items = [f"<li>{item.format(html_code, html_text)}</li>" for item in section.items]
-        body += ['<ul class="take">' if section.strong else "<ul>", *items, "</ul>"]
-    graph = plan_graph(plan)
-    body += _picture("Time of deliveries (hollow: into the mirror)", timeline_svg(plan.deliveries))
-    if len(graph) <= _MOST_DRAWN:
-        body += _picture("Graph (arrows point to what a resource needs)", graph_svg(graph))
-    if not concise:
-        for change in change_groups(plan, PAGE):
-            classes = [_CLASSES[parse_diff_line(line)[0]] for line in change.lines]
-            shown = preformatted(change.lines, classes)
-            title = html_code(change.title)
-            body.append(f"<details><summary>{title}</summary>{shown}</details>")
-    return html_page(heading(plan, PAGE), [*body, f"<p>Plan digest: {html_code(plan.digest)}</p>"])
-
-
-def _picture(title: str, svg: Sequence[str]) -> list[str]:
-    return [f"<h2>{title}</h2>", '<div class="picture">', *svg, "</div>"] if svg else []

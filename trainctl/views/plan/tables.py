@@ -296,6 +296,8 @@ def _rows(
     right: Container[str],
     drops: Sequence[str],
 ) -> list[str]:
+    if page.table is not None:
+        return page.table(columns, right)
     return table(
         list(columns),
         list(zip(*columns.values(), strict=True)),

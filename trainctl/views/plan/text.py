@@ -69,6 +69,8 @@ class ChangeGroup(NamedTuple):
     title: str
     lines: Sequence[str]
     size: int
+    first: Change
+    note: str
 
 
 def change_groups(
@@ -93,7 +95,7 @@ def change_groups(
     what = "Also, with their own values" if similar else "The same for"
     shown_groups = []
     for (first, lines), *others in groups.values():
-        name = str(first.address)
+        name, note = str(first.address), ""
         if others:
             is_matrix = {change.address.group for change, _ in others} == {first.address.group}
             label = f"{first.address.group}[*]" if is_matrix else f"{first.address.kind}.*"
@@ -101,11 +103,12 @@ def change_groups(
             named = ", ".join(escape(str(change.address)) for change, _ in others[:names])
             more = len(others) - names if names is not None else 0
             left = f" and {more} more: {rest}" if more > 0 else ""
-            lines = [*lines, *wrap(f"        # {what}: {named}{left}", page.width)]
+            note = f"{what}: {named}{left}"
+            lines = [*lines, *wrap(f"        # {note}", page.width)]
         if first.action in (Action.UPDATE, Action.REPLACE) and (changed := _attributes(lines)):
             name += f": {shorten(', '.join(changed), _WIDEST)}"
         title = f"{LEGEND[first.action][0]} {name}"
-        shown_groups.append(ChangeGroup(title, lines, len(others) + 1))
+        shown_groups.append(ChangeGroup(title, lines, len(others) + 1, first, note))
     return shown_groups
 
 
@@ -147,16 +150,18 @@ class PlanSection(NamedTuple):
     strong: bool = False
 
 
-def sections(plan: Plan, now: float | None, most: int | None = None) -> list[PlanSection]:
+def sections(
+    plan: Plan, now: float | None, most: int | None = None, page: PageStyle = PAGE
+) -> list[PlanSection]:
     """Return the nonempty sections: losses, problems, runs, tables; ``most`` as for ``losses``."""
     candidates = (
         *losses(plan, now, most),
         _overrides(plan),
         _items("Moves", [(item, "", how) for item, how in plan.edits.addresses.items()], most),
         PlanSection("Problems", lines=diagnostic_lines(plan.diagnostics)),
-        _drift(plan, PAGE),
+        _drift(plan, page),
         _items("Runs", run_items(plan), most),
-        *_tables(plan, PAGE),
+        *_tables(plan, page),
     )
     return [section for section in candidates if section.items or section.lines]
 
