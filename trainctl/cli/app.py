@@ -56,6 +56,7 @@ COMMAND_SECTIONS: dict[str, tuple[CommandRow | CommandGroup, ...]] = {
         CommandRow("logs", "logs", "Print the logs of a job"),
         CommandRow("metrics", "logs", "Show GPU, CPU, memory and disk usage of a run"),
         CommandRow("results", "runs", "Compare what runs reported, for example losses"),
+        CommandRow("ui", "ui", "Show jobs, runs, nodes and the plan in a browser"),
         CommandRow("run", "apply", "Start a new run of one or more jobs"),
         CommandRow("stop", "runs", "Stop one or more runs"),
         CommandRow("ssh", "sessions", "Open a shell in the environment of a run"),

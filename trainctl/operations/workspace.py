@@ -78,6 +78,8 @@ class WorkspaceSettings:
     """Whether the manifest is read without the network."""
     untrusted: bool = False
     """Whether the author of the manifest is not trusted; see ``untrusted``."""
+    read_only: bool = False
+    """Whether nothing observed is recorded in the state."""
 
 
 class Workspace:

@@ -233,8 +233,8 @@ def _matrix_jobs(jobs: Iterable[Address], address: Address) -> list[Address]:
 def newest_runs(state: State, address: Address | None = None) -> Iterator[JobRun]:
     """Yield the newest run of every job, or of the jobs of one matrix."""
     for job in jobs_of_matrix(state, address) if address else sorted(state.resources):
-        if job.kind is Kind.JOB and (runs := runs_of(state.resources[job])):
-            yield JobRun(state.resources[job], runs[-1])
+        if job.kind is Kind.JOB and (runs := state.resources[job].outputs.get("runs")):
+            yield JobRun(state.resources[job], RunRecord.from_json(runs[-1]))
 
 
 def select_runs(state: State, address: Address, run: str | None = None) -> list[JobRun]:
@@ -281,7 +281,7 @@ def refresh_runs(
     """Query runs, each node once, and record all changes in one entry.
 
     If a node is unreachable, its error is returned with the run, whose other ranks are updated.
-    Unrecorded runs are not recorded.
+    Unrecorded runs are not recorded, nor anything by a read-only workspace.
     """
     live = [run.record for run in runs if run.record.status.live]
     observed = run_control(workspace).statuses(live) if live else {}
@@ -292,7 +292,7 @@ def refresh_runs(
         refreshed.append((JobRun(run.job, record), problem))
         if problem is None and record != run.record and _is_recorded(workspace, run):
             changed[run.job.address] = {"run": record.to_json()}
-    if changed:
+    if changed and not workspace.settings.read_only:
         workspace.ledger.observe_many(changed)
         _keep_points(workspace, [run for run, _ in refreshed if run.job.address in changed])
     return refreshed

@@ -173,7 +173,9 @@ class _PointReader:
         _each(read, runs)
 
     def keep(self, runs: Sequence[JobRun]) -> None:
-        """Store what nodes have of ended runs next to the state."""
+        """Store what nodes have of ended runs next to the state, unless the workspace is read-only."""
+        if self._workspace.settings.read_only:
+            return
         redact = self._workspace.settings.redactor.redact
 
         def put(run: JobRun) -> None:

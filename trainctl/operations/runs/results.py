@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from trainctl.base.points import RunPoints
-from trainctl.ledger.usage import run_usage
+from trainctl.ledger.usage import RunUsage, run_usage
 from trainctl.model.address import Address
 from trainctl.model.reports import JobStatus, RunResult
 from trainctl.model.run import RunStatus
@@ -30,16 +31,25 @@ def results_of(
         else:
             found = all_run_statuses(workspace, address)
         statuses.update({status.run.id: status for status in found})
+    points = _points(workspace, [*statuses.values()], with_points=with_points)
+    return with_costs([*statuses.values()], run_usage(workspace.ledger.entries()), points)
+
+
+def with_costs(
+    statuses: Sequence[JobStatus],
+    usage: Iterable[RunUsage],
+    points: Mapping[str, RunPoints] = MappingProxyType({}),
+) -> list[RunResult]:
+    """Return the results of runs with their duration and cost, and with points by run key."""
     now = time.time()
     costs = {
-        usage.id: usage.hours(0.0, now) * usage.price_per_hour
-        for usage in run_usage(workspace.ledger.entries())
-        if usage.price_per_hour is not None
+        run.id: run.hours(0.0, now) * run.price_per_hour
+        for run in usage
+        if run.price_per_hour is not None
     }
-    points = _points(workspace, [*statuses.values()], with_points=with_points)
     return [
         _result(status, costs.get(status.run.id), now, points.get(status.run.key, {}))
-        for status in statuses.values()
+        for status in statuses
     ]
 
 

@@ -66,6 +66,14 @@ def all_run_statuses(workspace: Workspace, address: Address) -> list[JobStatus]:
     )
 
 
+def brief_statuses(
+    workspace: Workspace, runs: Sequence[JobRun], *, refresh: bool = True
+) -> list[JobStatus]:
+    """Return the statuses of runs without their checkpoints; without ``refresh`` as recorded."""
+    refreshed = refresh_runs(workspace, runs) if refresh else [(run, None) for run in runs]
+    return [_status_of_run(workspace, *pair, brief=True) for pair in refreshed]
+
+
 def watch_statuses(
     workspace: Workspace, address: Address | None, run: str | None
 ) -> Iterator[list[JobStatus]]:
@@ -102,7 +110,9 @@ def _refresh_statuses(workspace: Workspace, runs: Sequence[JobRun]) -> list[JobS
     return each(lambda pair: _status_of_run(workspace, *pair), refreshed, _AT_ONCE)
 
 
-def _status_of_run(workspace: Workspace, run: JobRun, problem: TrainctlError | None) -> JobStatus:
+def _status_of_run(
+    workspace: Workspace, run: JobRun, problem: TrainctlError | None, *, brief: bool = False
+) -> JobStatus:
     checkpoints: Sequence[Checkpoint] = ()
     unreachable: Sequence[UnreachableNode] = ()
     try:
@@ -110,7 +120,7 @@ def _status_of_run(workspace: Workspace, run: JobRun, problem: TrainctlError | N
         is_newest = run.job.outputs["runs"][-1]["id"] == run.record.id
         # an older run may have saved some before its job was changed
         may_have = run.record.started_at is not None and (enabled or not is_newest)
-        if may_have and (problem is None or problem.retryable):
+        if may_have and not brief and (problem is None or problem.retryable):
             checkpoints, unreachable = known_checkpoints(workspace, run)
     except (NodeError, StorageError) as error:
         problem = problem or error
@@ -120,7 +130,7 @@ def _status_of_run(workspace: Workspace, run: JobRun, problem: TrainctlError | N
         if record.number < run.record.number and record.status is RunStatus.COMPLETED:
             completed = record
     directories: dict[int, str] = {}  # of started ranks on known nodes
-    control = run_control(workspace)
+    control = run_control(workspace, workspace.ledger.known())
     for rank in run.record.ranks if run.record.started_at is not None else ():
         with contextlib.suppress(NodeError):
             _, node = control.node_of_rank(run.record, rank.rank)

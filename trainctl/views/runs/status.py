@@ -100,7 +100,7 @@ def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[
     rows += [(word, f"{second(when)} UTC") for word, when in times if format_timestamp(when)]
     rows += [
         *_results(status),
-        *_phases(status, now),
+        *phase_rows(status, now),
         *_transfers(run),
         *_checkpoints(status, named=named),
     ]
@@ -188,7 +188,7 @@ def _checkpoints(status: JobStatus, *, named: bool) -> Iterator[tuple[str, str]]
         yield "", f"… and {more:,} more: trainctl checkpoints list {job}{run}"
 
 
-def _phases(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
+def phase_rows(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
     """Yield the duration of each phase, the forecast, and the deadline."""
     run = status.run
     phases = dict(run.phases)

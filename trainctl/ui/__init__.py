@@ -1,0 +1,1 @@
+"""Pages for a browser. `server` sends them, `pages` renders them, `queries` paces the requests to hosts."""
