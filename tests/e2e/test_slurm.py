@@ -57,6 +57,20 @@ def test_a_job_runs_where_slurm_places_it(project: ProjectHarness, slurm: SlurmC
     assert [*shared.glob("runs/*")] == []
 
 
+def test_points_of_a_rank_outlive_the_shared_directory(
+    project: ProjectHarness, slurm: SlurmCluster
+) -> None:
+    """Only the second rank reports."""
+    report = (
+        """[ $BT_NODE_RANK = 0 ] || echo '{\\"step\\": 7, \\"loss\\": 0.5}' >>$TRAINCTL_PROGRESS"""
+    )
+    shared = write(project, slurm, f'"{report}"', ", node_count: 2")
+    project.run("apply", "--auto-approve", "--wait")
+    shutil.rmtree(shared)
+    (run,) = project.json("results", "train")["runs"]
+    assert (run["points"]["loss"]["values"], run["points"]["loss"]["steps"]) == ([0.5], [7])
+
+
 GANG = """
 import os, pathlib, socket
 rank, address = int(os.environ["BT_NODE_RANK"]), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))

@@ -405,19 +405,19 @@ _LABEL = 24
 
 
 def run_labels(matrices: Mapping[str, Iterable[tuple[str, str]]]) -> dict[str, str]:
-    """Return short names of runs by their ids: the values of the matrix in which they differ, or the id."""
+    """Return short names of runs by their ids: values of the matrix in which they differ, with names if short, or the id."""
     values = {run: dict(matrix) for run, matrix in matrices.items()}
     names = dict.fromkeys(name for matrix in values.values() for name in matrix)
     varying = [name for name in names if len({m.get(name) for m in values.values()}) > 1]
-    labels = {
-        run: " ".join(f"{name}={matrix[name]}" for name in varying if name in matrix)
-        for run, matrix in values.items()
-    }
-    counts = Counter(labels.values())
-    return {
-        run: label if 0 < display_width(label) <= _LABEL and counts[label] == 1 else run
-        for run, label in labels.items()
-    }
+    for form in ("{}={}", "{1}"):
+        labels = {
+            run: " ".join(form.format(name, matrix.get(name, "")) for name in varying)
+            for run, matrix in values.items()
+        }
+        longest = max(map(display_width, labels.values()), default=0)
+        if 0 < longest <= _LABEL and len({*labels.values()}) == len(labels):
+            return labels
+    return {run: run for run in values}
 
 
 def newest_checkpoint(status: JobStatus) -> Checkpoint | None:
