@@ -304,12 +304,11 @@ class NodeModule:
         if kept["made_for"] != now:
             rest = self.plan()
             kept = json.loads(rest.file)
-            more = {each["address"] for each in rest.changes}
-            more -= {each["address"] for each in reviewed.changes}
+            more = [each["address"] for each in rest.changes if each not in reviewed.changes]
             if more:
                 raise StalePlan(
                     f"the state of {reviewed.node} has changed since the plan was made",
-                    f"To finish it, {', '.join(sorted(more))} would change, too. Plan again.",
+                    f"To finish it, {', '.join(more)} would change otherwise. Plan again.",
                 )
         self.apply(cancelled, base64.b64decode(kept["plan"]))
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from threading import Event
+from typing import Any, ClassVar
 
+import pytest
+
+from trainctl.errors import StalePlan
 from trainctl.plugin_api.machines import MachinePlan
 from trainctl.store.objects import MemoryObjects
 from trainctl_terraform.module import NodeModule
@@ -62,3 +66,45 @@ def test_a_review_shows_values_that_change() -> None:
     assert "password" not in shown["values"]
     assert shown["replace_paths"] == ["size"]
     assert review({"actions": ["no-op"]}).changes == ()
+
+
+class Applied(NodeModule):
+    """A node whose state has changed since its plan was made."""
+
+    rest: ClassVar[MachinePlan]
+    applied: ClassVar[list[bytes]] = []
+
+    def state(self) -> bytes:
+        return b"changed"
+
+    def plan(self, *options: str) -> MachinePlan:
+        return self.rest
+
+    def apply(self, cancelled: Event, plan: bytes = b"", *, destroy: bool = False) -> None:
+        self.applied.append(plan)
+
+
+def test_a_plan_is_finished_after_an_interruption_only_by_changes_that_it_has() -> None:
+    """Not by another change of the same resource."""
+    module: Any = Module()
+    node = Applied(module, MemoryObjects(), TerraformNode("key/gpu-0", inputs={"public_key": "k"}))
+    reviewed = planned(node, b"all", create("a"), create("b"))
+
+    Applied.rest = planned(node, b"rest", create("b"))
+    node.apply_reviewed(reviewed, Event())
+    assert Applied.applied == [b"rest"]
+
+    Applied.rest = planned(node, b"more", create("b") | {"actions": ["delete", "create"]})
+    with pytest.raises(StalePlan, match="has changed since"):
+        node.apply_reviewed(reviewed, Event())
+    assert Applied.applied == [b"rest"]
+
+
+def create(name: str) -> dict[str, Any]:
+    return {"address": name, "actions": ["create"], "after": {"size": 1}}
+
+
+def planned(node: NodeModule, file: bytes, *changes: dict[str, Any]) -> MachinePlan:
+    """A plan for a state without anything."""
+    items = [{"address": each["address"], "change": each} for each in changes]
+    return node.review({"terraform_version": "1.11.0", "resource_changes": items}, file, b"")
